@@ -1,0 +1,41 @@
+// Array types at the seam between Python and the kernels.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace regweave {
+
+namespace nb = nanobind;
+
+// C-contiguous input arrays; nanobind refuses another dtype or order instead of converting silently.
+template <typename T, int Dim>
+using In = nb::ndarray<const T, nb::ndim<Dim>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+using Out = nb::ndarray<nb::numpy, T, nb::c_contig>;
+
+// A new array owned by Python; values are not initialised.
+template <typename T, std::size_t Dim>
+struct NewArray {
+    std::unique_ptr<T[]> data;
+    std::array<std::size_t, Dim> shape;
+
+    explicit NewArray(std::array<std::size_t, Dim> shape_) : shape(shape_) {
+        std::size_t n = 1;
+        for (auto s : shape) n *= s;
+        data.reset(new T[n ? n : 1]);
+    }
+    Out<T> release() {
+        T* raw = data.release();
+        nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+        return Out<T>(raw, Dim, shape.data(), owner);
+    }
+};
+
+}  // namespace regweave

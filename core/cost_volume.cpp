@@ -1,0 +1,3 @@
+#include "arrays.hpp"
+
+void register_cost_volume(regweave::nb::module_&) {}

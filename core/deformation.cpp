@@ -1,0 +1,3 @@
+#include "arrays.hpp"
+
+void register_deformation(regweave::nb::module_&) {}

@@ -1,0 +1,28 @@
+// The extension module: one register_*() per concept, each in the file that carries its name.
+#include <nanobind/nanobind.h>
+
+#include "parallel.hpp"
+
+namespace nb = nanobind;
+
+void register_cost_volume(nb::module_&);
+void register_deformation(nb::module_&);
+void register_inference(nb::module_&);
+void register_refine(nb::module_&);
+
+NB_MODULE(_core, m) {
+#if defined(__AVX2__) && (defined(__GNUC__) || defined(__clang__))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        throw nb::import_error(
+            "regweave was compiled for AVX2 and this processor has none; "
+            "build it from source with -C cmake.define.REGWEAVE_MARCH=native");
+#endif
+    m.doc() = "Compiled kernels of regweave: arrays in, arrays out.";
+    m.def("set_threads", &regweave::set_threads, nb::arg("n"),
+          "Use n threads in every kernel from now on; return the number used before.");
+    m.def("threads", &regweave::threads, "Number of threads the kernels use.");
+    register_cost_volume(m);
+    register_deformation(m);
+    register_inference(m);
+    register_refine(m);
+}

@@ -1,0 +1,3 @@
+#include "arrays.hpp"
+
+void register_refine(regweave::nb::module_&) {}

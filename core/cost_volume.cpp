@@ -1,3 +1,276 @@
-#include "arrays.hpp"
+// The compiled cost volumes: features of both images in, cost of every node and label out.
+#include <nanobind/stl/array.h>
 
-void register_cost_volume(regweave::nb::module_&) {}
+#include <cstring>
+
+#include "arrays.hpp"
+#include "box_volume.hpp"
+#include "haar.hpp"
+#include "patch_volume.hpp"
+
+namespace regweave {
+namespace {
+
+struct AbsoluteDifference {
+    static constexpr int terms = 1;
+    double scale;  // 1 / (voxels · channels)
+
+    void rows(const float* w, const float* j, float* t, int n, int C, std::size_t sw, std::size_t sj) const {
+        for (int v = 0; v < n; ++v) t[v] = std::fabs(w[v] - j[v]);
+        for (int c = 1; c < C; ++c)
+            for (int v = 0; v < n; ++v) t[v] += std::fabs(w[c * sw + v] - j[c * sj + v]);
+    }
+    float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
+};
+
+// 1 − ⟨w, j⟩²: normalised gradient fields agree when their directions do, whichever way they point.
+struct SquaredDot {
+    static constexpr int terms = 1;
+    double scale;
+
+    void rows(const float* w, const float* j, float* t, int n, int C, std::size_t sw, std::size_t sj) const {
+        for (int v = 0; v < n; ++v) t[v] = w[v] * j[v];
+        for (int c = 1; c < C; ++c)
+            for (int v = 0; v < n; ++v) t[v] += w[c * sw + v] * j[c * sj + v];
+        for (int v = 0; v < n; ++v) t[v] *= t[v];
+    }
+    float finish(const double* sums, std::size_t) const { return float(1.0 - sums[0] * scale); }
+};
+
+struct Correlation {
+    static constexpr int terms = 3;
+    double n, floor;
+    const double* mean;      // of the fixed image in each support
+    const double* variance;  // with the floor added
+
+    void rows(const float* w, const float* j, float* t, int n_, int, std::size_t, std::size_t) const {
+        float *t0 = t, *t1 = t + n_, *t2 = t + 2 * n_;
+        for (int v = 0; v < n_; ++v) {
+            t0[v] = w[v];
+            t1[v] = w[v] * w[v];
+            t2[v] = w[v] * j[v];
+        }
+    }
+    float finish(const double* sums, std::size_t node) const {
+        const double w = sums[0] / n, ww = std::max(0.0, sums[1] / n - w * w) + floor;
+        const double wj = sums[2] / n - w * mean[node] + floor;
+        return float(1.0 - wj / std::sqrt(ww * variance[node]));
+    }
+};
+
+// Mean of one channel: class shares and patch volumes.
+struct Mean {
+    static constexpr int terms = 1;
+    double scale;
+
+    void rows(const float* w, const float*, float* t, int n, int, std::size_t, std::size_t) const {
+        std::copy(w, w + n, t);
+    }
+    float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
+};
+
+// Mean of the product of one channel with the fixed one: overlap of two masks.
+struct Product {
+    static constexpr int terms = 1;
+    double scale;
+
+    void rows(const float* w, const float* j, float* t, int n, int, std::size_t, std::size_t) const {
+        for (int v = 0; v < n; ++v) t[v] = w[v] * j[v];
+    }
+    float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
+};
+
+// H(J | W) = Σ_w c_w log c_w − Σ_wj c_wj log c_wj, over n, from integer counts and one table.
+template <int Bins>
+struct ConditionalEntropy {
+    using Voxel = std::uint8_t;
+    static constexpr int lanes = 4;  // histograms filled in turn: a run of equal voxels does not wait for itself
+    const Job& job;
+    const std::uint8_t* fixed_bins;  // bin of the fixed image times Bins, or the bin itself where that exceeds a byte
+    const std::vector<float>& n_log_n;
+
+    struct Scratch {
+        std::vector<std::uint16_t> counts;
+        explicit Scratch(const ConditionalEntropy&) : counts(lanes * Bins * Bins) {}
+    };
+
+    void row(const float* w, int i, int j, Voxel* out, int n) const {
+        const std::uint8_t* f = fixed_bins + job.plane() * i + std::size_t(n) * j;
+        for (int v = 0; v < n; ++v) {
+            const int bin = int(std::min(std::max(w[v], 0.0f), float(Bins - 1)));
+            out[v] = Voxel(f[v] + bin);
+        }
+    }
+    float patch(const Voxel* const* planes, std::size_t stride, Scratch& scratch) const {
+        const Supports& s = job.supports;
+        std::uint16_t* c = scratch.counts.data();
+        constexpr int cells = Bins * Bins;
+        std::memset(c, 0, sizeof(std::uint16_t) * lanes * cells);
+        const int nz = s.size[2];
+        for (int x = 0; x < s.size[0]; ++x)
+            for (int y = 0; y < s.size[1]; ++y) {
+                const Voxel* p = planes[x] + y * stride;
+                int z = 0;
+                for (; z + 4 <= nz; z += 4) {
+                    ++c[p[z]];
+                    ++c[cells + p[z + 1]];
+                    ++c[2 * cells + p[z + 2]];
+                    ++c[3 * cells + p[z + 3]];
+                }
+                for (; z < nz; ++z) ++c[(z & 3) * cells + p[z]];
+            }
+        for (int v = 0; v < cells; ++v) c[v] = c[v] + c[cells + v] + c[2 * cells + v] + c[3 * cells + v];
+        float joint = 0, marginal = 0;
+        std::uint32_t of_w[Bins] = {};
+        for (int j = 0; j < Bins; ++j)
+            for (int w = 0; w < Bins; ++w) {
+                joint += n_log_n[c[j * Bins + w]];
+                of_w[w] += c[j * Bins + w];
+            }
+        for (int w = 0; w < Bins; ++w) marginal += n_log_n[of_w[w]];
+        return std::max(0.0f, (marginal - joint) / float(s.voxels()));
+    }
+};
+
+struct HaarDifference {
+    using Voxel = float;
+    const Job& job;
+
+    struct Scratch {
+        explicit Scratch(const HaarDifference&) {}
+    };
+
+    void row(const float* w, int i, int j, Voxel* out, int n) const {
+        const float* f = job.fixed + job.plane() * i + std::size_t(n) * j;
+        for (int v = 0; v < n; ++v) out[v] = w[v] - f[v];
+    }
+    float patch(const Voxel* const* planes, std::size_t stride, Scratch&) const {
+        const Supports& s = job.supports;
+        V8 fine = {0, 0, 0, 0, 0, 0, 0, 0}, coarse = fine;
+        for (int x = 0; x < s.size[0]; x += 4)
+            for (int y = 0; y < s.size[1]; y += 4) {
+                int z = 0;
+                for (; z + 8 <= s.size[2]; z += 8) haar_block<load8>(planes + x, stride, y * stride + z, fine, coarse);
+                if (z < s.size[2]) haar_block<load4>(planes + x, stride, y * stride + z, fine, coarse);
+            }
+        const float fine_scale = 0.35355339059327373f, coarse_scale = 0.0625f;
+        return (sum8(fine) * fine_scale + sum8(coarse) * coarse_scale) / float(s.voxels());
+    }
+};
+
+NewArray<float, 2> make_output(const Job& job) {
+    const Supports& s = job.supports;
+    return NewArray<float, 2>({std::size_t(s.n[0]) * s.n[1] * s.n[2], std::size_t(job.n_labels())});
+}
+
+template <class Op>
+Out<float> run_box(const Job& job, const Op& op) {
+    auto out = make_output(job);
+    {
+        nb::gil_scoped_release nogil;
+        box_volume(job, op, out.data.get());
+    }
+    return out.release();
+}
+
+template <class Op>
+Out<float> run_patch(const Job& job, const Op& op) {
+    if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
+    auto out = make_output(job);
+    {
+        nb::gil_scoped_release nogil;
+        patch_volume(job, op, out.data.get());
+    }
+    return out.release();
+}
+
+#define SUPPORT_ARGUMENTS In<float, 4> fixed, In<float, 4> moved, Starts sx, Starts sy, Starts sz, \
+                          std::array<int, 3> size, Displacements dx, Displacements dy, Displacements dz
+#define SUPPORT_VALUES fixed, moved, sx, sy, sz, size, dx, dy, dz
+
+Out<float> sad_volume(SUPPORT_ARGUMENTS) {
+    const Job job = make_job(SUPPORT_VALUES);
+    return run_box(job, AbsoluteDifference{1.0 / (double(job.supports.voxels()) * job.channels)});
+}
+
+Out<float> ngf_volume(SUPPORT_ARGUMENTS) {
+    const Job job = make_job(SUPPORT_VALUES);
+    return run_box(job, SquaredDot{1.0 / job.supports.voxels()});
+}
+
+Out<float> mean_volume(SUPPORT_ARGUMENTS) {
+    const Job job = make_job(SUPPORT_VALUES);
+    if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
+    return run_box(job, Mean{1.0 / job.supports.voxels()});
+}
+
+Out<float> overlap_volume(SUPPORT_ARGUMENTS) {
+    const Job job = make_job(SUPPORT_VALUES);
+    if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
+    return run_box(job, Product{1.0 / job.supports.voxels()});
+}
+
+Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor) {
+    const Job job = make_job(SUPPORT_VALUES);
+    if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
+    const Supports& s = job.supports;
+    std::vector<double> mean, variance;
+    for (int p : s.start[0])
+        for (int q : s.start[1])
+            for (int r : s.start[2]) {
+                double sum = 0, squares = 0;
+                for (int x = p; x < p + s.size[0]; ++x)
+                    for (int y = q; y < q + s.size[1]; ++y) {
+                        const float* row = job.fixed + job.plane() * x + std::size_t(job.dim[2]) * y;
+                        for (int z = r; z < r + s.size[2]; ++z) {
+                            sum += row[z];
+                            squares += double(row[z]) * row[z];
+                        }
+                    }
+                const double m = sum / s.voxels();
+                mean.push_back(m);
+                variance.push_back(std::max(0.0, squares / s.voxels() - m * m) + floor);
+            }
+    return run_box(job, Correlation{double(s.voxels()), floor, mean.data(), variance.data()});
+}
+
+template <int Bins>
+Out<float> entropy_volume(const Job& job) {
+    std::vector<std::uint8_t> bins(job.volume());
+    for (std::size_t v = 0; v < job.volume(); ++v)
+        bins[v] = std::uint8_t(Bins * int(std::min(std::max(job.fixed[v], 0.0f), float(Bins - 1))));
+    std::vector<float> n_log_n(job.supports.voxels() + 1, 0.0f);
+    for (std::size_t c = 2; c < n_log_n.size(); ++c) n_log_n[c] = float(double(c) * std::log(double(c)));
+    return run_patch(job, ConditionalEntropy<Bins>{job, bins.data(), n_log_n});
+}
+
+Out<float> mi_volume(SUPPORT_ARGUMENTS, int bins) {
+    const Job job = make_job(SUPPORT_VALUES);
+    if (job.supports.voxels() > 65535) throw std::invalid_argument("a support holds at most 65535 voxels");
+    switch (bins) {
+        case 8: return entropy_volume<8>(job);
+        case 16: return entropy_volume<16>(job);
+        default: throw std::invalid_argument("mutual information takes 8 or 16 bins");
+    }
+}
+
+Out<float> dwt_volume(SUPPORT_ARGUMENTS) {
+    const Job job = make_job(SUPPORT_VALUES);
+    for (int size_ : job.supports.size)
+        if (size_ % 4) throw std::invalid_argument("the wavelet support must be a multiple of 4 voxels");
+    return run_patch(job, HaarDifference{job});
+}
+
+}  // namespace
+}  // namespace regweave
+
+void register_cost_volume(regweave::nb::module_& m) {
+    using namespace regweave;
+    m.def("sad_volume", &sad_volume, "Mean absolute difference of all channels, (N, L).");
+    m.def("ngf_volume", &ngf_volume, "One minus the mean squared dot product of the channels, (N, L).");
+    m.def("mean_volume", &mean_volume, "Mean of the moved channel in each support, (N, L).");
+    m.def("overlap_volume", &overlap_volume, "Mean product of the two channels in each support, (N, L).");
+    m.def("ncc_volume", &ncc_volume, "One minus the correlation coefficient, (N, L).");
+    m.def("mi_volume", &mi_volume, "Conditional entropy of the fixed bins given the moved ones, (N, L).");
+    m.def("dwt_volume", &dwt_volume, "Mean absolute difference of the Haar coefficients, (N, L).");
+}

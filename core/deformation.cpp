@@ -1,3 +1,390 @@
-#include "arrays.hpp"
+// Warps, free-form deformations and dense displacement fields, all in voxel units.
+#include <nanobind/stl/array.h>
 
-void register_deformation(regweave::nb::module_&) {}
+#include <array>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "bspline.hpp"
+#include "interpolate.hpp"
+#include "inverse.hpp"
+#include "parallel.hpp"
+
+namespace {
+
+using namespace regweave;
+using Shape = std::array<std::size_t, 3>;
+using Vector = std::array<double, 3>;
+
+template <typename Array>
+Shape grid_shape(const Array& a) {
+    const std::size_t d = a.ndim() - 3;
+    return {a.shape(d), a.shape(d + 1), a.shape(d + 2)};
+}
+
+Sampler sampler_of(const Shape& n) { return Sampler(n[0], n[1], n[2]); }
+
+void require_field(const In<float, 4>& u, const char* name) {
+    if (u.shape(0) != 3) throw std::invalid_argument(std::string(name) + " must have shape (3, X, Y, Z)");
+}
+
+// An affine map of voxel positions, (3, 4).
+struct Matrix {
+    double m[3][4] = {{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}};
+
+    Matrix() = default;
+    explicit Matrix(const In<double, 2>& a) {
+        if (a.shape(0) != 3 || a.shape(1) != 4) throw std::invalid_argument("matrix must have shape (3, 4)");
+        std::memcpy(m, a.data(), sizeof m);
+    }
+
+    void apply(const double* x, double* y) const {
+        for (int a = 0; a < 3; ++a) y[a] = m[a][0] * x[0] + m[a][1] * x[1] + m[a][2] * x[2] + m[a][3];
+    }
+};
+
+// Row (i, j) of a field: samples at matrix · (x + u(x)).
+void positions_of_row(const Matrix& matrix, const float* u, const Shape& n, std::size_t i, std::size_t j,
+                      RowPositions& at) {
+    const std::size_t volume = n[0] * n[1] * n[2];
+    const float* u0 = u + (i * n[1] + j) * n[2];
+    const float* u1 = u0 + volume;
+    const float* u2 = u1 + volume;
+    for (int a = 0; a < 3; ++a) {
+        const double* m = matrix.m[a];
+        double* p = at.axis[a].data();
+        for (std::size_t k = 0; k < n[2]; ++k) {
+            p[k] =
+                m[0] * (double(i) + u0[k]) + m[1] * (double(j) + u1[k]) + m[2] * (double(k) + u2[k]) + m[3];
+        }
+    }
+}
+
+// Calls row(at, offset) for each line of the field's grid, with the positions it maps to and its place in the
+// output.
+template <typename Row>
+void for_each_row(const Matrix& matrix, const In<float, 4>& field, const Row& row) {
+    const Shape n = grid_shape(field);
+    parallel_for(int(n[0]), [&](int i) {
+        RowPositions at(n[2]);
+        RowCells cells(n[2]);
+        for (std::size_t j = 0; j < n[1]; ++j) {
+            positions_of_row(matrix, field.data(), n, i, j, at);
+            row(at, cells, (i * n[1] + j) * n[2]);
+        }
+    });
+}
+
+Out<float> warp(In<float, 3> image, In<double, 2> matrix, In<float, 4> field, float fill, bool clamp) {
+    require_field(field, "field");
+    const Matrix map(matrix);
+    const Sampler sampler = sampler_of(grid_shape(image));
+    const Shape n = grid_shape(field);
+    NewArray<float, 3> out(n);
+    {
+        nb::gil_scoped_release nogil;
+        for_each_row(map, field, [&](const RowPositions& at, RowCells& cells, std::size_t offset) {
+            float* target = out.data.get() + offset;
+            sampler.locate(at, cells);
+            sampler.sample(image.data(), cells, target);
+            if (clamp) return;
+            std::vector<std::uint8_t> inside(n[2]);
+            sampler.inside(at, inside.data());
+            for (std::size_t k = 0; k < n[2]; ++k) target[k] = inside[k] ? target[k] : fill;
+        });
+    }
+    return out.release();
+}
+
+Out<std::uint8_t> warp_valid(Shape shape, In<double, 2> matrix, In<float, 4> field) {
+    require_field(field, "field");
+    const Matrix map(matrix);
+    const Sampler sampler = sampler_of(shape);
+    NewArray<std::uint8_t, 3> out(grid_shape(field));
+    {
+        nb::gil_scoped_release nogil;
+        for_each_row(map, field, [&](const RowPositions& at, RowCells&, std::size_t offset) {
+            sampler.inside(at, out.data.get() + offset);
+        });
+    }
+    return out.release();
+}
+
+std::int32_t nearest_label(const Sampler& sampler, const std::int32_t* labels, const RowCells& cells,
+                           std::size_t k) {
+    int c = 0;
+    for (int a = 0; a < 3; ++a) c = 2 * c + (cells.fraction[a][k] >= 0.5f);
+    return labels[cells.corner[k] + sampler.corner_step(c)];
+}
+
+// The label that holds most of the trilinear weight of the cell.
+std::int32_t voted_label(const Sampler& sampler, const std::int32_t* labels, const RowCells& cells,
+                         std::size_t k) {
+    std::int32_t value[8];
+    double weight[8];
+    bool uniform = true;
+    for (int c = 0; c < 8; ++c) {
+        value[c] = labels[cells.corner[k] + sampler.corner_step(c)];
+        uniform = uniform && value[c] == value[0];
+        weight[c] = 1.0;
+        for (int a = 0; a < 3; ++a) {
+            const double f = cells.fraction[a][k];
+            weight[c] *= (c >> (2 - a)) & 1 ? f : 1.0 - f;
+        }
+    }
+    if (uniform) return value[0];
+    const std::int32_t nearest = nearest_label(sampler, labels, cells, k);
+    std::int32_t best = nearest;
+    double best_sum = -1.0;
+    for (int c = 0; c < 8; ++c) {
+        double sum = 0.0;
+        for (int other = 0; other < 8; ++other) sum += value[other] == value[c] ? weight[other] : 0.0;
+        const bool tie_won = value[c] == nearest || (best != nearest && value[c] < best);
+        if (sum > best_sum || (sum == best_sum && tie_won)) {
+            best_sum = sum;
+            best = value[c];
+        }
+    }
+    return best;
+}
+
+template <typename Choose>
+Out<std::int32_t> warp_by(const In<std::int32_t, 3>& labels, const In<double, 2>& matrix,
+                          const In<float, 4>& field, std::int32_t fill, const Choose& choose) {
+    require_field(field, "field");
+    const Matrix map(matrix);
+    const Sampler sampler = sampler_of(grid_shape(labels));
+    const Shape n = grid_shape(field);
+    NewArray<std::int32_t, 3> out(n);
+    {
+        nb::gil_scoped_release nogil;
+        for_each_row(map, field, [&](const RowPositions& at, RowCells& cells, std::size_t offset) {
+            std::int32_t* target = out.data.get() + offset;
+            std::vector<std::uint8_t> inside(n[2]);
+            sampler.locate(at, cells);
+            sampler.inside(at, inside.data());
+            for (std::size_t k = 0; k < n[2]; ++k) {
+                target[k] = inside[k] ? choose(sampler, labels.data(), cells, k) : fill;
+            }
+        });
+    }
+    return out.release();
+}
+
+Out<std::int32_t> warp_nearest(In<std::int32_t, 3> labels, In<double, 2> matrix, In<float, 4> field,
+                               std::int32_t fill) {
+    return warp_by(labels, matrix, field, fill, nearest_label);
+}
+
+Out<std::int32_t> warp_labels(In<std::int32_t, 3> labels, In<double, 2> matrix, In<float, 4> field) {
+    return warp_by(labels, matrix, field, 0, voted_label);
+}
+
+// The matrices of the three axes for a lattice of control points over a grid of voxels.
+std::array<AxisMatrix, 3> lattice_axes(const Shape& voxels, const Shape& nodes, const Vector& origin,
+                                       const Vector& spacing) {
+    std::array<AxisMatrix, 3> axes;
+    for (int a = 0; a < 3; ++a) {
+        if (!(spacing[a] > 0.0)) throw std::invalid_argument("the control spacing must be positive");
+        if (voxels[a] == 0 || nodes[a] == 0) throw std::invalid_argument("a grid has an axis of length 0");
+        axes[a] = cubic_bspline(voxels[a], nodes[a], origin[a], spacing[a]);
+    }
+    return axes;
+}
+
+Out<float> ffd(In<float, 4> coefficients, Vector origin, Vector spacing, Shape shape) {
+    const std::size_t c = coefficients.shape(0);
+    const Shape nodes = grid_shape(coefficients);
+    const auto axes = lattice_axes(shape, nodes, origin, spacing);
+    NewArray<float, 4> out({c, shape[0], shape[1], shape[2]});
+    {
+        nb::gil_scoped_release nogil;
+        // Last axis first: the long lines of the other two passes then run over contiguous voxels.
+        std::vector<float> lines(c * nodes[0] * nodes[1] * shape[2]);
+        std::vector<float> planes(c * nodes[0] * shape[1] * shape[2]);
+        multiply_axis(axes[2], coefficients.data(), lines.data(), c * nodes[0] * nodes[1], 1);
+        multiply_axis(axes[1], lines.data(), planes.data(), c * nodes[0], shape[2]);
+        multiply_axis(axes[0], planes.data(), out.data.get(), c, shape[1] * shape[2]);
+    }
+    return out.release();
+}
+
+Out<float> ffd_adjoint(In<float, 4> dense, Vector origin, Vector spacing, Shape nodes) {
+    const std::size_t c = dense.shape(0);
+    const Shape n = grid_shape(dense);
+    const auto axes = lattice_axes(n, nodes, origin, spacing);
+    NewArray<float, 4> out({c, nodes[0], nodes[1], nodes[2]});
+    {
+        nb::gil_scoped_release nogil;
+        std::vector<float> planes(c * nodes[0] * n[1] * n[2]);
+        std::vector<float> lines(c * nodes[0] * nodes[1] * n[2]);
+        multiply_axis(axes[0].transposed(), dense.data(), planes.data(), c, n[1] * n[2]);
+        multiply_axis(axes[1].transposed(), planes.data(), lines.data(), c * nodes[0], n[2]);
+        multiply_axis(axes[2].transposed(), lines.data(), out.data.get(), c * nodes[0] * nodes[1], 1);
+    }
+    return out.release();
+}
+
+Out<float> compose(In<float, 4> u, In<float, 4> d) {
+    require_field(u, "u");
+    require_field(d, "d");
+    const Shape n = grid_shape(d);
+    if (grid_shape(u) != n) throw std::invalid_argument("u and d must have one shape");
+    const Sampler sampler = sampler_of(n);
+    const std::size_t volume = n[0] * n[1] * n[2];
+    NewArray<float, 4> out({3, n[0], n[1], n[2]});
+    {
+        nb::gil_scoped_release nogil;
+        for_each_row(Matrix(), d, [&](const RowPositions& at, RowCells& cells, std::size_t offset) {
+            sampler.locate(at, cells);
+            for (int a = 0; a < 3; ++a) {
+                const float* increment = d.data() + a * volume + offset;
+                float* target = out.data.get() + a * volume + offset;
+                sampler.sample(u.data() + a * volume, cells, target);
+                for (std::size_t k = 0; k < n[2]; ++k) target[k] += increment[k];
+            }
+        });
+    }
+    return out.release();
+}
+
+Out<float> resample_field(In<float, 4> u, Shape shape, Vector scale, Vector offset) {
+    const std::size_t c = u.shape(0);
+    const Shape n = grid_shape(u);
+    const Sampler sampler = sampler_of(n);
+    NewArray<float, 4> out({c, shape[0], shape[1], shape[2]});
+    {
+        nb::gil_scoped_release nogil;
+        parallel_for(int(shape[0]), [&](int i) {
+            RowPositions at(shape[2]);
+            RowCells cells(shape[2]);
+            std::fill(at.axis[0].begin(), at.axis[0].end(), scale[0] * i + offset[0]);
+            for (std::size_t k = 0; k < shape[2]; ++k) at.axis[2][k] = scale[2] * double(k) + offset[2];
+            for (std::size_t j = 0; j < shape[1]; ++j) {
+                std::fill(at.axis[1].begin(), at.axis[1].end(), scale[1] * double(j) + offset[1]);
+                sampler.locate(at, cells);
+                for (std::size_t a = 0; a < c; ++a) {
+                    const float* component = u.data() + a * n[0] * n[1] * n[2];
+                    float* target = out.data.get() + ((a * shape[0] + i) * shape[1] + j) * shape[2];
+                    sampler.sample(component, cells, target);
+                }
+            }
+        });
+    }
+    return out.release();
+}
+
+// The two neighbours of x on an axis of n voxels (itself at a border) and one over their distance.
+struct Neighbours {
+    std::size_t below, above;
+    float inverse;
+
+    Neighbours(std::size_t x, std::size_t n) : below(x > 0 ? x - 1 : x), above(x + 1 < n ? x + 1 : x) {
+        inverse = above > below ? 1.0f / float(above - below) : 0.0f;
+    }
+};
+
+Out<float> jacobian(In<float, 4> u) {
+    require_field(u, "u");
+    const Shape n = grid_shape(u);
+    const std::size_t volume = n[0] * n[1] * n[2];
+    NewArray<float, 3> out(n);
+    auto line = [&](int component, std::size_t i, std::size_t j) {
+        return u.data() + component * volume + (i * n[1] + j) * n[2];
+    };
+    auto differentiate = [&](int component, std::size_t i, std::size_t j, float* g0, float* g1, float* g2) {
+        const Neighbours di(i, n[0]), dj(j, n[1]);
+        const float *i0 = line(component, di.below, j), *i1 = line(component, di.above, j);
+        const float *j0 = line(component, i, dj.below), *j1 = line(component, i, dj.above);
+        const float* here = line(component, i, j);
+        for (std::size_t k = 0; k < n[2]; ++k) g0[k] = (i1[k] - i0[k]) * di.inverse;
+        for (std::size_t k = 0; k < n[2]; ++k) g1[k] = (j1[k] - j0[k]) * dj.inverse;
+        for (std::size_t k = 1; k + 1 < n[2]; ++k) g2[k] = (here[k + 1] - here[k - 1]) * 0.5f;
+        for (std::size_t k : {std::size_t(0), n[2] - 1}) {
+            const Neighbours dk(k, n[2]);
+            g2[k] = (here[dk.above] - here[dk.below]) * dk.inverse;
+        }
+    };
+    {
+        nb::gil_scoped_release nogil;
+        parallel_for(int(n[0]), [&](int i) {
+            std::vector<float> gradient(9 * n[2]);
+            float* g[9];
+            for (int e = 0; e < 9; ++e) g[e] = gradient.data() + e * n[2];
+            for (std::size_t j = 0; j < n[1]; ++j) {
+                for (int a = 0; a < 3; ++a) differentiate(a, i, j, g[3 * a], g[3 * a + 1], g[3 * a + 2]);
+                float* target = out.data.get() + (i * n[1] + j) * n[2];
+                for (std::size_t k = 0; k < n[2]; ++k) {
+                    const float a = 1.0f + g[0][k], b = g[1][k], c = g[2][k];
+                    const float d = g[3][k], e = 1.0f + g[4][k], f = g[5][k];
+                    const float p = g[6][k], q = g[7][k], r = 1.0f + g[8][k];
+                    target[k] = a * (e * r - f * q) - b * (d * r - f * p) + c * (d * q - e * p);
+                }
+            }
+        });
+    }
+    return out.release();
+}
+
+nb::tuple invert(In<float, 4> u, In<double, 2> matrix, In<double, 2> inverse_matrix, Shape shape,
+                 int max_iter, double tolerance) {
+    require_field(u, "u");
+    const Matrix map(matrix), back(inverse_matrix);
+    const Sampler sampler = sampler_of(grid_shape(u));
+    const std::size_t volume = shape[0] * shape[1] * shape[2];
+    NewArray<float, 4> out({3, shape[0], shape[1], shape[2]});
+    NewArray<float, 3> residual(shape);
+    {
+        nb::gil_scoped_release nogil;
+        parallel_for(int(shape[0]), [&](int i) {
+            for (std::size_t j = 0; j < shape[1]; ++j) {
+                double shift[3] = {0.0, 0.0, 0.0};  // of the neighbour before: a start close to the solution
+                for (std::size_t k = 0; k < shape[2]; ++k) {
+                    const double q[3] = {double(i), double(j), double(k)};
+                    double r[3], p[3], image[3];
+                    back.apply(q, r);
+                    for (int a = 0; a < 3; ++a) p[a] = r[a] + shift[a];
+                    const double error = invert_point(sampler, u.data(), r, p, max_iter, tolerance);
+                    map.apply(p, image);
+                    const std::size_t at = (i * shape[1] + j) * shape[2] + k;
+                    residual.data[at] = float(error);
+                    for (int a = 0; a < 3; ++a) {
+                        shift[a] = error <= tolerance ? p[a] - r[a] : 0.0;
+                        out.data[a * volume + at] = float(image[a] - q[a]);
+                    }
+                }
+            }
+        });
+    }
+    return nb::make_tuple(out.release(), residual.release());
+}
+
+}  // namespace
+
+void register_deformation(nb::module_& m) {
+    m.def("warp", &warp, nb::arg("image"), nb::arg("matrix"), nb::arg("field"), nb::arg("fill"),
+          nb::arg("clamp"),
+          "Sample image (A, B, C) trilinearly at matrix · (x + field(x)); outside: the border if clamp, else "
+          "fill.");
+    m.def("warp_valid", &warp_valid, nb::arg("shape"), nb::arg("matrix"), nb::arg("field"),
+          "1 where matrix · (x + field(x)) lies inside a grid of that shape, half a voxel of rim included.");
+    m.def("warp_nearest", &warp_nearest, nb::arg("labels"), nb::arg("matrix"), nb::arg("field"),
+          nb::arg("fill"), "Take the nearest voxel's label; fill outside.");
+    m.def("warp_labels", &warp_labels, nb::arg("labels"), nb::arg("matrix"), nb::arg("field"),
+          "Take the label with the largest sum of trilinear weights; 0 outside.");
+    m.def("ffd", &ffd, nb::arg("coefficients"), nb::arg("origin"), nb::arg("spacing"), nb::arg("shape"),
+          "Evaluate cubic B-splines (C, nx, ny, nz), control points at origin + index * spacing, on voxels.");
+    m.def("ffd_adjoint", &ffd_adjoint, nb::arg("dense"), nb::arg("origin"), nb::arg("spacing"),
+          nb::arg("nodes"), "Apply the transpose of ffd to a dense array (C, X, Y, Z).");
+    m.def("compose", &compose, nb::arg("u"), nb::arg("d"), "Return d(x) + u(x + d(x)), trilinear, clamped.");
+    m.def("resample_field", &resample_field, nb::arg("u"), nb::arg("shape"), nb::arg("scale"),
+          nb::arg("offset"), "Sample u (C, X, Y, Z) at scale * y + offset for each voxel y of shape.");
+    m.def(
+        "invert", &invert, nb::arg("u"), nb::arg("matrix"), nb::arg("inverse_matrix"), nb::arg("shape"),
+        nb::arg("max_iter"), nb::arg("tolerance"),
+        "Solve matrix · (p + u(p)) = q for each voxel q of shape; return matrix · p - q and |p + u(p) - r|.");
+    m.def("jacobian", &jacobian, nb::arg("u"), "det(I + du/dx), central differences, one-sided at borders.");
+}

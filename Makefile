@@ -1,0 +1,75 @@
+# Everything a fresh machine needs comes from here: Python 3.11 or newer and a C++17 compiler, nothing else.
+#   make demo    register a phantom and show the overlap of each organ
+#   make test    the fast tests
+# Choose the interpreter with `make PYTHON=python3.12 …`; it is used once, to create .venv.
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+DEMO_OUTPUT ?= demo-output
+
+CORE := $(wildcard core/*.cpp core/*.hpp)
+TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format type bench all clean
+
+help:
+	@echo "targets: demo test test-all lint format type bench all setup clean"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	  f"regweave needs Python 3.11 or newer, found {v[0]}.{v[1]}; run make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+# pip reads dependency groups since 25.1.
+$(VENV)/.pip: | $(BIN)/python
+	$(PIP) install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.package: pyproject.toml CMakeLists.txt $(CORE) | $(VENV)/.pip
+	$(PIP) install --quiet --group build
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/.pip
+	$(PIP) install --quiet --group $*
+	@touch $@
+
+setup: $(VENV)/.package $(VENV)/.test $(VENV)/.lint
+
+demo: $(VENV)/.package
+	$(BIN)/regweave demo --output $(DEMO_OUTPUT) --overwrite
+
+test: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS)
+
+test-all: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python -m pytest -q -n $(JOBS)
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/clang-format -n -Werror $(CORE)
+	$(BIN)/codespell $(TEXT)
+
+format: $(VENV)/.lint
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+	$(BIN)/clang-format -i $(CORE)
+
+# The package is there so that mypy sees the types of its dependencies.
+type: $(VENV)/.package $(VENV)/.lint
+	$(BIN)/mypy
+
+bench: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python benchmark/run.py
+
+all: lint type test
+
+clean:
+	rm -rf $(VENV) build dist $(DEMO_OUTPUT) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmark examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,91 @@
+// Uniform cubic B-splines along one axis, as a sparse matrix: free-form deformation is three such products,
+// one for each axis, and its adjoint is the three transposed ones.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "parallel.hpp"
+
+namespace regweave {
+
+// Compressed sparse rows, float32 weights; the terms of a row are summed in stored order.
+struct AxisMatrix {
+    std::vector<std::size_t> start{0};
+    std::vector<std::size_t> column;
+    std::vector<float> weight;
+    std::size_t n_columns = 0;
+
+    std::size_t n_rows() const { return start.size() - 1; }
+
+    AxisMatrix transposed() const {
+        AxisMatrix t;
+        t.n_columns = n_rows();
+        t.start.assign(n_columns + 1, 0);
+        t.column.resize(column.size());
+        t.weight.resize(weight.size());
+        for (auto c : column) ++t.start[c + 1];
+        for (std::size_t c = 0; c < n_columns; ++c) t.start[c + 1] += t.start[c];
+        std::vector<std::size_t> next(t.start.begin(), t.start.end() - 1);
+        for (std::size_t r = 0; r < n_rows(); ++r) {
+            for (std::size_t e = start[r]; e < start[r + 1]; ++e) {
+                t.column[next[column[e]]] = r;
+                t.weight[next[column[e]]++] = weight[e];
+            }
+        }
+        return t;
+    }
+};
+
+// Row x holds the weights of the control points at origin + index * spacing for voxel x; a control point
+// beyond the lattice is its nearest one.
+inline AxisMatrix cubic_bspline(std::size_t n_voxels, std::size_t n_nodes, double origin, double spacing) {
+    AxisMatrix m;
+    m.n_columns = n_nodes;
+    for (std::size_t x = 0; x < n_voxels; ++x) {
+        const double t = (double(x) - origin) / spacing;
+        const double first = std::floor(t);
+        const double u = t - first, v = 1.0 - u;
+        const double w[4] = {v * v * v / 6.0, (3.0 * u * u * u - 6.0 * u * u + 4.0) / 6.0,
+                             (3.0 * v * v * v - 6.0 * v * v + 4.0) / 6.0, u * u * u / 6.0};
+        for (int tap = 0; tap < 4; ++tap) {
+            const double node = std::min(std::max(first - 1.0 + tap, 0.0), double(n_nodes - 1));
+            if (m.column.size() > m.start.back() && m.column.back() == std::size_t(node)) {
+                m.weight.back() += float(w[tap]);
+                continue;
+            }
+            m.column.push_back(std::size_t(node));
+            m.weight.push_back(float(w[tap]));
+        }
+        m.start.push_back(m.column.size());
+    }
+    return m;
+}
+
+// out[o, r, :] = sum over the terms (c, w) of row r of w * in[o, c, :], arrays of shape (outer, columns or
+// rows, inner).
+inline void multiply_axis(const AxisMatrix& m, const float* in, float* out, std::size_t outer,
+                          std::size_t inner) {
+    // A block of the inner axis keeps the input lines, each used by several rows, in cache.
+    const std::size_t block = 512;
+    const std::size_t n_blocks = (inner + block - 1) / block;
+    parallel_for(int(outer * n_blocks), [&](int task) {
+        const std::size_t o = task / n_blocks;
+        const std::size_t begin = (task % n_blocks) * block;
+        const std::size_t length = std::min(block, inner - begin);
+        const float* source = in + o * m.n_columns * inner + begin;
+        float* target = out + o * m.n_rows() * inner + begin;
+        for (std::size_t r = 0; r < m.n_rows(); ++r, target += inner) {
+            std::fill_n(target, length, 0.0f);
+            for (std::size_t e = m.start[r]; e < m.start[r + 1]; ++e) {
+                const float* line = source + m.column[e] * inner;
+                const float w = m.weight[e];
+                for (std::size_t k = 0; k < length; ++k) target[k] += w * line[k];
+            }
+        }
+    });
+}
+
+}  // namespace regweave

@@ -1,0 +1,67 @@
+// Sum of absolute coefficients of the two-level orthonormal Haar transform of 4×4×4 blocks, eight voxels at a time.
+#pragma once
+
+#include <cstring>
+
+namespace regweave {
+
+typedef float V8 __attribute__((vector_size(32)));
+typedef int I8 __attribute__((vector_size(32)));
+
+inline V8 load8(const float* p) {
+    V8 v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+inline V8 load4(const float* p) {
+    V8 v = {0, 0, 0, 0, 0, 0, 0, 0};
+    std::memcpy(&v, p, sizeof v / 2);
+    return v;
+}
+
+inline V8 absolute(V8 v) {
+    const I8 mask = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff,
+                     0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
+    return reinterpret_cast<V8>(reinterpret_cast<I8>(v) & mask);
+}
+
+inline V8 larger(V8 a, V8 b) { return a > b ? a : b; }
+
+#if defined(__clang__)
+inline V8 swap1(V8 v) { return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6); }
+inline V8 swap2(V8 v) { return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5); }
+#else
+inline V8 swap1(V8 v) { return __builtin_shuffle(v, I8{1, 0, 3, 2, 5, 4, 7, 6}); }
+inline V8 swap2(V8 v) { return __builtin_shuffle(v, I8{2, 3, 0, 1, 6, 7, 4, 5}); }
+#endif
+
+// The two neighbours a, b along z of a band give |a + b| + |a − b| = 2 max(|a|, |b|): `swap` puts each beside the
+// other, so no sum of low and high pass need be formed where both are only added up.
+//
+// Adds to fine the level-1 details and to coarse all level-2 bands of the block(s) whose row (x, y) starts at
+// rows[x] + y * stride; 8 lanes are two blocks side by side. fine is to be scaled by 2^-3/2, coarse by 2^-4.
+template <V8 (*Load)(const float*)>
+inline void haar_block(const float* const* rows, std::size_t stride, std::size_t offset, V8& fine, V8& coarse) {
+    V8 low[2][2];
+    for (int x = 0; x < 2; ++x)
+        for (int y = 0; y < 2; ++y) {
+            const float* p0 = rows[2 * x] + offset + 2 * y * stride;
+            const float* p1 = rows[2 * x + 1] + offset + 2 * y * stride;
+            const V8 v00 = Load(p0), v01 = Load(p0 + stride), v10 = Load(p1), v11 = Load(p1 + stride);
+            const V8 s0 = v00 + v10, d0 = v00 - v10, s1 = v01 + v11, d1 = v01 - v11;
+            const V8 ss = s0 + s1, sd = absolute(s0 - s1), ds = absolute(d0 + d1), dd = absolute(d0 - d1);
+            fine += larger(sd, swap1(sd)) + larger(ds, swap1(ds)) + larger(dd, swap1(dd));
+            const V8 other = swap1(ss);
+            fine += 0.5f * absolute(ss - other);
+            low[x][y] = ss + other;  // each pair's sum stands in both of its lanes
+        }
+    const V8 s0 = low[0][0] + low[1][0], d0 = low[0][0] - low[1][0];
+    const V8 s1 = low[0][1] + low[1][1], d1 = low[0][1] - low[1][1];
+    const V8 bands[4] = {absolute(s0 + s1), absolute(s0 - s1), absolute(d0 + d1), absolute(d0 - d1)};
+    for (const V8& v : bands) coarse += larger(v, swap2(v));
+}
+
+inline float sum8(V8 v) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
+
+}  // namespace regweave

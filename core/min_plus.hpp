@@ -1,0 +1,57 @@
+// Min-plus products with a separable cost: out(b) = min_a f(a) + Σ_axis t_axis(a_axis, b_axis).
+// One pass for each axis of the label grid: Σ K instead of Π K operations for each label.
+#pragma once
+
+#include <array>
+
+namespace regweave {
+
+inline double lesser(double a, double b) { return a < b ? a : b; }
+
+// One axis with `inner` contiguous values behind it: f and out are (outer, k, inner), t is (k, k).
+// K and Inner are the sizes where they are known when compiling, zero where they are not.
+template <int K, int Inner>
+inline void min_plus_axis(const double* __restrict f, const double* __restrict t, int outer, int k_, int inner_,
+                          double* __restrict out) {
+    const int k = K ? K : k_, inner = Inner ? Inner : inner_;
+    for (int o = 0; o < outer; ++o, f += k * inner, out += k * inner)
+        for (int b = 0; b < k; ++b) {
+            double* to = out + b * inner;
+            for (int i = 0; i < inner; ++i) {
+                double m = f[i] + t[b];
+                for (int a = 1; a < k; ++a) m = lesser(f[a * inner + i] + t[a * k + b], m);
+                to[i] = m;
+            }
+        }
+}
+
+// The last axis, whose values are contiguous themselves: vectorises over the result's index.
+template <int K>
+inline void min_plus_last(const double* __restrict f, const double* __restrict t, int outer, int k_,
+                          double* __restrict out) {
+    const int k = K ? K : k_;
+    for (int o = 0; o < outer; ++o, f += k, out += k) {
+        for (int b = 0; b < k; ++b) out[b] = f[0] + t[b];
+        for (int a = 1; a < k; ++a)
+            for (int b = 0; b < k; ++b) out[b] = lesser(f[a] + t[a * k + b], out[b]);
+    }
+}
+
+// f is overwritten; `out` receives the result.
+template <int K>
+inline void min_plus_cube(double* f, const std::array<const double*, 3>& t, const std::array<int, 3>& k,
+                          double* out) {
+    min_plus_axis<K, K * K>(f, t[0], 1, k[0], k[1] * k[2], out);
+    min_plus_axis<K, K>(out, t[1], k[0], k[1], k[2], f);
+    min_plus_last<K>(f, t[2], k[0] * k[1], k[2], out);
+}
+
+inline void min_plus(double* f, const std::array<const double*, 3>& t, const std::array<int, 3>& k, double* out) {
+    const bool cube = k[0] == k[1] && k[1] == k[2];
+    if (cube && k[0] == 3) return min_plus_cube<3>(f, t, k, out);
+    if (cube && k[0] == 5) return min_plus_cube<5>(f, t, k, out);
+    if (cube && k[0] == 7) return min_plus_cube<7>(f, t, k, out);
+    min_plus_cube<0>(f, t, k, out);
+}
+
+}  // namespace regweave

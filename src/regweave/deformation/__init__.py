@@ -1,0 +1,32 @@
+"""Spatial maps: free-form deformations, dense fields, their composition, inverse and effect on images."""
+
+from __future__ import annotations
+
+from regweave.deformation.compose import compose, resample
+from regweave.deformation.ffd import adjoint, evaluate
+from regweave.deformation.invert import inverse_consistency_mm, invert
+from regweave.deformation.jacobian import determinant
+from regweave.deformation.warp import (
+    to_field,
+    to_voxels,
+    voxel_matrix,
+    warp_image,
+    warp_labels,
+    warp_points,
+)
+
+__all__ = [
+    "adjoint",
+    "compose",
+    "determinant",
+    "evaluate",
+    "inverse_consistency_mm",
+    "invert",
+    "resample",
+    "to_field",
+    "to_voxels",
+    "voxel_matrix",
+    "warp_image",
+    "warp_labels",
+    "warp_points",
+]

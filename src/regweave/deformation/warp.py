@@ -1,0 +1,180 @@
+"""Apply a transform to images, segmentations and points; each output voxel is interpolated once."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import ndimage
+
+from regweave import _core
+from regweave.types import (
+    Field,
+    Float32Array,
+    Float64Array,
+    Geometry,
+    IntArray,
+    LabelArray,
+    LabelMap,
+    Transform,
+    Volume,
+)
+
+
+def voxel_matrix(fixed: Geometry, moving: Geometry, affine: Float64Array) -> Float64Array:
+    """Express an LPS affine map between the voxels of two grids.
+
+    Parameters
+    ----------
+    fixed, moving : Geometry
+        Grids that the map starts from and leads to.
+    affine : float array of shape (4, 4)
+        Takes LPS millimetres of the fixed image to those of the moving image.
+
+    Returns
+    -------
+    float array of shape (3, 4)
+        Takes (i, j, k, 1) on the fixed grid to a position on the moving one.
+
+    Examples
+    --------
+    >>> grid = Geometry((4, 4, 4), np.diag([2.0, 2.0, 2.0, 1.0]))
+    >>> shift = np.eye(4)
+    >>> shift[0, 3] = 3.0
+    >>> voxel_matrix(grid, grid, shift)[:, 3].tolist()
+    [1.5, 0.0, 0.0]
+    """
+    matrix = np.linalg.solve(moving.affine, affine @ fixed.affine)[:3]
+    return np.ascontiguousarray(matrix, dtype=np.float64)
+
+
+def to_voxels(field: Field) -> Float32Array:
+    """Return a field's displacements in voxels of its own grid, float32 (3, X, Y, Z)."""
+    return _multiply(inverse_of(field.geometry.affine[:3, :3]), field.data)
+
+
+def to_field(displacement: Float32Array, geometry: Geometry) -> Field:
+    """Return displacements (3, X, Y, Z) given in voxels of a grid as a field in LPS millimetres."""
+    return Field(_multiply(geometry.affine[:3, :3], displacement), geometry)
+
+
+def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0) -> Volume:
+    """Resample a moving image on the fixed grid.
+
+    Parameters
+    ----------
+    moving : Volume
+        The original image, not one that was resampled before.
+    transform : Transform
+        Takes fixed points to moving points; its field's grid is the grid of the result.
+    fill : float
+        Value more than half a voxel outside the moving image.
+
+    Returns
+    -------
+    Volume
+        Trilinear interpolation of ``moving``.
+
+    Examples
+    --------
+    >>> grid = Geometry((4, 4, 4), np.eye(4))
+    >>> image = Volume(np.arange(64, dtype=np.float32).reshape(4, 4, 4), grid)
+    >>> shift = np.eye(4)
+    >>> shift[2, 3] = 0.5
+    >>> warp_image(image, Transform(Field.zero(grid), shift)).data[0, 0].tolist()
+    [0.5, 1.5, 2.5, 3.0]
+    """
+    matrix = voxel_matrix(transform.field.geometry, moving.geometry, transform.affine)
+    data: Float32Array = _core.warp(
+        np.ascontiguousarray(moving.data, dtype=np.float32), matrix, to_voxels(transform.field), fill, False
+    )
+    return Volume(data, transform.field.geometry)
+
+
+def warp_labels(labels: LabelMap, transform: Transform) -> LabelMap:
+    """Resample a moving segmentation on the fixed grid.
+
+    Each voxel takes the label with the largest trilinear weight, as if each label were warped as a smooth
+    mask and the largest value kept. Outside the moving grid it is 0.
+
+    Parameters
+    ----------
+    labels : LabelMap
+        Segmentation of the moving image.
+    transform : Transform
+        Takes fixed points to moving points.
+
+    Returns
+    -------
+    LabelMap
+        Same dtype and names; no label that ``labels`` does not have.
+
+    Examples
+    --------
+    >>> grid = Geometry((3, 3, 3), np.eye(4))
+    >>> labels = LabelMap(np.full((3, 3, 3), 4000000000, dtype=np.uint32), grid)
+    >>> warp_labels(labels, Transform(Field.zero(grid))).values()
+    [4000000000]
+    """
+    matrix = voxel_matrix(transform.field.geometry, labels.geometry, transform.affine)
+    codes, table = _encode(labels.data)
+    warped = _core.warp_labels(codes, matrix, to_voxels(transform.field))
+    data = warped.astype(labels.data.dtype) if table is None else table[warped]
+    return LabelMap(data, transform.field.geometry, labels.names)
+
+
+def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
+    """Map points forward, from fixed to moving space.
+
+    Parameters
+    ----------
+    points_mm : float array of shape (..., 3)
+        LPS millimetres.
+    transform : Transform
+        Takes fixed points to moving points; its field is trilinear, and constant beyond its grid.
+
+    Returns
+    -------
+    float64 array of shape (..., 3)
+
+    Examples
+    --------
+    >>> grid = Geometry((4, 4, 4), np.eye(4))
+    >>> shift = Field(np.ones((3, 4, 4, 4), dtype=np.float32), grid)
+    >>> warp_points(np.array([[0.5, 1.0, 2.0]]), Transform(shift)).tolist()
+    [[1.5, 2.0, 3.0]]
+    """
+    points = np.asarray(points_mm, dtype=np.float64)
+    to_index = inverse_of(transform.field.geometry.affine)
+    index = np.moveaxis(points @ to_index[:3, :3].T + to_index[:3, 3], -1, 0)
+    shift = [
+        ndimage.map_coordinates(c, index, order=1, mode="nearest", output=np.float64)
+        for c in transform.field.data
+    ]
+    moved = points + np.stack(shift, axis=-1)
+    return np.asarray(moved @ transform.affine[:3, :3].T + transform.affine[:3, 3])
+
+
+def inverse_of(matrix: Float64Array) -> Float64Array:
+    """Invert a square matrix in float64."""
+    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+
+
+def _multiply(matrix: Float64Array, vectors: Float32Array) -> Float32Array:
+    """Multiply vectors (3, X, Y, Z) by a 3×3 matrix; written out because BLAS may sum in another order."""
+    m = matrix.astype(np.float32)
+    out = np.zeros_like(vectors, dtype=np.float32, order="C")
+    for row in range(3):
+        for column in np.flatnonzero(m[row]):
+            out[row] += m[row, column] * vectors[column]
+    return out
+
+
+def _encode(labels: LabelArray) -> tuple[IntArray, LabelArray | None]:
+    """Return labels as int32: themselves where they fit, else places in a table that begins with 0."""
+    limits = np.iinfo(np.int32)
+    if labels.size == 0 or (labels.min() >= limits.min and labels.max() <= limits.max):
+        return np.ascontiguousarray(labels, dtype=np.int32), None
+    present = np.unique(labels)
+    others = present[present != 0]
+    table = np.concatenate([np.zeros(1, dtype=labels.dtype), others])
+    codes = np.where(labels == 0, 0, np.searchsorted(others, labels) + 1)
+    return codes.astype(np.int32), table

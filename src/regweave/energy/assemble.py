@@ -1,0 +1,57 @@
+"""The seam: costs, weights and loss become one energy.
+
+Prediction, latent imputation and the search for the most violated constraint differ in one number:
+
+============================== ==================== ======================
+problem                        minimise over D      loss_coefficient
+============================== ==================== ======================
+register, eq. (2)              w·Ψ(x, D)            0
+impute, eq. (9)                w·Ψ(x, D) + η·Δ      +η
+most violated, eq. (11)        w·Ψ(x, D) − Δ        −1
+============================== ==================== ======================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regweave.types import Energy, Float64Array, Terms, Weights
+
+TIE_BREAK = 1e-4
+"""Cost of moving by one control spacing: flat patches tie between all labels and would drift otherwise."""
+
+
+def assemble(terms: Terms, weights: Weights, loss_coefficient: float = 0.0) -> Energy:
+    """Fold weights and loss into the unaries of one energy.
+
+    Parameters
+    ----------
+    terms : Terms
+        Costs (M, N, L), class shares, and the loss where the coefficient is not zero.
+    weights : Weights
+        Columns for the classes that the shares count.
+    loss_coefficient : float
+        0 to register, +η to impute, −1 to find the most violated constraint.
+    """
+    if loss_coefficient != 0 and terms.loss is None:
+        raise ValueError(
+            f"loss_coefficient is {loss_coefficient} but the terms hold no loss; give both label maps"
+        )
+    unary = _class_weighted(terms, weights) + TIE_BREAK * _length(terms)  # eq. (1)
+    if terms.loss is not None and loss_coefficient != 0:
+        unary += (
+            loss_coefficient * terms.loss
+        )  # eqs. (9), (11): Δ is a sum over nodes, so it is one more unary
+    return Energy(unary, terms.shape, terms.offsets, weights.pairwise, terms.base)
+
+
+def _class_weighted(terms: Terms, weights: Weights) -> Float64Array:
+    """w(c)·U of eq. (1), (N, L), the class taken per node or per label."""
+    per_node = terms.shares.ndim == 2
+    w = terms.shares.astype(np.float64) @ weights.matrix.T  # (N, M) or (N, L, M)
+    return np.asarray(np.einsum("nm,mnl->nl" if per_node else "nlm,mnl->nl", w, terms.costs, optimize=True))
+
+
+def _length(terms: Terms) -> Float64Array:
+    x, y, z = (np.abs(o) for o in terms.offsets)
+    return (x[:, None, None] + y[:, None] + z).ravel()

@@ -1,0 +1,42 @@
+"""The joint feature map Ψ, eq. (6): the energy of a labelling is linear in the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from regweave.energy.assemble import assemble
+from regweave.types import Float64Array, IntArray, Terms, Weights
+
+
+@dataclass(frozen=True)
+class JointFeatures:
+    """Ψ(x, D) for all classes at once.
+
+    ``unary`` (M, C) sums the cost of each member over the nodes of each class; ``pairwise`` is the sum over edges.
+    The sum of ``unary`` over classes, with ``pairwise`` appended, is the paper's Ψ for one class.
+    """
+
+    unary: Float64Array
+    pairwise: float
+
+    def dot(self, weights: Weights) -> float:
+        """w·Ψ: the energy of the labelling, up to the tie-break."""
+        return float((self.unary * weights.matrix).sum() + weights.pairwise * self.pairwise)
+
+
+def joint_features(terms: Terms, labels: IntArray) -> JointFeatures:
+    """Ψ of a labelling (N,)."""
+    n = np.arange(len(labels))
+    chosen = terms.costs[:, n, labels].astype(np.float64)
+    shares = terms.shares if terms.shares.ndim == 2 else terms.shares[n, labels]
+    unit = Weights(np.zeros((len(chosen), shares.shape[1])), (), (), 1.0)
+    return JointFeatures(chosen @ shares, assemble(terms, unit).pairwise(labels))
+
+
+def loss_of(terms: Terms, labels: IntArray) -> float:
+    """Δ of a labelling: the sum of its node losses."""
+    if terms.loss is None:
+        raise ValueError("these terms hold no loss; give both label maps")
+    return float(terms.loss[np.arange(len(labels)), labels].sum(dtype=np.float64))

@@ -1,0 +1,48 @@
+"""Between disk and values: every file is checked here, and every frame becomes LPS millimetres here."""
+
+from __future__ import annotations
+
+from regweave.io.atomic import atomic_path, prepare_output, require_absent
+from regweave.io.files import sha256
+from regweave.io.fill import fill_value
+from regweave.io.grids import check_overlap, check_same_grid, overlap_fraction
+from regweave.io.images import as_labels, as_volume, read_image, read_labels
+from regweave.io.inspection import Inspection, inspect_image
+from regweave.io.label_names import read_names
+from regweave.io.points import read_points, write_points
+from regweave.io.transforms import (
+    read_linear,
+    read_transform,
+    total_displacement,
+    write_linear,
+    write_transform,
+)
+from regweave.io.write import write_displacement, write_image, write_labels
+
+__all__ = [
+    "Inspection",
+    "as_labels",
+    "as_volume",
+    "atomic_path",
+    "check_overlap",
+    "check_same_grid",
+    "fill_value",
+    "inspect_image",
+    "overlap_fraction",
+    "prepare_output",
+    "read_image",
+    "read_labels",
+    "read_linear",
+    "read_names",
+    "read_points",
+    "read_transform",
+    "require_absent",
+    "sha256",
+    "total_displacement",
+    "write_displacement",
+    "write_image",
+    "write_labels",
+    "write_linear",
+    "write_points",
+    "write_transform",
+]

@@ -1,0 +1,51 @@
+"""Names of labels: JSON ``{"1": "Liver"}`` or ``{"Liver": 1}``, TSV with columns ``index`` and ``name``."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import RegweaveError
+from regweave.io.files import require_file, stem_of
+
+
+def find_names(labels: Path) -> Path | None:
+    """Find names beside a label map: its own TSV, labels.json, labels.tsv or dseg.tsv, in this order."""
+    candidates = (f"{stem_of(labels)}.tsv", "labels.json", "labels.tsv", "dseg.tsv")
+    return next((labels.parent / name for name in candidates if (labels.parent / name).is_file()), None)
+
+
+def read_names(path: str | Path) -> dict[int, str]:
+    """Read the names of labels by value, or raise E107."""
+    path = require_file(path)
+    reader = _read_tsv if path.suffix.lower() == ".tsv" else _read_json
+    try:
+        pairs = reader(path)
+        names = {int(value): str(name) for value, name in pairs}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        message = f"'{path}' is no list of label names ({type(error).__name__})"
+        hint = 'write JSON {"1": "Liver"} or {"Liver": 1}, or TSV with the columns index and name'
+        raise RegweaveError("E107", message, hint) from error
+    if len(names) < len(pairs):
+        raise RegweaveError("E107", f"'{path}' names a label twice", "keep one name for each value")
+    return names
+
+
+def _read_json(path: Path) -> list[tuple[Any, Any]]:
+    content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=list)
+    if all(isinstance(value, str) for _, value in content):
+        return [(key, value) for key, value in content]
+    if all(isinstance(value, int) and not isinstance(value, bool) for _, value in content):
+        return [(value, key) for key, value in content]
+    raise TypeError
+
+
+def _read_tsv(path: Path) -> list[tuple[Any, Any]]:
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        rows = [
+            {key.lower(): value for key, value in row.items()}
+            for row in csv.DictReader(stream, delimiter="\t")
+        ]
+    return [(row["index"], row["name"]) for row in rows]

@@ -1,0 +1,169 @@
+"""Landmarks in files that state their frame: .mrk.json and .fcsv of 3D Slicer, .csv with named columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.atomic import atomic_path
+from regweave.io.files import require_file, suffix_of
+from regweave.types import Float64Array
+
+Row = tuple[Sequence[Any], str]
+Frame = str
+SIGNS = {"LPS": (1.0, 1.0, 1.0), "RAS": (-1.0, -1.0, 1.0)}
+SLICER_FRAMES = {"LPS": "LPS", "RAS": "RAS", "0": "RAS", "1": "LPS"}
+MARKUPS_SCHEMA = (
+    "https://raw.githubusercontent.com/Slicer/Slicer/main/Modules/Loadable/Markups/Resources/Schema/"
+    "markups-schema-v1.0.3.json#"
+)
+FCSV_COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
+
+
+def read_points(path: str | Path) -> tuple[Float64Array, list[str]]:
+    """Read landmarks.
+
+    Parameters
+    ----------
+    path : path
+        .mrk.json or .fcsv of 3D Slicer, or .csv whose header names the frame: ``x_lps,y_lps,z_lps`` or
+        ``x_ras,y_ras,z_ras``, in millimetres, with an optional column ``label``.
+
+    Returns
+    -------
+    points : float array of shape (P, 3)
+        LPS millimetres.
+    labels : list of str
+        One for each point, empty strings where the file has none.
+    """
+    path = require_file(path)
+    reader = _codec(path)[0]
+    try:
+        frame, rows = reader(path.read_text(encoding="utf-8-sig"), path)
+        points = np.array([position for position, _ in rows], dtype=np.float64)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise _refuse(
+            path, f"its content does not follow the format ({reason})", "export the points again"
+        ) from error
+    if points.ndim != 2 or points.shape[1] != 3 or not np.isfinite(points).all():
+        raise _refuse(path, "it needs at least one point of three finite numbers", "export the points again")
+    return points * SIGNS[frame], [label for _, label in rows]
+
+
+def write_points(path: str | Path, points: Float64Array, labels: Sequence[str] | None = None) -> None:
+    """Write landmarks (P, 3) in LPS millimetres; the suffix names the format."""
+    path = Path(path)
+    names = list(labels) if labels is not None else [""] * len(points)
+    if len(names) != len(points):
+        raise UsageError("E116", f"{len(points)} points but {len(names)} labels", "give one label a point")
+    rows: list[Row] = [([float(x) for x in point], name) for point, name in zip(points, names, strict=True)]
+    text = _codec(path)[1](rows)
+    with atomic_path(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def _refuse(path: Path, reason: str, hint: str) -> RegweaveError:
+    return RegweaveError("E116", f"cannot use the points of '{path}': {reason}", hint)
+
+
+def _codec(path: Path) -> tuple[Callable[[str, Path], tuple[Frame, list[Row]]], Callable[[list[Row]], str]]:
+    codec = CODECS.get(suffix_of(path))
+    if codec is None:
+        known = ", ".join(CODECS)
+        raise _refuse(path, f"the suffix '{suffix_of(path)}' is not one of {known}", "convert the points")
+    return codec
+
+
+def _slicer_frame(value: object, path: Path) -> Frame:
+    frame = SLICER_FRAMES.get(str(value).upper())
+    if frame is None:
+        raise _refuse(
+            path, f"its coordinate system is {value!r}, needed is LPS or RAS", "state the frame in the file"
+        )
+    return frame
+
+
+def _read_markups(text: str, path: Path) -> tuple[Frame, list[Row]]:
+    markups = json.loads(text)["markups"]
+    frames = {_slicer_frame(markup.get("coordinateSystem"), path) for markup in markups}
+    if len(frames) != 1:
+        raise _refuse(path, f"its lists use {len(frames)} coordinate systems", "keep the lists of one frame")
+    if any(markup.get("coordinateUnits", "mm") != "mm" for markup in markups):
+        raise _refuse(path, "its unit is not mm", "export the points in millimetres")
+    points = [point for markup in markups for point in markup["controlPoints"]]
+    if any(point.get("positionStatus", "defined") != "defined" for point in points):
+        raise _refuse(path, "it holds points that were never placed", "delete them or place them")
+    return frames.pop(), [(point["position"], str(point.get("label", ""))) for point in points]
+
+
+def _write_markups(rows: list[Row]) -> str:
+    points = [
+        {"id": str(n), "label": label, "position": position, "positionStatus": "defined"}
+        for n, (position, label) in enumerate(rows, start=1)
+    ]
+    markup = {
+        "type": "Fiducial",
+        "coordinateSystem": "LPS",
+        "coordinateUnits": "mm",
+        "controlPoints": points,
+    }
+    return json.dumps({"@schema": MARKUPS_SCHEMA, "markups": [markup]}, indent=1) + "\n"
+
+
+def _read_fcsv(text: str, path: Path) -> tuple[Frame, list[Row]]:
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    found = [re.match(r"#\s*(\w+)\s*=\s*(.+?)\s*$", line) for line in comments]
+    stated = {match[1]: match[2] for match in found if match is not None}
+    frame = _slicer_frame(stated.get("CoordinateSystem"), path)
+    columns = stated.get("columns", FCSV_COLUMNS).split(",")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    records = [dict(zip(columns, values, strict=False)) for values in csv.reader(lines)]
+    return frame, [([float(r[axis]) for axis in "xyz"], str(r.get("label", ""))) for r in records]
+
+
+def _write_fcsv(rows: list[Row]) -> str:
+    out = io.StringIO()
+    out.write("# Markups fiducial file version = 4.11\n# CoordinateSystem = LPS\n")
+    out.write(f"# columns = {FCSV_COLUMNS}\n")
+    writer = csv.writer(out, lineterminator="\n")
+    for n, (position, label) in enumerate(rows, start=1):
+        writer.writerow([n, *map(repr, position), 0, 0, 0, 1, 1, 1, 0, label, "", ""])
+    return out.getvalue()
+
+
+def _read_csv(text: str, path: Path) -> tuple[Frame, list[Row]]:
+    records = [
+        {key.strip().lower(): value for key, value in row.items()}
+        for row in csv.DictReader(text.splitlines())
+    ]
+    columns = set(records[0]) if records else set()
+    frames = [f for f in SIGNS if {f"{axis}_{f.lower()}" for axis in "xyz"} <= columns]
+    if len(frames) != 1:
+        hint = "name the columns x_lps,y_lps,z_lps or x_ras,y_ras,z_ras; bare x,y,z say no frame"
+        raise _refuse(path, f"its columns {sorted(columns)} do not state one frame", hint)
+    names = [f"{axis}_{frames[0].lower()}" for axis in "xyz"]
+    return frames[0], [([float(r[name]) for name in names], str(r.get("label") or "")) for r in records]
+
+
+def _write_csv(rows: list[Row]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["x_lps", "y_lps", "z_lps", "label"])
+    writer.writerows([*map(repr, position), label] for position, label in rows)
+    return out.getvalue()
+
+
+CODECS: dict[str, tuple[Callable[[str, Path], tuple[Frame, list[Row]]], Callable[[list[Row]], str]]] = {
+    ".mrk.json": (_read_markups, _write_markups),
+    ".fcsv": (_read_fcsv, _write_fcsv),
+    ".csv": (_read_csv, _write_csv),
+}

@@ -1,0 +1,111 @@
+"""What an image must be before anything is computed from it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave.errors import RegweaveError
+from regweave.types import Float32Array
+
+NonFinite = Literal["error", "mask"]
+MIN_VOXELS = 4
+
+
+def volume_shape(shape: tuple[int, ...], subject: str) -> tuple[int, int, int]:
+    """Return the three sizes of a scalar image, without trailing axes of length one, or raise E103."""
+    kept = list(shape)
+    while len(kept) > 3 and kept[-1] == 1:
+        kept.pop()
+    if len(kept) < 3:
+        message = f"{subject} has shape {tuple(shape)}, needed are three dimensions"
+        raise RegweaveError("E103", message, "give a volume; single slices cannot be registered in 3-D")
+    if len(kept) > 3:
+        message = f"{subject} has shape {tuple(shape)}, needed are three dimensions"
+        raise RegweaveError(
+            "E103", message, "split the series and pass one volume, e.g. nibabel.four_to_three"
+        )
+    if min(kept) < MIN_VOXELS:
+        message = (
+            f"{subject} has shape {tuple(kept)}: each axis needs at least {MIN_VOXELS} voxels, "
+            "a single slice has no neighbours to move towards"
+        )
+        raise RegweaveError("E103", message, "give a volume of several slices")
+    return kept[0], kept[1], kept[2]
+
+
+def require_scalar(dtype: np.dtype[Any], components: int, subject: str) -> None:
+    """Raise E103 for colour, vector and complex voxels."""
+    if components == 1 and dtype.names is None and dtype.kind in "iufb":
+        return
+    kind = f"{components} components" if components > 1 else f"voxels of type {dtype}"
+    if dtype.names is not None:
+        kind = f"colour voxels ({len(dtype.names)} components)"
+    message = f"{subject} has {kind}, needed is one real number a voxel"
+    raise RegweaveError("E103", message, "extract one component or a grey value first")
+
+
+def nonfinite_error(data: NDArray[Any], subject: str) -> RegweaveError | None:
+    """Return the E104 error of an image with NaN or infinite voxels, None where all are finite."""
+    finite = np.isfinite(data)
+    count = int(data.size - np.count_nonzero(finite))
+    if count == 0:
+        return None
+    index = np.argwhere(~finite)
+    box = f"{index.min(axis=0).tolist()} to {index.max(axis=0).tolist()}"
+    message = (
+        f"{subject} holds {count} non-finite voxels ({100 * count / data.size:.3g} %), "
+        f"all within the indices {box}"
+    )
+    return RegweaveError(
+        "E104", message, "repair the image, or pass --nonfinite mask to treat them as background"
+    )
+
+
+def constant_error(data: NDArray[Any], scaling: tuple[float, float], subject: str) -> RegweaveError | None:
+    """Return the E105 error of an image in which all voxels are equal, None for any other image."""
+    low, high = float(data.min()), float(data.max())
+    if low < high:
+        return None
+    message = (
+        f"{subject} is constant: minimum {low:g}, maximum {high:g}, "
+        f"scl_slope {scaling[0]:g}, scl_inter {scaling[1]:g}"
+    )
+    return RegweaveError("E105", message, "check the export; there is nothing to register in it")
+
+
+def replace_nonfinite(data: Float32Array, subject: str) -> Float32Array:
+    """Set non-finite voxels to the smallest finite value, raising E104 where there is none."""
+    finite = np.isfinite(data)
+    if not finite.any():
+        message = f"{subject} holds no finite voxel at all"
+        raise RegweaveError("E104", message, "export the image again")
+    return np.where(finite, data, data[finite].min())
+
+
+def whole_labels(data: NDArray[Any], subject: str) -> NDArray[Any]:
+    """Return labels in an integer type: the stored one, or for floats the smallest that holds the values."""
+    if data.dtype.kind == "b":
+        return data.astype(np.uint8)
+    if data.dtype.kind == "f":
+        error = nonfinite_error(data, subject)
+        if error is not None:
+            raise RegweaveError(error.code, error.message, "export the labels again, as integers")
+        fractional = np.count_nonzero(data != np.rint(data))
+        if fractional:
+            message = f"{subject} holds {fractional} voxels that are not whole numbers"
+            raise RegweaveError("E106", message, "it is no label map, or was interpolated; export it again")
+    low, high = data.min(), data.max()
+    if low < 0:
+        message = f"{subject} holds negative labels, down to {low}"
+        raise RegweaveError("E106", message, "labels are 0 (background) and above; relabel the file")
+    if data.dtype.kind == "f":
+        if high > np.iinfo(np.uint32).max:
+            message = (
+                f"{subject} holds the label {high:g}, allowed are labels up to {np.iinfo(np.uint32).max}"
+            )
+            raise RegweaveError("E106", message, "relabel the file")
+        return data.astype(np.min_scalar_type(int(high)))
+    return data

@@ -1,0 +1,3 @@
+"""The control grid and the displacement labels of its nodes."""
+
+from __future__ import annotations

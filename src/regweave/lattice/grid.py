@@ -1,0 +1,97 @@
+"""The control grid: where the nodes are, which voxels each one looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from regweave.types import Float32Array, Float64Array, Geometry, IntArray
+
+
+@dataclass(frozen=True)
+class ControlGrid:
+    """Control points of a free-form deformation on an image grid, with the support of each.
+
+    Parameters
+    ----------
+    image_shape : tuple of three ints
+        Voxels along each axis.
+    nodes : tuple of three ints
+        Control points along each axis.
+    origin : float array of shape (3,)
+        Position of control point (0, 0, 0), in voxels.
+    spacing : float array of shape (3,)
+        Distance of neighbouring control points, in voxels.
+    support : tuple of three ints
+        Size of the box of voxels that belongs to a node. Boxes of nodes near the border are moved inside the image,
+        so that all supports hold the same number of voxels.
+    """
+
+    image_shape: tuple[int, int, int]
+    nodes: tuple[int, int, int]
+    origin: Float64Array
+    spacing: Float64Array
+    support: tuple[int, int, int]
+
+    @classmethod
+    def cover(cls, geometry: Geometry, spacing_mm: float, support: int | None = None) -> ControlGrid:
+        """Lay a centred grid over an image so that it covers every voxel.
+
+        ``support`` is the edge of the box in voxels; None means one control spacing.
+        """
+        spacing = spacing_mm / geometry.spacing_mm
+        extent = np.array(geometry.shape) - 1.0
+        nodes = np.ceil(extent / spacing - 1e-9).astype(int) + 1
+        origin = (extent - (nodes - 1) * spacing) / 2
+        edge = np.rint(spacing) if support is None else np.full(3, float(support))
+        grid = cls(geometry.shape, (1, 1, 1), origin, spacing, (1, 1, 1)).with_support(
+            tuple(edge.astype(int))
+        )
+        return cls(
+            geometry.shape, (int(nodes[0]), int(nodes[1]), int(nodes[2])), origin, spacing, grid.support
+        )
+
+    def with_support(self, edge: tuple[int, ...]) -> ControlGrid:
+        """Return the same grid with another support, cut to the size of the image."""
+        x, y, z = (max(1, min(int(e), n)) for e, n in zip(edge, self.image_shape, strict=True))
+        return ControlGrid(self.image_shape, self.nodes, self.origin, self.spacing, (x, y, z))
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of control points."""
+        return int(np.prod(self.nodes))
+
+    @cached_property
+    def starts(self) -> tuple[IntArray, IntArray, IntArray]:
+        """First voxel of the supports along each axis; the support of a node is the product of three intervals."""
+        x, y, z = (
+            np.clip(
+                np.rint(
+                    self.origin[axis] + np.arange(self.nodes[axis]) * self.spacing[axis] - (size - 1) / 2
+                ),
+                0,
+                self.image_shape[axis] - size,
+            ).astype(np.int32)
+            for axis, size in enumerate(self.support)
+        )
+        return x, y, z
+
+    def pool(self, values: Float32Array) -> Float32Array:
+        """Mean over the support of each node: (..., X, Y, Z) to (..., N)."""
+        out = values.astype(np.float64)
+        for axis, (start, size) in enumerate(zip(self.starts, self.support, strict=True)):
+            windows = np.lib.stride_tricks.sliding_window_view(out, size, axis=axis - 3)
+            out = windows.mean(axis=-1).take(start, axis=axis - 3)
+        return out.reshape(*values.shape[:-3], -1).astype(np.float32)
+
+    def patches(self, values: Float32Array) -> Float32Array:
+        """Voxels in the support of each node: (X, Y, Z) to (N, *support)."""
+        windows = np.lib.stride_tricks.sliding_window_view(values, self.support)
+        return np.asarray(windows[np.ix_(*self.starts)].reshape(self.n_nodes, *self.support))
+
+    @property
+    def support_arguments(self) -> tuple[IntArray, IntArray, IntArray, tuple[int, int, int]]:
+        """The supports as the compiled kernels take them."""
+        return (*self.starts, self.support)

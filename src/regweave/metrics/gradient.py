@@ -1,0 +1,33 @@
+"""Mean absolute difference of gradient magnitudes: edges of equal strength, whatever the intensities beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from regweave import metrics
+from regweave.metrics._smooth import smooth
+from regweave.metrics.sad import cost, volume
+from regweave.types import Float32Array
+
+__all__ = ["Options", "cost", "features", "volume"]
+
+PENALTY = "absolute"
+
+
+class Options(metrics.Options):
+    """Scale of the gradient.
+
+    Parameters
+    ----------
+    sigma_voxels : float
+        Standard deviation of the Gaussian applied before the differences.
+    """
+
+    sigma_voxels: float = Field(default=0.7, ge=0, le=5)
+
+
+def features(image: Float32Array, options: Options) -> Float32Array:
+    """Gradient magnitude per voxel of the smoothed image, (1, X, Y, Z)."""
+    slopes = np.gradient(smooth(image, options.sigma_voxels))
+    return np.sqrt(sum(s * s for s in slopes))[None].astype(np.float32)

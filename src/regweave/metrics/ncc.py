@@ -1,0 +1,46 @@
+"""Normalised cross-correlation in the support of each node, as the cost 1 − correlation."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from regweave import _core, metrics
+from regweave.lattice.grid import ControlGrid
+from regweave.types import Float32Array
+
+PENALTY = "correlation"
+
+
+class Options(metrics.Options):
+    """Guard against flat patches.
+
+    Parameters
+    ----------
+    variance_floor : float
+        Added to variances and covariance, so that two flat patches match (0/0 otherwise) and a flat one does not
+        correlate with a textured one. Intensities are in [0, 1].
+    """
+
+    variance_floor: float = Field(default=1e-4, gt=0)
+
+
+def features(image: Float32Array, options: Options) -> Float32Array:
+    """Return the intensities themselves, (1, X, Y, Z)."""
+    return image[None]
+
+
+def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
+    """1 − cov(W, J) / √(var W · var J) in the support of each node, in [0, 2]."""
+    w = grid.patches(moved[0]).reshape(grid.n_nodes, -1).astype(np.float64)
+    j = grid.patches(fixed[0]).reshape(grid.n_nodes, -1).astype(np.float64)
+    w, j = w - w.mean(axis=1, keepdims=True), j - j.mean(axis=1, keepdims=True)
+    cov, var_w, var_j = ((p * q).mean(axis=1) + options.variance_floor for p, q in ((w, j), (w, w), (j, j)))
+    return np.asarray(1 - cov / np.sqrt(var_w * var_j), dtype=np.float32)
+
+
+def volume(
+    fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: metrics.Offsets, options: Options
+) -> Float32Array:
+    """Return the cost of every label, (N, L)."""
+    return _core.ncc_volume(fixed, moved, *grid.support_arguments, *offsets, options.variance_floor)

@@ -1,0 +1,38 @@
+"""Intensities mapped to [0, 1]: fixed Hounsfield windows for CT, percentiles for everything else."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from regweave.types import Float32Array, Volume
+
+Modality = Literal["ct", "mr"]
+Window = tuple[float, float]
+
+AIR_HU = -500.0
+"""An image with values below this holds air on the Hounsfield scale."""
+BODY_WINDOW_HU: Window = (-200.0, 300.0)
+PERCENTILES = (0.5, 99.5)
+
+
+def modality_of(fixed: Volume, moving: Volume) -> Modality:
+    """Tell CT, whose numbers mean the same in every image, from images on an arbitrary scale."""
+    return "ct" if min(fixed.data.min(), moving.data.min()) < AIR_HU else "mr"
+
+
+def default_window(image: Float32Array, modality: Modality) -> Window:
+    """Window of a member that names none: the body for CT, the 0.5–99.5 percentiles otherwise."""
+    if modality == "ct":
+        return BODY_WINDOW_HU
+    low, high = np.percentile(image, PERCENTILES)
+    if high <= low:
+        low, high = image.min(), image.max()
+    return float(low), float(high)
+
+
+def apply_window(image: Float32Array, window: Window) -> Float32Array:
+    """Map the window to [0, 1] and cut what lies outside."""
+    low, high = window
+    return ((image - np.float32(low)) * np.float32(1 / (high - low))).clip(0, 1)

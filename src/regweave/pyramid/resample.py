@@ -1,0 +1,49 @@
+"""Coarser grids: an image shrunk by whole factors, and a displacement carried from one level to the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regweave import _core
+from regweave.types import Float32Array, Float64Array, Geometry
+
+Factors = tuple[int, int, int]
+
+
+def shrink_geometry(geometry: Geometry, factors: Factors) -> Geometry:
+    """Grid of the blocks of ``factors`` voxels; a block's centre is the mean of its voxels' centres."""
+    f = np.array(factors)
+    x, y, z = (int(n) for n in -(-np.array(geometry.shape) // f))
+    affine = geometry.affine.copy()
+    affine[:3, :3] = geometry.affine[:3, :3] * f
+    affine[:3, 3] = geometry.points((f - 1) / 2)
+    return Geometry((x, y, z), affine)
+
+
+def shrink(image: Float32Array, factors: Factors) -> Float32Array:
+    """Mean of each block of voxels; the last block along an axis is filled with the edge voxel."""
+    if factors == (1, 1, 1):
+        return image
+    out = image
+    for axis, f in enumerate(factors):
+        n = out.shape[axis]
+        padding = [(0, 0)] * 3
+        padding[axis] = (0, -n % f)
+        out = np.pad(out, padding, mode="edge")
+        out = out.reshape(*out.shape[:axis], -1, f, *out.shape[axis + 1 :]).mean(
+            axis=axis + 1, dtype=np.float32
+        )
+    return np.ascontiguousarray(out)
+
+
+def change_level(
+    u: Float32Array, before: Factors, after: Factors, shape: tuple[int, int, int]
+) -> Float32Array:
+    """Carry a displacement in voxels (3, X, Y, Z) from one shrunken grid to another of the same image."""
+    if before == after:
+        return u
+    b, a = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
+    scale: Float64Array = a / b
+    offset: Float64Array = (a - b) / (2 * b)
+    moved = _core.resample_field(u, shape, scale, offset)
+    return np.asarray(moved * (b / a).astype(np.float32)[:, None, None, None])

@@ -1,0 +1,242 @@
+"""The only coarse-to-fine loop of the program.
+
+Registration, latent imputation and the search for the most violated constraint are this one function with another
+``loss_coefficient``; ``regweave.registration.problems`` names the three.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from regweave import _core, inference, losses
+from regweave.deformation.warp import to_voxels
+from regweave.energy.assemble import assemble
+from regweave.energy.cost_volume import cost_volume, fit_scales
+from regweave.lattice.classes import RULES, one_hot
+from regweave.lattice.grid import ControlGrid
+from regweave.lattice.labels import LabelSet
+from regweave.pyramid.resample import change_level
+from regweave.registration.scene import Scene
+from regweave.registration.settings import Level, Schedule
+from regweave.types import (
+    Float32Array,
+    Float64Array,
+    ImagePair,
+    IntArray,
+    Solution,
+    Terms,
+    Weights,
+)
+
+VALID_SHARE = 0.25
+"""A node whose support lies outside the moving image by more than the rest of this has no opinion."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One refinement step, with its evidence.
+
+    ``terms`` and ``solution`` are what a learner needs; they are not kept by `align`.
+    """
+
+    level: int
+    step: int
+    spacing_mm: float
+    terms: Terms
+    solution: Solution
+    scales: Float64Array
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What remains of a step: its certificate and its cost."""
+
+    level: int
+    step: int
+    spacing_mm: float
+    n_nodes: int
+    n_labels: int
+    energy: float
+    lower_bound: float
+    gap: float
+    iterations: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Result of the discrete levels: a displacement in voxels of the fixed image (3, X, Y, Z), and the record."""
+
+    displacement: Float32Array
+    steps: Sequence[StepRecord]
+    scales: Sequence[Float64Array] = field(default_factory=tuple)
+
+
+def align(
+    pair: ImagePair,
+    weights: Weights,
+    schedule: Schedule,
+    loss_coefficient: float = 0.0,
+    *,
+    scales: Sequence[Float64Array] | None = None,
+    on_step: Callable[[Step], None] | None = None,
+) -> Alignment:
+    """Minimise w·Ψ(x, D) + loss_coefficient·Δ over deformations D, coarse to fine.
+
+    Parameters
+    ----------
+    pair : ImagePair
+        Images, and label maps where classes or the loss need them.
+    weights : Weights
+        W and the pairwise weight; its rows are the members of the schedule's bank.
+    schedule : Schedule
+        Levels, bank, engine and class rule.
+    loss_coefficient : float
+        0 registers (eq. 2), +η imputes (eq. 9), −1 finds the most violated constraint (eq. 11).
+    scales : sequence of float arrays of shape (M,), optional
+        Scale of each member at each level, as frozen by training; without it they are fitted to this pair at the
+        first step of each level.
+    on_step : callable, optional
+        Called with every `Step`.
+    """
+    _check(pair, weights, schedule, loss_coefficient)
+    scene = Scene.whole(pair, schedule)
+    minimize = inference.get(schedule.engine)
+    u, records, used = _start(pair), [], []
+    for number, level in enumerate(schedule.levels):
+        coarser, scene = scene, scene.at(level.shrink, level.voxel_mm)
+        u = change_level(u, coarser.factors, scene.factors, scene.geometry.shape)
+        grid = ControlGrid.cover(scene.geometry, level.spacing_mm, level.support)
+        level_scales = None if scales is None else scales[number]
+        for step in range(level.steps):
+            clock = _Clock()
+            labels = label_set(level, grid, step)
+            terms, level_scales = measure(
+                scene, u, grid, labels, weights, schedule, level_scales, loss_coefficient
+            )
+            clock.lap("costs")
+            solution = minimize(assemble(terms, weights, loss_coefficient))
+            clock.lap("inference")
+            u = _core.compose(u, increment(grid, labels, solution.labels))  # φ ← φ ∘ (id + d)
+            clock.lap("compose")
+            done = Step(number, step, level.spacing_mm, terms, solution, level_scales, clock.laps)
+            records.append(_record(done))
+            if on_step is not None:
+                on_step(done)
+        used.append(level_scales)
+    u = change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
+    return Alignment(u, tuple(records), tuple(s for s in used if s is not None))
+
+
+def label_set(level: Level, grid: ControlGrid, step: int) -> LabelSet:
+    """Labels of a step: the range shrinks from step to step."""
+    return LabelSet.cube(level.labels_per_axis, level.first_step * level.step_decay**step * grid.spacing)
+
+
+def increment(grid: ControlGrid, labels: LabelSet, chosen: IntArray) -> Float32Array:
+    """Dense displacement in voxels of the free-form deformation whose control points took these labels."""
+    coefficients = labels.vectors[chosen].T.reshape(3, *grid.nodes).astype(np.float32)
+    return np.asarray(
+        _core.ffd(
+            np.ascontiguousarray(coefficients), tuple(grid.origin), tuple(grid.spacing), grid.image_shape
+        )
+    )
+
+
+def measure(
+    scene: Scene,
+    u: Float32Array,
+    grid: ControlGrid,
+    labels: LabelSet,
+    weights: Weights,
+    schedule: Schedule,
+    scales: Float64Array | None,
+    loss_coefficient: float,
+) -> tuple[Terms, Float64Array]:
+    """Cost volumes, class shares and loss around the current estimate u."""
+    costs = cost_volume([scene.compare(member, u) for member in schedule.bank], grid, labels)
+    if scales is None:
+        scales = fit_scales(costs)
+    costs *= (1 / scales).astype(np.float32)[:, None, None]
+    costs[:, grid.pool(scene.valid(u)) < VALID_SHARE] = 0
+    terms = Terms(
+        costs=costs,
+        shares=_class_shares(scene, u, grid, labels, weights, schedule),
+        shape=grid.nodes,
+        offsets=labels.in_units_of(grid.spacing),
+        loss=_loss(scene, u, grid, labels, schedule) if loss_coefficient else None,
+        base=_node_displacements(u, grid) if schedule.pairwise == "elastic" else None,
+    )
+    return terms, scales
+
+
+def _class_shares(
+    scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, weights: Weights, schedule: Schedule
+) -> Float32Array:
+    """Columns of W that each node uses, (N, C), or each label of it, (N, L, C)."""
+    if scene.pair.moving_labels is None or len(weights.classes) == 1:
+        shares = np.zeros((grid.n_nodes, len(weights.classes)), dtype=np.float32)
+        shares[:, 0] = 1
+        return shares
+    rule = RULES[schedule.class_rule]
+    masks = one_hot(scene.moved_labels(u), weights.classes)
+    if schedule.class_at == "anchored":
+        return rule(grid.pool(masks).T)
+    displaced = [_core.mean_volume(m[None], m[None], *grid.support_arguments, *labels.offsets) for m in masks]
+    return rule(np.stack(displaced, axis=-1))
+
+
+def _loss(
+    scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, schedule: Schedule
+) -> Float32Array:
+    moving, fixed = scene.moved_labels(u), scene.fixed_labels()
+    assert scene.pair.moving_labels is not None
+    classes = (0, *scene.pair.moving_labels.values())
+    masks = (one_hot(labelled, classes)[1:] for labelled in (fixed, moving))
+    return losses.get(schedule.loss).volume(*masks, grid, labels.offsets)
+
+
+def _node_displacements(u: Float32Array, grid: ControlGrid) -> Float64Array:
+    """Displacement that each node has so far, in control spacings, (N, 3)."""
+    at_nodes = _core.resample_field(u, grid.nodes, grid.spacing, grid.origin)
+    return np.asarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64)
+
+
+def _start(pair: ImagePair) -> Float32Array:
+    if pair.initial_field is None:
+        return np.zeros((3, *pair.fixed.geometry.shape), dtype=np.float32)
+    return to_voxels(pair.initial_field)
+
+
+def _check(pair: ImagePair, weights: Weights, schedule: Schedule, loss_coefficient: float) -> None:
+    names = tuple(m.name for m in schedule.bank)
+    if weights.members != names:
+        raise ValueError(
+            f"weights are for members {list(weights.members)}, the bank has {list(names)}; use the same bank"
+        )
+    if loss_coefficient and (pair.fixed_labels is None or pair.moving_labels is None):
+        raise ValueError("the loss compares two label maps; give fixed_labels and moving_labels")
+
+
+def _record(step: Step) -> StepRecord:
+    s = step.solution
+    return StepRecord(
+        step.level, step.step, step.spacing_mm, *step.terms.costs.shape[1:],
+        s.energy, s.lower_bound, s.gap, s.iterations, dict(step.seconds),
+    )  # fmt: skip
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now

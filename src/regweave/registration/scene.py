@@ -1,0 +1,93 @@
+"""A pair of images as one level of the pyramid sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from regweave import _core, metrics
+from regweave.deformation.warp import voxel_matrix
+from regweave.energy.cost_volume import Comparison
+from regweave.pyramid.channels import Channels, View
+from regweave.pyramid.resample import Factors, shrink_geometry
+from regweave.registration.settings import Member, Schedule
+from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, LabelArray
+
+
+def shrink_factors(geometry: Geometry, shrink: int, voxel_mm: float | None) -> Factors:
+    """Whole factors that bring each axis nearest to the wanted voxel size, or the same factor for all axes."""
+    if voxel_mm is None:
+        factors = np.full(3, shrink)
+    else:
+        factors = np.maximum(1, np.rint(voxel_mm / geometry.spacing_mm)).astype(int)
+    x, y, z = (int(max(1, min(f, n // 4))) for f, n in zip(factors, geometry.shape, strict=True))
+    return x, y, z
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Both images of a pair at one resolution; displacements are in voxels of the fixed level grid."""
+
+    pair: ImagePair
+    fixed_channels: Channels
+    moving_channels: Channels
+    factors: Factors
+    moving_factors: Factors
+
+    @classmethod
+    def whole(cls, pair: ImagePair, schedule: Schedule) -> Scene:
+        """Return the pair at its own resolution."""
+        one = (1, 1, 1)
+        fixed, moving = (Channels(image, schedule.modality) for image in (pair.fixed, pair.moving))
+        return cls(pair, fixed, moving, one, one)
+
+    def at(self, shrink: int, voxel_mm: float | None) -> Scene:
+        """Return the same pair at a coarser resolution."""
+        f, m = (shrink_factors(v.geometry, shrink, voxel_mm) for v in (self.pair.fixed, self.pair.moving))
+        return Scene(self.pair, self.fixed_channels, self.moving_channels, f, m)
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Grid of the fixed image at this level."""
+        return shrink_geometry(self.pair.fixed.geometry, self.factors)
+
+    @cached_property
+    def matrix(self) -> Float64Array:
+        """Fixed voxel to moving voxel at this level, (3, 4)."""
+        moving = shrink_geometry(self.pair.moving.geometry, self.moving_factors)
+        return voxel_matrix(self.geometry, moving, self.pair.initial)
+
+    def compare(self, member: Member, u: Float32Array) -> Comparison:
+        """Features of both images for a member, the moving image pulled through the displacement u."""
+        metric, options = metrics.get(member.metric), member.metric_options()
+        view = View(member.window, member.sigma_voxels, getattr(metric, "prepare", None))
+        fixed = self.fixed_channels.view(view, self.factors)
+        moving = self.moving_channels.view(view, self.moving_factors)
+        moved = _core.warp(moving, self.matrix, u, 0.0, True)
+        return Comparison(member, metric.features(fixed, options), metric.features(moved, options))
+
+    def valid(self, u: Float32Array) -> Float32Array:
+        """1 where the displaced voxel lies inside the moving image."""
+        moving = shrink_geometry(self.pair.moving.geometry, self.moving_factors)
+        return np.asarray(_core.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
+
+    def moved_labels(self, u: Float32Array) -> LabelArray:
+        """Moving labels under the displacement u, nearest voxel, on this level's grid."""
+        assert self.pair.moving_labels is not None
+        labels = self.pair.moving_labels
+        matrix = voxel_matrix(self.geometry, labels.geometry, self.pair.initial)
+        return np.asarray(_core.warp_nearest(_as_int32(labels.data), matrix, u, 0))
+
+    def fixed_labels(self) -> LabelArray:
+        """Fixed labels on this level's grid, nearest voxel."""
+        assert self.pair.fixed_labels is not None
+        labels = self.pair.fixed_labels
+        matrix = voxel_matrix(self.geometry, labels.geometry, np.eye(4))
+        zero = np.zeros((3, *self.geometry.shape), dtype=np.float32)
+        return np.asarray(_core.warp_nearest(_as_int32(labels.data), matrix, zero, 0))
+
+
+def _as_int32(labels: LabelArray) -> IntArray:
+    return np.ascontiguousarray(labels, dtype=np.int32)

@@ -1,0 +1,286 @@
+"""Settings of a registration: a validated model, written and read as TOML; presets are such files, frozen by version."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from regweave import inference, losses, metrics
+from regweave.errors import UsageError
+from regweave.lattice.classes import RULES
+
+PRESETS = "presets"
+
+
+class Model(BaseModel):
+    """Frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Member(Model):
+    """One configured metric of a bank.
+
+    Parameters
+    ----------
+    name : str
+        What weights, reports and the command line call it.
+    metric : str
+        File name in ``regweave.metrics``.
+    window : (low, high), optional
+        Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.
+    support : int, optional
+        Edge of the node's box in voxels; without it the level's.
+    sigma_voxels : float
+        Gaussian smoothing of both images before they are compared.
+    options : table
+        Options of the metric.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    metric: str
+    window: tuple[float, float] | None = None
+    support: int | None = Field(default=None, ge=2, le=64)
+    sigma_voxels: float = Field(default=0.0, ge=0, le=5)
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> Member:
+        if self.metric not in metrics.available():
+            raise ValueError(f"unknown metric {self.metric!r}; available: {', '.join(metrics.available())}")
+        if self.window is not None and not self.window[0] < self.window[1]:
+            raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
+        self.metric_options()
+        return self
+
+    def metric_options(self) -> metrics.Options:
+        """Options as the metric's own model."""
+        return metrics.get(self.metric).Options.model_validate(self.options)
+
+
+class Level(Model):
+    """One level of the pyramid.
+
+    Parameters
+    ----------
+    spacing_mm : float
+        Distance of the control points.
+    shrink : int
+        Voxels of the level are cubes of this many voxels of the image; used where ``voxel_mm`` is not given.
+    voxel_mm : float, optional
+        Size of the level's voxels: each axis is shrunk by the whole factor that comes nearest.
+    support : int, optional
+        Edge of a node's box in voxels; None means one control spacing.
+    labels_per_axis : int
+        3 gives 27 labels, 5 gives 125.
+    steps : int
+        Refinement steps, each with a finer label set around the current estimate.
+    first_step, step_decay : float
+        Distance of neighbouring labels in control spacings at the first step, and its factor from step to step.
+    """
+
+    spacing_mm: float = Field(gt=0)
+    shrink: int = Field(default=1, ge=1, le=16)
+    voxel_mm: float | None = Field(default=None, gt=0)
+    support: int | None = Field(default=None, ge=2, le=64)
+    labels_per_axis: Literal[3, 5, 7] = 3
+    steps: int = Field(default=5, ge=1, le=20)
+    first_step: float = Field(default=0.2, gt=0)
+    step_decay: float = Field(default=0.66, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Level:
+        reach = self.first_step * (self.labels_per_axis // 2)
+        if reach > 0.4 + 1e-9:
+            raise ValueError(
+                f"labels reach {reach:.2f} control spacings; at most 0.4 keeps every step invertible, lower first_step"
+            )
+        return self
+
+
+class Refine(Model):
+    """The continuous stage after the discrete levels; ``steps = 0`` leaves it out.
+
+    Parameters
+    ----------
+    steps : tuple of ints
+        Gradient steps at each resolution, coarse first.
+    voxel_mm : tuple of floats
+        Voxel size of each resolution; 0 means the image's own voxels.
+    spacing_voxels : float
+        Distance of the control points of one update.
+    smoothness : float
+        Weight of the squared gradient of the displacement against the weighted costs.
+    rate : float
+        Length of an update in voxels where the gradient is steady.
+    radius_voxels : int
+        Half the window of local correlation.
+    """
+
+    steps: tuple[int, ...] = ()
+    voxel_mm: tuple[float, ...] = ()
+    spacing_voxels: float = Field(default=2.0, ge=1, le=16)
+    smoothness: float = Field(default=1.0, ge=0)
+    rate: float = Field(default=0.1, gt=0, le=0.4)
+    radius_voxels: int = Field(default=2, ge=1, le=8)
+
+    @model_validator(mode="after")
+    def _check(self) -> Refine:
+        if len(self.steps) != len(self.voxel_mm):
+            raise ValueError(f"steps {list(self.steps)} and voxel_mm {list(self.voxel_mm)} differ in length")
+        return self
+
+
+class Schedule(Model):
+    """All that the coarse-to-fine loop needs besides images and weights."""
+
+    levels: tuple[Level, ...] = Field(min_length=1)
+    bank: tuple[Member, ...] = Field(min_length=1)
+    modality: Literal["ct", "mr"] = "mr"
+    engine: str = "trws"
+    class_rule: str = "foreground"
+    class_at: Literal["displaced", "anchored"] = "anchored"
+    pairwise: Literal["fluid", "elastic"] = "fluid"
+    loss: str = "dice"
+
+    @model_validator(mode="after")
+    def _check(self) -> Schedule:
+        choices = (
+            ("engine", self.engine, inference.available()),
+            ("class_rule", self.class_rule, sorted(RULES)),
+            ("loss", self.loss, losses.available()),
+        )
+        for what, value, allowed in choices:
+            if value not in allowed:
+                raise ValueError(f"unknown {what} {value!r}; available: {', '.join(allowed)}")
+        names = [m.name for m in self.bank]
+        if len(set(names)) < len(names):
+            raise ValueError(f"members of a bank need different names; found {names}")
+        return self
+
+
+class Settings(Model):
+    """One registration's settings, as in a preset file.
+
+    ``banks`` holds a bank for each modality; the images decide which one is used, unless ``modality`` says so.
+    """
+
+    name: str
+    initial: str = "none"
+    modality: Literal["auto", "ct", "mr"] = "auto"
+    smoothness: float = Field(
+        gt=0, description="weight of the pairwise term against weights that add up to one"
+    )
+    engine: str = "trws"
+    class_rule: str = "foreground"
+    class_at: Literal["displaced", "anchored"] = "anchored"
+    pairwise: Literal["fluid", "elastic"] = "fluid"
+    loss: str = "dice"
+    levels: tuple[Level, ...] = Field(min_length=1)
+    refine: Refine = Refine()
+    banks: dict[Literal["ct", "mr"], tuple[Member, ...]]
+
+    @model_validator(mode="after")
+    def _check(self) -> Settings:
+        for modality in self.banks:
+            self.schedule(modality)
+        return self
+
+    def schedule(self, modality: Literal["ct", "mr"]) -> Schedule:
+        """Return the coarse-to-fine schedule with the bank of a modality."""
+        if modality not in self.banks:
+            raise UsageError(
+                "E183", f"settings {self.name!r} have no bank for {modality!r}", f"add [[banks.{modality}]]"
+            )
+        return Schedule(
+            levels=self.levels,
+            bank=self.banks[modality],
+            modality=modality,
+            engine=self.engine,
+            class_rule=self.class_rule,
+            class_at=self.class_at,
+            pairwise=self.pairwise,
+            loss=self.loss,
+        )
+
+    def toml(self) -> str:
+        """Write the settings as TOML; reading it back gives the same settings."""
+        return _to_toml(self.model_dump(mode="json", exclude_none=True))
+
+
+def preset_names() -> list[str]:
+    """Names of the presets, each frozen by its version."""
+    folder = resources.files(__package__).joinpath(PRESETS)
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def preset(name: str) -> Settings:
+    """Return a preset; a name without a version takes the newest."""
+    names = preset_names()
+    versions = [n for n in names if n.split("@")[0] == name]
+    chosen = name if name in names else max(versions, key=lambda n: int(n.split("@")[1]), default="")
+    if not chosen:
+        raise UsageError("E184", f"unknown preset {name!r}", f"available: {', '.join(names)}")
+    text = resources.files(__package__).joinpath(PRESETS, f"{chosen}.toml").read_text(encoding="utf-8")
+    return parse(text, chosen)
+
+
+def load(path: Path) -> Settings:
+    """Read settings from a TOML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "E101", f"cannot read settings {path}: {error.strerror}", "check the path"
+        ) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> Settings:
+    """Validate settings; every problem is named with its place."""
+    try:
+        return Settings.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            "E185", f"{source} is not TOML: {error}", "start from `regweave presets show`"
+        ) from error
+    except ValidationError as error:
+        found = [f"{'.'.join(str(p) for p in e['loc']) or 'settings'}: {e['msg']}" for e in error.errors()]
+        raise UsageError(
+            "E185", f"settings in {source}: {'; '.join(found)}", "correct the named keys"
+        ) from error
+
+
+def _to_toml(table: dict[str, Any], prefix: str = "") -> str:
+    """Serialise nested tables, arrays of tables and plain values."""
+    plain, nested = [], []
+    for key, value in table.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            nested.append(f"\n[{path}]\n{_to_toml(value, path + '.')}")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            nested.extend(f"\n[[{path}]]\n{_inline_table(item)}" for item in value)
+        else:
+            plain.append(f"{key} = {_toml_value(value)}\n")
+    return "".join(plain + nested)
+
+
+def _inline_table(item: dict[str, Any]) -> str:
+    return "".join(f"{k} = {_toml_value(v)}\n" for k, v in item.items())
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(v) for v in value)}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml_value(v)}" for k, v in value.items()) + " }" if value else "{}"
+    return repr(value)

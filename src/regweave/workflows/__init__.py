@@ -1,0 +1,1 @@
+"""What users run: whole tasks put together from the folders above."""

@@ -1,10 +1,11 @@
 // The primal-dual method PD3a for a pairwise term that is a metric on labels (the fluid case).
-// Komodakis, Tziritas and Paragios (2007), "Fast, approximately optimal solutions for single and dynamic MRFs",
-// CVPR; (2008), "Performance vs computational efficiency for optimizing single and dynamic MRFs", CVIU 112(1).
+// Komodakis, Tziritas and Paragios (2007), "Fast, approximately optimal solutions for single and dynamic
+// MRFs", CVPR; (2008), "Performance vs computational efficiency for optimizing single and dynamic MRFs", CVIU
+// 112(1).
 //
-// For an edge (p, q) and a label l the balance y_pq(l) = -y_qp(l) moves cost between the two nodes: heights are
-// h_p(l) = unary_p(l) + Σ_q y_pq(l), and V(a, b) - y_pq(a) + y_pq(b) is what stays on the edge. The labelling x
-// always has a tight edge, V(x_p, x_q) = y_pq(x_p) - y_pq(x_q), so its energy is Σ_p h_p(x_p).
+// For an edge (p, q) and a label l the balance y_pq(l) = -y_qp(l) moves cost between the two nodes: heights
+// are h_p(l) = unary_p(l) + Σ_q y_pq(l), and V(a, b) - y_pq(a) + y_pq(b) is what stays on the edge. The
+// labelling x always has a tight edge, V(x_p, x_q) = y_pq(x_p) - y_pq(x_q), so its energy is Σ_p h_p(x_p).
 #pragma once
 
 #include <algorithm>
@@ -43,7 +44,8 @@ class FastPd {
     // y_pq(label) of the edge from p to the next node along an axis.
     double balance(int axis, int p, int label) const { return balances(label, axis)[p]; }
 
-    // Passes over the labels until none of them changes anything; returns the sweeps made, the last one included.
+    // Passes over the labels until none of them changes anything; returns the sweeps made, the last one
+    // included.
     int run(int max_sweeps) {
         int idle = 0;
         for (int sweep = 1; sweep <= max_sweeps; ++sweep)
@@ -61,10 +63,10 @@ class FastPd {
     int n_;
     GridMaxflow flow_;
     std::vector<int> x_;
-    std::vector<double> height_, balance_;              // (L, N) and (L, 3, N): one state for each label
-    std::vector<double> held_;                          // h_p(x_p)
+    std::vector<double> height_, balance_;                // (L, N) and (L, 3, N): one state for each label
+    std::vector<double> held_;                            // h_p(x_p)
     std::array<std::vector<double>, 3> held_p_, held_q_;  // y_pq(x_p), y_pq(x_q)
-    std::array<std::vector<double>, 3> forth_;          // capacity of p -> q before the flow
+    std::array<std::vector<double>, 3> forth_;            // capacity of p -> q before the flow
     std::vector<double> distance_, movable_, wish_, change_, back_, from_;
 
     double* heights(int label) { return height_.data() + static_cast<std::size_t>(label) * n_; }
@@ -106,8 +108,8 @@ class FastPd {
         return update_primals(c);
     }
 
-    // PREEDIT_DUALS: bring y(c) to where neither (x_p, c) nor (c, x_q) costs less than nothing, which the triangle
-    // inequality allows; what is left of the two costs are the capacities.
+    // PREEDIT_DUALS: bring y(c) to where neither (x_p, c) nor (c, x_q) costs less than nothing, which the
+    // triangle inequality allows; what is left of the two costs are the capacities.
     void pre_edit(int c, int axis) {
         const EdgeBlocks blocks = e_.edges(axis);
         for (int block = 0; block < blocks.count; ++block) {
@@ -150,7 +152,8 @@ class FastPd {
         }
     }
 
-    // A node below the height of its own label wants c and gets flow from the source; one above gives to the sink.
+    // A node below the height of its own label wants c and gets flow from the source; one above gives to the
+    // sink.
     bool set_terminals(int c) {
         const double* h = heights(c);
         bool wanted = false;

@@ -1,6 +1,6 @@
 // Maximum flow on a 6-connected grid with two terminals.
-// Boykov and Kolmogorov (2004), "An experimental comparison of min-cut/max-flow algorithms for energy minimization
-// in vision", PAMI 26(9), section 3: two search trees that are kept between augmentations.
+// Boykov and Kolmogorov (2004), "An experimental comparison of min-cut/max-flow algorithms for energy
+// minimization in vision", PAMI 26(9), section 3: two search trees that are kept between augmentations.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@ class GridMaxflow {
   public:
     explicit GridMaxflow(std::array<int, 3> shape)
         : n_(shape[0] * shape[1] * shape[2]),
-          // An arc that leaves the grid has no capacity but is looked at: one slab of empty nodes at each end.
+          // An arc that leaves the grid has no capacity but is looked at: one slab of empty nodes at each
+          // end.
           guard_(shape[1] * shape[2]),
           nodes_(n_ + 2 * guard_),
           mark_(n_ + 2 * guard_),
@@ -202,8 +203,8 @@ class GridMaxflow {
         orphans_.clear();
     }
 
-    // Arcs from q to its terminal, the largest int where q hangs below an orphan. Nodes on the way are marked,
-    // so that no proof is made twice between two augmentations.
+    // Arcs from q to its terminal, the largest int where q hangs below an orphan. Nodes on the way are
+    // marked, so that no proof is made twice between two augmentations.
     int origin_distance(int q) {
         int length = 0, p = q;
         while (mark_[p] != time_) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <vector>
 
@@ -47,28 +48,15 @@ struct Result {
     int iterations = 0;
 };
 
-// The cut moves that suit the pairwise term.
-std::vector<int> polished(const GridEnergy& energy, const std::vector<int>& labels) {
-    if (energy.base) {
-        BinaryMoves moves(energy, labels);
-        moves.run(1);
-        return moves.labels();
-    }
-    FastPd expansion(energy, labels);
-    expansion.run(1);
-    return expansion.labels();
-}
-
 class Best {
   public:
     Best(const GridEnergy& energy, std::vector<int> labels)
         : energy_(energy), labels_(std::move(labels)), value_(energy(labels_)) {}
-    bool offer(const std::vector<int>& labels) {
+    void offer(const std::vector<int>& labels) {
         const double value = energy_(labels);
-        if (!(value < value_)) return false;
+        if (!(value < value_)) return;
         labels_ = labels;
         value_ = value;
-        return true;
     }
     const std::vector<int>& labels() const { return labels_; }
     double value() const { return value_; }
@@ -79,26 +67,47 @@ class Best {
     double value_;
 };
 
+// Cut moves along the axes, far cheaper than a sweep of expansions and mostly better after message passing.
+void polish(const GridEnergy& energy, Best& best) {
+    BinaryMoves moves(energy, best.labels());
+    moves.steps();
+    best.offer(moves.labels());
+}
+
+void expand(const GridEnergy& energy, Best& best) {
+    if (energy.base) {
+        BinaryMoves moves(energy, best.labels());
+        moves.run(1);
+        best.offer(moves.labels());
+    } else {
+        FastPd expansion(energy, best.labels());
+        expansion.run(1);
+        best.offer(expansion.labels());
+    }
+}
+
 Result run_trws(const GridEnergy& energy, const std::vector<int>& init, int max_iter, double tol) {
-    constexpr int kPatience = 5;
+    constexpr int kPatience = 5, kPolishEvery = 4;
     Trws trws(energy);
     Best best(energy, init);
     Result r;
     std::vector<int> labels = init;
     std::vector<double> history;
-    while (r.iterations < max_iter) {
+    auto allowed = [&] { return tol * std::max(std::fabs(best.value()), 1e-12); };
+    auto certified = [&] { return best.value() - r.bound <= allowed(); };
+    while (r.iterations < max_iter && !certified()) {
         ++r.iterations;
         for (bool forward : {true, false}) {
             r.bound = std::max(r.bound, trws.pass(forward, &labels));
             best.offer(labels);
         }
+        if (r.iterations % kPolishEvery == 0 && !certified()) polish(energy, best);
         history.push_back(r.bound);
-        const double allowed = tol * std::max(std::fabs(best.value()), 1e-12);
-        if (best.value() - r.bound <= allowed) break;
         const std::size_t n = history.size();
-        if (n > kPatience && history[n - 1] - history[n - 1 - kPatience] < 0.1 * allowed) break;
+        if (n > kPatience && history[n - 1] - history[n - 1 - kPatience] < 0.1 * allowed()) break;
     }
-    best.offer(polished(energy, best.labels()));
+    if (!certified()) polish(energy, best);
+    if (!certified()) expand(energy, best);
     r.labels = best.labels();
     return r;
 }
@@ -157,14 +166,15 @@ Solved solve(const Arguments& args, Run&& run) {
     return {labels.release(), r.bound, r.iterations};
 }
 
-Solved trws(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, In<double, 1> z, double weight,
-            std::optional<In<double, 2>> base, In<int, 1> init, int max_iter, double tol) {
+Solved trws(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, In<double, 1> z,
+            double weight, std::optional<In<double, 2>> base, In<int, 1> init, int max_iter, double tol) {
     return solve({unary, shape, x, y, z, weight, base, init},
                  [&](const GridEnergy& e, const auto& start) { return run_trws(e, start, max_iter, tol); });
 }
 
-Solved fastpd(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, In<double, 1> z, double weight,
-              std::optional<In<double, 2>> base, In<int, 1> init, int max_iter, int bound_passes) {
+Solved fastpd(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, In<double, 1> z,
+              double weight, std::optional<In<double, 2>> base, In<int, 1> init, int max_iter,
+              int bound_passes) {
     return solve({unary, shape, x, y, z, weight, base, init}, [&](const GridEnergy& e, const auto& start) {
         return run_fastpd(e, start, max_iter, bound_passes);
     });
@@ -177,23 +187,39 @@ Solved icm(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, I
 }
 
 std::tuple<double, Out<bool>> grid_maxflow(In<double, 1> terminals, In<double, 2> arcs, Shape shape) {
+    const GridEnergy grid(shape, {std::vector<double>(1), std::vector<double>(1), std::vector<double>(1)}, 0,
+                          nullptr, nullptr);
+    const int n = grid.n_nodes;
+    if (terminals.shape(0) != std::size_t(n) || arcs.shape(0) != std::size_t(n) || arcs.shape(1) != 6)
+        throw std::invalid_argument("terminals (N,) and arcs (N, 6) do not fit the grid");
     GridMaxflow flow(shape);
-    const std::size_t n = terminals.shape(0);
-    for (std::size_t p = 0; p < n; ++p) {
-        flow.terminal(static_cast<int>(p)) = terminals(p);
-        for (int d = 0; d < 6; ++d) flow.arc(static_cast<int>(p), d) = arcs(p, d);
-    }
+    for (int p = 0; p < n; ++p) flow.terminal(p) = terminals(p);
+    for (int axis = 0; axis < 3; ++axis)
+        grid.for_each_edge(axis, [&](int p, int q) {
+            flow.arc(p, 2 * axis) = arcs(p, 2 * axis);
+            flow.arc(q, 2 * axis + 1) = arcs(q, 2 * axis + 1);
+        });
     const double value = flow.solve();
-    NewArray<bool, 1> side({n});
-    for (std::size_t p = 0; p < n; ++p) side.data[p] = flow.source_side(static_cast<int>(p));
+    NewArray<bool, 1> side({std::size_t(n)});
+    for (int p = 0; p < n; ++p) side.data[p] = flow.source_side(p);
     return {value, side.release()};
 }
 
-Out<double> min_plus_message(In<double, 3> f, In<double, 2> x, In<double, 2> y, In<double, 2> z) {
+Out<double> separable_message(In<double, 3> f, In<double, 1> x, In<double, 1> y, In<double, 1> z,
+                              double weight, std::array<double, 3> shift, bool use_envelope) {
+    const std::array<double, 6> base = {shift[0], shift[1], shift[2], 0, 0, 0};
+    const GridEnergy e({2, 1, 1}, {to_vector(x), to_vector(y), to_vector(z)}, weight, nullptr, base.data());
+    if (f.size() != std::size_t(e.n_labels)) throw std::invalid_argument("f does not fit the offsets");
     NewArray<double, 3> out({f.shape(0), f.shape(1), f.shape(2)});
-    std::vector<double> work(f.data(), f.data() + f.size());
-    const Shape k = {static_cast<int>(f.shape(0)), static_cast<int>(f.shape(1)), static_cast<int>(f.shape(2))};
-    min_plus(work.data(), {x.data(), y.data(), z.data()}, k, out.data.get());
+    std::copy_n(f.data(), f.size(), out.data.get());
+    if (use_envelope) {
+        envelope(out.data.get(), {e.steps[0].data(), e.steps[1].data(), e.steps[2].data()}, e.k);
+        return out.release();
+    }
+    std::vector<double> work(f.data(), f.data() + f.size()), tables(f.size() * f.size() * 3);
+    std::array<const double*, 3> t;
+    for (int axis = 0; axis < 3; ++axis) t[axis] = e.table(0, 1, axis, &tables[axis * f.size() * f.size()]);
+    min_plus(work.data(), t, e.k, out.data.get());
     return out.release();
 }
 
@@ -209,9 +235,12 @@ void register_inference(regweave::nb::module_& m) {
           "max_iter"_a, "bound_passes"_a, "Primal-dual expansion: labels (N,), lower bound, iterations.");
     m.def("icm", &icm, "unary"_a, "shape"_a, "x"_a, "y"_a, "z"_a, "weight"_a, "base"_a.none(), "init"_a,
           "max_iter"_a, "Coordinate descent: labels (N,), minus infinity, iterations.");
-    m.def("grid_maxflow", &grid_maxflow, "terminals"_a, "arcs"_a, "shape"_a,
-          "Value of a maximum flow and the nodes (N,) on the source's side; arcs (N, 6) go +x -x +y -y +z -z, "
-          "terminals (N,) are positive from the source and negative to the sink.");
-    m.def("min_plus", &min_plus_message, "f"_a, "x"_a, "y"_a, "z"_a,
-          "min over a of f(a) + x(a0, b0) + y(a1, b1) + z(a2, b2), same shape as f.");
+    m.def(
+        "grid_maxflow", &grid_maxflow, "terminals"_a, "arcs"_a, "shape"_a,
+        "Value of a maximum flow and the nodes (N,) on the source's side; arcs (N, 6) go +x -x +y -y +z -z, "
+        "terminals (N,) are positive from the source and negative to the sink.");
+    m.def("separable_message", &separable_message, "f"_a, "x"_a, "y"_a, "z"_a, "weight"_a, "shift"_a,
+          "use_envelope"_a,
+          "min over a of f(a) + weight * Σ_axis |o(a) - o(b) + shift|; the envelope is the fast way without "
+          "shift.");
 }

@@ -1,5 +1,6 @@
 // The energy of an inference problem: nodes on a 6-connected grid, labels on a grid of offsets, and the L1
-// distance of the positions of two neighbours, which is a sum over axes and so lets messages pass axis by axis.
+// distance of the positions of two neighbours, which is a sum over axes and so lets messages pass axis by
+// axis.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +27,13 @@ class GridEnergy {
         for (int axis = 0; axis < 3; ++axis) {
             fluid[axis].resize(k[axis] * k[axis]);
             fill_table(axis, 0.0, fluid[axis].data());
+            sorted = sorted && std::is_sorted(offsets[axis].begin(), offsets[axis].end());
+            for (int a = 0; a + 1 < k[axis]; ++a) steps[axis].push_back(fluid[axis][a * k[axis] + a + 1]);
         }
         for (int l = 0; l < n_labels; ++l)
             label_index.push_back({l / (k[1] * k[2]), l / k[2] % k[1], l % k[2]});
+        for (int p = 0; p < n_nodes; ++p)
+            node_index.push_back({p / stride[0], p / stride[1] % shape[1], p % shape[2]});
         diameter = measure_diameter();
     }
 
@@ -37,9 +42,11 @@ class GridEnergy {
     std::array<std::vector<double>, 3> offsets;
     double weight;
     const double* unary;
-    const double* base;       // null in the fluid case
-    double diameter = 0;      // largest pairwise cost of any edge
-    std::vector<std::array<int, 3>> label_index;
+    const double* base;   // null in the fluid case
+    double diameter = 0;  // largest pairwise cost of any edge
+    std::vector<std::array<int, 3>> label_index, node_index;
+    bool sorted = true;                        // offsets ascend along each axis
+    std::array<std::vector<double>, 3> steps;  // weighted distances of neighbouring offsets
 
     const double* unary_of(int p) const { return unary + static_cast<std::size_t>(p) * n_labels; }
 
@@ -48,7 +55,7 @@ class GridEnergy {
         return {n_nodes / pitch, (shape[axis] - 1) * stride[axis], pitch};
     }
 
-    int coordinate(int p, int axis) const { return p / stride[axis] % shape[axis]; }
+    int coordinate(int p, int axis) const { return node_index[p][axis]; }
 
     // Cost along one axis of the edge from p (row a) to q (column b); `scratch` holds it in the elastic case.
     const double* table(int p, int q, int axis, double* scratch) const {

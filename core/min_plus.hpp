@@ -11,18 +11,16 @@ inline double lesser(double a, double b) { return a < b ? a : b; }
 // One axis with `inner` contiguous values behind it: f and out are (outer, k, inner), t is (k, k).
 // K and Inner are the sizes where they are known when compiling, zero where they are not.
 template <int K, int Inner>
-inline void min_plus_axis(const double* __restrict f, const double* __restrict t, int outer, int k_, int inner_,
-                          double* __restrict out) {
+inline void min_plus_axis(const double* __restrict f, const double* __restrict t, int outer, int k_,
+                          int inner_, double* __restrict out) {
     const int k = K ? K : k_, inner = Inner ? Inner : inner_;
     for (int o = 0; o < outer; ++o, f += k * inner, out += k * inner)
-        for (int b = 0; b < k; ++b) {
-            double* to = out + b * inner;
-            for (int i = 0; i < inner; ++i) {
+        for (int i = 0; i < inner; ++i)
+            for (int b = 0; b < k; ++b) {
                 double m = f[i] + t[b];
                 for (int a = 1; a < k; ++a) m = lesser(f[a * inner + i] + t[a * k + b], m);
-                to[i] = m;
+                out[b * inner + i] = m;
             }
-        }
 }
 
 // The last axis, whose values are contiguous themselves: vectorises over the result's index.
@@ -46,12 +44,54 @@ inline void min_plus_cube(double* f, const std::array<const double*, 3>& t, cons
     min_plus_last<K>(f, t[2], k[0] * k[1], k[2], out);
 }
 
-inline void min_plus(double* f, const std::array<const double*, 3>& t, const std::array<int, 3>& k, double* out) {
+inline void min_plus(double* f, const std::array<const double*, 3>& t, const std::array<int, 3>& k,
+                     double* out) {
     const bool cube = k[0] == k[1] && k[1] == k[2];
     if (cube && k[0] == 3) return min_plus_cube<3>(f, t, k, out);
     if (cube && k[0] == 5) return min_plus_cube<5>(f, t, k, out);
     if (cube && k[0] == 7) return min_plus_cube<7>(f, t, k, out);
     min_plus_cube<0>(f, t, k, out);
+}
+
+// The same in place where t_axis is the weighted distance of sorted offsets: a lower envelope with two
+// passes, Felzenszwalb and Huttenlocher (2006), "Efficient belief propagation for early vision", IJCV 70(1),
+// section 3. step[b] is the distance from offset b to b + 1.
+template <int K, int Inner>
+inline void envelope_axis(double* f, const double* __restrict step, int outer, int k, int inner_) {
+    const int inner = Inner ? Inner : inner_;
+    if constexpr (K > 0) {
+        for (int o = 0; o < outer; ++o, f += K * inner)
+            for (int i = 0; i < inner; ++i) {
+                double r[K];  // registers: the two passes are a chain, which memory would slow down
+                for (int b = 0; b < K; ++b) r[b] = f[b * inner + i];
+                for (int b = 1; b < K; ++b) r[b] = lesser(r[b - 1] + step[b - 1], r[b]);
+                for (int b = K - 2; b >= 0; --b) r[b] = lesser(r[b + 1] + step[b], r[b]);
+                for (int b = 0; b < K; ++b) f[b * inner + i] = r[b];
+            }
+    } else {
+        for (int o = 0; o < outer; ++o, f += k * inner)
+            for (int i = 0; i < inner; ++i) {
+                for (int b = 1; b < k; ++b)
+                    f[b * inner + i] = lesser(f[(b - 1) * inner + i] + step[b - 1], f[b * inner + i]);
+                for (int b = k - 2; b >= 0; --b)
+                    f[b * inner + i] = lesser(f[(b + 1) * inner + i] + step[b], f[b * inner + i]);
+            }
+    }
+}
+
+template <int K>
+inline void envelope_cube(double* f, const std::array<const double*, 3>& step, const std::array<int, 3>& k) {
+    envelope_axis<K, K * K>(f, step[0], 1, k[0], k[1] * k[2]);
+    envelope_axis<K, K>(f, step[1], k[0], k[1], k[2]);
+    envelope_axis<K, 1>(f, step[2], k[0] * k[1], k[2], 1);
+}
+
+inline void envelope(double* f, const std::array<const double*, 3>& step, const std::array<int, 3>& k) {
+    const bool cube = k[0] == k[1] && k[1] == k[2];
+    if (cube && k[0] == 3) return envelope_cube<3>(f, step, k);
+    if (cube && k[0] == 5) return envelope_cube<5>(f, step, k);
+    if (cube && k[0] == 7) return envelope_cube<7>(f, step, k);
+    envelope_cube<0>(f, step, k);
 }
 
 }  // namespace regweave

@@ -10,9 +10,9 @@
 namespace regweave {
 
 // Moves for a pairwise term that is no metric on labels (the elastic case). Terms that are not submodular are
-// truncated by lowering the cost of staying, as in Rother et al. (2005), "Digital tapestry", CVPR: the optimum of
-// the truncated energy is never worse than the start. Axis steps need no truncation where offsets are evenly
-// spaced: both ends of an edge move by the same amount and the L1 distance is convex.
+// truncated by lowering the cost of staying, as in Rother et al. (2005), "Digital tapestry", CVPR: the
+// optimum of the truncated energy is never worse than the start. Axis steps need no truncation where offsets
+// are evenly spaced: both ends of an edge move by the same amount and the L1 distance is convex.
 class BinaryMoves {
   public:
     BinaryMoves(const GridEnergy& energy, std::vector<int> labels)
@@ -27,12 +27,7 @@ class BinaryMoves {
         return max_sweeps;
     }
 
-  private:
-    const GridEnergy& e_;
-    GridMaxflow flow_;
-    std::vector<int> x_, proposal_;
-    double value_;
-
+    // Every step of every node along one axis at a time; true where one changed something.
     bool steps() {
         bool changed = false;
         for (int axis = 0; axis < 3; ++axis)
@@ -47,6 +42,12 @@ class BinaryMoves {
             }
         return changed;
     }
+
+  private:
+    const GridEnergy& e_;
+    GridMaxflow flow_;
+    std::vector<int> x_, proposal_;
+    double value_;
 
     bool expansions() {
         bool changed = false;
@@ -79,7 +80,8 @@ class BinaryMoves {
         return true;
     }
 
-    // Kolmogorov and Zabih (2004): a pairwise term as terminal capacities and one arc, the source side moving.
+    // Kolmogorov and Zabih (2004): a pairwise term as terminal capacities and one arc, the source side
+    // moving.
     void add_edge(int axis, int p, int q) {
         double stay = e_.pairwise(p, q, x_[p], x_[q]);
         const double second = e_.pairwise(p, q, x_[p], proposal_[q]);

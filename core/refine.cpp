@@ -1,3 +1,228 @@
-#include "arrays.hpp"
+// Costs compared voxel by voxel, with their derivative by a small displacement of the moved image.
+//
+// Moving the moved image m by δ changes it by ∇m · δ, so the force at a voxel is (∂cost / ∂m) ∇m. Every kernel adds
+// its force to the given array (3, X, Y, Z) and returns its cost.
+#include <nanobind/stl/array.h>
 
-void register_refine(regweave::nb::module_&) {}
+#include <cmath>
+#include <stdexcept>
+
+#include "arrays.hpp"
+#include "local_sums.hpp"
+#include "parallel.hpp"
+
+namespace {
+
+using namespace regweave;
+using Force = nb::ndarray<float, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+
+Extent extent_of(const In<float, 4>& a) { return {int(a.shape(1)), int(a.shape(2)), int(a.shape(3))}; }
+
+void require_same(const In<float, 4>& fixed, const In<float, 4>& moved, const In<float, 3>& weight,
+                  const Force& force) {
+    for (int a = 0; a < 4; ++a)
+        if (fixed.shape(a) != moved.shape(a) || (a > 0 && fixed.shape(a) != weight.shape(a - 1)) ||
+            force.shape(a) != (a ? fixed.shape(a) : 3))
+            throw std::invalid_argument("fixed, moved, weight and force must lie on one grid");
+}
+
+// Adds slope · ∇m of plane i to the force, central differences, one-sided at the border.
+void add_force(const float* m, const float* slope, Extent n, int i, float* force) {
+    const std::size_t at = n.plane() * i;
+    float* f[3] = {force + at, force + n.volume() + at, force + 2 * n.volume() + at};
+    const int up = std::min(i + 1, n.nx - 1), down = std::max(i - 1, 0);
+    const float scale_x = up - down > 0 ? 1.0f / (up - down) : 0.0f;
+    const float *mu = m + n.plane() * up, *md = m + n.plane() * down;
+    for (std::size_t v = 0; v < n.plane(); ++v) f[0][v] += slope[v] * (mu[v] - md[v]) * scale_x;
+    for (int j = 0; j < n.ny; ++j) {
+        const int right = std::min(j + 1, n.ny - 1), left = std::max(j - 1, 0);
+        const float scale_y = right - left > 0 ? 1.0f / (right - left) : 0.0f;
+        const std::size_t row = std::size_t(j) * n.nz;
+        const float *mr = m + at + std::size_t(right) * n.nz, *ml = m + at + std::size_t(left) * n.nz;
+        const float *mm = m + at + row, *s = slope + row;
+        for (int k = 0; k < n.nz; ++k) f[1][row + k] += s[k] * (mr[k] - ml[k]) * scale_y;
+        for (int k = 1; k + 1 < n.nz; ++k) f[2][row + k] += s[k] * (mm[k + 1] - mm[k - 1]) * 0.5f;
+        if (n.nz > 1) {
+            f[2][row] += s[0] * (mm[1] - mm[0]);
+            f[2][row + n.nz - 1] += s[n.nz - 1] * (mm[n.nz - 1] - mm[n.nz - 2]);
+        }
+    }
+}
+
+double in_order(const std::vector<double>& parts) {
+    double total = 0;
+    for (double p : parts) total += p;
+    return total;
+}
+
+// Each plane on its own: op(f, m, w, slope, n, stride) writes ∂cost/∂m for all channels of a plane, returns its cost.
+template <class Op>
+double voxelwise(const In<float, 4>& fixed, const In<float, 4>& moved, const In<float, 3>& weight, Force& force,
+                 const Op& op) {
+    require_same(fixed, moved, weight, force);
+    const Extent n = extent_of(fixed);
+    const int C = int(fixed.shape(0));
+    std::vector<double> parts(n.nx);
+    nb::gil_scoped_release nogil;
+    parallel_for(n.nx, [&](int i) {
+        const std::size_t at = n.plane() * i;
+        std::vector<float> slope(C * n.plane());
+        parts[i] = op(fixed.data() + at, moved.data() + at, weight.data() + at, slope.data(), n, C);
+        for (int c = 0; c < C; ++c)
+            add_force(moved.data() + c * n.volume(), &slope[c * n.plane()], n, i, force.data());
+    });
+    return in_order(parts);
+}
+
+// Σ w · mean over channels of √(d² + ε²) − ε: an absolute difference with a slope at zero.
+double absolute_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force, float epsilon) {
+    return voxelwise(fixed, moved, weight, force,
+                     [epsilon](const float* f, const float* m, const float* w, float* slope, Extent n, int C) {
+                         double cost = 0;
+                         const float share = 1.0f / C, e2 = epsilon * epsilon;
+                         for (int c = 0; c < C; ++c) {
+                             const float *fc = f + c * n.volume(), *mc = m + c * n.volume();
+                             float* s = slope + c * n.plane();
+                             float sum = 0;
+                             for (std::size_t v = 0; v < n.plane(); ++v) {
+                                 const float d = mc[v] - fc[v], root = std::sqrt(d * d + e2);
+                                 s[v] = share * w[v] * d / root;
+                                 sum += w[v] * (root - epsilon);
+                             }
+                             cost += double(sum) * share;
+                         }
+                         return cost;
+                     });
+}
+
+// Σ w · (1 − ⟨f, m⟩²).
+double dot_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force) {
+    return voxelwise(fixed, moved, weight, force,
+                     [](const float* f, const float* m, const float* w, float* slope, Extent n, int C) {
+                         std::vector<float> dot(n.plane(), 0.0f);
+                         for (int c = 0; c < C; ++c)
+                             for (std::size_t v = 0; v < n.plane(); ++v)
+                                 dot[v] += f[c * n.volume() + v] * m[c * n.volume() + v];
+                         double cost = 0;
+                         for (std::size_t v = 0; v < n.plane(); ++v) cost += w[v] * (1 - dot[v] * dot[v]);
+                         for (int c = 0; c < C; ++c)
+                             for (std::size_t v = 0; v < n.plane(); ++v)
+                                 slope[c * n.plane() + v] = -2 * w[v] * dot[v] * f[c * n.volume() + v];
+                         return cost;
+                     });
+}
+
+// Σ w · (1 − ρ) with ρ the correlation in the cube of side 2r + 1 round each voxel:
+// ∂ρ(x)/∂m(y) = [(f(y) − E f)/√(v_m v_f) − ρ (m(y) − E m)/v_m] / n for every y in the cube of x.
+double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force, int radius,
+                         float floor) {
+    require_same(fixed, moved, weight, force);
+    if (fixed.shape(0) != 1) throw std::invalid_argument("correlation takes one channel");
+    const Extent n = extent_of(fixed);
+    const float *f = fixed.data(), *m = moved.data(), *w = weight.data();
+    std::vector<double> parts(n.nx);
+    nb::gil_scoped_release nogil;
+    std::vector<float> product(n.volume()), scratch(n.volume());
+    std::vector<float> sums[5];
+    const float* factors[5][2] = {{f, nullptr}, {m, nullptr}, {f, f}, {m, m}, {f, m}};
+    for (int q = 0; q < 5; ++q) {
+        sums[q].resize(n.volume());
+        const float *a = factors[q][0], *b = factors[q][1];
+        if (b)
+            parallel_for(n.nx, [&](int i) {
+                for (std::size_t v = n.plane() * i; v < n.plane() * (i + 1); ++v) product[v] = a[v] * b[v];
+            });
+        local_sums(b ? product.data() : a, sums[q].data(), scratch.data(), n, radius);
+    }
+    // The first three sums become α = w/(n √(v_m v_f)), β = w ρ/(n v_m) and γ = α E f − β E m.
+    parallel_for(n.nx, [&](int i) {
+        double cost = 0;
+        for (int j = 0; j < n.ny; ++j) {
+            const std::size_t row = n.plane() * i + std::size_t(j) * n.nz;
+            float total = 0;
+            for (int k = 0; k < n.nz; ++k) {
+                const std::size_t v = row + k;
+                const float c = 1.0f / local_count(n, radius, i, j, k);
+                const float mf = sums[0][v] * c, mm = sums[1][v] * c;
+                const float vf = std::max(0.0f, sums[2][v] * c - mf * mf) + floor;
+                const float vm = std::max(0.0f, sums[3][v] * c - mm * mm) + floor;
+                const float root = 1.0f / std::sqrt(vf * vm);
+                const float rho = (sums[4][v] * c - mf * mm + floor) * root;
+                const float alpha = w[v] * c * root, beta = w[v] * c * rho / vm;
+                total += w[v] * (1 - rho);
+                sums[0][v] = alpha;
+                sums[1][v] = beta;
+                sums[2][v] = alpha * mf - beta * mm;
+            }
+            cost += total;
+        }
+        parts[i] = cost;
+    });
+    for (int q = 0; q < 3; ++q) {
+        local_sums(sums[q].data(), product.data(), scratch.data(), n, radius);
+        sums[q].swap(product);
+    }
+    parallel_for(n.nx, [&](int i) {
+        const std::size_t at = n.plane() * i;
+        std::vector<float> slope(n.plane());
+        for (std::size_t v = 0; v < n.plane(); ++v)
+            slope[v] = -(f[at + v] * sums[0][at + v] - m[at + v] * sums[1][at + v] - sums[2][at + v]);
+        add_force(m, slope.data(), n, i, force.data());
+    });
+    return in_order(parts);
+}
+
+// ½ Σ over axes and components of squared forward differences times the given factor (component, axis) and its
+// derivative by u: minus the Laplacian, with free ends.
+double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double, 3>, 3> factor) {
+    if (u.shape(0) != 3) throw std::invalid_argument("u must have shape (3, X, Y, Z)");
+    for (int a = 0; a < 4; ++a)
+        if (u.shape(a) != force.shape(a)) throw std::invalid_argument("u and force must lie on one grid");
+    const Extent n = extent_of(u);
+    std::vector<double> parts(3 * n.nx);
+    nb::gil_scoped_release nogil;
+    parallel_for(3 * n.nx, [&](int task) {
+        const int c = task / n.nx, i = task % n.nx;
+        const float* p = u.data() + c * n.volume() + n.plane() * i;
+        float* g = force.data() + c * n.volume() + n.plane() * i;
+        const float hx = float(factor[c][0]), hy = float(factor[c][1]), hz = float(factor[c][2]);
+        double energy = 0;
+        for (int j = 0; j < n.ny; ++j) {
+            const float* r = p + std::size_t(j) * n.nz;
+            float* out = g + std::size_t(j) * n.nz;
+            const float* xu = i + 1 < n.nx ? r + n.plane() : r;
+            const float* xd = i > 0 ? r - n.plane() : r;
+            const float* yu = j + 1 < n.ny ? r + n.nz : r;
+            const float* yd = j > 0 ? r - n.nz : r;
+            float sum = 0;
+            for (int k = 0; k < n.nz; ++k) {
+                const float dx = xu[k] - r[k], dy = yu[k] - r[k];
+                out[k] -= hx * (dx + xd[k] - r[k]) + hy * (dy + yd[k] - r[k]);
+                sum += hx * dx * dx + hy * dy * dy;
+            }
+            for (int k = 0; k + 1 < n.nz; ++k) {
+                const float dz = r[k + 1] - r[k];
+                out[k] -= hz * dz;
+                out[k + 1] += hz * dz;
+                sum += hz * dz * dz;
+            }
+            energy += 0.5 * sum;
+        }
+        parts[task] = energy;
+    });
+    return in_order(parts);
+}
+
+}  // namespace
+
+void register_refine(nb::module_& m) {
+    m.def("absolute_force", &absolute_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"), nb::arg("force"),
+          nb::arg("epsilon"), "Weighted smooth absolute difference; adds its derivative to force (3, X, Y, Z).");
+    m.def("dot_force", &dot_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"), nb::arg("force"),
+          "Weighted one minus squared dot product; adds its derivative to force (3, X, Y, Z).");
+    m.def("correlation_force", &correlation_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"),
+          nb::arg("force"), nb::arg("radius"), nb::arg("floor"),
+          "Weighted one minus local correlation; adds its derivative to force (3, X, Y, Z).");
+    m.def("diffusion_force", &diffusion_force, nb::arg("u"), nb::arg("force"), nb::arg("factor"),
+          "Half the squared differences of u times factor[component][axis]; adds its derivative to force.");
+}

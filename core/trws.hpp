@@ -1,6 +1,7 @@
 // Sequential tree-reweighted message passing.
-// Kolmogorov (2006), "Convergent tree-reweighted message passing for energy minimization", PAMI 28(10), section 5:
-// monotonic chains in raster order, and one message kept for each edge, the one that the next pass reads.
+// Kolmogorov (2006), "Convergent tree-reweighted message passing for energy minimization", PAMI 28(10),
+// section 5: monotonic chains in raster order, and one message kept for each edge, the one that the next pass
+// reads.
 #pragma once
 
 #include <algorithm>
@@ -39,15 +40,15 @@ class Trws {
         margin_ = rounding_margin();
     }
 
-    // Message of the edge from p to the next node along an axis. Before a forward pass it is read as the message
-    // that came back to p, before a backward pass as the one that went from p.
+    // Message of the edge from p to the next node along an axis. Before a forward pass it is read as the
+    // message that came back to p, before a backward pass as the one that went from p.
     double* message(int axis, int p) {
         return messages_[axis].data() + static_cast<std::size_t>(p) * e_.n_labels;
     }
 
-    // One pass over the nodes in raster order or against it; returns a lower bound of the energy. Where `labels`
-    // is given, each node takes the label that is best for the nodes labelled before it in this pass and for the
-    // messages of the others.
+    // One pass over the nodes in raster order or against it; returns a lower bound of the energy. Where
+    // `labels` is given, each node takes the label that is best for the nodes labelled before it in this pass
+    // and for the messages of the others.
     double pass(bool forward, std::vector<int>* labels) {
         CompensatedSum bound;
         for (int i = 0; i < e_.n_nodes; ++i) {
@@ -86,8 +87,8 @@ class Trws {
         if (labels) (*labels)[s] = round(s, earlier, n_earlier, *labels);
         for (int j = 0; j < n_earlier; ++j) add(message(earlier[j].axis, earlier[j].edge));
 
-        // γ_s = 1 / (number of chains through s); a chain that goes on from s takes its share along an edge, one
-        // that ends here leaves the minimum of its share to the bound.
+        // γ_s = 1 / (number of chains through s); a chain that goes on from s takes its share along an edge,
+        // one that ends here leaves the minimum of its share to the bound.
         const int n_chains = std::max({n_later, n_earlier, 1});
         const double gamma = 1.0 / n_chains;
         if (n_chains > n_later) bound.add((n_chains - n_later) * gamma * minimum(all_.data(), L));
@@ -102,13 +103,18 @@ class Trws {
     // M_st(b) = min_a (γ θ_s(a) - M_ts(a) + θ_st(a, b)), shifted so that its minimum is 0; returns the shift.
     double send(int s, const Neighbour& t, double gamma) {
         const int L = e_.n_labels;
-        double* __restrict m = message(t.axis, t.edge);
-        double* __restrict f = work_.data();
+        const bool metric = !e_.base && e_.sorted;
+        double* m = message(t.axis, t.edge);
+        double* f = metric ? m : work_.data();
         const double* __restrict all = all_.data();
         for (int l = 0; l < L; ++l) f[l] = gamma * all[l] - m[l];
-        std::array<const double*, 3> table;
-        for (int axis = 0; axis < 3; ++axis) table[axis] = e_.table(s, t.node, axis, tables_[axis].data());
-        min_plus(f, table, e_.k, m);
+        std::array<const double*, 3> cost;
+        for (int axis = 0; axis < 3; ++axis)
+            cost[axis] = metric ? e_.steps[axis].data() : e_.table(s, t.node, axis, tables_[axis].data());
+        if (metric)
+            envelope(m, cost, e_.k);
+        else
+            min_plus(f, cost, e_.k, m);
         const double shift = minimum(m, L);
         for (int l = 0; l < L; ++l) m[l] -= shift;
         return shift;
@@ -135,8 +141,8 @@ class Trws {
         return first_minimum(out, e_.n_labels);
     }
 
-    // Messages stay below the diameter, so each of the few additions behind a term of the bound errs by at most
-    // a rounding unit of (largest unary + 6 diameters); 50 units for each node cover them all.
+    // Messages stay below the diameter, so each of the few additions behind a term of the bound errs by at
+    // most a rounding unit of (largest unary + 6 diameters); 50 units for each node cover them all.
     double rounding_margin() const {
         double scale = 0;
         for (int p = 0; p < e_.n_nodes; ++p) {

@@ -3,3 +3,9 @@
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+from regweave.registration.settings import Settings, preset, preset_names
+from regweave.workflows.register import Progress, register
+from regweave.workflows.result import Result
+
+__all__ = ["Progress", "Result", "Settings", "__version__", "preset", "preset_names", "register"]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import regweave
+from regweave.cli.tables import overlap_table
 from regweave.io import prepare_output, write_image, write_labels
 from regweave.types import ImagePair
 from regweave.workflows.phantom import make_phantom
-
-Overlaps = Mapping[str, Mapping[str, float]]
 
 
 def demo(
@@ -48,7 +43,7 @@ def demo(
 
     console.print(overlap_table(result.dice, plain=not console.is_terminal))
     console.print(f"time       {seconds:.1f} s")
-    console.print(f"folding    {100 * result.folding:.3f} % of voxels")
+    console.print(f"folding    {result.regularity['folding_fraction']:.3%} of voxels")
     console.print(f"phantom    {output / 'phantom'}", soft_wrap=True)
     console.print(f"result     {output / 'result'}", soft_wrap=True)
 
@@ -64,16 +59,3 @@ def write_inputs(pair: ImagePair, folder: Path) -> None:
         if labels is not None:
             write_labels(folder / f"{name}_labels.nii.gz", labels)
             (folder / "labels.json").write_text(json.dumps(dict(labels.names), indent=2), encoding="utf-8")
-
-
-def overlap_table(dice: Overlaps, *, plain: bool) -> Table:
-    """Lay out the Dice overlap of each organ, with the mean as the last row; ``plain`` draws no lines."""
-    table = Table(title="Dice overlap", box=None if plain else box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("organ", no_wrap=True)
-    for heading in ("before", "after", "change"):
-        table.add_column(heading, justify="right")
-    means = {when: float(np.mean([row[when] for row in dice.values()])) for when in ("before", "after")}
-    for name, row in {**dice, "mean": means}.items():
-        before, after = row["before"], row["after"]
-        table.add_row(name, f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
-    return table

@@ -18,7 +18,7 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 1)
     energy : Energy
         At most two million labellings, L ** N.
     init : int array of shape (N,), optional
-        Checked, as by every engine; the result does not depend on it, save where it is one of several optima.
+        Checked, as by every engine; the result does not depend on it.
     max_iter : int
         Without effect: there is one iteration.
 

@@ -8,15 +8,15 @@ from regweave.types import Energy, IntArray, Solution
 
 
 def minimize(
-    energy: Energy, init: IntArray | None = None, *, max_iter: int = 10, bound_passes: int = 4
+    energy: Energy, init: IntArray | None = None, *, max_iter: int = 10, bound_passes: int = 8
 ) -> Solution:
     """Minimise an energy with the primal-dual method PD3a.
 
-    Without ``base`` the pairwise term is a metric on labels, and each inner iteration finds the best expansion of
-    a label; at convergence the energy is, for non-negative unaries, at most twice the least one. With ``base`` it
-    is no metric: the moves are then expansions and steps along an axis in which the terms that are not submodular
-    are truncated, and a move is taken only where the recomputed energy falls. The energy never rises in either
-    case, but only the first has the factor two.
+    Without ``base`` the pairwise term is a metric on labels, and each inner iteration finds the best
+    expansion of a label. At convergence the energy is, for non-negative unaries, at most 2 d_max / d_min
+    times the least one, d being the distances of two labels. With ``base`` the term is no metric: the moves
+    are then expansions and steps along an axis whose terms that are not submodular are truncated, and a move
+    is taken only where the recomputed energy falls. The energy never rises; the factor needs the metric.
 
     Parameters
     ----------
@@ -27,7 +27,8 @@ def minimize(
     max_iter : int
         Largest number of sweeps over the labels; a sweep that changes nothing ends the search.
     bound_passes : int
-        Tree-reweighted passes, started from the duals, that make the lower bound; 0 gives none.
+        Tree-reweighted passes, started from the duals, that make the lower bound: what the duals prove
+        alone is far too loose to be of use. 0 leaves the bound at minus infinity.
 
     Returns
     -------

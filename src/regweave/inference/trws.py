@@ -10,11 +10,11 @@ from regweave.types import Energy, IntArray, Solution
 def minimize(
     energy: Energy, init: IntArray | None = None, *, max_iter: int = 30, tol: float = 1e-4
 ) -> Solution:
-    """Minimise an energy with TRW-S, then with one sweep of cut moves.
+    """Minimise an energy with TRW-S, helped by cut moves.
 
     Messages pass axis by axis, because the L1 distance is a sum over axes; this is exact with and without
-    ``base``. The best labels of all passes are kept, and one sweep of moves (expansions; with ``base`` also steps
-    along an axis) starts from them.
+    ``base``. The best labels of all passes are kept and improved by cuts in which nodes step along an axis; a
+    sweep of expansions follows where the gap is still above ``tol`` at the end.
 
     Parameters
     ----------

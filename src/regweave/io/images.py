@@ -145,7 +145,7 @@ def read_stored(path: str | Path, frame: NiftiFrame) -> Stored:
     path = require_file(path)
     subject, suffix = f"'{path}'", suffix_of(path)
     if suffix in nifti.SUFFIXES:
-        return _from_nifti(nifti.read_nifti(path), subject, frame)
+        return stored_nifti(nifti.read_nifti(path), subject, frame)
     if suffix in itk_images.SUFFIXES:
         return _from_itk(itk_images.read_itk(path), subject)
     known = ", ".join((*nifti.SUFFIXES, *itk_images.SUFFIXES))
@@ -153,7 +153,8 @@ def read_stored(path: str | Path, frame: NiftiFrame) -> Stored:
     raise RegweaveError("E103", message, "convert the image to one of these formats")
 
 
-def _from_nifti(file: nifti.NiftiFile, subject: str, frame: NiftiFrame) -> Stored:
+def stored_nifti(file: nifti.NiftiFile, subject: str, frame: NiftiFrame) -> Stored:
+    """Check and place what was read from a NIfTI file."""
     require_scalar(file.stored.dtype, 1, subject)
     nifti.require_intensity(file, subject)
     shape = volume_shape(file.stored.shape, subject)
@@ -178,7 +179,7 @@ def _stored_in_memory(source: Any) -> Stored:
         return _from_itk(source, "the SimpleITK image")
     if isinstance(source, nib.Nifti1Pair):
         file = nifti.NiftiFile(source.header, np.asanyarray(source.dataobj))
-        stored = _from_nifti(file, "the nibabel image", "auto")
+        stored = stored_nifti(file, "the nibabel image", "auto")
         return Stored(stored.data, stored.geometry, (1.0, 0.0), stored.subject)  # dataobj is scaled already
     if isinstance(source, nib.spatialimages.SpatialImage):
         return _from_array(np.asanyarray(source.dataobj), source.affine, "the nibabel image")

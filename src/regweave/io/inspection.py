@@ -13,7 +13,7 @@ from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import nifti
 from regweave.io.files import require_file, sha256, suffix_of
 from regweave.io.geometry import shear_angle
-from regweave.io.images import Stored, read_stored
+from regweave.io.images import Stored, read_stored, stored_nifti
 from regweave.io.nifti_frame import clash_error, read_frames
 from regweave.io.validate import constant_error, nonfinite_error, volume_shape
 from regweave.types import Geometry
@@ -41,16 +41,15 @@ def inspect_image(path: str | Path) -> Inspection:
         warnings.simplefilter("always", RegweaveWarning)
         try:
             stored = _read(require_file(path), facts, problems)
-            if stored is not None:
-                facts.update(_geometry_facts(stored.geometry))
-                _add_values(stored, facts, problems)
+            facts.update(_geometry_facts(stored.geometry))
+            _add_values(stored, facts, problems)
         except RegweaveError as error:
             problems.append(error)
     noted = tuple(str(w.message) for w in caught if issubclass(w.category, RegweaveWarning))
     return Inspection(str(path), facts, tuple(problems), noted)
 
 
-def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError]) -> Stored | None:
+def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError]) -> Stored:
     facts["bytes"] = path.stat().st_size
     facts["sha256"] = sha256(path)
     if suffix_of(path) not in nifti.SUFFIXES:
@@ -67,10 +66,9 @@ def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError]) -> S
         "scl_inter": file.scaling[1],
     }
     clash = clash_error(frames, f"'{path}'")
-    if clash is None:
-        return read_stored(path, "auto")
-    problems.append(clash)
-    return read_stored(path, "sform")
+    if clash is not None:
+        problems.append(clash)
+    return stored_nifti(file, f"'{path}'", "auto" if clash is None else "sform")
 
 
 def _geometry_facts(geometry: Geometry) -> dict[str, Any]:

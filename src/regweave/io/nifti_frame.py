@@ -25,6 +25,8 @@ from regweave.types import Float64Array, Geometry
 
 NiftiFrame = Literal["auto", "sform", "qform"]
 AGREEMENT_VOXELS = 0.1
+HALF_TURN_RAD = 1e-3
+"""Near a half turn, as from LPS to RAS, a quaternion in single precision leaves this much of angle open."""
 UNIT_MM = {1: 1e3, 2: 1.0, 3: 1e-3}
 """NIfTI codes of metre, millimetre and micrometre; anything else is taken as millimetre."""
 
@@ -33,7 +35,8 @@ UNIT_MM = {1: 1e3, 2: 1.0, 3: 1e-3}
 class Frames:
     """The two matrices of a header, in NIfTI's RAS millimetres, None where the code is 0.
 
-    ``distance_mm`` and ``distance_voxels`` tell how far the corners lie apart where there are two.
+    ``distance_mm`` and ``distance_voxels`` tell how far the corners lie apart where there are two;
+    ``agree`` tells whether that is little enough.
     """
 
     qform_code: int
@@ -42,6 +45,7 @@ class Frames:
     sform: Float64Array | None
     distance_mm: float = 0.0
     distance_voxels: float = 0.0
+    agree: bool = True
 
 
 def read_frames(header: Any, shape: tuple[int, int, int]) -> Frames:
@@ -55,9 +59,16 @@ def read_frames(header: Any, shape: tuple[int, int, int]) -> Frames:
         return Frames(q_code, s_code, qform, sform)
     apart = Geometry(shape, qform).corners_mm() - Geometry(shape, sform).corners_mm()
     distance = float(np.linalg.norm(apart, axis=1).max())
-    smallest = float(np.linalg.norm(sform[:3, :3], axis=0).min())
-    voxels = distance / smallest if smallest > 0 else np.inf
-    return Frames(q_code, s_code, qform, sform, distance, voxels)
+    voxel = float(np.linalg.norm(sform[:3, :3], axis=0).min())
+    extent = np.linalg.norm(Geometry(shape, qform).corners_mm()[-1] - qform[:3, 3])
+    slack = HALF_TURN_RAD * float(extent) if _is_half_turn(header) else 0.0
+    origin = float(np.linalg.norm(qform[:3, 3] - sform[:3, 3]))
+    agree = distance <= AGREEMENT_VOXELS * voxel + slack and origin <= AGREEMENT_VOXELS * voxel
+    return Frames(q_code, s_code, qform, sform, distance, distance / voxel if voxel > 0 else np.inf, agree)
+
+
+def _is_half_turn(header: Any) -> bool:
+    return sum(float(header[f"quatern_{axis}"]) ** 2 for axis in "bcd") > 1.0 - 1e-6
 
 
 def _sform(header: Any) -> Float64Array:
@@ -93,8 +104,7 @@ def _qform(header: Any) -> Float64Array:
 
 def clash_error(frames: Frames, subject: str) -> RegweaveError | None:
     """Return the E110 error of a header whose two matrices disagree, None where they agree."""
-    # written so that a distance of NaN counts as a clash
-    if frames.distance_voxels <= AGREEMENT_VOXELS:
+    if frames.agree:
         return None
     assert frames.qform is not None
     assert frames.sform is not None

@@ -16,12 +16,11 @@ from regweave.io.geometry import itk_affine, make_geometry, set_itk_geometry
 from regweave.io.grids import same_grid
 from regweave.io.integrity import unreadable
 from regweave.io.libraries import sitk
+from regweave.io.transform_integrity import VERIFIERS
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Transform
 
-HDF_SUFFIXES = (".h5", ".hdf5", ".hdf")
-WRITTEN_SUFFIXES = (*HDF_SUFFIXES, ".tfm", ".txt")
+WRITTEN_SUFFIXES = (".h5", ".hdf5", ".hdf", ".tfm", ".txt")
 LINEAR_SUFFIXES = (*WRITTEN_SUFFIXES, ".mat")
-HDF_MARK = b"\x89HDF\r\n\x1a\n"
 ANYWHERE = Geometry((2, 2, 2), np.eye(4))
 """Grid of the zero field of a linear transform that nobody gave a grid for; its value holds everywhere."""
 
@@ -122,8 +121,7 @@ def _read(path: Path) -> Any:
         known = ", ".join((*LINEAR_SUFFIXES, *displacement.SUFFIXES))
         message = f"{subject} has the suffix '{suffix}', transforms are read from {known}"
         raise RegweaveError("E115", message, "convert the transform with the program that wrote it")
-    if suffix in HDF_SUFFIXES:
-        _verify_hdf(path)
+    VERIFIERS[suffix](path)
     try:
         transform = sitk.ReadTransform(str(path)).Downcast()
     except RuntimeError as error:
@@ -132,18 +130,6 @@ def _read(path: Path) -> Any:
         message = f"{subject} is a transform in {transform.GetDimension()} dimensions, needed are 3"
         raise RegweaveError("E115", message, "give a 3-D transform")
     return transform
-
-
-def _verify_hdf(path: Path) -> None:
-    """Compare the length that an HDF5 superblock states with that of the file."""
-    with path.open("rb") as stream:
-        block = stream.read(64)
-    if not block.startswith(HDF_MARK) or len(block) < 64:
-        raise damaged(f"'{path}'", f"no HDF5 mark in it; it begins with {block[:4]!r}")
-    at = 40 if block[8] < 2 else 28  # HDF5 format, superblock versions 0-1 and 2-3, offsets of eight bytes
-    expected, found = int.from_bytes(block[at : at + 8], "little"), path.stat().st_size
-    if found < expected:
-        raise damaged(f"'{path}'", f"{expected} bytes expected, {found} found")
 
 
 def _flat(transform: Any) -> list[Any]:

@@ -58,6 +58,15 @@ class ControlGrid:
         x, y, z = (max(1, min(int(e), n)) for e, n in zip(edge, self.image_shape, strict=True))
         return ControlGrid(self.image_shape, self.nodes, self.origin, self.spacing, (x, y, z))
 
+    @classmethod
+    def every(cls, image_shape: tuple[int, int, int], spacing_voxels: float) -> ControlGrid:
+        """Lay a centred grid with the same spacing in voxels along each axis; its supports are single voxels."""
+        extent = np.array(image_shape) - 1.0
+        x, y, z = (int(n) for n in np.ceil(extent / spacing_voxels - 1e-9) + 1)
+        spacing = np.full(3, float(spacing_voxels))
+        origin = (extent - (np.array([x, y, z]) - 1) * spacing) / 2
+        return cls(image_shape, (x, y, z), origin, spacing, (1, 1, 1))
+
     @property
     def n_nodes(self) -> int:
         """Number of control points."""

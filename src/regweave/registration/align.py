@@ -108,8 +108,8 @@ def align(
     scene = Scene.whole(pair, schedule)
     minimize = inference.get(schedule.engine)
     u, records, used = _start(pair), [], []
-    for number, level in enumerate(schedule.levels):
-        coarser, scene = scene, scene.at(level.shrink, level.voxel_mm)
+    for number, level in enumerate(schedule.levels_for(pair.fixed.geometry)):
+        coarser, scene = scene, scene.at(level)
         u = change_level(u, coarser.factors, scene.factors, scene.geometry.shape)
         grid = ControlGrid.cover(scene.geometry, level.spacing_mm, level.support)
         level_scales = None if scales is None else scales[number]

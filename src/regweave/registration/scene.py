@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -16,14 +17,11 @@ from regweave.registration.settings import Member, Schedule
 from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, LabelArray
 
 
-def shrink_factors(geometry: Geometry, shrink: int, voxel_mm: float | None) -> Factors:
-    """Whole factors that bring each axis nearest to the wanted voxel size, or the same factor for all axes."""
-    if voxel_mm is None:
-        factors = np.full(3, shrink)
-    else:
-        factors = np.maximum(1, np.rint(voxel_mm / geometry.spacing_mm)).astype(int)
-    x, y, z = (int(max(1, min(f, n // 4))) for f, n in zip(factors, geometry.shape, strict=True))
-    return x, y, z
+class Resolution(Protocol):
+    """What shrinks an image: a level or the refinement stage."""
+
+    def factors(self, geometry: Geometry) -> Factors:
+        """Whole factors along each axis."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,9 @@ class Scene:
         fixed, moving = (Channels(image, schedule.modality) for image in (pair.fixed, pair.moving))
         return cls(pair, fixed, moving, one, one)
 
-    def at(self, shrink: int, voxel_mm: float | None) -> Scene:
-        """Return the same pair at a coarser resolution."""
-        f, m = (shrink_factors(v.geometry, shrink, voxel_mm) for v in (self.pair.fixed, self.pair.moving))
+    def at(self, resolution: Resolution) -> Scene:
+        """Return the same pair at another resolution."""
+        f, m = (resolution.factors(v.geometry) for v in (self.pair.fixed, self.pair.moving))
         return Scene(self.pair, self.fixed_channels, self.moving_channels, f, m)
 
     @cached_property

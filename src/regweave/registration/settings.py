@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from regweave import inference, losses, metrics
 from regweave.errors import UsageError
 from regweave.lattice.classes import RULES
+from regweave.types import Geometry
 
 PRESETS = "presets"
 
@@ -70,9 +74,9 @@ class Level(Model):
     spacing_mm : float
         Distance of the control points.
     shrink : int
-        Voxels of the level are cubes of this many voxels of the image; used where ``voxel_mm`` is not given.
-    voxel_mm : float, optional
-        Size of the level's voxels: each axis is shrunk by the whole factor that comes nearest.
+        Voxels of the level are cubes of this many voxels of the image; used where ``voxels_per_spacing`` is not given.
+    voxels_per_spacing : float, optional
+        Resolution of the level: each axis is shrunk by the whole factor that comes nearest to this.
     support : int, optional
         Edge of a node's box in voxels; None means one control spacing.
     labels_per_axis : int
@@ -85,7 +89,7 @@ class Level(Model):
 
     spacing_mm: float = Field(gt=0)
     shrink: int = Field(default=1, ge=1, le=16)
-    voxel_mm: float | None = Field(default=None, gt=0)
+    voxels_per_spacing: float | None = Field(default=None, ge=2)
     support: int | None = Field(default=None, ge=2, le=64)
     labels_per_axis: Literal[3, 5, 7] = 3
     steps: int = Field(default=5, ge=1, le=20)
@@ -101,44 +105,66 @@ class Level(Model):
             )
         return self
 
+    def scaled(self, factor: float) -> Level:
+        """Return the same level with another control spacing."""
+        return self.model_copy(update={"spacing_mm": self.spacing_mm * factor})
+
+    def factors(self, geometry: Geometry) -> tuple[int, int, int]:
+        """Whole factors by which the level shrinks the axes of an image; at least four voxels are left."""
+        if self.voxels_per_spacing is None:
+            wanted = np.full(3, self.shrink)
+        else:
+            wanted = np.rint(self.spacing_mm / self.voxels_per_spacing / geometry.spacing_mm)
+        return within_image(wanted, geometry)
+
+
+def within_image(wanted: NDArray[Any], geometry: Geometry) -> tuple[int, int, int]:
+    """Shrink factors, at least 1, that leave at least four voxels along each axis."""
+    x, y, z = (int(max(1, min(f, n // 4))) for f, n in zip(wanted, geometry.shape, strict=True))
+    return x, y, z
+
 
 class Refine(Model):
     """The continuous stage after the discrete levels; ``steps = 0`` leaves it out.
 
     Parameters
     ----------
-    steps : tuple of ints
-        Gradient steps at each resolution, coarse first.
-    voxel_mm : tuple of floats
-        Voxel size of each resolution; 0 means the image's own voxels.
+    steps : int
+        Gradient steps.
+    max_voxels : int
+        Larger images are shrunk, along their finest axes first, until they have no more voxels than this.
     spacing_voxels : float
-        Distance of the control points of one update.
+        Distance of the control points of one step, in those voxels.
     smoothness : float
-        Weight of the squared gradient of the displacement against the weighted costs.
+        Weight of the squared gradient of the displacement against costs whose typical force is 1.
     rate : float
-        Length of an update in voxels where the gradient is steady.
+        Length of a step, in voxels, where the gradient is steady.
     radius_voxels : int
-        Half the window of local correlation.
+        Half the window of local correlation, for members without a support of their own.
     """
 
-    steps: tuple[int, ...] = ()
-    voxel_mm: tuple[float, ...] = ()
+    steps: int = Field(default=0, ge=0, le=1000)
+    max_voxels: int = Field(default=2_500_000, ge=1000)
     spacing_voxels: float = Field(default=2.0, ge=1, le=16)
-    smoothness: float = Field(default=1.0, ge=0)
-    rate: float = Field(default=0.1, gt=0, le=0.4)
-    radius_voxels: int = Field(default=2, ge=1, le=8)
+    smoothness: float = Field(default=0.5, gt=0)
+    rate: float = Field(default=0.3, gt=0, le=0.5)
+    radius_voxels: int = Field(default=2, ge=1, le=16)
 
-    @model_validator(mode="after")
-    def _check(self) -> Refine:
-        if len(self.steps) != len(self.voxel_mm):
-            raise ValueError(f"steps {list(self.steps)} and voxel_mm {list(self.voxel_mm)} differ in length")
-        return self
+    def factors(self, geometry: Geometry) -> tuple[int, int, int]:
+        """Whole factors by which the stage shrinks the axes of an image."""
+        voxel_mm = float(geometry.spacing_mm.min())
+        while True:
+            factors = within_image(np.rint(voxel_mm / geometry.spacing_mm), geometry)
+            if np.prod(-(-np.array(geometry.shape) // np.array(factors))) <= self.max_voxels:
+                return factors
+            voxel_mm *= 1.1
 
 
 class Schedule(Model):
     """All that the coarse-to-fine loop needs besides images and weights."""
 
     levels: tuple[Level, ...] = Field(min_length=1)
+    reference_mm: float | None = Field(default=None, gt=0)
     bank: tuple[Member, ...] = Field(min_length=1)
     modality: Literal["ct", "mr"] = "mr"
     engine: str = "trws"
@@ -162,11 +188,20 @@ class Schedule(Model):
             raise ValueError(f"members of a bank need different names; found {names}")
         return self
 
+    def levels_for(self, geometry: Geometry) -> tuple[Level, ...]:
+        """Levels of an image: with ``reference_mm``, a shorter image gets proportionally smaller control spacings."""
+        if self.reference_mm is None:
+            return self.levels
+        longest = float((geometry.spacing_mm * geometry.shape).max())
+        return tuple(level.scaled(min(1.0, longest / self.reference_mm)) for level in self.levels)
+
 
 class Settings(Model):
     """One registration's settings, as in a preset file.
 
     ``banks`` holds a bank for each modality; the images decide which one is used, unless ``modality`` says so.
+    ``reference_mm`` is the length of image that the control spacings are meant for; a shorter one, a crop round a
+    small organ say, gets proportionally smaller spacings.
     """
 
     name: str
@@ -181,6 +216,7 @@ class Settings(Model):
     pairwise: Literal["fluid", "elastic"] = "fluid"
     loss: str = "dice"
     levels: tuple[Level, ...] = Field(min_length=1)
+    reference_mm: float | None = Field(default=None, gt=0)
     refine: Refine = Refine()
     banks: dict[Literal["ct", "mr"], tuple[Member, ...]]
 
@@ -198,6 +234,7 @@ class Settings(Model):
             )
         return Schedule(
             levels=self.levels,
+            reference_mm=self.reference_mm,
             bank=self.banks[modality],
             modality=modality,
             engine=self.engine,
@@ -241,18 +278,27 @@ def load(path: Path) -> Settings:
 
 
 def parse(text: str, source: str) -> Settings:
-    """Validate settings; every problem is named with its place."""
+    """Read settings from TOML text."""
     try:
-        return Settings.model_validate(tomllib.loads(text))
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(
-            "E185", f"{source} is not TOML: {error}", "start from `regweave presets show`"
-        ) from error
+        raise UsageError("E185", f"{source} is not TOML: {error}", "start from `regweave presets show`") from error
+    return validate(content, source)
+
+
+def validate(content: Mapping[str, Any], source: str) -> Settings:
+    """Check settings; every problem is named with its place."""
+    try:
+        return Settings.model_validate(content)
     except ValidationError as error:
         found = [f"{'.'.join(str(p) for p in e['loc']) or 'settings'}: {e['msg']}" for e in error.errors()]
-        raise UsageError(
-            "E185", f"settings in {source}: {'; '.join(found)}", "correct the named keys"
-        ) from error
+        raise UsageError("E185", f"settings in {source}: {'; '.join(found)}", "correct the named keys") from error
+
+
+def plain_member(metric: str) -> Member:
+    """Return a metric with its default options as the member of its own name."""
+    metrics.get(metric)
+    return Member(name=metric, metric=metric)
 
 
 def _to_toml(table: dict[str, Any], prefix: str = "") -> str:

@@ -1,1 +1,3 @@
-"""What users run: whole tasks put together from the folders above."""
+"""What users run: one registration, a phantom, the machine's share of threads and memory."""
+
+from __future__ import annotations

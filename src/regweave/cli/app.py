@@ -1,0 +1,177 @@
+"""The program ``regweave``: its commands, and what an error looks like from outside."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import regweave
+from regweave.cli import about, check, convert, demo, plan, presets, register, warp
+from regweave.errors import (
+    EXIT_INTERNAL,
+    EXIT_OK,
+    Cancelled,
+    RegweaveError,
+    RegweaveWarning,
+    ResourceError,
+)
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    register.register,
+    plan.plan,
+    check.check,
+    convert.convert,
+    demo.demo,
+    about.about,
+)
+"""Each function becomes the command of its name."""
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "warp": (warp.image, warp.labels, warp.points),
+    "presets": (presets.list_, presets.show),
+}
+GROUP_HELP = {"warp": warp.__doc__, "presets": presets.__doc__}
+
+
+def _cancellable(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn Ctrl-C into an error of ours before typer turns it into exit status 130."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt as error:
+            raise Cancelled("E190", "cancelled", "nothing was written") from error
+
+    return run
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"regweave {regweave.__version__}")
+        raise typer.Exit(EXIT_OK)
+
+
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Deformable registration of 3-D medical images. For research use only; not a medical device."""
+
+
+def make_app() -> typer.Typer:
+    """Put the program together from `COMMANDS` and `GROUPS`."""
+    settings: dict[str, Any] = {
+        "no_args_is_help": True,
+        "add_completion": False,
+        "pretty_exceptions_enable": False,
+    }
+    app = typer.Typer(**settings)
+    app.callback()(_program)
+    for command in COMMANDS:
+        app.command(command.__name__.rstrip("_"))(_cancellable(command))
+    for name, members in GROUPS.items():
+        group = typer.Typer(**settings, help=GROUP_HELP[name])
+        for command in members:
+            group.command(command.__name__.rstrip("_"))(_cancellable(command))
+        app.add_typer(group, name=name)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit status.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Command line without the program's name; by default that of the process.
+
+    Returns
+    -------
+    int
+        0 done, 1 some pairs failed, 2 usage, 3 input, 4 resources, 5 cancelled, 70 internal.
+    """
+    try:
+        with _warnings_as_lines(), _sigterm_as_interrupt():
+            make_app()(args=None if arguments is None else list(arguments), prog_name="regweave")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_OK
+    except (Cancelled, KeyboardInterrupt):
+        return _fail("cancelled; nothing was written", Cancelled.exit_status)
+    except RegweaveError as error:
+        return _fail(f"error {error.code}: {error.message}\n  {error.hint}", error.exit_status)
+    except MemoryError:
+        text = (
+            "error E140: the machine has not enough memory for this\n  use smaller images or a coarser preset"
+        )
+        return _fail(text, ResourceError.exit_status)
+    except Exception as error:
+        report = _write_report(error)
+        text = f"internal error ({type(error).__name__}): this is a fault of the program, not of your files"
+        return _fail(f"{text}\n  please send the report {report} to the authors", EXIT_INTERNAL)
+    return EXIT_OK
+
+
+def _fail(text: str, status: int) -> int:
+    print(text, file=sys.stderr)
+    return status
+
+
+def _write_report(error: Exception) -> Path:
+    """Write where it happened, without the error's own text and the arguments: they may name a patient."""
+    lines = [
+        f"regweave {regweave.__version__}, Python {platform.python_version()}, {platform.platform()}\n",
+        f"{type(error).__module__}.{type(error).__qualname__}\n",
+        *traceback.format_tb(error.__traceback__),
+    ]
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="regweave-report-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as stream:
+        stream.writelines(lines)
+    return Path(stream.name)
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print our warnings as one line each on stderr; those of libraries stay as they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RegweaveWarning)
+        plain = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+            if issubclass(category, RegweaveWarning):
+                print(f"warning {message}", file=sys.stderr)
+            else:
+                plain(message, category, *where, **options)
+
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let a job scheduler's SIGTERM clean up as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

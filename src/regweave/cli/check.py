@@ -1,0 +1,57 @@
+"""``regweave check``: look at image files and list everything that is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regweave.errors import EXIT_INPUT
+from regweave.io import Inspection, inspect_image
+
+
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Image or label files.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Check image files: header, frame, spacing, values and whether the file is whole.
+
+    Exit status 3 if one of them cannot be used; all are listed in any case.
+    """
+    found = [inspect_image(file) for file in files]
+    if as_json:
+        print(json.dumps([_as_dict(one) for one in found], indent=1))
+    else:
+        print("\n\n".join(_as_text(one) for one in found))
+    if any(one.problems for one in found):
+        raise typer.Exit(EXIT_INPUT)
+
+
+def _as_dict(one: Inspection) -> dict[str, Any]:
+    problems = [{"code": p.code, "message": p.message, "hint": p.hint} for p in one.problems]
+    return {
+        "file": one.path,
+        "ok": not problems,
+        **one.facts,
+        "problems": problems,
+        "warnings": list(one.warnings),
+    }
+
+
+def _as_text(one: Inspection) -> str:
+    lines = [f"{one.path}: {'not usable' if one.problems else 'ok'}"]
+    flat = {**one.facts, **one.facts.get("nifti", {})}
+    lines += [f"  {key:<17}{_value(value)}" for key, value in flat.items() if key != "nifti"]
+    lines += [f"  warning {text}" for text in one.warnings]
+    lines += [f"  error {p.code}: {p.message}\n    {p.hint}" for p in one.problems]
+    return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    return str(value)

@@ -1,0 +1,65 @@
+"""``regweave convert``: a transform in another file format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regweave.errors import RegweaveError
+from regweave.io import (
+    read_transform,
+    require_absent,
+    total_displacement,
+    write_displacement,
+    write_linear,
+    write_transform,
+)
+from regweave.io.files import suffix_of
+from regweave.io.images import read_stored
+from regweave.io.transforms import ANYWHERE, WRITTEN_SUFFIXES
+
+CONVENTION = "fixed points to moving points, LPS mm (ITK resampling)"
+
+
+def convert(
+    transform: Annotated[Path, typer.Argument(help="Transform file to read.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help=".h5 or .tfm: ITK transform; .nii.gz, .nii, .nrrd or .mha: displacement field.",
+        ),
+    ],
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            "--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
+) -> None:
+    """Write a transform in another format; the suffix of OUTPUT names it.
+
+    A displacement field holds the whole map, its affine part included.
+    """
+    require_absent(output, overwrite=overwrite)
+    grid = None if reference is None else read_stored(reference, "auto").geometry
+    found = read_transform(transform, grid)
+    linear = found.field.geometry is ANYWHERE
+    if suffix_of(output) in WRITTEN_SUFFIXES and linear:
+        write_linear(output, found.affine)
+        content = "affine matrix"
+    elif suffix_of(output) in WRITTEN_SUFFIXES:
+        write_transform(output, found)
+        content = "composite: displacement field first, then affine"
+    elif linear:
+        message = f"'{transform}' is linear and has no grid for a displacement field"
+        raise RegweaveError("E115", message, "name the fixed image with --reference")
+    else:
+        write_displacement(output, total_displacement(found))
+        content = "displacement in float32, affine included"
+    print(f"read  {transform}: {CONVENTION}")
+    print(f"wrote {output}: {content}; {CONVENTION}")

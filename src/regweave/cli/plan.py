@@ -1,0 +1,55 @@
+"""``regweave plan``: memory, time and sizes of a registration, without running it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from regweave.io import overlap_fraction
+from regweave.workflows import inputs as given
+from regweave.workflows.machine import allowed_threads, kernel_threads, physical_memory_mb
+from regweave.workflows.memory import forecast
+
+
+def plan(
+    fixed: Annotated[Path, typer.Argument(help="Image that would stay.")],
+    moving: Annotated[Path, typer.Argument(help="Image that would be warped.")],
+    preset: Annotated[str, typer.Option(help="Settings by name.")] = "default",
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads that the run would use.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Forecast peak memory and time of a registration, and print its grids and labels."""
+    data = given.read_inputs(fixed, moving, None, None, None)
+    settings = given.choose_settings(preset, config, None, None)
+    modality = given.choose_modality(settings, data)
+    n = allowed_threads(threads)
+    with kernel_threads(n):
+        found = forecast(data.fixed.geometry, data.moving.geometry, settings, modality, probe=True)
+    overlap = overlap_fraction(data.fixed.geometry, data.moving.geometry, np.eye(4))
+    if as_json:
+        numbers = {**asdict(found), "settings": settings.name, "modality": modality, "threads": n, "overlap": overlap}
+        print(json.dumps(numbers, indent=2))
+        return
+    console = Console()
+    console.print(f"settings     {settings.name}, bank for {modality}, {found.n_members} members")
+    table = Table(box=None)
+    for heading in ("spacing", "voxels", "nodes", "labels", "steps"):
+        table.add_column(heading, justify="right")
+    for level in found.levels:
+        shape = "x".join(str(s) for s in level.shape)
+        table.add_row(
+            f"{level.spacing_mm:g} mm", shape, str(level.n_nodes), str(level.n_labels), str(level.steps)
+        )
+    console.print(table)
+    console.print(f"refinement   {found.refine_steps} steps")
+    console.print(f"overlap      {overlap:.0%} of the smaller image, by the headers")
+    console.print(f"peak memory  about {found.peak_memory_mb:.0f} MB of {physical_memory_mb():.0f} MB")
+    console.print(f"time         about {found.seconds:.1f} s on {n} threads")

@@ -1,0 +1,103 @@
+"""``regweave register``: two files in, a deformation with its evidence out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regweave.cli.tables import overlap_table
+from regweave.errors import UsageError
+from regweave.io import prepare_output
+from regweave.workflows import register as workflow
+
+
+def register(
+    fixed: Annotated[Path, typer.Argument(help="Image that stays; its grid is the grid of the result.")],
+    moving: Annotated[Path, typer.Argument(help="Image that is warped.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
+    moving_labels: Annotated[Path | None, typer.Option(help="Segmentation of the moving image.")] = None,
+    fixed_labels: Annotated[Path | None, typer.Option(help="Segmentation of the fixed image, for Dice.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Settings by name; see `regweave presets list`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Weights per structure, JSON.")] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Use this metric or member, NAME or NAME=WEIGHT; repeat for a mix.")
+    ] = None,
+    init: Annotated[str | None, typer.Option(help="none, moments, affine, or an ITK transform file.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Inference engine: trws, fastpd, icm.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; the result is the same for any number.")] = None,
+    label_names: Annotated[Path | None, typer.Option(help="Names of the labels, JSON or TSV.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Register MOVING to FIXED and write the warped image, both transforms and the numbers behind them."""
+    if preset is not None and config is not None:
+        raise UsageError("E189", "--preset and --config are both given", "give one of them")
+    with prepare_output(output, overwrite=overwrite) as folder:
+        with _Shown(quiet) as shown:
+            result = workflow.register(
+                fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels,
+                preset=preset or "default", config=config, model=model, metrics=parse_metrics(metric),
+                init=init, engine=engine, threads=threads, label_names=label_names, on_progress=shown,
+            )  # fmt: skip
+        result.write(folder)
+    if quiet:
+        return
+    console = Console()
+    if result.dice:
+        console.print(overlap_table(result.dice, plain=not console.is_terminal))
+    gap = max((s.gap for s in result.steps), default=0.0)
+    console.print(f"certified   within {gap:.3%} of the optimum at every discrete step")
+    console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
+    console.print(f"time        {sum(result.seconds.values()):.1f} s")
+    console.print(f"result      {output}", soft_wrap=True)
+
+
+def parse_metrics(given: list[str] | None) -> dict[str, float] | None:
+    """Read NAME or NAME=WEIGHT; a name without a weight counts one."""
+    if not given:
+        return None
+    out: dict[str, float] = {}
+    for text in given:
+        name, _, weight = text.partition("=")
+        try:
+            out[name] = float(weight) if weight else 1.0
+        except ValueError as error:
+            raise UsageError("E188", f"--metric {text}: {weight!r} is not a number", "write NAME=0.5") from error
+    return out
+
+
+class _Shown:
+    """A bar on a terminal, a line for each discrete step and every tenth gradient step elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._bar: Progress | None = None
+        self._quiet = quiet
+        self._task: Any = None
+
+    def __enter__(self) -> _Shown:
+        if not self._quiet and sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("reading", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: workflow.Progress) -> None:
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.update(
+                self._task, completed=progress.done, total=progress.total, description=progress.message[:44]
+            )
+        elif progress.stage == "levels" or progress.done % 10 == 0 or progress.done == progress.total:
+            print(f"[{progress.done}/{progress.total}] {progress.message}", file=sys.stderr, flush=True)

@@ -1,0 +1,112 @@
+"""Weights on disk: a readable JSON table of class × member, with the settings they belong to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave.errors import RegweaveError
+from regweave.io.atomic import atomic_path
+from regweave.io.files import require_file
+from regweave.types import Float64Array, Weights
+
+FORMAT = "regweave-model"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """A learned or hand-written weighting.
+
+    Parameters
+    ----------
+    weights : Weights
+        W with named rows and columns, and the pairwise weight.
+    settings : mapping
+        Settings of the registration that the weights belong to, as in a preset.
+    modality : str
+        Bank of the settings that the rows stand for.
+    class_names : mapping
+        Names of the classes by label value.
+    scales : tuple of float arrays of shape (M,), optional
+        Scale of each member at each level, frozen by training.
+    evidence : mapping
+        What training recorded; kept as it is.
+    """
+
+    weights: Weights
+    settings: Mapping[str, Any]
+    modality: str
+    class_names: Mapping[int, str] = field(default_factory=dict)
+    scales: tuple[Float64Array, ...] | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_model(path: str | Path, model: Model) -> None:
+    """Write a model; the table reads ``weights[member][class value]``."""
+    w = model.weights
+    table = {
+        member: {str(c): float(w.matrix[m, k]) for k, c in enumerate(w.classes)}
+        for m, member in enumerate(w.members)
+    }
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "modality": model.modality,
+        "classes": {str(c): model.class_names.get(c, "background" if c == 0 else str(c)) for c in w.classes},
+        "pairwise": w.pairwise,
+        "weights": table,
+        "scales": None if model.scales is None else [s.tolist() for s in model.scales],
+        "settings": model.settings,
+        "evidence": model.evidence,
+    }
+    with atomic_path(path) as part:
+        part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_model(path: str | Path) -> Model:
+    """Read a model; E170 names what is wrong with a file that is not one."""
+    file = require_file(path)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise _bad(path, f"it is not JSON ({error})") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise _bad(path, f"its format is not {FORMAT!r}")
+    if content.get("version") != VERSION:
+        raise _bad(path, f"found version {content.get('version')!r}, supported {VERSION}")
+    try:
+        return _parse(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _bad(path, f"a part is missing or malformed ({error})") from error
+
+
+def _parse(content: Mapping[str, Any]) -> Model:
+    classes = tuple(sorted(int(c) for c in content["classes"]))
+    if not classes or classes[0] != 0:
+        raise ValueError("classes must hold 0, the background")
+    table = content["weights"]
+    members = tuple(table)
+    matrix = np.array([[float(table[m][str(c)]) for c in classes] for m in members], dtype=np.float64)
+    if not np.isfinite(matrix).all() or matrix.size == 0:
+        raise ValueError("weights must be finite numbers")
+    scales = content.get("scales")
+    return Model(
+        weights=Weights(matrix, members, classes, float(content["pairwise"])),
+        settings=content["settings"],
+        modality=str(content["modality"]),
+        class_names={int(c): str(n) for c, n in content["classes"].items()},
+        scales=None if scales is None else tuple(np.array(s, dtype=np.float64) for s in scales),
+        evidence=content.get("evidence", {}),
+    )
+
+
+def _bad(path: str | Path, reason: str) -> RegweaveError:
+    return RegweaveError(
+        "E170", f"{path} is not a usable model: {reason}", "train it again with `regweave train`"
+    )

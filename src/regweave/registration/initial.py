@@ -1,0 +1,121 @@
+"""A start for registration: an affine map from the fixed to the moving image."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from regweave.errors import RegweaveWarning, UsageError
+from regweave.pyramid.intensity import Modality, apply_window, default_window, modality_of
+from regweave.registration._correlation_ratio import Level, coarser
+from regweave.types import Float64Array, Volume
+
+# Voxels along the longest axis of the copies that the affine fit looks at, one after the other.
+RESOLUTIONS = (16, 32, 64)
+VOLUME_RATIOS = (0.3, 3.0)
+
+
+def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
+    """Find an affine map to start a registration from.
+
+    Parameters
+    ----------
+    fixed, moving : Volume
+        The images, each on its own grid.
+    method : {"none", "moments", "affine"}
+        ``none`` trusts the positions in the headers; ``moments`` shifts the centre of one foreground onto the
+        other, for images whose origins mean nothing; ``affine`` fits twelve parameters from there, for images
+        of two people.
+
+    Returns
+    -------
+    float array of shape (4, 4)
+        Takes LPS millimetres of the fixed image to those of the moving image.
+
+    Warns
+    -----
+    RegweaveWarning
+        W210, where the affine fit is not to be believed and the result is that of ``moments``.
+
+    Examples
+    --------
+    >>> from regweave.types import Geometry
+    >>> image = Volume(np.zeros((4, 4, 4), dtype=np.float32), Geometry((4, 4, 4), np.eye(4)))
+    >>> bool((initial_affine(image, image, "none") == np.eye(4)).all())
+    True
+    """
+    if method not in METHODS:
+        raise UsageError(
+            "E191", f"unknown initial alignment {method!r}", f"available: {', '.join(sorted(METHODS))}"
+        )
+    return METHODS[method](fixed, moving)
+
+
+def _none(fixed: Volume, moving: Volume) -> Float64Array:
+    return np.eye(4)
+
+
+def _moments(fixed: Volume, moving: Volume) -> Float64Array:
+    return _centre_on_centre(*_windowed(fixed, moving))
+
+
+def _affine(fixed: Volume, moving: Volume) -> Float64Array:
+    windowed = _windowed(fixed, moving)
+    start = affine = _centre_on_centre(*windowed)
+    for resolution in RESOLUTIONS:
+        step_mm = _extent_mm(fixed) / resolution
+        level = Level(*(coarser(image, step_mm) for image in windowed))
+        affine = level.fit(affine)
+    ratio = float(np.linalg.det(affine[:3, :3]))
+    before, after = level.cost(start), level.cost(affine)
+    if VOLUME_RATIOS[0] <= ratio <= VOLUME_RATIOS[1] and after <= before < np.inf:
+        return affine
+    warnings.warn(
+        f"W210: affine start rejected (volume ratio {ratio:.3g}, allowed {VOLUME_RATIOS[0]} to "
+        f"{VOLUME_RATIOS[1]}; cost {before:.4g} before, {after:.4g} after); centres of mass are used "
+        "instead: check that the images show the same body part",
+        RegweaveWarning,
+        stacklevel=3,
+    )
+    return start
+
+
+METHODS: dict[str, Callable[[Volume, Volume], Float64Array]] = {
+    "none": _none,
+    "moments": _moments,
+    "affine": _affine,
+}
+
+
+def _windowed(fixed: Volume, moving: Volume) -> tuple[Volume, Volume]:
+    modality = modality_of(fixed, moving)
+    return _in_window(fixed, modality), _in_window(moving, modality)
+
+
+def _in_window(volume: Volume, modality: Modality) -> Volume:
+    low, high = default_window(volume.data, modality)
+    if high <= low:
+        return Volume(np.zeros_like(volume.data), volume.geometry)
+    return Volume(apply_window(volume.data, (low, high)), volume.geometry)
+
+
+def _extent_mm(volume: Volume) -> float:
+    return float((np.array(volume.geometry.shape) * volume.geometry.spacing_mm).max())
+
+
+def _centre_on_centre(fixed: Volume, moving: Volume) -> Float64Array:
+    affine = np.eye(4)
+    affine[:3, 3] = _centre_of_mass(moving) - _centre_of_mass(fixed)
+    return affine
+
+
+def _centre_of_mass(volume: Volume) -> Float64Array:
+    """LPS centre of the intensities above the mean; the middle of the grid where there are none."""
+    mass = np.where(volume.data > volume.data.mean(), volume.data, 0.0).astype(np.float64)
+    total = mass.sum()
+    if total == 0.0:
+        return volume.geometry.points((np.array(volume.geometry.shape) - 1.0) / 2.0)
+    along = [mass.sum(axis=tuple(a for a in range(3) if a != axis)) for axis in range(3)]
+    return volume.geometry.points(np.array([(m * np.arange(m.size)).sum() / total for m in along]))

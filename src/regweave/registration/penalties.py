@@ -1,0 +1,42 @@
+"""How the refinement compares features voxel by voxel: each penalty returns its cost and adds its force.
+
+A metric names its penalty in ``PENALTY``; the force is the derivative of the cost by a small displacement of the
+moved image, (3, X, Y, Z), computed analytically in the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from regweave import _core
+from regweave.types import Float32Array
+
+SMALL_DIFFERENCE = 0.01
+"""Differences of features in [0, 1] below this are penalised quadratically."""
+VARIANCE_FLOOR = 1e-4
+
+Penalty = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, int], float]
+
+
+def absolute(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int
+) -> float:
+    """Sum over voxels of weight × mean over channels of √(d² + ε²) − ε."""
+    return float(_core.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE))
+
+
+def correlation(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int
+) -> float:
+    """Sum over voxels of weight × (1 − correlation in the cube of that radius)."""
+    return float(_core.correlation_force(fixed, moved, weight, force, radius, VARIANCE_FLOOR))
+
+
+def dot(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int
+) -> float:
+    """Sum over voxels of weight × (1 − ⟨f, m⟩²)."""
+    return float(_core.dot_force(fixed, moved, weight, force))
+
+
+PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlation, "dot": dot}

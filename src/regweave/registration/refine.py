@@ -1,0 +1,227 @@
+"""Continuous refinement: gradient steps on the members that can be compared voxel by voxel.
+
+The discrete levels give the capture range, this stage the precision. A step is a free-form deformation whose control
+points move by at most 0.4 of their spacing, so it is invertible, and it is composed with what is there, so the whole
+stays invertible; where interpolation would still bring a voxel near folding, the step is held back around it.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from regweave import _core, metrics
+from regweave.energy.cost_volume import Comparison
+from regweave.errors import RegweaveWarning
+from regweave.lattice.classes import one_hot
+from regweave.lattice.grid import ControlGrid
+from regweave.pyramid.resample import change_level
+from regweave.registration.penalties import PENALTIES, Penalty
+from regweave.registration.scene import Scene
+from regweave.registration.settings import Member, Refine, Schedule
+from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, Weights
+
+LEAST_JACOBIAN = 0.1
+"""A step may not bring a voxel's volume change below this."""
+REACH = 0.4
+"""Largest displacement of a control point in one step, in control spacings: cubic B-splines fold beyond."""
+IDENTITY = np.ascontiguousarray(np.eye(4)[:3])
+FIRST_MOMENT, SECOND_MOMENT = 0.9, 0.99
+QUIET = 0.1
+"""Control points with a gradient below this share of the typical one do not take full steps."""
+
+
+@dataclass(frozen=True)
+class RefineStep:
+    """One gradient step: weighted cost of the data, of the smoothness, and seconds."""
+
+    step: int
+    data: float
+    smoothness: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """Result of the stage: a displacement in voxels of the fixed image (3, X, Y, Z), and the record."""
+
+    displacement: Float32Array
+    steps: Sequence[RefineStep]
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A member with its features, its weight at each voxel, and the window it looks through."""
+
+    comparison: Comparison
+    penalty: Penalty
+    weight: Float32Array
+    radius: int
+
+    def cost(self, v: Float32Array, force: Float32Array) -> float:
+        moved = np.stack([_core.warp(channel, IDENTITY, v, 0.0, True) for channel in self.comparison.moved])
+        return self.penalty(self.comparison.fixed, moved, self.weight, force, self.radius)
+
+
+def refine(
+    pair: ImagePair,
+    displacement: Float32Array,
+    weights: Weights,
+    schedule: Schedule,
+    settings: Refine,
+    *,
+    on_step: Callable[[RefineStep], None] | None = None,
+) -> Refinement:
+    """Minimise the weighted costs plus the smoothness of the displacement, starting from the discrete result.
+
+    Parameters
+    ----------
+    pair : ImagePair
+        The images; the moving label map chooses the weights at each voxel.
+    displacement : float32 array of shape (3, X, Y, Z)
+        Start, in voxels of the fixed image.
+    weights, schedule
+        As in `align`; members whose metric names no penalty take no part.
+    settings : Refine
+        Steps, smoothness and rate.
+    """
+    members = differentiable(schedule.bank)
+    if settings.steps == 0 or not members:
+        return _left_out(displacement, schedule, settings)
+    scene = Scene.whole(pair, schedule).at(settings)
+    u = change_level(displacement, (1, 1, 1), scene.factors, scene.geometry.shape)
+    grid = ControlGrid.every(scene.geometry.shape, settings.spacing_voxels)
+    compared = _compare(scene, u, members, weights, schedule, settings)
+    factor, stretch = _units(scene.geometry)
+    v, descent, records = np.zeros_like(u), _Descent(settings, stretch), []
+    for step in range(settings.steps):
+        start = time.perf_counter()
+        force = np.zeros_like(u)
+        smooth = settings.smoothness * _core.diffusion_force(u, force, factor)
+        force *= np.float32(settings.smoothness)
+        data = sum(c.cost(v, force) for c in compared)
+        update = descent.update(_core.ffd_adjoint(force, grid.origin, grid.spacing, grid.nodes), step)
+        delta = _held_back(u, update, grid)
+        u, v = _core.compose(u, delta), _core.compose(v, delta)  # φ ← φ ∘ (id + δ)
+        records.append(RefineStep(step, data, smooth, time.perf_counter() - start))
+        if on_step is not None:
+            on_step(records[-1])
+    u = change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
+    return Refinement(u, tuple(records), tuple(m.name for m in members))
+
+
+def differentiable(bank: Sequence[Member]) -> list[Member]:
+    """Members whose metric says how to compare voxel by voxel."""
+    return [m for m in bank if hasattr(metrics.get(m.metric), "PENALTY")]
+
+
+def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) -> Refinement:
+    if settings.steps:
+        names = ", ".join(m.name for m in schedule.bank)
+        warnings.warn(
+            f"W206: refinement left out: none of the members {names} can be compared voxel by voxel; "
+            "add one of absolute or correlation kind (sad, ncc, gradient, mind, ngf)",
+            RegweaveWarning,
+            stacklevel=3,
+        )
+    return Refinement(displacement, (), ())
+
+
+def _compare(
+    scene: Scene,
+    u: Float32Array,
+    members: Sequence[Member],
+    weights: Weights,
+    schedule: Schedule,
+    settings: Refine,
+) -> list[_Compared]:
+    """Features of each member and its weight map, scaled so that a weight of one means a typical force of one."""
+    maps = _weight_maps(scene, u, members, weights)
+    zero = np.zeros_like(u)
+    out = []
+    for member, weight in zip(members, maps, strict=True):
+        penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
+        radius = settings.radius_voxels if member.support is None else member.support // 2
+        plain = _Compared(scene.compare(member, u), penalty, scene.valid(u), radius)
+        force = np.zeros_like(u)
+        plain.cost(zero, force)
+        scaled = weight * plain.weight * np.float32(1 / _typical(force))
+        out.append(_Compared(plain.comparison, penalty, np.ascontiguousarray(scaled), radius))
+    return out
+
+
+def _typical(force: Float32Array) -> float:
+    """Root mean square of the force over voxels, each voxel weighted by its own square: flat regions do not count."""
+    squares = (force.astype(np.float64) ** 2).sum(axis=0)
+    return float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))) or 1.0
+
+
+def _weight_maps(
+    scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights
+) -> list[Float32Array]:
+    """Weight of each member at each voxel: the column of W of the class that the moving mask has there.
+
+    Columns are scaled so that the members that take part carry the weight of those that do not.
+    """
+    rows = [weights.members.index(m.name) for m in members]
+    chosen = weights.matrix[rows]
+    matrix = chosen * (weights.matrix.sum(axis=0) / np.maximum(chosen.sum(axis=0), 1e-9))
+    if scene.pair.moving_labels is None or len(weights.classes) == 1:
+        return [np.full(scene.geometry.shape, row[0], dtype=np.float32) for row in matrix]
+    masks = one_hot(scene.moved_labels(u), weights.classes)
+    return [np.tensordot(row.astype(np.float32), masks, axes=1) for row in matrix]
+
+
+def _units(geometry: Geometry) -> tuple[list[list[float]], Float32Array]:
+    """Weights that make the smoothness and the steps isotropic in millimetres on an anisotropic grid."""
+    s = geometry.spacing_mm / np.exp(np.log(geometry.spacing_mm).mean())
+    factor = [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
+    return factor, s.astype(np.float32)[:, None, None, None]
+
+
+class _Descent:
+    """Steps with momentum, their length set by each control point's own recent gradients (Kingma and Ba 2015).
+
+    The second moment is that of the whole vector, so that the direction is kept.
+    """
+
+    def __init__(self, settings: Refine, stretch: Float32Array) -> None:
+        self._settings, self._stretch = settings, stretch
+        self._first: Float64Array | float = 0.0
+        self._second: Float64Array | float = 0.0
+
+    def update(self, gradient: Float32Array, step: int) -> Float32Array:
+        """Displacement of the control points, in voxels, bounded so that the step is invertible."""
+        g = gradient / self._stretch
+        squared = (g.astype(np.float64) ** 2).sum(axis=0, keepdims=True)
+        self._first = FIRST_MOMENT * self._first + (1 - FIRST_MOMENT) * g
+        self._second = SECOND_MOMENT * self._second + (1 - SECOND_MOMENT) * squared
+        mean = self._first / (1 - FIRST_MOMENT ** (step + 1))
+        length = np.sqrt(self._second / (1 - SECOND_MOMENT ** (step + 1)))
+        d = -self._settings.rate * mean / (length + QUIET * np.sqrt(squared.mean()) + 1e-12)
+        reach = REACH * self._settings.spacing_voxels
+        return (d / self._stretch).clip(-reach, reach).astype(np.float32)
+
+
+def _held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float32Array:
+    """Dense step, with control points near a voxel that it would bring below the least Jacobian left where they are."""
+    before = None
+    for _ in range(4):
+        delta = _core.ffd(update, grid.origin, grid.spacing, grid.image_shape)
+        jacobian = _core.jacobian(_core.compose(u, delta))
+        folding = jacobian < LEAST_JACOBIAN
+        if not folding.any():
+            return np.asarray(delta)
+        if before is None:
+            before = _core.jacobian(u)
+        folding &= jacobian < before
+        if not folding.any():
+            return np.asarray(delta)
+        near = _core.ffd_adjoint(folding[None].astype(np.float32), grid.origin, grid.spacing, grid.nodes) > 0
+        update = np.where(near, np.float32(0), update)
+    return np.zeros_like(u)

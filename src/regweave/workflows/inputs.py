@@ -1,0 +1,164 @@
+"""From what a user gives to a checked pair: nothing is computed before all of it is known to be good."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave import io
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.model import Model
+from regweave.pyramid.intensity import Modality, modality_of
+from regweave.registration import settings as registration_settings
+from regweave.registration.initial import METHODS, initial_affine
+from regweave.registration.settings import Member, Settings
+from regweave.types import Field, Geometry, ImagePair, LabelMap, Volume, Weights
+
+MIN_OVERLAP_WITH_FILE = 0.01
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A pair before its initial alignment, and the hash of each thing it was read from."""
+
+    fixed: Volume
+    moving: Volume
+    fixed_labels: LabelMap | None
+    moving_labels: LabelMap | None
+    hashes: Mapping[str, str]
+
+
+def read_inputs(
+    fixed: Any, moving: Any, fixed_labels: Any, moving_labels: Any, label_names: str | Path | None
+) -> Inputs:
+    """Read and check images and label maps; label maps take their image's grid."""
+    images = {"fixed": io.as_volume(fixed), "moving": io.as_volume(moving)}
+    labels = {
+        "fixed": _labels(fixed_labels, images["fixed"].geometry, label_names),
+        "moving": _labels(moving_labels, images["moving"].geometry, label_names),
+    }
+    sources = {
+        "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels
+    }  # fmt: skip
+    values = {**images, **{f"{k}_labels": v for k, v in labels.items()}}
+    hashes = {k: _hash(s, values[k]) for k, s in sources.items() if s is not None}
+    return Inputs(images["fixed"], images["moving"], labels["fixed"], labels["moving"], hashes)
+
+
+def _labels(source: Any, geometry: Geometry, names: str | Path | None) -> LabelMap | None:
+    if source is None:
+        return None
+    labels = io.as_labels(source)
+    if names is not None:
+        labels = LabelMap(labels.data, labels.geometry, io.read_names(names))
+    subject = source if isinstance(source, str | Path) else "the label map"
+    return LabelMap(labels.data, io.check_same_grid(geometry, labels.geometry, subject), labels.names)
+
+
+def _hash(source: Any, value: Volume | LabelMap | None) -> str:
+    if isinstance(source, str | Path):
+        return io.sha256(source)
+    assert value is not None
+    digest = hashlib.sha256(np.ascontiguousarray(value.data).tobytes())
+    digest.update(value.geometry.affine.tobytes())
+    return digest.hexdigest()
+
+
+def start(inputs: Inputs, init: str | Path) -> ImagePair:
+    """Bring the pair to its start: the headers, moments, an affine registration, or a transform file."""
+    affine, field = np.eye(4), None
+    if str(init) in METHODS:
+        affine = initial_affine(inputs.fixed, inputs.moving, str(init))
+    elif Path(init).exists():
+        transform = io.read_transform(init, inputs.fixed.geometry)
+        affine, field = transform.affine, _on_grid(transform.field, inputs.fixed.geometry, init)
+    else:
+        raise UsageError("E187", f"--init {init}: no such file or method", f"give a file or {', '.join(METHODS)}")
+    io.check_overlap(inputs.fixed.geometry, inputs.moving.geometry, affine)
+    return ImagePair(
+        inputs.fixed, inputs.moving, inputs.fixed_labels, inputs.moving_labels, affine,
+        None if field is None or not field.data.any() else field,
+    )  # fmt: skip
+
+
+def _on_grid(field: Field, geometry: Geometry, path: str | Path) -> Field:
+    io.check_same_grid(geometry, field.geometry, path)
+    return Field(field.data, geometry)
+
+
+def choose_settings(
+    preset: str, config: str | Path | Settings | None, engine: str | None, members: Mapping[str, float] | None
+) -> Settings:
+    """Settings of a run: a preset or a file, with the engine or the bank replaced where asked."""
+    if isinstance(config, Settings):
+        chosen = config
+    elif config is not None:
+        chosen = registration_settings.load(Path(config))
+    else:
+        chosen = registration_settings.preset(preset)
+    changes: dict[str, Any] = {}
+    if engine is not None:
+        changes["engine"] = engine
+    if members:
+        changes["banks"] = {
+            modality: [_member(name, bank).model_dump() for name in members] for modality, bank in chosen.banks.items()
+        }
+    if not changes:
+        return chosen
+    edited = registration_settings.validate({**chosen.model_dump(), **changes}, "the command line")
+    return edited
+
+
+def _member(name: str, bank: tuple[Member, ...]) -> Member:
+    """Return the member of that name in the bank, or the metric of that name with its default options."""
+    for member in bank:
+        if member.name == name:
+            return member
+    return registration_settings.plain_member(name)
+
+
+def choose_modality(settings: Settings, inputs: Inputs) -> Modality:
+    """Return the modality that the settings name, or tell it from the images."""
+    if settings.modality != "auto":
+        return settings.modality
+    return modality_of(inputs.fixed, inputs.moving)
+
+
+def choose_weights(
+    settings: Settings, modality: Modality, model: Model | None, members: Mapping[str, float] | None
+) -> Weights:
+    """W of a run: the model's, those given by hand, or the same weight for every member."""
+    names = tuple(m.name for m in settings.schedule(modality).bank)
+    if model is not None:
+        if model.weights.members != names:
+            raise RegweaveError(
+                "E170",
+                f"the model is for members {', '.join(model.weights.members)}, the bank has {', '.join(names)}",
+                "use the settings stored with the model",
+            )
+        return model.weights
+    uniform = Weights.uniform(names, settings.smoothness)
+    if not members:
+        return uniform
+    given = np.array([[members[n]] for n in names], dtype=np.float64)
+    if given.min() < 0 or given.sum() <= 0:
+        raise UsageError("E188", f"weights of --metric are {given.ravel().tolist()}", "give numbers ≥ 0, not all zero")
+    return Weights(given / given.sum(), names, uniform.classes, settings.smoothness)
+
+
+def check_classes(labels: LabelMap | None, model: Model | None) -> None:
+    """Refuse labels that a model has no column for."""
+    if labels is None or model is None:
+        return
+    unknown = [v for v in labels.values() if v not in model.weights.classes]
+    if unknown:
+        raise RegweaveError(
+            "E130",
+            f"moving labels {unknown} are unknown to the model, which knows {list(model.weights.classes)}",
+            "relabel the mask, or train a model with these structures",
+        )

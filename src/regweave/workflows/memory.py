@@ -1,0 +1,126 @@
+"""How much memory and time a registration will take, before it starts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from regweave.errors import ResourceError
+from regweave.lattice.grid import ControlGrid
+from regweave.lattice.labels import LabelSet
+from regweave.metrics import sad
+from regweave.pyramid.intensity import Modality
+from regweave.pyramid.resample import shrink_geometry
+from regweave.registration.refine import differentiable
+from regweave.registration.settings import Settings
+from regweave.types import Geometry
+from regweave.workflows.machine import physical_memory_mb
+
+PROGRAM_MB = 180.0
+"""Interpreter and libraries."""
+BYTES_PER_VOXEL = {"fixed": 76.0, "moving": 60.0, "channel": 8.0, "refine": 130.0}
+"""Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement."""
+OVERHEAD = 2.5
+"""Time of a step against its absolute differences alone, per member: other metrics, features, inference."""
+
+
+@dataclass(frozen=True)
+class LevelPlan:
+    """Size of one level."""
+
+    spacing_mm: float
+    shape: tuple[int, int, int]
+    n_nodes: int
+    n_labels: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Forecast of one registration."""
+
+    levels: tuple[LevelPlan, ...]
+    n_members: int
+    refine_steps: int
+    peak_memory_mb: float
+    seconds: float
+
+
+def forecast(fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality, *, probe: bool) -> Plan:
+    """Forecast memory and, with ``probe``, time from the speed of one small cost volume on this machine."""
+    bank = settings.schedule(modality).bank
+    levels = []
+    for level in settings.schedule(modality).levels_for(fixed):
+        geometry = shrink_geometry(fixed, level.factors(fixed))
+        grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
+        levels.append(
+            LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps)
+        )
+    refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape
+    views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
+    return Plan(
+        tuple(levels),
+        len(bank),
+        settings.refine.steps,
+        _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings),
+        _seconds(levels, len(bank), refine_shape, settings, len(differentiable(bank))) if probe else float("nan"),
+    )
+
+
+def _memory_mb(
+    fixed: Geometry,
+    moving: Geometry,
+    levels: list[LevelPlan],
+    n_members: int,
+    views: int,
+    refine_shape: tuple[int, int, int],
+    settings: Settings,
+) -> float:
+    f, m = float(np.prod(fixed.shape)), float(np.prod(moving.shape))
+    costs = max(n_members * p.n_nodes * p.n_labels * 4.0 * 3 for p in levels)
+    features = max(n_members * 8.0 * float(np.prod(p.shape)) for p in levels)
+    refine = BYTES_PER_VOXEL["refine"] * float(np.prod(refine_shape)) if settings.refine.steps else 0.0
+    total = BYTES_PER_VOXEL["fixed"] * f + BYTES_PER_VOXEL["moving"] * m
+    total += BYTES_PER_VOXEL["channel"] * views * (f + m) / 2 + max(costs + features, refine)
+    return PROGRAM_MB + total / 2**20
+
+
+def _seconds(
+    levels: list[LevelPlan],
+    n_members: int,
+    refine_shape: tuple[int, int, int],
+    settings: Settings,
+    n_refined: int,
+) -> float:
+    rate = _seconds_per_voxel_label()
+    discrete = sum(float(np.prod(p.shape)) * p.n_labels * p.steps for p in levels) * n_members
+    refine = float(np.prod(refine_shape)) * settings.refine.steps * (n_refined * 25 + 25)
+    return rate * (OVERHEAD * discrete + refine)
+
+
+def _seconds_per_voxel_label() -> float:
+    """Time this machine takes for one voxel and label of absolute differences."""
+    rng = np.random.default_rng(0)
+    shape = (48, 48, 48)
+    image = rng.random((1, *shape)).astype(np.float32)
+    grid = ControlGrid.cover(Geometry(shape, np.diag([1.0, 1.0, 1.0, 1.0])), 6.0)
+    labels = LabelSet.cube(3, np.full(3, 0.5))
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        sad.volume(image, image, grid, labels.offsets, sad.Options())
+        times.append(time.perf_counter() - start)
+    return min(times) / (float(np.prod(shape)) * labels.n_labels)
+
+
+def check_memory(fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality) -> None:
+    """Refuse a run that cannot fit, before it starts."""
+    needed, there = forecast(fixed, moving, settings, modality, probe=False).peak_memory_mb, physical_memory_mb()
+    if needed > there:
+        raise ResourceError(
+            "E140",
+            f"this registration needs about {needed:.0f} MB and the machine has {there:.0f} MB",
+            "use a coarser preset or smaller images; `regweave plan` shows the forecast",
+        )

@@ -1,0 +1,241 @@
+"""One registration, from two images to a deformation with its evidence."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave.deformation.invert import inverse_consistency_mm, invert
+from regweave.deformation.warp import to_field, warp_image, warp_labels
+from regweave.errors import RegweaveWarning
+from regweave.evaluation.overlap import dice
+from regweave.evaluation.regularity import regularity
+from regweave.io import fill_value
+from regweave.io.model import Model, read_model
+from regweave.registration import settings as registration_settings
+from regweave.registration.align import Step
+from regweave.registration.problems import register as register_pair
+from regweave.registration.refine import RefineStep, refine
+from regweave.registration.settings import Settings
+from regweave.types import Field, ImagePair, LabelMap, Transform
+from regweave.workflows import inputs as given
+from regweave.workflows.machine import allowed_threads, kernel_threads, peak_memory_mb
+from regweave.workflows.memory import check_memory
+from regweave.workflows.result import Result
+
+INVERSE_LIMIT_VOXELS = 1.0
+VOLUME_CHANGE_LIMIT = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: ``done`` of ``total`` steps, and what the last one was."""
+
+    stage: str
+    done: int
+    total: int
+    message: str
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def register(
+    fixed: Any,
+    moving: Any,
+    *,
+    moving_labels: Any = None,
+    fixed_labels: Any = None,
+    preset: str = "default",
+    config: str | Path | Settings | None = None,
+    model: str | Path | Model | None = None,
+    metrics: Mapping[str, float] | None = None,
+    init: str | Path | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    label_names: str | Path | None = None,
+    on_progress: OnProgress | None = None,
+) -> Result:
+    """Register a moving image to a fixed one.
+
+    Parameters
+    ----------
+    fixed, moving
+        Paths, SimpleITK images, nibabel images, (array, RAS affine) tuples or Volumes.
+    moving_labels, fixed_labels : optional
+        Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
+    preset : str
+        Name of the settings; see ``regweave presets``.
+    config : path or Settings, optional
+        Settings instead of a preset.
+    model : path or Model, optional
+        Weights per structure; brings its own settings unless ``config`` is given.
+    metrics : mapping, optional
+        Members (or metrics) to use and their weights, instead of the bank of the settings.
+    init : "none", "moments", "affine" or path, optional
+        Start; by default what the settings say.
+    engine : str, optional
+        Inference engine instead of that of the settings.
+    threads : int, optional
+        Threads of the kernels; the result does not depend on it.
+    label_names : path, optional
+        JSON or TSV with the names of the labels.
+    on_progress : callable, optional
+        Called with a `Progress` after every step.
+
+    Returns
+    -------
+    Result
+        Transform, inverse, warped images and all measurements; ``save`` writes them.
+
+    Examples
+    --------
+    >>> from regweave.workflows.phantom import make_phantom
+    >>> pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+    >>> result = register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
+    >>> result.regularity["folding_fraction"]
+    0.0
+    """
+    n_threads = allowed_threads(threads)
+    watch = _Stopwatch()
+    with kernel_threads(n_threads), _collected_warnings() as caught:
+        loaded = read_model(model) if isinstance(model, str | Path) else model
+        settings = _settings(preset, config, loaded, engine, metrics)
+        with watch.stage("read"):
+            data = given.read_inputs(fixed, moving, fixed_labels, moving_labels, label_names)
+            given.check_classes(data.moving_labels, loaded)
+            modality = given.choose_modality(settings, data)
+            weights = given.choose_weights(settings, modality, loaded, metrics)
+            schedule = settings.schedule(modality)
+            check_memory(data.fixed.geometry, data.moving.geometry, settings, modality)
+        with watch.stage("initial"):
+            pair = given.start(data, settings.initial if init is None else init)
+        tell = _Teller(on_progress, settings)
+        with watch.stage("levels"):
+            scales = None if loaded is None else loaded.scales
+            aligned = register_pair(pair, weights, schedule, scales=scales, on_step=tell.level)
+        with watch.stage("refine"):
+            refined = refine(pair, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
+        with watch.stage("outputs"):
+            transform = Transform(to_field(refined.displacement, pair.fixed.geometry), pair.initial)
+            inverse = invert(transform, pair.moving.geometry)
+            warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
+            warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)
+        with watch.stage("measure"):
+            numbers = regularity(transform.field)
+            consistency = inverse_consistency_mm(transform, inverse)
+            overlaps = _overlaps(pair, warped_labels)
+            _look_out(pair, numbers, consistency, warped_labels)
+    return Result(
+        transform=transform, inverse=inverse, warped=warped, warped_labels=warped_labels, dice=overlaps,
+        steps=aligned.steps, refinement=refined.steps, regularity=numbers, inverse_consistency_mm=consistency,
+        seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
+        weights=weights, settings=settings, modality=modality, hashes=data.hashes, threads=n_threads,
+    )  # fmt: skip
+
+
+def _settings(
+    preset: str,
+    config: str | Path | Settings | None,
+    model: Model | None,
+    engine: str | None,
+    metrics: Mapping[str, float] | None,
+) -> Settings:
+    if model is not None and config is None:
+        config = registration_settings.validate(model.settings, "the model")
+    return given.choose_settings(preset, config, engine, metrics)
+
+
+def _overlaps(pair: ImagePair, warped: LabelMap | None) -> dict[int, dict[str, Any]]:
+    """Dice of each label before (initial alignment only) and after."""
+    if pair.fixed_labels is None or pair.moving_labels is None or warped is None:
+        return {}
+    start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
+    values = sorted({*pair.fixed_labels.values(), *pair.moving_labels.values()})
+    before = dice(warp_labels(pair.moving_labels, start).data, pair.fixed_labels.data, values)
+    after = dice(warped.data, pair.fixed_labels.data, values)
+    names = LabelMap(pair.fixed_labels.data, pair.fixed_labels.geometry, {**pair.moving_labels.names, **pair.fixed_labels.names})
+    return {v: {"name": names.name(v), "before": before[v], "after": after[v]} for v in values}
+
+
+def _look_out(
+    pair: ImagePair, numbers: Mapping[str, float], consistency: Mapping[str, float], warped: LabelMap | None
+) -> None:
+    """Warn of what a user should look at."""
+    if numbers["folding_fraction"] > 0:
+        _warn(f"W201: the field folds in {numbers['folding_fraction']:.2%} of the voxels; do not use it there")
+    limit = INVERSE_LIMIT_VOXELS * float(pair.fixed.geometry.spacing_mm.max())
+    if consistency["p95"] > limit:
+        _warn(f"W202: inverse error is {consistency['p95']:.2f} mm at the 95th percentile, wanted ≤ {limit:.2f} mm")
+    if warped is None or pair.moving_labels is None:
+        return
+    voxel = [abs(np.linalg.det(v.geometry.affine[:3, :3])) for v in (pair.moving_labels, warped)]
+    for value in pair.moving_labels.values():
+        before, after = (
+            float((m.data == value).sum()) * v for m, v in zip((pair.moving_labels, warped), voxel, strict=True)
+        )
+        name = pair.moving_labels.name(value)
+        if after == 0:
+            _warn(f"W203: label {name} vanished from the warped labels; it lies outside the fixed image or is thin")
+        elif abs(after - before) > VOLUME_CHANGE_LIMIT * before:
+            _warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RegweaveWarning, stacklevel=4)
+
+
+@contextmanager
+def _collected_warnings() -> Iterator[list[str]]:
+    """Gather our warnings for the record; they are shown as well."""
+    texts: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RegweaveWarning)
+        shown = warnings.showwarning
+
+        def keep(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+            if issubclass(category, RegweaveWarning):
+                texts.append(str(message))
+            shown(message, category, *where, **options)
+
+        warnings.showwarning = keep
+        yield texts
+
+
+@dataclass
+class _Stopwatch:
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+
+class _Teller:
+    """Turns steps into progress."""
+
+    def __init__(self, on_progress: OnProgress | None, settings: Settings) -> None:
+        self._tell = on_progress
+        self._total = sum(level.steps for level in settings.levels) + settings.refine.steps
+        self._done = 0
+
+    def _next(self, stage: str, message: str) -> None:
+        self._done += 1
+        if self._tell is not None:
+            self._tell(Progress(stage, self._done, self._total, message))
+
+    def level(self, step: Step) -> None:
+        s = step.solution
+        self._next("levels", f"{step.spacing_mm:g} mm step {step.step + 1}: energy {s.energy:.2f}, gap {s.gap:.2%}")
+
+    def refine(self, step: RefineStep) -> None:
+        self._next("refine", f"refine step {step.step + 1}: cost {step.data + step.smoothness:.1f}")

@@ -1,0 +1,137 @@
+"""What a registration gives: the transform, the warped images, and the numbers behind them."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from regweave import __version__
+from regweave.io import (
+    atomic_path,
+    prepare_output,
+    total_displacement,
+    write_displacement,
+    write_image,
+    write_labels,
+    write_transform,
+)
+from regweave.registration.align import StepRecord
+from regweave.registration.refine import RefineStep
+from regweave.registration.settings import Settings
+from regweave.types import LabelMap, Transform, Volume, Weights
+
+SCHEMA = 1
+DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "nibabel", "pydantic")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of one registration.
+
+    Parameters
+    ----------
+    transform, inverse : Transform
+        Fixed to moving points, and back.
+    warped, warped_labels
+        The moving image and labels on the fixed grid, interpolated once from the originals.
+    dice : mapping
+        By label value: name, Dice before and after; empty unless both label maps were given.
+    steps, refinement
+        Record of the discrete steps, with energy and lower bound, and of the gradient steps.
+    regularity, inverse_consistency_mm : mapping
+        Folding, SDlogJ, Jacobians; mean, 95th percentile and maximum of the inverse error.
+    seconds : mapping
+        Wall time of each stage.
+    """
+
+    transform: Transform
+    inverse: Transform
+    warped: Volume
+    warped_labels: LabelMap | None
+    dice: Mapping[int, Mapping[str, Any]]
+    steps: Sequence[StepRecord]
+    refinement: Sequence[RefineStep]
+    regularity: Mapping[str, float]
+    inverse_consistency_mm: Mapping[str, float]
+    seconds: Mapping[str, float]
+    peak_memory_mb: float
+    warnings: Sequence[str]
+    weights: Weights
+    settings: Settings
+    modality: str
+    hashes: Mapping[str, str]
+    threads: int
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the images, as it is written to ``result.json``."""
+        w = self.weights
+        return {
+            "schema": SCHEMA,
+            "dice": {str(v): dict(row) for v, row in self.dice.items()},
+            "mean_dice": self._mean_dice(),
+            "steps": [asdict(s) for s in self.steps],
+            "refinement": [asdict(s) for s in self.refinement],
+            "seconds": {**self.seconds, "total": sum(self.seconds.values())},
+            "peak_memory_mb": self.peak_memory_mb,
+            **self.regularity,
+            "inverse_consistency_mm": dict(self.inverse_consistency_mm),
+            "warnings": list(self.warnings),
+            "weights": {
+                "members": list(w.members),
+                "classes": list(w.classes),
+                "matrix": w.matrix.tolist(),
+                "pairwise": w.pairwise,
+            },
+            "provenance": {
+                "regweave": __version__,
+                "python": platform.python_version(),
+                "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
+                "platform": platform.system() + "-" + platform.machine(),
+                "threads": self.threads,
+                "modality": self.modality,
+                "inputs_sha256": dict(self.hashes),
+                "settings": self.settings.model_dump(mode="json"),
+            },
+        }
+
+    def _mean_dice(self) -> dict[str, float]:
+        """Mean over the structures that exist in the fixed or the moving image."""
+        out = {}
+        for when in ("before", "after"):
+            values = [row[when] for row in self.dice.values() if not math.isnan(row[when])]
+            if values:
+                out[when] = sum(values) / len(values)
+        return out
+
+    def write(self, folder: Path) -> None:
+        """Write all files into an existing folder."""
+        write_image(folder / "warped.nii.gz", self.warped)
+        if self.warped_labels is not None:
+            write_labels(folder / "warped_labels.nii.gz", self.warped_labels)
+        write_transform(folder / "transform.h5", self.transform)
+        write_transform(folder / "inverse.h5", self.inverse)
+        write_displacement(folder / "displacement.nii.gz", total_displacement(self.transform))
+        with atomic_path(folder / "result.json") as part:
+            part.write_text(json.dumps(_plain(self.summary()), indent=2) + "\n", encoding="utf-8")
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write all files into a new folder, which appears when it is complete."""
+        with prepare_output(folder, overwrite=overwrite) as part:
+            self.write(part)
+
+
+def _plain(value: Any) -> Any:
+    """Replace what JSON has no word for: numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

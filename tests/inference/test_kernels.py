@@ -1,0 +1,98 @@
+"""The compiled kernels against a slow, obvious reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import maximum_flow
+
+from regweave import _core
+
+
+def random_grid(shape, rng, density):
+    """Integer capacities; arcs that leave the grid are zero."""
+    nodes = np.arange(np.prod(shape)).reshape(shape)
+    arcs = np.zeros((nodes.size, 6))
+    ends = []
+    for axis in range(3):
+        tail, head = (np.delete(nodes, end, axis=axis).ravel() for end in (-1, 0))
+        for d, (p, q) in enumerate([(tail, head), (head, tail)]):
+            arcs[p, 2 * axis + d] = rng.integers(0, 20, p.size) * (rng.random(p.size) < density)
+            ends.append((p, q, arcs[p, 2 * axis + d]))
+    terminals = rng.integers(-30, 31, nodes.size) * (rng.random(nodes.size) < density)
+    return terminals.astype(float), arcs, [np.concatenate(part) for part in zip(*ends, strict=True)]
+
+
+def reference_flow(terminals, edges):
+    p, q, capacity = edges
+    n = len(terminals)
+    node = np.arange(n)
+    rows = np.concatenate([p, np.full(n, n), node])
+    columns = np.concatenate([q, node, np.full(n, n + 1)])
+    values = np.concatenate([capacity, np.maximum(terminals, 0), np.maximum(-terminals, 0)]).astype(np.int32)
+    kept = values > 0
+    graph = coo_array((values[kept], (rows[kept], columns[kept])), shape=(n + 2, n + 2)).tocsr()
+    return maximum_flow(graph, n, n + 1).flow_value
+
+
+@pytest.mark.parametrize("density", [0.2, 0.6, 1.0])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 7), (4, 1, 3), (3, 4, 5), (6, 7, 5)])
+def test_maximum_flow_equals_scipy_and_the_cut(shape, density):
+    rng = np.random.default_rng(3)
+    for _ in range(8):
+        terminals, arcs, edges = random_grid(shape, rng, density)
+        value, side = _core.grid_maxflow(terminals, arcs, shape)
+        assert value == reference_flow(terminals, edges)
+        p, q, capacity = edges
+        cut = capacity[side[p] & ~side[q]].sum()
+        cut += np.maximum(terminals, 0)[~side].sum() + np.maximum(-terminals, 0)[side].sum()
+        assert cut == value
+
+
+def test_the_source_side_is_the_smallest_minimum_cut():
+    arcs = np.zeros((3, 6))
+    arcs[0, 4] = arcs[1, 4] = 2.0
+    value, side = _core.grid_maxflow(np.array([2.0, 0.0, -2.0]), arcs, (1, 1, 3))
+    assert value == 2.0
+    assert not side.any()
+
+
+def test_capacities_that_do_not_fit_the_grid_are_refused():
+    with pytest.raises(ValueError, match="do not fit the grid"):
+        _core.grid_maxflow(np.zeros(3), np.zeros((3, 6)), (2, 2, 1))
+
+
+def reference_message(f, offsets, weight, shift):
+    out = f
+    for axis, o in enumerate(offsets):
+        cost = weight * np.abs(o[:, None] - o + shift[axis])
+        out = np.moveaxis((np.moveaxis(out, axis, -1)[..., :, None] + cost).min(axis=-2), -1, axis)
+    return out
+
+
+@pytest.mark.parametrize("counts", [(3, 3, 3), (5, 5, 5), (7, 7, 7), (2, 5, 3), (1, 4, 1), (1, 1, 1)])
+def test_messages_equal_the_brute_force_minimum(counts):
+    rng = np.random.default_rng(1)
+    offsets = [np.sort(rng.normal(size=k)) for k in counts]
+    f, weight = rng.normal(size=counts), 0.7
+    for shift in [(0.0, 0.0, 0.0), (0.4, -1.0, 0.1)]:
+        expected = reference_message(f, offsets, weight, shift)
+        got = _core.separable_message(f, *offsets, weight, shift, False)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
+    got = _core.separable_message(f, *offsets, weight, (0.0, 0.0, 0.0), True)
+    np.testing.assert_allclose(
+        got, reference_message(f, offsets, weight, (0.0, 0.0, 0.0)), rtol=0, atol=1e-14
+    )
+
+
+def test_separable_message_is_the_minimum_over_all_label_pairs():
+    rng = np.random.default_rng(2)
+    offsets, f = [rng.normal(size=k) for k in (2, 3, 4)], rng.normal(size=(2, 3, 4))
+    shift = np.array([0.3, -0.2, 0.5])
+    grid = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 3)
+    cost = 0.9 * np.abs(grid[:, None] - grid + shift).sum(axis=-1)
+    expected = (f.reshape(-1, 1) + cost).min(axis=0).reshape(f.shape)
+    np.testing.assert_allclose(
+        _core.separable_message(f, *offsets, 0.9, tuple(shift), False), expected, atol=1e-14
+    )

@@ -1,0 +1,287 @@
+"""Where things are: every orientation, through every format, against two independent libraries."""
+
+from __future__ import annotations
+
+import itertools
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.transform import Rotation
+
+from regweave.errors import RegweaveError, RegweaveWarning
+from regweave.io import as_volume, check_same_grid, read_image, write_image
+from regweave.types import Geometry, Volume
+
+SHAPE = (5, 6, 7)
+AXIS_CODES = [
+    "".join(code)
+    for order in itertools.permutations(("RL", "AP", "IS"))
+    for code in itertools.product(*order)
+]
+LPS_OF_LETTER = {
+    "L": (1, 0, 0),
+    "R": (-1, 0, 0),
+    "P": (0, 1, 0),
+    "A": (0, -1, 0),
+    "S": (0, 0, 1),
+    "I": (0, 0, -1),
+}
+
+
+def volume_with(direction, spacing=(1.5, 2.0, 3.5), origin=(-31.25, 12.5, 47.0)):
+    affine = np.eye(4)
+    affine[:3, :3] = np.asarray(direction) * spacing
+    affine[:3, 3] = origin
+    data = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    return Volume(data, Geometry(SHAPE, affine))
+
+
+def direction_of(code):
+    return np.array([LPS_OF_LETTER[letter] for letter in code], dtype=float).T
+
+
+OBLIQUE = {
+    "oblique": Rotation.from_euler("xyz", [0.3, -0.2, 0.7]).as_matrix(),
+    "oblique left-handed": Rotation.from_euler("xyz", [-0.4, 0.5, 0.1]).as_matrix() * [1, 1, -1],
+    "half turn": Rotation.from_euler("z", 180, degrees=True).as_matrix(),
+}
+
+
+def assert_same_place(volume, data, index_to_lps):
+    np.testing.assert_array_equal(data, volume.data)
+    index = np.array([[0, 0, 0], [4, 0, 0], [0, 5, 0], [0, 0, 6], [4, 5, 6], [1.5, 2.5, 3.5]])
+    expected = index @ volume.geometry.affine[:3, :3].T + volume.geometry.affine[:3, 3]
+    np.testing.assert_allclose([index_to_lps(i) for i in index], expected, atol=2e-5)
+
+
+def test_there_are_48_orientations():
+    assert len(set(AXIS_CODES)) == 48
+
+
+@pytest.mark.parametrize("code", AXIS_CODES)
+def test_nifti_in_every_orientation(tmp_path, code):
+    volume = volume_with(direction_of(code))
+    path = tmp_path / "x.nii.gz"
+    write_image(path, volume)
+
+    other = nib.load(path)
+    assert "".join(nib.aff2axcodes(other.affine)) == code
+    flip = np.diag([-1, -1, 1, 1])
+    for matrix in (other.affine, other.get_sform(coded=True)[0], other.get_qform(coded=True)[0]):
+        assert_same_place(volume, other.get_fdata(), lambda i, m=flip @ matrix: m[:3, :3] @ i + m[:3, 3])
+    assert (int(other.header["qform_code"]), int(other.header["sform_code"])) == (1, 1)
+
+    itk = sitk.ReadImage(str(path))
+    data = sitk.GetArrayFromImage(itk).T
+    assert_same_place(volume, data, lambda i: itk.TransformContinuousIndexToPhysicalPoint(i.tolist()))
+
+    back = read_image(path)
+    np.testing.assert_array_equal(back.geometry.affine, volume.geometry.affine)
+    np.testing.assert_array_equal(back.data, volume.data)
+    assert back.data.flags.c_contiguous
+    assert back.data.dtype == np.float32
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".mha"])
+@pytest.mark.parametrize("name", OBLIQUE)
+def test_oblique_through_each_format(tmp_path, suffix, name):
+    volume = volume_with(OBLIQUE[name])
+    path = tmp_path / f"x{suffix}"
+    write_image(path, volume)
+    itk = sitk.ReadImage(str(path))
+    data = sitk.GetArrayFromImage(itk).T
+    assert_same_place(volume, data, lambda i: itk.TransformContinuousIndexToPhysicalPoint(i.tolist()))
+    back = read_image(path)
+    np.testing.assert_allclose(back.geometry.affine, volume.geometry.affine, atol=1e-5)
+    np.testing.assert_array_equal(back.data, volume.data)
+
+
+@pytest.mark.parametrize("suffix", [".nii.gz", ".nrrd", ".mha", ".mhd", ".nhdr"])
+@pytest.mark.parametrize("code", ["LPS", "RAS", "SAR", "PIL"])
+def test_files_written_by_simpleitk(tmp_path, suffix, code):
+    volume = volume_with(direction_of(code))
+    image = sitk.GetImageFromArray(volume.data.T)
+    image.SetSpacing(volume.geometry.spacing_mm.tolist())
+    image.SetOrigin(volume.geometry.origin_mm.tolist())
+    image.SetDirection(volume.geometry.direction.ravel().tolist())
+    sitk.WriteImage(image, str(tmp_path / f"x{suffix}"))
+    back = read_image(tmp_path / f"x{suffix}")
+    np.testing.assert_allclose(back.geometry.affine, volume.geometry.affine, atol=1e-5)
+    np.testing.assert_array_equal(back.data, volume.data)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    angles=st.tuples(*[st.floats(-3.1, 3.1)] * 3),
+    spacing=st.tuples(*[st.floats(0.3, 8.0)] * 3),
+    flip=st.booleans(),
+)
+def test_nifti_round_trip_of_any_geometry(tmp_path_factory, angles, spacing, flip):
+    direction = Rotation.from_euler("xyz", angles).as_matrix() * [1, 1, -1 if flip else 1]
+    volume = volume_with(direction, spacing)
+    path = tmp_path_factory.mktemp("trip") / "x.nii"
+    write_image(path, volume)
+    # near a half turn the quaternion leaves the angle open by 1e-3 rad
+    for frame, tolerance in (("auto", 1e-4), ("sform", 1e-4), ("qform", 0.08)):
+        back = read_image(path, nifti_frame=frame)
+        assert np.abs(back.geometry.corners_mm() - volume.geometry.corners_mm()).max() < tolerance
+    itk = read_image_with_itk(path)
+    assert np.abs(itk.corners_mm() - volume.geometry.corners_mm()).max() < 1e-3
+
+
+def read_image_with_itk(path):
+    return as_volume(sitk.ReadImage(str(path))).geometry
+
+
+def nifti_with(path, q=None, s=None, codes=(1, 1), units="mm", pixdim=(1, 1, 1)):
+    data = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
+    image = nib.Nifti1Image(data, None)
+    image.header["pixdim"][1:4] = pixdim
+    if s is not None:
+        image.header.set_sform(s, codes[1])
+    if q is not None:
+        image.header.set_qform(q, codes[0])
+    image.header.set_xyzt_units(units)
+    image.header["qform_code"], image.header["sform_code"] = codes
+    path.write_bytes(nifti_bytes(image.header, data))
+    return path
+
+
+def nifti_bytes(header, data):
+    header["magic"], header["vox_offset"] = b"n+1", 352
+    return header.binaryblock + b"\0" * 4 + data.tobytes(order="F")
+
+
+Q = np.array([[1.0, 0, 0, 1], [0, -1, 0, 2], [0, 0, -1, 3], [0, 0, 0, 1]])
+S = np.eye(4)
+S[:3, :3] = Rotation.from_euler("z", 0.3).as_matrix()
+S[:3, 3] = (7, -3, 2)
+
+
+@pytest.mark.parametrize("codes", [(1, 1), (1, 2), (2, 4)])
+def test_clash_of_qform_and_sform_is_refused(tmp_path, codes):
+    path = nifti_with(tmp_path / "x.nii", Q, S, codes)
+    with pytest.raises(RegweaveError) as caught:
+        read_image(path)
+    assert caught.value.code == "E110"
+    corners = Geometry(SHAPE, Q).corners_mm() - Geometry(SHAPE, S).corners_mm()
+    assert f"{np.linalg.norm(corners, axis=1).max():.4g} mm" in caught.value.message
+    for frame, matrix in (("sform", S), ("qform", Q)):
+        geometry = read_image(path, nifti_frame=frame).geometry
+        np.testing.assert_allclose(geometry.affine, np.diag([-1, -1, 1, 1]) @ matrix, atol=1e-6)
+
+
+def test_small_difference_of_qform_and_sform_is_accepted(tmp_path):
+    near = Q.copy()
+    near[0, 3] += 0.05
+    path = nifti_with(tmp_path / "x.nii", Q, near, (1, 2))
+    np.testing.assert_allclose(read_image(path).geometry.origin_mm, [-1.05, -2, 3], atol=1e-6)
+
+
+def test_rounding_of_a_quaternion_near_a_half_turn_is_no_clash(tmp_path):
+    """An LPS image turned by 0.0003 rad: its quaternion rounds to the half turn itself."""
+    direction = Rotation.from_euler("z", 3e-4).as_matrix()
+    affine = np.eye(4)
+    affine[:3, :3] = direction * 0.5
+    shape = (400, 400, 4)
+    data = np.zeros(shape, np.float32)
+    data[0] = 1
+    write_image(tmp_path / "x.nii", Volume(data, Geometry(shape, affine)))
+    frames = [read_image(tmp_path / "x.nii", nifti_frame=f).geometry.corners_mm() for f in ("sform", "qform")]
+    assert np.abs(frames[0] - frames[1]).max() > 0.05
+    np.testing.assert_allclose(read_image(tmp_path / "x.nii").geometry.affine, affine, atol=1e-6)
+
+
+@pytest.mark.parametrize(("codes", "matrix"), [((0, 2), S), ((1, 0), Q)])
+def test_the_only_matrix_is_used(tmp_path, codes, matrix):
+    path = nifti_with(tmp_path / "x.nii", Q, S, codes)
+    expected = np.diag([-1, -1, 1, 1]) @ matrix
+    np.testing.assert_allclose(read_image(path).geometry.affine, expected, atol=1e-6)
+    itk = read_image_with_itk(path)
+    np.testing.assert_allclose(itk.affine, expected, atol=1e-5)
+    asked = "qform" if codes[0] == 0 else "sform"
+    with pytest.raises(RegweaveError, match="E110"):
+        read_image(path, nifti_frame=asked)
+
+
+def test_no_matrix_means_lps_axes_as_in_itk_and_warns(tmp_path):
+    path = nifti_with(tmp_path / "x.nii", codes=(0, 0), pixdim=(2, 3, 4))
+    with pytest.warns(RegweaveWarning, match="W207"):
+        geometry = read_image(path).geometry
+    np.testing.assert_array_equal(geometry.affine, np.diag([2, 3, 4, 1]))
+    np.testing.assert_array_equal(read_image_with_itk(path).affine, geometry.affine)
+
+
+@pytest.mark.parametrize(("units", "scale"), [("meter", 1e3), ("mm", 1), ("micron", 1e-3), ("unknown", 1)])
+def test_units_of_nifti(tmp_path, units, scale):
+    path = nifti_with(tmp_path / "x.nii", Q, Q, units=units)
+    geometry = read_image(path).geometry
+    np.testing.assert_allclose(geometry.affine[:3], scale * (np.diag([-1, -1, 1, 1]) @ Q)[:3], rtol=1e-6)
+    np.testing.assert_allclose(read_image_with_itk(path).affine, geometry.affine, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize(("angle", "accepted"), [(1e-6, True), (1e-4, True), (0.01, False), (0.3, False)])
+def test_shear(tmp_path, angle, accepted):
+    skew = np.eye(4)
+    skew[0, 1] = np.tan(angle)
+    path = nifti_with(tmp_path / "x.nii", s=skew, codes=(0, 1))
+    if not accepted:
+        with pytest.raises(RegweaveError) as caught:
+            read_image(path)
+        assert caught.value.code == "E111"
+        assert f"{np.degrees(angle):.4g}"[:4] in caught.value.message
+        return
+    geometry = read_image(path).geometry
+    cosines = geometry.direction.T @ geometry.direction
+    np.testing.assert_allclose(cosines, np.eye(3), atol=2e-6)
+    centre = Geometry(SHAPE, np.diag([-1, -1, 1, 1]) @ skew).corners_mm().mean(axis=0)
+    np.testing.assert_allclose(geometry.corners_mm().mean(axis=0), centre, atol=1e-6)
+
+
+def test_singular_matrix(tmp_path):
+    path = nifti_with(tmp_path / "x.nii", s=np.diag([1.0, 1, 0, 1]), codes=(0, 1))
+    with pytest.raises(RegweaveError, match="E111"):
+        read_image(path)
+
+
+def test_nan_in_the_matrix(tmp_path):
+    bad = np.eye(4)
+    bad[0, 3] = np.nan
+    with pytest.raises(RegweaveError, match="E102"):
+        read_image(nifti_with(tmp_path / "x.nii", s=bad, codes=(0, 1)))
+    with pytest.raises(RegweaveError, match="E110"):
+        read_image(nifti_with(tmp_path / "y.nii", np.eye(4), bad, (1, 1)))
+
+
+def test_known_place_from_memory():
+    volume = volume_with(OBLIQUE["oblique left-handed"])
+    ras = np.diag([-1, -1, 1, 1]) @ volume.geometry.affine
+    image = sitk.GetImageFromArray(volume.data.T)
+    image.SetSpacing(volume.geometry.spacing_mm.tolist())
+    image.SetOrigin(volume.geometry.origin_mm.tolist())
+    image.SetDirection(volume.geometry.direction.ravel().tolist())
+    sources = [(volume.data, ras), nib.Nifti1Image(volume.data, ras), nib.MGHImage(volume.data, ras), image]
+    for source in sources:
+        found = as_volume(source)
+        np.testing.assert_array_equal(found.data, volume.data)
+        np.testing.assert_allclose(found.geometry.affine, volume.geometry.affine, atol=2e-5)
+    assert as_volume(volume) is volume
+    with pytest.raises(RegweaveError, match="E108"):
+        as_volume(volume.data)
+
+
+def test_mask_header_off_by_a_little_and_by_a_voxel():
+    image = volume_with(OBLIQUE["oblique"]).geometry
+    near = Geometry(image.shape, image.affine + np.array([[0, 0, 0, 1e-5], [0] * 4, [0] * 4, [0] * 4]))
+    assert check_same_grid(image, near, "mask.nii.gz") is image
+    step = image.affine.copy()
+    step[:3, 3] += image.affine[:3, 0]
+    for other in (Geometry(image.shape, step), Geometry((5, 6, 8), image.affine)):
+        with pytest.raises(RegweaveError) as caught:
+            check_same_grid(image, other, "mask.nii.gz")
+        assert caught.value.code == "E112"
+        assert repr(float(other.origin_mm[0])) in caught.value.message

@@ -1,7 +1,8 @@
 // Cost volumes whose node value depends on sums over the support: SAD, NCC, NGF, class shares, overlaps.
 //
 // For each label the image streams through in planes; each row's terms are added to the windows that hold it,
-// first along y, then along x, and the short z sums come last, so that every hot loop runs along contiguous rows.
+// first along y, then along x, and the short z sums come last, so that every hot loop runs along contiguous
+// rows.
 #pragma once
 
 #include "parallel.hpp"
@@ -26,8 +27,8 @@ inline std::vector<Active> active_windows(const std::vector<int>& start, int siz
     return out;
 }
 
-// Op::terms sums are kept per node and label. Op::rows(w, j, t, n, channels, stride_w, stride_j) writes the terms
-// of one row, t[term][n]; op.finish(sums, node) turns the sums of a support into the cost.
+// Op::terms sums are kept per node and label. Op::rows(w, j, t, n, channels, stride_w, stride_j) writes the
+// terms of one row, t[term][n]; op.finish(sums, node) turns the sums of a support into the cost.
 template <class Op>
 void box_volume(const Job& job, const Op& op, float* out) {
     constexpr int T = Op::terms;

@@ -84,9 +84,11 @@ struct Product {
 template <int Bins>
 struct ConditionalEntropy {
     using Voxel = std::uint8_t;
-    static constexpr int lanes = 4;  // histograms filled in turn: a run of equal voxels does not wait for itself
+    static constexpr int lanes =
+        4;  // histograms filled in turn: a run of equal voxels does not wait for itself
     const Job& job;
-    const std::uint8_t* fixed_bins;  // bin of the fixed image times Bins, or the bin itself where that exceeds a byte
+    const std::uint8_t*
+        fixed_bins;  // bin of the fixed image times Bins, or the bin itself where that exceeds a byte
     const std::vector<float>& n_log_n;
 
     struct Scratch {
@@ -150,7 +152,8 @@ struct HaarDifference {
         for (int x = 0; x < s.size[0]; x += 4)
             for (int y = 0; y < s.size[1]; y += 4) {
                 int z = 0;
-                for (; z + 8 <= s.size[2]; z += 8) haar_block<load8>(planes + x, stride, y * stride + z, fine, coarse);
+                for (; z + 8 <= s.size[2]; z += 8)
+                    haar_block<load8>(planes + x, stride, y * stride + z, fine, coarse);
                 if (z < s.size[2]) haar_block<load4>(planes + x, stride, y * stride + z, fine, coarse);
             }
         const float fine_scale = 0.35355339059327373f, coarse_scale = 0.0625f;
@@ -184,8 +187,9 @@ Out<float> run_patch(const Job& job, const Op& op) {
     return out.release();
 }
 
-#define SUPPORT_ARGUMENTS In<float, 4> fixed, In<float, 4> moved, Starts sx, Starts sy, Starts sz, \
-                          std::array<int, 3> size, Displacements dx, Displacements dy, Displacements dz
+#define SUPPORT_ARGUMENTS                                                                             \
+    In<float, 4> fixed, In<float, 4> moved, Starts sx, Starts sy, Starts sz, std::array<int, 3> size, \
+        Displacements dx, Displacements dy, Displacements dz
 #define SUPPORT_VALUES fixed, moved, sx, sy, sz, size, dx, dy, dz
 
 Out<float> sad_volume(SUPPORT_ARGUMENTS) {
@@ -248,9 +252,12 @@ Out<float> mi_volume(SUPPORT_ARGUMENTS, int bins) {
     const Job job = make_job(SUPPORT_VALUES);
     if (job.supports.voxels() > 65535) throw std::invalid_argument("a support holds at most 65535 voxels");
     switch (bins) {
-        case 8: return entropy_volume<8>(job);
-        case 16: return entropy_volume<16>(job);
-        default: throw std::invalid_argument("mutual information takes 8 or 16 bins");
+        case 8:
+            return entropy_volume<8>(job);
+        case 16:
+            return entropy_volume<16>(job);
+        default:
+            throw std::invalid_argument("mutual information takes 8 or 16 bins");
     }
 }
 

@@ -1,4 +1,5 @@
-// Sum of absolute coefficients of the two-level orthonormal Haar transform of 4×4×4 blocks, eight voxels at a time.
+// Sum of absolute coefficients of the two-level orthonormal Haar transform of 4×4×4 blocks, eight voxels at a
+// time.
 #pragma once
 
 #include <cstring>
@@ -36,13 +37,14 @@ inline V8 swap1(V8 v) { return __builtin_shuffle(v, I8{1, 0, 3, 2, 5, 4, 7, 6});
 inline V8 swap2(V8 v) { return __builtin_shuffle(v, I8{2, 3, 0, 1, 6, 7, 4, 5}); }
 #endif
 
-// The two neighbours a, b along z of a band give |a + b| + |a − b| = 2 max(|a|, |b|): `swap` puts each beside the
-// other, so no sum of low and high pass need be formed where both are only added up.
+// The two neighbours a, b along z of a band give |a + b| + |a − b| = 2 max(|a|, |b|): `swap` puts each beside
+// the other, so no sum of low and high pass need be formed where both are only added up.
 //
 // Adds to fine the level-1 details and to coarse all level-2 bands of the block(s) whose row (x, y) starts at
 // rows[x] + y * stride; 8 lanes are two blocks side by side. fine is to be scaled by 2^-3/2, coarse by 2^-4.
 template <V8 (*Load)(const float*)>
-inline void haar_block(const float* const* rows, std::size_t stride, std::size_t offset, V8& fine, V8& coarse) {
+inline void haar_block(const float* const* rows, std::size_t stride, std::size_t offset, V8& fine,
+                       V8& coarse) {
     V8 low[2][2];
     for (int x = 0; x < 2; ++x)
         for (int y = 0; y < 2; ++y) {

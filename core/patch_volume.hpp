@@ -1,7 +1,8 @@
-// Cost volumes whose node value needs the voxels of the support themselves: MI (a histogram) and DWT (a transform).
+// Cost volumes whose node value needs the voxels of the support themselves: MI (a histogram) and DWT (a
+// transform).
 //
-// For each label the image streams through in planes; as many planes as a support is deep stay in a ring, and each
-// support is handed to the op when its last plane has come in.
+// For each label the image streams through in planes; as many planes as a support is deep stay in a ring, and
+// each support is handed to the op when its last plane has come in.
 #pragma once
 
 #include "parallel.hpp"
@@ -10,7 +11,8 @@
 namespace regweave {
 
 // Op::Voxel is what the ring holds. op.row(w, i, j, out, n) makes a row of it from the shifted row w;
-// op.patch(rows, stride_plane, scratch) gets the first voxel of each plane of the support and returns the cost.
+// op.patch(rows, stride_plane, scratch) gets the first voxel of each plane of the support and returns the
+// cost.
 template <class Op>
 void patch_volume(const Job& job, const Op& op, float* out) {
     using Voxel = typename Op::Voxel;
@@ -35,8 +37,8 @@ void patch_volume(const Job& job, const Op& op, float* out) {
                     const Shift z = job.shift[2][k];
                     const float* in = row.data() + pad + z.whole;
                     for (int v = 0; v < nz; ++v) shifted[v] = in[v] + z.fraction * (in[v + 1] - in[v]);
-                    op.row(shifted.data(), i, j, &ring[((std::size_t(k) * depth + i % depth) * ny + j) * stride],
-                           nz);
+                    op.row(shifted.data(), i, j,
+                           &ring[((std::size_t(k) * depth + i % depth) * ny + j) * stride], nz);
                 }
             }
             for (; next < s.n[0] && i + 1 == s.start[0][next] + depth; ++next)
@@ -44,10 +46,11 @@ void patch_volume(const Job& job, const Op& op, float* out) {
                     for (int q = 0; q < s.n[1]; ++q)
                         for (int r = 0; r < s.n[2]; ++r) {
                             for (int d = 0; d < depth; ++d)
-                                planes[d] = &ring[((std::size_t(k) * depth + (s.start[0][next] + d) % depth) * ny +
-                                                   s.start[1][q]) *
-                                                      stride +
-                                                  s.start[2][r]];
+                                planes[d] =
+                                    &ring[((std::size_t(k) * depth + (s.start[0][next] + d) % depth) * ny +
+                                           s.start[1][q]) *
+                                              stride +
+                                          s.start[2][r]];
                             const std::size_t node = (std::size_t(next) * s.n[1] + q) * s.n[2] + r;
                             out[node * L + (std::size_t(a) * Ky + b) * Kz + k] =
                                 op.patch(planes.data(), stride, scratch);

@@ -1,7 +1,7 @@
 // Costs compared voxel by voxel, with their derivative by a small displacement of the moved image.
 //
-// Moving the moved image m by δ changes it by ∇m · δ, so the force at a voxel is (∂cost / ∂m) ∇m. Every kernel adds
-// its force to the given array (3, X, Y, Z) and returns its cost.
+// Moving the moved image m by δ changes it by ∇m · δ, so the force at a voxel is (∂cost / ∂m) ∇m. Every
+// kernel adds its force to the given array (3, X, Y, Z) and returns its cost.
 #include <nanobind/stl/array.h>
 
 #include <cmath>
@@ -55,10 +55,11 @@ double in_order(const std::vector<double>& parts) {
     return total;
 }
 
-// Each plane on its own: op(f, m, w, slope, n, stride) writes ∂cost/∂m for all channels of a plane, returns its cost.
+// Each plane on its own: op(f, m, w, slope, n, stride) writes ∂cost/∂m for all channels of a plane, returns
+// its cost.
 template <class Op>
-double voxelwise(const In<float, 4>& fixed, const In<float, 4>& moved, const In<float, 3>& weight, Force& force,
-                 const Op& op) {
+double voxelwise(const In<float, 4>& fixed, const In<float, 4>& moved, const In<float, 3>& weight,
+                 Force& force, const Op& op) {
     require_same(fixed, moved, weight, force);
     const Extent n = extent_of(fixed);
     const int C = int(fixed.shape(0));
@@ -75,24 +76,26 @@ double voxelwise(const In<float, 4>& fixed, const In<float, 4>& moved, const In<
 }
 
 // Σ w · mean over channels of √(d² + ε²) − ε: an absolute difference with a slope at zero.
-double absolute_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force, float epsilon) {
-    return voxelwise(fixed, moved, weight, force,
-                     [epsilon](const float* f, const float* m, const float* w, float* slope, Extent n, int C) {
-                         double cost = 0;
-                         const float share = 1.0f / C, e2 = epsilon * epsilon;
-                         for (int c = 0; c < C; ++c) {
-                             const float *fc = f + c * n.volume(), *mc = m + c * n.volume();
-                             float* s = slope + c * n.plane();
-                             float sum = 0;
-                             for (std::size_t v = 0; v < n.plane(); ++v) {
-                                 const float d = mc[v] - fc[v], root = std::sqrt(d * d + e2);
-                                 s[v] = share * w[v] * d / root;
-                                 sum += w[v] * (root - epsilon);
-                             }
-                             cost += double(sum) * share;
-                         }
-                         return cost;
-                     });
+double absolute_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force,
+                      float epsilon) {
+    return voxelwise(
+        fixed, moved, weight, force,
+        [epsilon](const float* f, const float* m, const float* w, float* slope, Extent n, int C) {
+            double cost = 0;
+            const float share = 1.0f / C, e2 = epsilon * epsilon;
+            for (int c = 0; c < C; ++c) {
+                const float *fc = f + c * n.volume(), *mc = m + c * n.volume();
+                float* s = slope + c * n.plane();
+                float sum = 0;
+                for (std::size_t v = 0; v < n.plane(); ++v) {
+                    const float d = mc[v] - fc[v], root = std::sqrt(d * d + e2);
+                    s[v] = share * w[v] * d / root;
+                    sum += w[v] * (root - epsilon);
+                }
+                cost += double(sum) * share;
+            }
+            return cost;
+        });
 }
 
 // Σ w · (1 − ⟨f, m⟩²).
@@ -172,8 +175,8 @@ double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> we
     return in_order(parts);
 }
 
-// ½ Σ over axes and components of squared forward differences times the given factor (component, axis) and its
-// derivative by u: minus the Laplacian, with free ends.
+// ½ Σ over axes and components of squared forward differences times the given factor (component, axis) and
+// its derivative by u: minus the Laplacian, with free ends.
 double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double, 3>, 3> factor) {
     if (u.shape(0) != 3) throw std::invalid_argument("u must have shape (3, X, Y, Z)");
     for (int a = 0; a < 4; ++a)
@@ -216,8 +219,9 @@ double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double
 }  // namespace
 
 void register_refine(nb::module_& m) {
-    m.def("absolute_force", &absolute_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"), nb::arg("force"),
-          nb::arg("epsilon"), "Weighted smooth absolute difference; adds its derivative to force (3, X, Y, Z).");
+    m.def("absolute_force", &absolute_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"),
+          nb::arg("force"), nb::arg("epsilon"),
+          "Weighted smooth absolute difference; adds its derivative to force (3, X, Y, Z).");
     m.def("dot_force", &dot_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"), nb::arg("force"),
           "Weighted one minus squared dot product; adds its derivative to force (3, X, Y, Z).");
     m.def("correlation_force", &correlation_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"),

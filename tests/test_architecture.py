@@ -117,9 +117,7 @@ def mentions_levels(node: ast.expr) -> bool:
 def has_future_import(source: str) -> bool:
     """Hold for a module that postpones annotations, or has nothing but a docstring."""
     body = ast.parse(source).body
-    code = [
-        node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-    ]
+    code = [node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
     imports = [node for node in code if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     return not code or any(alias.name == "annotations" for node in imports for alias in node.names)
 

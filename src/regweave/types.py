@@ -6,8 +6,9 @@ C-contiguous; ``affine`` takes such an index to LPS millimetres; vectors are com
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class LabelMap:
 
     data: LabelArray
     geometry: Geometry
-    names: Mapping[int, str] = field(default_factory=dict)
+    names: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def values(self) -> list[int]:
         """Labels present other than background, ascending."""
@@ -110,7 +111,7 @@ class Transform:
     """
 
     field: Field
-    affine: Float64Array = field(default_factory=lambda: np.eye(4))
+    affine: Float64Array = dataclasses.field(default_factory=lambda: np.eye(4))
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class ImagePair:
     moving: Volume
     fixed_labels: LabelMap | None = None
     moving_labels: LabelMap | None = None
-    initial: Float64Array = field(default_factory=lambda: np.eye(4))
+    initial: Float64Array = dataclasses.field(default_factory=lambda: np.eye(4))
     initial_field: Field | None = None
 
 

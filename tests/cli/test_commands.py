@@ -49,9 +49,7 @@ def case(tmp_path):
     write_labels(tmp_path / "labels.nrrd", LabelMap(labels, MOVING))
     shift = np.broadcast_to(SHIFT.astype(np.float32)[:, None, None, None], (3, *FIXED.shape)).copy()
     write_transform(tmp_path / "forward.h5", Transform(Field(shift, FIXED)))
-    write_transform(
-        tmp_path / "inverse.h5", Transform(Field(-np.ones((3, *MOVING.shape), np.float32), MOVING))
-    )
+    write_transform(tmp_path / "inverse.h5", Transform(Field(-np.ones((3, *MOVING.shape), np.float32), MOVING)))
     write_points(tmp_path / "p.csv", np.array([[-3.0, -4.0, 5.0]]), ["a"])
     return tmp_path
 
@@ -63,9 +61,7 @@ def run(folder, *words):
 
 
 def test_warp_image_against_simpleitk(case, capsys):
-    status = run(
-        case, "warp", "image", "moving.nii.gz", "-t", "forward.h5", "-r", "fixed.nii.gz", "-o", "out.nii.gz"
-    )
+    status = run(case, "warp", "image", "moving.nii.gz", "-t", "forward.h5", "-r", "fixed.nii.gz", "-o", "out.nii.gz")
     assert status == 0
     assert "outside = -1000" in capsys.readouterr().out
     fixed = sitk.ReadImage(str(case / "fixed.nii.gz"))
@@ -92,12 +88,27 @@ def test_warp_labels(case, capsys):
     assert run(case, *words, "--overwrite") == 0
 
 
+def test_hints_name_options_that_exist(case, capsys):
+    data = np.random.default_rng(0).normal(size=(6, 6, 6)).astype(np.float32)
+    data[0, 0, 0] = np.nan
+    image = nib.Nifti1Image(data, np.eye(4))
+    image.set_qform(np.diag([1, 1, -1, 1]), 1)
+    nib.save(image, case / "bad.nii")
+    words = ("warp", "image", "bad.nii", "-t", "identity", "-r", "fixed.nii.gz", "-o", "out.nii")
+    assert run(case, *words) == 3
+    assert "--nifti-frame sform or qform" in capsys.readouterr().err
+    words += ("--nifti-frame", "sform")
+    assert run(case, *words) == 3
+    assert "--nonfinite mask" in capsys.readouterr().err
+    assert not (case / "out.nii").exists()
+    assert run(case, *words, "--nonfinite", "mask") == 0
+    assert "warning W205" in capsys.readouterr().err
+
+
 def test_warp_identity_resamples(case):
     words = ("warp", "labels", "labels.nrrd", "-t", "identity", "-r", "moving.nii.gz", "-o", "out.nii.gz")
     assert run(case, *words) == 0
-    np.testing.assert_array_equal(
-        read_labels(case / "out.nii.gz").data, read_labels(case / "labels.nrrd").data
-    )
+    np.testing.assert_array_equal(read_labels(case / "out.nii.gz").data, read_labels(case / "labels.nrrd").data)
 
 
 def test_warp_points_in_both_directions(case, capsys):
@@ -171,9 +182,7 @@ def test_check_lists_all_files(case, capsys):
 def test_about(capsys):
     assert main(["about", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert {"version", "commit", "python", "platform", "cpu_features", "threads", "dependencies"} <= set(
-        facts
-    )
+    assert {"version", "commit", "python", "platform", "cpu_features", "threads", "dependencies"} <= set(facts)
     assert facts["dependencies"]["numpy"] == np.__version__
     assert main(["about"]) == 0
     assert "research use only" in capsys.readouterr().out

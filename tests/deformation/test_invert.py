@@ -12,9 +12,7 @@ from regweave.types import Field, Geometry, Transform
 def oblique(shape, spacing, angle, origin):
     c, s = np.cos(angle), np.sin(angle)
     affine = np.eye(4)
-    affine[:3, :3] = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ np.array(
-        [[1, 0, 0], [0, c, s], [0, -s, c]]
-    )
+    affine[:3, :3] = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ np.array([[1, 0, 0], [0, c, s], [0, -s, c]])
     affine[:3, :3] *= spacing
     affine[:3, 3] = origin
     return Geometry(shape, affine)

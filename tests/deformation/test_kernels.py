@@ -25,9 +25,7 @@ def oblique_matrix(rng):
 
 
 def positions(matrix, field):
-    x = np.stack(np.meshgrid(*[np.arange(n) for n in field.shape[1:]], indexing="ij")) + field.astype(
-        np.float64
-    )
+    x = np.stack(np.meshgrid(*[np.arange(n) for n in field.shape[1:]], indexing="ij")) + field.astype(np.float64)
     return np.tensordot(matrix[:, :3], x, 1) + matrix[:, 3, None, None, None]
 
 
@@ -132,9 +130,7 @@ def test_resample_field_matches_scipy(rng):
     u = smooth_field(rng, (9, 8, 10))
     shape, scale, offset = (15, 4, 12), np.array([0.6, 2.1, 0.9]), np.array([-0.3, 0.2, 0.1])
     grid = np.stack(
-        np.meshgrid(
-            *[s * np.arange(n) + o for n, s, o in zip(shape, scale, offset, strict=True)], indexing="ij"
-        )
+        np.meshgrid(*[s * np.arange(n) + o for n, s, o in zip(shape, scale, offset, strict=True)], indexing="ij")
     )
     expected = np.stack([map_coordinates(c.astype(np.float64), grid, order=1, mode="nearest") for c in u])
     np.testing.assert_allclose(_core.resample_field(u, shape, scale, offset), expected, atol=2e-6)

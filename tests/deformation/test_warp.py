@@ -77,9 +77,7 @@ def test_warp_image_agrees_with_simpleitk(rng, transform):
     moving = Volume(rng.normal(size=MOVING.shape).astype(np.float32), MOVING)
     ours = warp_image(moving, transform, fill=-5.0)
     reference = as_sitk(np.zeros(FIXED.shape, np.float32), FIXED)
-    theirs = sitk.Resample(
-        as_sitk(moving.data, MOVING), reference, as_sitk_transform(transform), sitk.sitkLinear, -5.0
-    )
+    theirs = sitk.Resample(as_sitk(moving.data, MOVING), reference, as_sitk_transform(transform), sitk.sitkLinear, -5.0)
     expected = sitk.GetArrayFromImage(theirs).transpose(2, 1, 0)
     inside = (expected != -5.0) & (ours.data != -5.0)
     # At the outermost half voxel a rounding error decides which side of the rim a sample falls on.
@@ -138,9 +136,7 @@ def test_voxel_matrix_takes_the_same_way_through_space(rng, transform):
     index = rng.uniform(0, 15, (10, 3))
     matrix = voxel_matrix(FIXED, MOVING, transform.affine)
     through_space = FIXED.points(index) @ transform.affine[:3, :3].T + transform.affine[:3, 3]
-    np.testing.assert_allclose(
-        MOVING.points(index @ matrix[:, :3].T + matrix[:, 3]), through_space, atol=1e-10
-    )
+    np.testing.assert_allclose(MOVING.points(index @ matrix[:, :3].T + matrix[:, 3]), through_space, atol=1e-10)
 
 
 def test_voxels_and_millimetres_round_trip(rng):

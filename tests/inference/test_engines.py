@@ -43,16 +43,12 @@ def test_available_lists_the_files_of_the_folder():
 
 
 def test_get_refuses_an_unknown_name():
-    with pytest.raises(
-        UsageError, match="E180: unknown engine 'x'; available: exhaustive, fastpd, icm, trws"
-    ):
+    with pytest.raises(UsageError, match="E180: unknown engine 'x'; available: exhaustive, fastpd, icm, trws"):
         get("x")
 
 
 @pytest.mark.parametrize("elastic", [False, True])
-@pytest.mark.parametrize(
-    ("shape", "counts"), [((2, 2, 1), (2, 1, 2)), ((1, 1, 4), (1, 3, 2)), ((3, 2, 1), (2, 1, 1))]
-)
+@pytest.mark.parametrize(("shape", "counts"), [((2, 2, 1), (2, 1, 2)), ((1, 1, 4), (1, 3, 2)), ((3, 2, 1), (2, 1, 1))])
 def test_exhaustive_is_the_least_of_all_labellings(shape, counts, elastic):
     energy = random_energy(shape, counts, 1, elastic=elastic)
     every = all_energies(energy)
@@ -73,9 +69,7 @@ def test_exhaustive_refuses_a_large_problem():
 @pytest.mark.parametrize(("shape", "counts"), TINY)
 def test_optimum_lies_between_bound_and_energy(engine, shape, counts, elastic):
     for seed in range(6):
-        energy = random_energy(
-            shape, counts, seed, weight=[0.0, 0.1, 0.4, 1.0, 3.0, 30.0][seed], elastic=elastic
-        )
+        energy = random_energy(shape, counts, seed, weight=[0.0, 0.1, 0.4, 1.0, 3.0, 30.0][seed], elastic=elastic)
         optimum = get("exhaustive")(energy).energy
         solution = get(engine)(energy)
         assert solution.energy >= optimum - 1e-9
@@ -163,9 +157,7 @@ def test_ties_go_to_the_lower_label(engine):
 def test_offsets_need_not_ascend(engine, elastic):
     energy = random_energy((2, 2, 1), (3, 1, 4), 8, elastic=elastic)
     x, y, z = energy.offsets
-    energy = Energy(
-        energy.unary, energy.shape, (x[[1, 0, 2]], y, z[[2, 0, 3, 1]]), energy.weight, energy.base
-    )
+    energy = Energy(energy.unary, energy.shape, (x[[1, 0, 2]], y, z[[2, 0, 3, 1]]), energy.weight, energy.base)
     optimum = get("exhaustive")(energy).energy
     solution = get(engine)(energy)
     assert solution.lower_bound <= optimum + 1e-12

@@ -52,9 +52,7 @@ def test_no_expansion_improves_the_result(seed):
 def test_one_expansion_is_the_best_one(seed):
     energy = random_energy((2, 2, 2), (1, 2, 1), seed, low=-1.0)
     init = np.zeros(8, np.int32)
-    assert fastpd.minimize(energy, init, max_iter=1).energy == pytest.approx(
-        best_expansion(energy, init, 1), abs=1e-9
-    )
+    assert fastpd.minimize(energy, init, max_iter=1).energy == pytest.approx(best_expansion(energy, init, 1), abs=1e-9)
 
 
 @pytest.mark.parametrize("elastic", [False, True])

@@ -81,9 +81,7 @@ def test_messages_equal_the_brute_force_minimum(counts):
         got = _core.separable_message(f, *offsets, weight, shift, False)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
     got = _core.separable_message(f, *offsets, weight, (0.0, 0.0, 0.0), True)
-    np.testing.assert_allclose(
-        got, reference_message(f, offsets, weight, (0.0, 0.0, 0.0)), rtol=0, atol=1e-14
-    )
+    np.testing.assert_allclose(got, reference_message(f, offsets, weight, (0.0, 0.0, 0.0)), rtol=0, atol=1e-14)
 
 
 def test_separable_message_is_the_minimum_over_all_label_pairs():
@@ -93,6 +91,4 @@ def test_separable_message_is_the_minimum_over_all_label_pairs():
     grid = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 3)
     cost = 0.9 * np.abs(grid[:, None] - grid + shift).sum(axis=-1)
     expected = (f.reshape(-1, 1) + cost).min(axis=0).reshape(f.shape)
-    np.testing.assert_allclose(
-        _core.separable_message(f, *offsets, 0.9, tuple(shift), False), expected, atol=1e-14
-    )
+    np.testing.assert_allclose(_core.separable_message(f, *offsets, 0.9, tuple(shift), False), expected, atol=1e-14)

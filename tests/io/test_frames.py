@@ -18,9 +18,7 @@ from regweave.types import Geometry, Volume
 
 SHAPE = (5, 6, 7)
 AXIS_CODES = [
-    "".join(code)
-    for order in itertools.permutations(("RL", "AP", "IS"))
-    for code in itertools.product(*order)
+    "".join(code) for order in itertools.permutations(("RL", "AP", "IS")) for code in itertools.product(*order)
 ]
 LPS_OF_LETTER = {
     "L": (1, 0, 0),

@@ -143,9 +143,7 @@ def test_known_shift_through_each_intent(tmp_path, name):
     geometry = GRIDS[name]
     vectors = np.broadcast_to(SHIFT.astype(np.float32), (*geometry.shape, 1, 3))
     for intent, signs in ((1007, (1, 1, 1)), (1006, (-1, -1, 1))):
-        image = nib.Nifti1Image(
-            (vectors * signs).astype(np.float32), np.diag([-1, -1, 1, 1]) @ geometry.affine
-        )
+        image = nib.Nifti1Image((vectors * signs).astype(np.float32), np.diag([-1, -1, 1, 1]) @ geometry.affine)
         image.header.set_intent(intent)
         nib.save(image, tmp_path / "d.nii.gz")
         back = read_transform(tmp_path / "d.nii.gz").field.data

@@ -62,9 +62,9 @@ def test_minimum_at_the_planted_shift(metric):
     fixed = shift(moved, np.array([1.0, -2.0, 1.0]))
     grid = grid_of(moved.shape)
     labels = LabelSet.cube(5, np.ones(3))
-    total = metric.volume(metric.features(fixed, options), metric.features(moved, options), grid, labels.offsets, options).sum(
-        axis=0
-    )
+    total = metric.volume(
+        metric.features(fixed, options), metric.features(moved, options), grid, labels.offsets, options
+    ).sum(axis=0)
     assert labels.vectors[total.argmin()].tolist() == [1.0, -2.0, 1.0]
 
 

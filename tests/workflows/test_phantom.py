@@ -79,9 +79,7 @@ def test_true_field_is_smooth_invertible_and_as_long_as_asked(seed: int) -> None
 
 
 def test_strong_deformation_is_widened_until_it_is_invertible() -> None:
-    u = make_phantom(0, (32, 32, 32), (6.0, 6.0, 6.0), max_displacement_mm=40.0).true_field.data.astype(
-        np.float64
-    )
+    u = make_phantom(0, (32, 32, 32), (6.0, 6.0, 6.0), max_displacement_mm=40.0).true_field.data.astype(np.float64)
     gradient = np.stack([np.stack(np.gradient(component, 6.0)) for component in u])
     jacobian = np.linalg.det(np.moveaxis(gradient, (0, 1), (-2, -1)) + np.eye(3))
     assert jacobian.min() > MIN_JACOBIAN
@@ -105,9 +103,7 @@ def test_contrast_is_kept_in_bone_and_inverted_in_the_brainstem(phantom_pair: Ph
 
     def shell_contrast(image: np.ndarray, value: int) -> float:
         inside = labels == value
-        near = (
-            ndimage.binary_dilation(inside, iterations=3) & ~ndimage.binary_dilation(inside) & (labels == 0)
-        )
+        near = ndimage.binary_dilation(inside, iterations=3) & ~ndimage.binary_dilation(inside) & (labels == 0)
         return float(image[ndimage.binary_erosion(inside)].mean() - image[near].mean())
 
     for name, sign in (

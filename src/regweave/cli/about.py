@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import regweave
-from regweave import _core
+from regweave.workflows.machine import allowed_threads
 
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 
@@ -42,7 +42,8 @@ def describe() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_features": _cpu_features(),
         "cpus": _cpus(),
-        "threads": _core.threads(),
+        "threads": allowed_threads(),
+        "presets": list(regweave.preset_names()),
         "dependencies": _dependencies(),
     }
 
@@ -71,9 +72,7 @@ def _cpu_features() -> list[str]:
     listing = Path("/proc/cpuinfo")
     if not listing.is_file():
         return []
-    match = re.search(
-        r"^(?:flags|Features)\s*:\s*(.*)$", listing.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", listing.read_text(encoding="utf-8"), flags=re.MULTILINE)
     present = set(match[1].split()) if match else set()
     return [name for name in CPU_FEATURES if name in present]
 

@@ -113,9 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RegweaveError as error:
         return _fail(f"error {error.code}: {error.message}\n  {error.hint}", error.exit_status)
     except MemoryError:
-        text = (
-            "error E140: the machine has not enough memory for this\n  use smaller images or a coarser preset"
-        )
+        text = "error E140: the machine has not enough memory for this\n  use smaller images or a coarser preset"
         return _fail(text, ResourceError.exit_status)
     except Exception as error:
         report = _write_report(error)

@@ -35,9 +35,7 @@ def convert(
     ],
     reference: Annotated[
         Path | None,
-        typer.Option(
-            "--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."
-        ),
+        typer.Option("--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
 ) -> None:

@@ -18,9 +18,7 @@ from regweave.workflows.phantom import make_phantom
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path(
-        "demo-output"
-    ),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path("demo-output"),
     seed: Annotated[int, typer.Option(help="Chooses the phantom and its deformation.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
 ) -> None:

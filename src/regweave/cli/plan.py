@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from regweave.cli.options import FrameOption, NonFiniteOption
 from regweave.io import overlap_fraction
 from regweave.workflows import inputs as given
 from regweave.workflows.machine import allowed_threads, kernel_threads, physical_memory_mb
@@ -21,13 +22,16 @@ from regweave.workflows.memory import forecast
 def plan(
     fixed: Annotated[Path, typer.Argument(help="Image that would stay.")],
     moving: Annotated[Path, typer.Argument(help="Image that would be warped.")],
+    *,
     preset: Annotated[str, typer.Option(help="Settings by name.")] = "default",
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
     threads: Annotated[int | None, typer.Option(help="Threads that the run would use.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Forecast peak memory and time of a registration, and print its grids and labels."""
-    data = given.read_inputs(fixed, moving, None, None, None)
+    data = given.read_inputs(fixed, moving, reading=given.Reading(nifti_frame, nonfinite))
     settings = given.choose_settings(preset, config, None, None)
     modality = given.choose_modality(settings, data)
     n = allowed_threads(threads)
@@ -35,7 +39,13 @@ def plan(
         found = forecast(data.fixed.geometry, data.moving.geometry, settings, modality, probe=True)
     overlap = overlap_fraction(data.fixed.geometry, data.moving.geometry, np.eye(4))
     if as_json:
-        numbers = {**asdict(found), "settings": settings.name, "modality": modality, "threads": n, "overlap": overlap}
+        numbers = {
+            **asdict(found),
+            "settings": settings.name,
+            "modality": modality,
+            "threads": n,
+            "overlap": overlap,
+        }
         print(json.dumps(numbers, indent=2))
         return
     console = Console()
@@ -43,11 +53,9 @@ def plan(
     table = Table(box=None)
     for heading in ("spacing", "voxels", "nodes", "labels", "steps"):
         table.add_column(heading, justify="right")
-    for level in found.levels:
-        shape = "x".join(str(s) for s in level.shape)
-        table.add_row(
-            f"{level.spacing_mm:g} mm", shape, str(level.n_nodes), str(level.n_labels), str(level.steps)
-        )
+    for size in found.sizes:
+        shape = "x".join(str(n) for n in size.shape)
+        table.add_row(f"{size.spacing_mm:g} mm", shape, str(size.n_nodes), str(size.n_labels), str(size.steps))
     console.print(table)
     console.print(f"refinement   {found.refine_steps} steps")
     console.print(f"overlap      {overlap:.0%} of the smaller image, by the headers")

@@ -10,15 +10,18 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regweave.cli.options import FrameOption, NonFiniteOption
 from regweave.cli.tables import overlap_table
 from regweave.errors import UsageError
 from regweave.io import prepare_output
 from regweave.workflows import register as workflow
+from regweave.workflows.inputs import Reading
 
 
 def register(
     fixed: Annotated[Path, typer.Argument(help="Image that stays; its grid is the grid of the result.")],
     moving: Annotated[Path, typer.Argument(help="Image that is warped.")],
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
     moving_labels: Annotated[Path | None, typer.Option(help="Segmentation of the moving image.")] = None,
     fixed_labels: Annotated[Path | None, typer.Option(help="Segmentation of the fixed image, for Dice.")] = None,
@@ -26,24 +29,28 @@ def register(
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
     model: Annotated[Path | None, typer.Option(help="Weights per structure, JSON.")] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="Use this metric or member, NAME or NAME=WEIGHT; repeat for a mix.")
+        list[str] | None,
+        typer.Option(help="Use this metric or member, NAME or NAME=WEIGHT; repeat for a mix."),
     ] = None,
     init: Annotated[str | None, typer.Option(help="none, moments, affine, or an ITK transform file.")] = None,
     engine: Annotated[str | None, typer.Option(help="Inference engine: trws, fastpd, icm.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; the result is the same for any number.")] = None,
     label_names: Annotated[Path | None, typer.Option(help="Names of the labels, JSON or TSV.")] = None,
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Register MOVING to FIXED and write the warped image, both transforms and the numbers behind them."""
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
+    reading = Reading(nifti_frame, nonfinite, label_names)
     with prepare_output(output, overwrite=overwrite) as folder:
         with _Shown(quiet) as shown:
             result = workflow.register(
                 fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels,
                 preset=preset or "default", config=config, model=model, metrics=parse_metrics(metric),
-                init=init, engine=engine, threads=threads, label_names=label_names, on_progress=shown,
+                init=init, engine=engine, threads=threads, reading=reading, on_progress=shown,
             )  # fmt: skip
         result.write(folder)
     if quiet:
@@ -82,7 +89,12 @@ class _Shown:
 
     def __enter__(self) -> _Shown:
         if not self._quiet and sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
             self._task = self._bar.add_task("reading", total=None)

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.options import FrameOption, NonFiniteOption
 from regweave.deformation import warp_image, warp_labels, warp_points
 from regweave.errors import UsageError
 from regweave.io import (
@@ -27,6 +28,7 @@ from regweave.io import (
     write_points,
 )
 from regweave.io.images import read_stored
+from regweave.io.nifti_frame import NiftiFrame
 from regweave.io.transforms import ANYWHERE
 from regweave.types import Field, Geometry, Transform
 
@@ -57,15 +59,15 @@ def image(
     overwrite: OverwriteOption = False,
     fill: Annotated[
         float | None,
-        typer.Option(
-            help="Value outside the moving image; by default -1000 for CT (minimum below -500), else 0."
-        ),
+        typer.Option(help="Value outside the moving image; by default -1000 for CT (minimum below -500), else 0."),
     ] = None,
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
 ) -> None:
     """Bring a MOVING image onto the FIXED grid by trilinear interpolation."""
     require_absent(output, overwrite=overwrite)
-    moving = read_image(file)
-    path = _load(transform, _grid(reference))
+    moving = read_image(file, nifti_frame=nifti_frame, nonfinite=nonfinite)
+    path = _load(transform, _grid(reference, nifti_frame))
     value = fill_value(moving) if fill is None else fill
     write_image(output, warp_image(moving, path, fill=value))
     print(f"wrote {output}: moving image on the fixed grid, outside = {value:g}")
@@ -78,11 +80,12 @@ def labels(
     reference: ReferenceOption,
     output: OutputOption,
     overwrite: OverwriteOption = False,
+    nifti_frame: FrameOption = "auto",
 ) -> None:
     """Bring MOVING labels onto the FIXED grid; values and type of the labels are kept."""
     require_absent(output, overwrite=overwrite)
-    moving = read_labels(file)
-    warped = warp_labels(moving, _load(transform, _grid(reference)))
+    moving = read_labels(file, nifti_frame=nifti_frame)
+    warped = warp_labels(moving, _load(transform, _grid(reference, nifti_frame)))
     write_labels(output, warped)
     print(f"wrote {output}: moving labels on the fixed grid, {len(warped.values())} labels")
     gone = sorted(set(moving.values()) - set(warped.values()))
@@ -92,21 +95,18 @@ def labels(
 
 
 def points(
-    file: Annotated[
-        Path, typer.Argument(help="Points (.mrk.json, .fcsv, .csv) in the space named by --from.")
-    ],
+    file: Annotated[Path, typer.Argument(help="Points (.mrk.json, .fcsv, .csv) in the space named by --from.")],
     *,
     transform: TransformOption,
     output: OutputOption,
     reference: Annotated[
         Path | None,
-        typer.Option(
-            "--reference", "-r", help="Grid to sample a transform on that has none (e.g. B-spline)."
-        ),
+        typer.Option("--reference", "-r", help="Grid to sample a transform on that has none (e.g. B-spline)."),
     ] = None,
     source: Annotated[Space, typer.Option("--from", help="Space of the points in FILE.")] = Space.FIXED,
     target: Annotated[Space, typer.Option("--to", help="Space of the points in OUTPUT.")] = Space.MOVING,
     overwrite: OverwriteOption = False,
+    nifti_frame: FrameOption = "auto",
 ) -> None:
     """Bring points from the FIXED image to the MOVING one, or back.
 
@@ -117,13 +117,13 @@ def points(
     require_absent(output, overwrite=overwrite)
     _require_direction(transform, source, target)
     where, names = read_points(file)
-    grid = None if reference is None else _grid(reference)
+    grid = None if reference is None else _grid(reference, nifti_frame)
     write_points(output, warp_points(where, _load(transform, grid)), names)
     print(f"wrote {output}: {len(names)} points, from {source} to {target} space, LPS mm")
 
 
-def _grid(reference: Path) -> Geometry:
-    return read_stored(reference, "auto").geometry
+def _grid(reference: Path, frame: NiftiFrame) -> Geometry:
+    return read_stored(reference, frame).geometry
 
 
 def _load(transform: str, grid: Geometry | None) -> Transform:

@@ -45,9 +45,7 @@ def evaluate(
     return dense
 
 
-def adjoint(
-    dense: Float32Array, origin: ArrayLike, spacing: ArrayLike, nodes: tuple[int, int, int]
-) -> Float32Array:
+def adjoint(dense: Float32Array, origin: ArrayLike, spacing: ArrayLike, nodes: tuple[int, int, int]) -> Float32Array:
     """Apply the transpose of `evaluate`: take a gradient over voxels to one over coefficients.
 
     Parameters

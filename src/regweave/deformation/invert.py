@@ -14,9 +14,7 @@ from regweave.types import Float32Array, Geometry, Transform
 ACCEPTABLE_MM = 0.1
 
 
-def invert(
-    transform: Transform, geometry: Geometry, *, max_iter: int = 50, tolerance_mm: float = 1e-3
-) -> Transform:
+def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tolerance_mm: float = 1e-3) -> Transform:
     """Invert a transform on the moving grid.
 
     Each voxel q solves ``affine · (p + u(p)) = q`` for p by damped Newton steps on the trilinear field u.

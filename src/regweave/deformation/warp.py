@@ -146,8 +146,7 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
     to_index = inverse_of(transform.field.geometry.affine)
     index = np.moveaxis(points @ to_index[:3, :3].T + to_index[:3, 3], -1, 0)
     shift = [
-        ndimage.map_coordinates(c, index, order=1, mode="nearest", output=np.float64)
-        for c in transform.field.data
+        ndimage.map_coordinates(c, index, order=1, mode="nearest", output=np.float64) for c in transform.field.data
     ]
     moved = points + np.stack(shift, axis=-1)
     return np.asarray(moved @ transform.affine[:3, :3].T + transform.affine[:3, 3])

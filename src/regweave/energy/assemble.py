@@ -34,14 +34,10 @@ def assemble(terms: Terms, weights: Weights, loss_coefficient: float = 0.0) -> E
         0 to register, +η to impute, −1 to find the most violated constraint.
     """
     if loss_coefficient != 0 and terms.loss is None:
-        raise ValueError(
-            f"loss_coefficient is {loss_coefficient} but the terms hold no loss; give both label maps"
-        )
+        raise ValueError(f"loss_coefficient is {loss_coefficient} but the terms hold no loss; give both label maps")
     unary = _class_weighted(terms, weights) + TIE_BREAK * _length(terms)  # eq. (1)
     if terms.loss is not None and loss_coefficient != 0:
-        unary += (
-            loss_coefficient * terms.loss
-        )  # eqs. (9), (11): Δ is a sum over nodes, so it is one more unary
+        unary += loss_coefficient * terms.loss  # eqs. (9), (11): Δ is a sum over nodes, so it is one more unary
     return Energy(unary, terms.shape, terms.offsets, weights.pairwise, terms.base)
 
 

@@ -9,9 +9,7 @@ import numpy as np
 from regweave.types import LabelArray, LabelMap
 
 
-def dice(
-    a: LabelMap | LabelArray, b: LabelMap | LabelArray, labels: Sequence[int] | None = None
-) -> dict[int, float]:
+def dice(a: LabelMap | LabelArray, b: LabelMap | LabelArray, labels: Sequence[int] | None = None) -> dict[int, float]:
     """Compute the Dice coefficient of each label, ``2 |A ∩ B| / (|A| + |B|)``.
 
     Parameters
@@ -33,9 +31,7 @@ def dice(
     """
     first, second = _array(a), _array(b)
     if first.shape != second.shape:
-        raise ValueError(
-            f"segmentations have shapes {first.shape} and {second.shape}; resample one onto the other"
-        )
+        raise ValueError(f"segmentations have shapes {first.shape} and {second.shape}; resample one onto the other")
     if labels is None:
         labels = sorted({int(v) for v in (*np.unique(first), *np.unique(second)) if v != 0})
     return {int(label): _dice(first == label, second == label) for label in labels}

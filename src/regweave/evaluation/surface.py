@@ -16,9 +16,7 @@ from regweave.types import Float64Array
 BoolArray = NDArray[np.bool_]
 
 
-def surface_distances_mm(
-    a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike
-) -> tuple[Float64Array, Float64Array]:
+def surface_distances_mm(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> tuple[Float64Array, Float64Array]:
     """Return the distance of each border voxel of one mask to the other mask's border.
 
     Parameters

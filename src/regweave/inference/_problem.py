@@ -66,9 +66,7 @@ def _contiguous(energy: Energy) -> Energy:
     i, j, k = (int(n) for n in energy.shape)
     base = None if energy.base is None else np.ascontiguousarray(energy.base, dtype=np.float64)
     unary = np.ascontiguousarray(energy.unary, dtype=np.float64)
-    return replace(
-        energy, unary=unary, shape=(i, j, k), offsets=(x, y, z), weight=float(energy.weight), base=base
-    )
+    return replace(energy, unary=unary, shape=(i, j, k), offsets=(x, y, z), weight=float(energy.weight), base=base)
 
 
 def _check_shapes(energy: Energy) -> None:
@@ -77,9 +75,7 @@ def _check_shapes(energy: Energy) -> None:
         raise ValueError(f"nodes {energy.shape} and offsets {counts} must be 1 or more along each axis")
     expected = (prod(energy.shape), prod(o.size for o in energy.offsets))
     if energy.unary.shape != expected:
-        raise ValueError(
-            f"unary has shape {energy.unary.shape}; grid {energy.shape} and the offsets need {expected}"
-        )
+        raise ValueError(f"unary has shape {energy.unary.shape}; grid {energy.shape} and the offsets need {expected}")
     if energy.base is not None and energy.base.shape != (expected[0], 3):
         raise ValueError(f"base has shape {energy.base.shape}; grid {energy.shape} needs {(expected[0], 3)}")
 

@@ -7,9 +7,7 @@ from regweave.inference._problem import check
 from regweave.types import Energy, IntArray, Solution
 
 
-def minimize(
-    energy: Energy, init: IntArray | None = None, *, max_iter: int = 30, tol: float = 1e-4
-) -> Solution:
+def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 30, tol: float = 1e-4) -> Solution:
     """Minimise an energy with TRW-S, helped by cut moves.
 
     Messages pass axis by axis, because the L1 distance is a sum over axes; this is exact with and without

@@ -48,9 +48,7 @@ def _read_nifti(path: Path) -> Field:
     intent, shape = int(file.header["intent_code"]), file.stored.shape
     if len(shape) != 5 or shape[3:] != (1, 3) or file.stored.dtype.kind != "f":
         reason = f"shape {shape} of {file.stored.dtype}, needed is (X, Y, Z, 1, 3) of floats"
-        raise _refuse(
-            subject, reason, "write it with SimpleITK as a vector image; (X, Y, Z, 3) says no frame"
-        )
+        raise _refuse(subject, reason, "write it with SimpleITK as a vector image; (X, Y, Z, 3) says no frame")
     if intent not in SIGNS:
         reason = f"intent code {intent}, needed is {INTENT_LPS} (LPS) or {INTENT_RAS} (RAS)"
         raise _refuse(subject, reason, "without it nobody knows the frame of the vectors")

@@ -54,8 +54,7 @@ def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geomet
     else:
         difference = f"sizes {list(mask.shape)} and {list(image.shape)} differ"
     message = (
-        f"'{path}' is not on the grid of its image: {difference}\n"
-        f"  image: {describe(image)}\n  mask:  {describe(mask)}"
+        f"'{path}' is not on the grid of its image: {difference}\n  image: {describe(image)}\n  mask:  {describe(mask)}"
     )
     hint = "resample it: regweave warp labels MASK --transform identity --reference IMAGE -o OUT"
     raise RegweaveError("E112", message, hint)
@@ -95,9 +94,7 @@ def _part_inside(inner: tuple[int, ...], outer: tuple[int, ...], index_map: Floa
     return float(inside.all(axis=1).mean())
 
 
-def check_overlap(
-    fixed: Geometry, moving: Geometry, matrix: Float64Array, *, minimum: float = MIN_OVERLAP
-) -> float:
+def check_overlap(fixed: Geometry, moving: Geometry, matrix: Float64Array, *, minimum: float = MIN_OVERLAP) -> float:
     """Return the overlap, or raise E120 where it is below the limit."""
     overlap = overlap_fraction(fixed, moving, matrix)
     if overlap >= minimum:

@@ -51,9 +51,7 @@ class Stored:
             return self.values().astype(np.float32)
 
 
-def read_image(
-    path: str | Path, *, nifti_frame: NiftiFrame = "auto", nonfinite: NonFinite = "error"
-) -> Volume:
+def read_image(path: str | Path, *, nifti_frame: NiftiFrame = "auto", nonfinite: NonFinite = "error") -> Volume:
     """Read a 3-D scalar image.
 
     Parameters

@@ -97,9 +97,7 @@ def verify_data(block: DataBlock, expected: int, subject: str) -> None:
     size = block.path.stat().st_size - block.offset
     limit = size if block.encoding == "raw" else size * RATIO
     if expected > limit:
-        raise damaged(
-            subject, f"its header promises {expected} bytes of voxels, found {size} ({block.encoding})"
-        )
+        raise damaged(subject, f"its header promises {expected} bytes of voxels, found {size} ({block.encoding})")
     if block.encoding not in DECOMPRESSORS:
         return
     try:

@@ -35,9 +35,7 @@ def read_itk(path: Path) -> Any:
 
 def _expected_bytes(reader: Any) -> int:
     pixel = sitk.Image([1] * reader.GetDimension(), reader.GetPixelID(), reader.GetNumberOfComponents())
-    return int(
-        math.prod(reader.GetSize()) * pixel.GetNumberOfComponentsPerPixel() * pixel.GetSizeOfPixelComponent()
-    )
+    return int(math.prod(reader.GetSize()) * pixel.GetNumberOfComponentsPerPixel() * pixel.GetSizeOfPixelComponent())
 
 
 def itk_array(image: Any) -> NDArray[Any]:

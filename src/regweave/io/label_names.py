@@ -44,8 +44,5 @@ def _read_json(path: Path) -> list[tuple[Any, Any]]:
 
 def _read_tsv(path: Path) -> list[tuple[Any, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = [
-            {key.lower(): value for key, value in row.items()}
-            for row in csv.DictReader(stream, delimiter="\t")
-        ]
+        rows = [{key.lower(): value for key, value in row.items()} for row in csv.DictReader(stream, delimiter="\t")]
     return [(row["index"], row["name"]) for row in rows]

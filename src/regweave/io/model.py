@@ -51,8 +51,7 @@ def write_model(path: str | Path, model: Model) -> None:
     """Write a model; the table reads ``weights[member][class value]``."""
     w = model.weights
     table = {
-        member: {str(c): float(w.matrix[m, k]) for k, c in enumerate(w.classes)}
-        for m, member in enumerate(w.members)
+        member: {str(c): float(w.matrix[m, k]) for k, c in enumerate(w.classes)} for m, member in enumerate(w.members)
     }
     content = {
         "format": FORMAT,
@@ -107,6 +106,4 @@ def _parse(content: Mapping[str, Any]) -> Model:
 
 
 def _bad(path: str | Path, reason: str) -> RegweaveError:
-    return RegweaveError(
-        "E170", f"{path} is not a usable model: {reason}", "train it again with `regweave train`"
-    )
+    return RegweaveError("E170", f"{path} is not a usable model: {reason}", "train it again with `regweave train`")

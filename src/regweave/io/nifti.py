@@ -74,7 +74,7 @@ def _read(stream: BinaryIO | gzip.GzipFile, capacity: int, size: int, subject: s
     while block := stream.read(CHUNK):  # the CRC stands at the end of the stream
         extra += len(block)
     if extra:
-        message = f"W206: {subject} is {extra} bytes longer than its header says"
+        message = f"W208: {subject} is {extra} bytes longer than its header says"
         warnings.warn(message, RegweaveWarning, stacklevel=2)
     return NiftiFile(header, buffer.view(dtype).reshape(shape, order="F"))
 

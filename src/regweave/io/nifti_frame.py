@@ -117,9 +117,7 @@ def clash_error(frames: Frames, subject: str) -> RegweaveError | None:
     return RegweaveError("E110", message, "say which one holds with --nifti-frame sform or qform")
 
 
-def nifti_affine(
-    header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto"
-) -> Float64Array:
+def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Float64Array:
     """Return the index → LPS affine of a NIfTI header by the rule of this module."""
     frames = read_frames(header, shape)
     if frame == "auto":
@@ -135,8 +133,6 @@ def nifti_affine(
     if chosen is not None:
         return ras_to_lps(chosen)
     unit = UNIT_MM.get(int(header["xyzt_units"]) & 7, 1.0)
-    message = (
-        f"W207: {subject} does not say where it is (qform and sform codes are 0); LPS axes from 0 are used"
-    )
+    message = f"W207: {subject} does not say where it is (qform and sform codes are 0); LPS axes from 0 are used"
     warnings.warn(message, RegweaveWarning, stacklevel=2)
     return np.diag([*(_spacing(header) * unit), 1.0])

@@ -51,9 +51,7 @@ def read_points(path: str | Path) -> tuple[Float64Array, list[str]]:
         points = np.array([position for position, _ in rows], dtype=np.float64)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise _refuse(
-            path, f"its content does not follow the format ({reason})", "export the points again"
-        ) from error
+        raise _refuse(path, f"its content does not follow the format ({reason})", "export the points again") from error
     if points.ndim != 2 or points.shape[1] != 3 or not np.isfinite(points).all():
         raise _refuse(path, "it needs at least one point of three finite numbers", "export the points again")
     return points * SIGNS[frame], [label for _, label in rows]
@@ -86,9 +84,7 @@ def _codec(path: Path) -> tuple[Callable[[str, Path], tuple[Frame, list[Row]]], 
 def _slicer_frame(value: object, path: Path) -> Frame:
     frame = SLICER_FRAMES.get(str(value).upper())
     if frame is None:
-        raise _refuse(
-            path, f"its coordinate system is {value!r}, needed is LPS or RAS", "state the frame in the file"
-        )
+        raise _refuse(path, f"its coordinate system is {value!r}, needed is LPS or RAS", "state the frame in the file")
     return frame
 
 
@@ -141,10 +137,7 @@ def _write_fcsv(rows: list[Row]) -> str:
 
 
 def _read_csv(text: str, path: Path) -> tuple[Frame, list[Row]]:
-    records = [
-        {key.strip().lower(): value for key, value in row.items()}
-        for row in csv.DictReader(text.splitlines())
-    ]
+    records = [{key.strip().lower(): value for key, value in row.items()} for row in csv.DictReader(text.splitlines())]
     columns = set(records[0]) if records else set()
     frames = [f for f in SIGNS if {f"{axis}_{f.lower()}" for axis in "xyz"} <= columns]
     if len(frames) != 1:

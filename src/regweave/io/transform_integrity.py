@@ -32,9 +32,7 @@ def verify_hdf(path: Path) -> None:
 def verify_text(path: Path) -> None:
     """Look for both lists of numbers after each transform, and for the end of the last line."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    blocks = [
-        block for block in text.split("\nTransform:")[1:] if "CompositeTransform" not in block.split("\n")[0]
-    ]
+    blocks = [block for block in text.split("\nTransform:")[1:] if "CompositeTransform" not in block.split("\n")[0]]
     if not text.startswith("#Insight Transform File") or not blocks:
         raise damaged(f"'{path}'", "no ITK transform in it")
     for block in blocks:

@@ -162,9 +162,7 @@ def _part_matrix(part: Any) -> Float64Array:
     if hasattr(part, "GetMatrix"):
         matrix[:3, :3] = np.reshape(part.GetMatrix(), (3, 3))
     else:
-        matrix[:3, :3] = np.stack(
-            [np.asarray(part.TransformPoint(e)) - origin for e in np.eye(3).tolist()], 1
-        )
+        matrix[:3, :3] = np.stack([np.asarray(part.TransformPoint(e)) - origin for e in np.eye(3).tolist()], 1)
     matrix[:3, 3] = origin
     return matrix
 

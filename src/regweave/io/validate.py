@@ -24,9 +24,7 @@ def volume_shape(shape: tuple[int, ...], subject: str) -> tuple[int, int, int]:
         raise RegweaveError("E103", message, "give a volume; single slices cannot be registered in 3-D")
     if len(kept) > 3:
         message = f"{subject} has shape {tuple(shape)}, needed are three dimensions"
-        raise RegweaveError(
-            "E103", message, "split the series and pass one volume, e.g. nibabel.four_to_three"
-        )
+        raise RegweaveError("E103", message, "split the series and pass one volume, e.g. nibabel.four_to_three")
     if min(kept) < MIN_VOXELS:
         message = (
             f"{subject} has shape {tuple(kept)}: each axis needs at least {MIN_VOXELS} voxels, "
@@ -56,12 +54,9 @@ def nonfinite_error(data: NDArray[Any], subject: str) -> RegweaveError | None:
     index = np.argwhere(~finite)
     box = f"{index.min(axis=0).tolist()} to {index.max(axis=0).tolist()}"
     message = (
-        f"{subject} holds {count} non-finite voxels ({100 * count / data.size:.3g} %), "
-        f"all within the indices {box}"
+        f"{subject} holds {count} non-finite voxels ({100 * count / data.size:.3g} %), all within the indices {box}"
     )
-    return RegweaveError(
-        "E104", message, "repair the image, or pass --nonfinite mask to treat them as background"
-    )
+    return RegweaveError("E104", message, "repair the image, or pass --nonfinite mask to treat them as background")
 
 
 def constant_error(data: NDArray[Any], scaling: tuple[float, float], subject: str) -> RegweaveError | None:
@@ -70,8 +65,7 @@ def constant_error(data: NDArray[Any], scaling: tuple[float, float], subject: st
     if low < high:
         return None
     message = (
-        f"{subject} is constant: minimum {low:g}, maximum {high:g}, "
-        f"scl_slope {scaling[0]:g}, scl_inter {scaling[1]:g}"
+        f"{subject} is constant: minimum {low:g}, maximum {high:g}, scl_slope {scaling[0]:g}, scl_inter {scaling[1]:g}"
     )
     return RegweaveError("E105", message, "check the export; there is nothing to register in it")
 
@@ -103,9 +97,7 @@ def whole_labels(data: NDArray[Any], subject: str) -> NDArray[Any]:
         raise RegweaveError("E106", message, "labels are 0 (background) and above; relabel the file")
     if data.dtype.kind == "f":
         if high > np.iinfo(np.uint32).max:
-            message = (
-                f"{subject} holds the label {high:g}, allowed are labels up to {np.iinfo(np.uint32).max}"
-            )
+            message = f"{subject} holds the label {high:g}, allowed are labels up to {np.iinfo(np.uint32).max}"
             raise RegweaveError("E106", message, "relabel the file")
         return data.astype(np.min_scalar_type(int(high)))
     return data

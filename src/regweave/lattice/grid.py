@@ -46,12 +46,8 @@ class ControlGrid:
         nodes = np.ceil(extent / spacing - 1e-9).astype(int) + 1
         origin = (extent - (nodes - 1) * spacing) / 2
         edge = np.rint(spacing) if support is None else np.full(3, float(support))
-        grid = cls(geometry.shape, (1, 1, 1), origin, spacing, (1, 1, 1)).with_support(
-            tuple(edge.astype(int))
-        )
-        return cls(
-            geometry.shape, (int(nodes[0]), int(nodes[1]), int(nodes[2])), origin, spacing, grid.support
-        )
+        grid = cls(geometry.shape, (1, 1, 1), origin, spacing, (1, 1, 1)).with_support(tuple(edge.astype(int)))
+        return cls(geometry.shape, (int(nodes[0]), int(nodes[1]), int(nodes[2])), origin, spacing, grid.support)
 
     def with_support(self, edge: tuple[int, ...]) -> ControlGrid:
         """Return the same grid with another support, cut to the size of the image."""
@@ -77,9 +73,7 @@ class ControlGrid:
         """First voxel of the supports along each axis; the support of a node is the product of three intervals."""
         x, y, z = (
             np.clip(
-                np.rint(
-                    self.origin[axis] + np.arange(self.nodes[axis]) * self.spacing[axis] - (size - 1) / 2
-                ),
+                np.rint(self.origin[axis] + np.arange(self.nodes[axis]) * self.spacing[axis] - (size - 1) / 2),
                 0,
                 self.image_shape[axis] - size,
             ).astype(np.int32)

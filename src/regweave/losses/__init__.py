@@ -23,9 +23,7 @@ class Loss(Protocol):
     def cost(self, fixed: Float32Array, moved: Float32Array, grid: ControlGrid) -> Float32Array:
         """Loss of each node, (N,)."""
 
-    def volume(
-        self, fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets
-    ) -> Float32Array:
+    def volume(self, fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets) -> Float32Array:
         """Loss of each node for each label, (N, L)."""
 
 

@@ -25,10 +25,7 @@ def features(image: Float32Array, options: Options) -> Float32Array:
 def wavelet_support(grid: ControlGrid) -> ControlGrid:
     """Return the grid with each edge of the support rounded to a multiple of 4, at least 4."""
     return grid.with_support(
-        tuple(
-            4 * max(1, min((edge + 2) // 4, n // 4))
-            for edge, n in zip(grid.support, grid.image_shape, strict=True)
-        )
+        tuple(4 * max(1, min((edge + 2) // 4, n // 4)) for edge, n in zip(grid.support, grid.image_shape, strict=True))
     )
 
 
@@ -36,10 +33,7 @@ def haar(blocks: Float32Array) -> list[Float32Array]:
     """One level of the orthonormal Haar transform over the last three axes: the low band, then seven details."""
     bands = [blocks]
     for axis in (-3, -2, -1):
-        halves = [
-            (b.take(range(0, b.shape[axis], 2), axis), b.take(range(1, b.shape[axis], 2), axis))
-            for b in bands
-        ]
+        halves = [(b.take(range(0, b.shape[axis], 2), axis), b.take(range(1, b.shape[axis], 2), axis)) for b in bands]
         bands = [f(a, b) / np.sqrt(np.float32(2)) for a, b in halves for f in (np.add, np.subtract)]
     return bands
 

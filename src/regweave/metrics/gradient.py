@@ -29,5 +29,5 @@ class Options(metrics.Options):
 
 def features(image: Float32Array, options: Options) -> Float32Array:
     """Gradient magnitude per voxel of the smoothed image, (1, X, Y, Z)."""
-    slopes = np.gradient(smooth(image, options.sigma_voxels))
-    return np.sqrt(sum(s * s for s in slopes))[None].astype(np.float32)
+    slopes = np.asarray(np.gradient(smooth(image, options.sigma_voxels)), dtype=np.float32)
+    return np.asarray(np.sqrt((slopes**2).sum(axis=0)))[None]

@@ -78,5 +78,5 @@ def volume(
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
     n = _n_bins(grid, options)
-    scaled = fixed * np.float32(n), moved * np.float32(n)
-    return _core.mi_volume(*scaled, *grid.support_arguments, *offsets, n)
+    scale = np.float32(n)
+    return _core.mi_volume(fixed * scale, moved * scale, *grid.support_arguments, *offsets, n)

@@ -46,9 +46,7 @@ def features(image: Float32Array, options: Options) -> Float32Array:
     padded = np.pad(image, reach, mode="edge")
 
     def neighbour(offset: tuple[int, int, int]) -> Float32Array:
-        x, y, z = (
-            slice(reach + o * reach, reach + o * reach + n) for o, n in zip(offset, image.shape, strict=True)
-        )
+        x, y, z = (slice(reach + o * reach, reach + o * reach + n) for o, n in zip(offset, image.shape, strict=True))
         return padded[x, y, z]
 
     size = 2 * options.radius_voxels + 1

@@ -33,7 +33,7 @@ class Options(metrics.Options):
 
 def features(image: Float32Array, options: Options) -> Float32Array:
     """Return the normalised gradient per voxel, (3, X, Y, Z), of length below 1."""
-    slopes = np.stack(np.gradient(smooth(image, options.sigma_voxels))).astype(np.float32)
+    slopes = np.asarray(np.gradient(smooth(image, options.sigma_voxels)), dtype=np.float32)
     squares = (slopes**2).sum(axis=0)
     epsilon = options.edge * np.sqrt(squares).mean() + np.float32(1e-6)
     return np.asarray(slopes / np.sqrt(squares + epsilon**2), dtype=np.float32)

@@ -30,15 +30,11 @@ def shrink(image: Float32Array, factors: Factors) -> Float32Array:
         padding = [(0, 0)] * 3
         padding[axis] = (0, -n % f)
         out = np.pad(out, padding, mode="edge")
-        out = out.reshape(*out.shape[:axis], -1, f, *out.shape[axis + 1 :]).mean(
-            axis=axis + 1, dtype=np.float32
-        )
+        out = out.reshape(*out.shape[:axis], -1, f, *out.shape[axis + 1 :]).mean(axis=axis + 1, dtype=np.float32)
     return np.ascontiguousarray(out)
 
 
-def change_level(
-    u: Float32Array, before: Factors, after: Factors, shape: tuple[int, int, int]
-) -> Float32Array:
+def change_level(u: Float32Array, before: Factors, after: Factors, shape: tuple[int, int, int]) -> Float32Array:
     """Carry a displacement in voxels (3, X, Y, Z) from one shrunken grid to another of the same image."""
     if before == after:
         return u

@@ -1,8 +1,8 @@
 """Affine fit of two images by Gauss–Newton steps on a robust correlation ratio.
 
-The moving image is predicted from the fixed one by a table: one moving intensity for each of 32 fixed ones. What
-the table cannot explain is the cost; it asks for no relation between the two scales, so scanners and modalities
-may differ. Roche et al. (1998), "The correlation ratio as a new similarity measure for multimodal
+The moving image is predicted from the fixed one by a table: one moving intensity for each of 32 fixed ones.
+What the table cannot explain is the cost; it asks for no relation between the two scales, so scanners and
+modalities may differ. Roche et al. (1998), "The correlation ratio as a new similarity measure for multimodal
 image registration"; (2000), "Generalized correlation ratio for rigid registration of 3D ultrasound with MR".
 """
 
@@ -53,7 +53,7 @@ class Level:
         axes = [(np.arange(n) - c) / scale for n, c in zip(shape, centre, strict=True)]
         self.position = [*(g.ravel() for g in np.meshgrid(*axes, indexing="ij")), np.ones(self.bins.size)]
 
-    def fit(self, affine: Float64Array, max_iter: int = 20) -> Float64Array:
+    def fit(self, affine: Float64Array, max_iter: int = 40) -> Float64Array:
         """Improve an LPS affine map; the result never costs more than the start at this level."""
         in_voxels = voxel_matrix(self.fixed.geometry, self.moving.geometry, affine)
         theta = in_voxels @ inverse_of(self.to_centred)
@@ -73,7 +73,7 @@ class Level:
                 break
             gain = match.cost - found.cost
             theta, match, damping = theta + step, found, max(damping, 1e-6)
-            if gain < 1e-4 * match.cost:
+            if gain < 1e-5 * match.cost:
                 break
         return self.to_affine(theta)
 

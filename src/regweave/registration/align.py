@@ -116,9 +116,7 @@ def align(
         for step in range(level.steps):
             clock = _Clock()
             labels = label_set(level, grid, step)
-            terms, level_scales = measure(
-                scene, u, grid, labels, weights, schedule, level_scales, loss_coefficient
-            )
+            terms, level_scales = measure(scene, u, grid, labels, weights, schedule, level_scales, loss_coefficient)
             clock.lap("costs")
             solution = minimize(assemble(terms, weights, loss_coefficient))
             clock.lap("inference")
@@ -142,9 +140,7 @@ def increment(grid: ControlGrid, labels: LabelSet, chosen: IntArray) -> Float32A
     """Dense displacement in voxels of the free-form deformation whose control points took these labels."""
     coefficients = labels.vectors[chosen].T.reshape(3, *grid.nodes).astype(np.float32)
     return np.asarray(
-        _core.ffd(
-            np.ascontiguousarray(coefficients), tuple(grid.origin), tuple(grid.spacing), grid.image_shape
-        )
+        _core.ffd(np.ascontiguousarray(coefficients), tuple(grid.origin), tuple(grid.spacing), grid.image_shape)
     )
 
 
@@ -191,14 +187,12 @@ def _class_shares(
     return rule(np.stack(displaced, axis=-1))
 
 
-def _loss(
-    scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, schedule: Schedule
-) -> Float32Array:
+def _loss(scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, schedule: Schedule) -> Float32Array:
     moving, fixed = scene.moved_labels(u), scene.fixed_labels()
     assert scene.pair.moving_labels is not None
     classes = (0, *scene.pair.moving_labels.values())
-    masks = (one_hot(labelled, classes)[1:] for labelled in (fixed, moving))
-    return losses.get(schedule.loss).volume(*masks, grid, labels.offsets)
+    fixed_masks, moving_masks = (one_hot(labelled, classes)[1:] for labelled in (fixed, moving))
+    return losses.get(schedule.loss).volume(fixed_masks, moving_masks, grid, labels.offsets)
 
 
 def _node_displacements(u: Float32Array, grid: ControlGrid) -> Float64Array:
@@ -224,11 +218,20 @@ def _check(pair: ImagePair, weights: Weights, schedule: Schedule, loss_coefficie
 
 
 def _record(step: Step) -> StepRecord:
-    s = step.solution
+    solution = step.solution
+    _, n_nodes, n_labels = step.terms.costs.shape
     return StepRecord(
-        step.level, step.step, step.spacing_mm, *step.terms.costs.shape[1:],
-        s.energy, s.lower_bound, s.gap, s.iterations, dict(step.seconds),
-    )  # fmt: skip
+        level=step.level,
+        step=step.step,
+        spacing_mm=step.spacing_mm,
+        n_nodes=n_nodes,
+        n_labels=n_labels,
+        energy=solution.energy,
+        lower_bound=solution.lower_bound,
+        gap=solution.gap,
+        iterations=solution.iterations,
+        seconds=dict(step.seconds),
+    )
 
 
 class _Clock:

@@ -47,9 +47,7 @@ def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
     True
     """
     if method not in METHODS:
-        raise UsageError(
-            "E191", f"unknown initial alignment {method!r}", f"available: {', '.join(sorted(METHODS))}"
-        )
+        raise UsageError("E191", f"unknown initial alignment {method!r}", f"available: {', '.join(sorted(METHODS))}")
     return METHODS[method](fixed, moving)
 
 

@@ -18,9 +18,7 @@ VARIANCE_FLOOR = 1e-4
 Penalty = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, int], float]
 
 
-def absolute(
-    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int
-) -> float:
+def absolute(fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int) -> float:
     """Sum over voxels of weight × mean over channels of √(d² + ε²) − ε."""
     return float(_core.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE))
 
@@ -32,9 +30,7 @@ def correlation(
     return float(_core.correlation_force(fixed, moved, weight, force, radius, VARIANCE_FLOOR))
 
 
-def dot(
-    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int
-) -> float:
+def dot(fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int) -> float:
     """Sum over voxels of weight × (1 − ⟨f, m⟩²)."""
     return float(_core.dot_force(fixed, moved, weight, force))
 

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from regweave.pyramid.resample import change_level
 from regweave.registration.penalties import PENALTIES, Penalty
 from regweave.registration.scene import Scene
 from regweave.registration.settings import Member, Refine, Schedule
-from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, Weights
+from regweave.types import Float32Array, Geometry, ImagePair, Weights
 
 LEAST_JACOBIAN = 0.1
 """A step may not bring a voxel's volume change below this."""
@@ -161,9 +162,7 @@ def _typical(force: Float32Array) -> float:
     return float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))) or 1.0
 
 
-def _weight_maps(
-    scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights
-) -> list[Float32Array]:
+def _weight_maps(scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights) -> list[Float32Array]:
     """Weight of each member at each voxel: the column of W of the class that the moving mask has there.
 
     Columns are scaled so that the members that take part carry the weight of those that do not.
@@ -192,8 +191,8 @@ class _Descent:
 
     def __init__(self, settings: Refine, stretch: Float32Array) -> None:
         self._settings, self._stretch = settings, stretch
-        self._first: Float64Array | float = 0.0
-        self._second: Float64Array | float = 0.0
+        self._first: Any = 0.0
+        self._second: Any = 0.0
 
     def update(self, gradient: Float32Array, step: int) -> Float32Array:
         """Displacement of the control points, in voxels, bounded so that the step is invertible."""
@@ -205,7 +204,7 @@ class _Descent:
         length = np.sqrt(self._second / (1 - SECOND_MOMENT ** (step + 1)))
         d = -self._settings.rate * mean / (length + QUIET * np.sqrt(squared.mean()) + 1e-12)
         reach = REACH * self._settings.spacing_voxels
-        return (d / self._stretch).clip(-reach, reach).astype(np.float32)
+        return np.asarray((d / self._stretch).clip(-reach, reach), dtype=np.float32)
 
 
 def _held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float32Array:

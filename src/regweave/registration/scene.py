@@ -72,14 +72,14 @@ class Scene:
         return np.asarray(_core.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
 
     def moved_labels(self, u: Float32Array) -> LabelArray:
-        """Moving labels under the displacement u, nearest voxel, on this level's grid."""
+        """Return the moving labels under the displacement u, nearest voxel, on this level's grid."""
         assert self.pair.moving_labels is not None
         labels = self.pair.moving_labels
         matrix = voxel_matrix(self.geometry, labels.geometry, self.pair.initial)
         return np.asarray(_core.warp_nearest(_as_int32(labels.data), matrix, u, 0))
 
     def fixed_labels(self) -> LabelArray:
-        """Fixed labels on this level's grid, nearest voxel."""
+        """Return the fixed labels on this level's grid, nearest voxel."""
         assert self.pair.fixed_labels is not None
         labels = self.pair.fixed_labels
         matrix = voxel_matrix(self.geometry, labels.geometry, np.eye(4))

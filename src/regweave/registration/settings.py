@@ -1,4 +1,4 @@
-"""Settings of a registration: a validated model, written and read as TOML; presets are such files, frozen by version."""
+"""Settings of a registration: a validated model, read and written as TOML; presets are such files."""
 
 from __future__ import annotations
 
@@ -207,9 +207,7 @@ class Settings(Model):
     name: str
     initial: str = "none"
     modality: Literal["auto", "ct", "mr"] = "auto"
-    smoothness: float = Field(
-        gt=0, description="weight of the pairwise term against weights that add up to one"
-    )
+    smoothness: float = Field(gt=0, description="weight of the pairwise term against weights that add up to one")
     engine: str = "trws"
     class_rule: str = "foreground"
     class_at: Literal["displaced", "anchored"] = "anchored"
@@ -271,9 +269,7 @@ def load(path: Path) -> Settings:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(
-            "E101", f"cannot read settings {path}: {error.strerror}", "check the path"
-        ) from error
+        raise UsageError("E101", f"cannot read settings {path}: {error.strerror}", "check the path") from error
     return parse(text, str(path))
 
 

@@ -13,13 +13,39 @@ import numpy as np
 from regweave import io
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.model import Model
+from regweave.io.nifti_frame import NiftiFrame
+from regweave.io.validate import NonFinite
 from regweave.pyramid.intensity import Modality, modality_of
 from regweave.registration import settings as registration_settings
 from regweave.registration.initial import METHODS, initial_affine
 from regweave.registration.settings import Member, Settings
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Volume, Weights
 
-MIN_OVERLAP_WITH_FILE = 0.01
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read: the matrix that places NIfTI files, NaN refused or masked, names of the labels."""
+
+    nifti_frame: NiftiFrame = "auto"
+    nonfinite: NonFinite = "error"
+    label_names: str | Path | None = None
+
+    def image(self, source: Any) -> Volume:
+        """Read a file under these rules, or take an image in memory."""
+        if isinstance(source, str | Path):
+            return io.read_image(source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite)
+        return io.as_volume(source)
+
+    def labels(self, source: Any, geometry: Geometry) -> LabelMap | None:
+        """Read labels and put them on the grid of their image."""
+        if source is None:
+            return None
+        if isinstance(source, str | Path):
+            labels, subject = io.read_labels(source, nifti_frame=self.nifti_frame), str(source)
+        else:
+            labels, subject = io.as_labels(source), "the label map"
+        names = labels.names if self.label_names is None else io.read_names(self.label_names)
+        return LabelMap(labels.data, io.check_same_grid(geometry, labels.geometry, subject), names)
 
 
 @dataclass(frozen=True)
@@ -34,13 +60,14 @@ class Inputs:
 
 
 def read_inputs(
-    fixed: Any, moving: Any, fixed_labels: Any, moving_labels: Any, label_names: str | Path | None
+    fixed: Any, moving: Any, fixed_labels: Any = None, moving_labels: Any = None, reading: Reading | None = None
 ) -> Inputs:
     """Read and check images and label maps; label maps take their image's grid."""
-    images = {"fixed": io.as_volume(fixed), "moving": io.as_volume(moving)}
+    reading = reading or Reading()
+    images = {"fixed": reading.image(fixed), "moving": reading.image(moving)}
     labels = {
-        "fixed": _labels(fixed_labels, images["fixed"].geometry, label_names),
-        "moving": _labels(moving_labels, images["moving"].geometry, label_names),
+        "fixed": reading.labels(fixed_labels, images["fixed"].geometry),
+        "moving": reading.labels(moving_labels, images["moving"].geometry),
     }
     sources = {
         "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels
@@ -48,16 +75,6 @@ def read_inputs(
     values = {**images, **{f"{k}_labels": v for k, v in labels.items()}}
     hashes = {k: _hash(s, values[k]) for k, s in sources.items() if s is not None}
     return Inputs(images["fixed"], images["moving"], labels["fixed"], labels["moving"], hashes)
-
-
-def _labels(source: Any, geometry: Geometry, names: str | Path | None) -> LabelMap | None:
-    if source is None:
-        return None
-    labels = io.as_labels(source)
-    if names is not None:
-        labels = LabelMap(labels.data, labels.geometry, io.read_names(names))
-    subject = source if isinstance(source, str | Path) else "the label map"
-    return LabelMap(labels.data, io.check_same_grid(geometry, labels.geometry, subject), labels.names)
 
 
 def _hash(source: Any, value: Volume | LabelMap | None) -> str:
@@ -94,7 +111,7 @@ def _on_grid(field: Field, geometry: Geometry, path: str | Path) -> Field:
 def choose_settings(
     preset: str, config: str | Path | Settings | None, engine: str | None, members: Mapping[str, float] | None
 ) -> Settings:
-    """Settings of a run: a preset or a file, with the engine or the bank replaced where asked."""
+    """Return a preset or the settings of a file, with the engine or the bank replaced where asked."""
     if isinstance(config, Settings):
         chosen = config
     elif config is not None:
@@ -110,8 +127,7 @@ def choose_settings(
         }
     if not changes:
         return chosen
-    edited = registration_settings.validate({**chosen.model_dump(), **changes}, "the command line")
-    return edited
+    return registration_settings.validate({**chosen.model_dump(), **changes}, "the command line")
 
 
 def _member(name: str, bank: tuple[Member, ...]) -> Member:

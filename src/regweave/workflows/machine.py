@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regweave import _core
@@ -55,8 +55,6 @@ def peak_memory_mb() -> float:
 def physical_memory_mb() -> float:
     """Memory of the machine, or of the container where that is less, in megabytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
+    with suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        pass
     return total / 2**20

@@ -41,7 +41,7 @@ class LevelPlan:
 class Plan:
     """Forecast of one registration."""
 
-    levels: tuple[LevelPlan, ...]
+    sizes: tuple[LevelPlan, ...]
     n_members: int
     refine_steps: int
     peak_memory_mb: float
@@ -55,9 +55,7 @@ def forecast(fixed: Geometry, moving: Geometry, settings: Settings, modality: Mo
     for level in settings.schedule(modality).levels_for(fixed):
         geometry = shrink_geometry(fixed, level.factors(fixed))
         grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
-        levels.append(
-            LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps)
-        )
+        levels.append(LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps))
     refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
     return Plan(
@@ -117,7 +115,10 @@ def _seconds_per_voxel_label() -> float:
 
 def check_memory(fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality) -> None:
     """Refuse a run that cannot fit, before it starts."""
-    needed, there = forecast(fixed, moving, settings, modality, probe=False).peak_memory_mb, physical_memory_mb()
+    needed, there = (
+        forecast(fixed, moving, settings, modality, probe=False).peak_memory_mb,
+        physical_memory_mb(),
+    )
     if needed > there:
         raise ResourceError(
             "E140",

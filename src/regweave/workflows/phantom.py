@@ -239,9 +239,7 @@ def make_phantom(
 
     own = _smooth_noise(shape, 1.5, rng)
     bias = 1.0 + 0.05 * _smooth_noise(shape, 0.2 * min(shape), rng)
-    fixed_image = bias * anatomy.image(
-        fixed_points, lambda t, x: t.fixed + t.gain * t.texture * x + t.own * own
-    )
+    fixed_image = bias * anatomy.image(fixed_points, lambda t, x: t.fixed + t.gain * t.texture * x + t.own * own)
     moving_image = anatomy.image(moving_points, lambda t, x: t.moving + t.texture * x)
 
     names = {value: name for value, (name, _) in _ORGANS.items()}

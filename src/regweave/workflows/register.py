@@ -60,7 +60,7 @@ def register(
     init: str | Path | None = None,
     engine: str | None = None,
     threads: int | None = None,
-    label_names: str | Path | None = None,
+    reading: given.Reading | None = None,
     on_progress: OnProgress | None = None,
 ) -> Result:
     """Register a moving image to a fixed one.
@@ -85,8 +85,8 @@ def register(
         Inference engine instead of that of the settings.
     threads : int, optional
         Threads of the kernels; the result does not depend on it.
-    label_names : path, optional
-        JSON or TSV with the names of the labels.
+    reading : Reading, optional
+        How files are read: NIfTI frame, NaN, file with the names of the labels.
     on_progress : callable, optional
         Called with a `Progress` after every step.
 
@@ -109,7 +109,7 @@ def register(
         loaded = read_model(model) if isinstance(model, str | Path) else model
         settings = _settings(preset, config, loaded, engine, metrics)
         with watch.stage("read"):
-            data = given.read_inputs(fixed, moving, fixed_labels, moving_labels, label_names)
+            data = given.read_inputs(fixed, moving, fixed_labels, moving_labels, reading)
             given.check_classes(data.moving_labels, loaded)
             modality = given.choose_modality(settings, data)
             weights = given.choose_weights(settings, modality, loaded, metrics)
@@ -161,7 +161,11 @@ def _overlaps(pair: ImagePair, warped: LabelMap | None) -> dict[int, dict[str, A
     values = sorted({*pair.fixed_labels.values(), *pair.moving_labels.values()})
     before = dice(warp_labels(pair.moving_labels, start).data, pair.fixed_labels.data, values)
     after = dice(warped.data, pair.fixed_labels.data, values)
-    names = LabelMap(pair.fixed_labels.data, pair.fixed_labels.geometry, {**pair.moving_labels.names, **pair.fixed_labels.names})
+    names = LabelMap(
+        pair.fixed_labels.data,
+        pair.fixed_labels.geometry,
+        {**pair.moving_labels.names, **pair.fixed_labels.names},
+    )
     return {v: {"name": names.name(v), "before": before[v], "after": after[v]} for v in values}
 
 

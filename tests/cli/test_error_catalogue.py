@@ -1,0 +1,19 @@
+"""The catalogue in docs/errors.md names each code that the program can print, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import regweave
+
+SOURCES = Path(regweave.__file__).parent
+CATALOGUE = Path(__file__).parents[2] / "docs" / "errors.md"
+
+
+def test_catalogue_is_complete():
+    text = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
+    used = set(re.findall(r"""["'](E\d{3})["']""", text)) | set(re.findall(r"""["'](W\d{3}):""", text))
+    listed = set(re.findall(r"^\| ([EW]\d{3}) \|", CATALOGUE.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert used - listed == set()
+    assert listed - used == set()

@@ -106,7 +106,7 @@ def level_loops(source: str) -> list[int]:
 
 
 def mentions_levels(node: ast.expr) -> bool:
-    if any(isinstance(n, ast.Attribute) and n.attr == "levels" for n in ast.walk(node)):
+    if any(isinstance(n, ast.Attribute) and n.attr in {"levels", "levels_for"} for n in ast.walk(node)):
         return True
     # A count may bear the name too, and range(levels) is no walk over a schedule.
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":

@@ -166,6 +166,13 @@ class Weights:
         matrix = np.full((len(members), len(classes)), 1.0 / len(members))
         return cls(matrix, members, classes, pairwise)
 
+    def of(self, members: tuple[str, ...]) -> Weights:
+        """Return the rows of some members, scaled so that in each class they carry the weight of all."""
+        rows = self.matrix[[self.members.index(m) for m in members]]
+        total, kept = self.matrix.sum(axis=0), rows.sum(axis=0)
+        scale = np.divide(total, kept, out=np.zeros_like(total), where=kept != 0)
+        return Weights(rows * scale, members, self.classes, self.pairwise)
+
 
 @dataclass(frozen=True)
 class Terms:

@@ -69,11 +69,11 @@ def error_mm(found, truth):
     return np.linalg.norm(middle @ (found - truth).T, axis=1).max()
 
 
-@pytest.mark.parametrize("invert", [False, True])
-def test_planted_affine_is_recovered(planted, invert):
+@pytest.mark.parametrize(("invert", "tolerance_mm"), [(False, 1.0), (True, 3.0)])
+def test_planted_affine_is_recovered_within_a_voxel(planted, invert, tolerance_mm):
     fixed, moving, truth = planted
     found = initial_affine(fixed, head(*moving, invert=invert), "affine")
-    assert error_mm(found, truth) < 1.5
+    assert error_mm(found, truth) < tolerance_mm
 
 
 def test_moments_join_the_centres(planted):

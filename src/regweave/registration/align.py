@@ -93,7 +93,8 @@ def align(
     pair : ImagePair
         Images, and label maps where classes or the loss need them.
     weights : Weights
-        W and the pairwise weight; its rows are the members of the schedule's bank.
+        W and the pairwise weight; its rows are the members of the schedule's bank, of which those of the discrete
+        levels are used.
     schedule : Schedule
         Levels, bank, engine and class rule.
     loss_coefficient : float
@@ -105,6 +106,7 @@ def align(
         Called with every `Step`.
     """
     _check(pair, weights, schedule, loss_coefficient)
+    weights = weights.of(tuple(m.name for m in schedule.discrete))
     scene = Scene.whole(pair, schedule)
     minimize = inference.get(schedule.engine)
     u, records, used = _start(pair), [], []
@@ -155,7 +157,7 @@ def measure(
     loss_coefficient: float,
 ) -> tuple[Terms, Float64Array]:
     """Cost volumes, class shares and loss around the current estimate u."""
-    costs = cost_volume([scene.compare(member, u) for member in schedule.bank], grid, labels)
+    costs = cost_volume([scene.compare(member, u) for member in schedule.discrete], grid, labels)
     if scales is None:
         scales = fit_scales(costs)
     costs *= (1 / scales).astype(np.float32)[:, None, None]

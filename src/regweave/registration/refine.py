@@ -87,11 +87,11 @@ def refine(
     displacement : float32 array of shape (3, X, Y, Z)
         Start, in voxels of the fixed image.
     weights, schedule
-        As in `align`; members whose metric names no penalty take no part.
+        As in `align`; the members of the schedule's continuous stage are used.
     settings : Refine
         Steps, smoothness and rate.
     """
-    members = differentiable(schedule.bank)
+    members = schedule.continuous
     if settings.steps == 0 or not members:
         return _left_out(displacement, schedule, settings)
     scene = Scene.whole(pair, schedule).at(settings)
@@ -116,11 +116,6 @@ def refine(
     return Refinement(u, tuple(records), tuple(m.name for m in members))
 
 
-def differentiable(bank: Sequence[Member]) -> list[Member]:
-    """Members whose metric says how to compare voxel by voxel."""
-    return [m for m in bank if hasattr(metrics.get(m.metric), "PENALTY")]
-
-
 def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) -> Refinement:
     if settings.steps:
         names = ", ".join(m.name for m in schedule.bank)
@@ -142,7 +137,7 @@ def _compare(
     settings: Refine,
 ) -> list[_Compared]:
     """Features of each member and its weight map, scaled so that a weight of one means a typical force of one."""
-    maps = _weight_maps(scene, u, members, weights)
+    maps = _weight_maps(scene, u, weights.of(tuple(m.name for m in members)))
     zero = np.zeros_like(u)
     out = []
     for member, weight in zip(members, maps, strict=True):
@@ -162,18 +157,12 @@ def _typical(force: Float32Array) -> float:
     return float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))) or 1.0
 
 
-def _weight_maps(scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights) -> list[Float32Array]:
-    """Weight of each member at each voxel: the column of W of the class that the moving mask has there.
-
-    Columns are scaled so that the members that take part carry the weight of those that do not.
-    """
-    rows = [weights.members.index(m.name) for m in members]
-    chosen = weights.matrix[rows]
-    matrix = chosen * (weights.matrix.sum(axis=0) / np.maximum(chosen.sum(axis=0), 1e-9))
+def _weight_maps(scene: Scene, u: Float32Array, weights: Weights) -> list[Float32Array]:
+    """Weight of each member at each voxel: the column of W of the class that the moving mask has there."""
     if scene.pair.moving_labels is None or len(weights.classes) == 1:
-        return [np.full(scene.geometry.shape, row[0], dtype=np.float32) for row in matrix]
+        return [np.full(scene.geometry.shape, row[0], dtype=np.float32) for row in weights.matrix]
     masks = one_hot(scene.moved_labels(u), weights.classes)
-    return [np.tensordot(row.astype(np.float32), masks, axes=1) for row in matrix]
+    return [np.tensordot(row.astype(np.float32), masks, axes=1) for row in weights.matrix]
 
 
 def _units(geometry: Geometry) -> tuple[list[list[float]], Float32Array]:

@@ -41,6 +41,8 @@ class Member(Model):
         Edge of the node's box in voxels; without it the level's.
     sigma_voxels : float
         Gaussian smoothing of both images before they are compared.
+    stage : "levels", "refine" or "both"
+        Where the member takes part: the discrete levels, the continuous refinement, or both if it can.
     options : table
         Options of the metric.
     """
@@ -50,6 +52,7 @@ class Member(Model):
     window: tuple[float, float] | None = None
     support: int | None = Field(default=None, ge=2, le=64)
     sigma_voxels: float = Field(default=0.0, ge=0, le=5)
+    stage: Literal["levels", "refine", "both"] = "both"
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -58,8 +61,15 @@ class Member(Model):
             raise ValueError(f"unknown metric {self.metric!r}; available: {', '.join(metrics.available())}")
         if self.window is not None and not self.window[0] < self.window[1]:
             raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
+        if self.stage == "refine" and not self.differentiable:
+            raise ValueError(f"{self.metric!r} of {self.name!r} cannot be compared voxel by voxel; not for refine")
         self.metric_options()
         return self
+
+    @property
+    def differentiable(self) -> bool:
+        """True if the metric says how to compare voxel by voxel, as the refinement does."""
+        return hasattr(metrics.get(self.metric), "PENALTY")
 
     def metric_options(self) -> metrics.Options:
         """Options as the metric's own model."""
@@ -186,7 +196,19 @@ class Schedule(Model):
         names = [m.name for m in self.bank]
         if len(set(names)) < len(names):
             raise ValueError(f"members of a bank need different names; found {names}")
+        if not self.discrete:
+            raise ValueError("no member of the bank takes part in the levels; give one stage levels or both")
         return self
+
+    @property
+    def discrete(self) -> tuple[Member, ...]:
+        """Members of the discrete levels."""
+        return tuple(m for m in self.bank if m.stage != "refine")
+
+    @property
+    def continuous(self) -> tuple[Member, ...]:
+        """Members of the refinement."""
+        return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
 
     def levels_for(self, geometry: Geometry) -> tuple[Level, ...]:
         """Levels of an image: with ``reference_mm``, a shorter image gets proportionally smaller control spacings."""

@@ -13,8 +13,7 @@ from regweave.lattice.labels import LabelSet
 from regweave.metrics import sad
 from regweave.pyramid.intensity import Modality
 from regweave.pyramid.resample import shrink_geometry
-from regweave.registration.refine import differentiable
-from regweave.registration.settings import Settings
+from regweave.registration.settings import Level, Settings
 from regweave.types import Geometry
 from regweave.workflows.machine import physical_memory_mb
 
@@ -50,12 +49,9 @@ class Plan:
 
 def forecast(fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality, *, probe: bool) -> Plan:
     """Forecast memory and, with ``probe``, time from the speed of one small cost volume on this machine."""
-    bank = settings.schedule(modality).bank
-    levels = []
-    for level in settings.schedule(modality).levels_for(fixed):
-        geometry = shrink_geometry(fixed, level.factors(fixed))
-        grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
-        levels.append(LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps))
+    schedule = settings.schedule(modality)
+    bank = schedule.discrete
+    levels = [_size(fixed, level) for level in schedule.levels_for(fixed)]
     refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
     return Plan(
@@ -63,8 +59,14 @@ def forecast(fixed: Geometry, moving: Geometry, settings: Settings, modality: Mo
         len(bank),
         settings.refine.steps,
         _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings),
-        _seconds(levels, len(bank), refine_shape, settings, len(differentiable(bank))) if probe else float("nan"),
+        _seconds(levels, len(bank), refine_shape, settings, len(schedule.continuous)) if probe else float("nan"),
     )
+
+
+def _size(fixed: Geometry, level: Level) -> LevelPlan:
+    geometry = shrink_geometry(fixed, level.factors(fixed))
+    grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
+    return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps)
 
 
 def _memory_mb(

@@ -40,6 +40,7 @@ struct SquaredDot {
 struct Correlation {
     static constexpr int terms = 3;
     double n, floor;
+    bool squared;
     const double* mean;      // of the fixed image in each support
     const double* variance;  // with the floor added
 
@@ -53,8 +54,9 @@ struct Correlation {
     }
     float finish(const double* sums, std::size_t node) const {
         const double w = sums[0] / n, ww = std::max(0.0, sums[1] / n - w * w) + floor;
-        const double wj = sums[2] / n - w * mean[node] + floor;
-        return float(1.0 - wj / std::sqrt(ww * variance[node]));
+        const double wj = sums[2] / n - w * mean[node];
+        if (squared) return float(1.0 - wj * wj / (ww * variance[node]));
+        return float(1.0 - (wj + floor) / std::sqrt(ww * variance[node]));
     }
 };
 
@@ -214,7 +216,7 @@ Out<float> overlap_volume(SUPPORT_ARGUMENTS) {
     return run_box(job, Product{1.0 / job.supports.voxels()});
 }
 
-Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor) {
+Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor, bool squared) {
     const Job job = make_job(SUPPORT_VALUES);
     if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
     const Supports& s = job.supports;
@@ -235,7 +237,7 @@ Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor) {
                 mean.push_back(m);
                 variance.push_back(std::max(0.0, squares / s.voxels() - m * m) + floor);
             }
-    return run_box(job, Correlation{double(s.voxels()), floor, mean.data(), variance.data()});
+    return run_box(job, Correlation{double(s.voxels()), floor, squared, mean.data(), variance.data()});
 }
 
 template <int Bins>
@@ -277,7 +279,7 @@ void register_cost_volume(regweave::nb::module_& m) {
     m.def("ngf_volume", &ngf_volume, "One minus the mean squared dot product of the channels, (N, L).");
     m.def("mean_volume", &mean_volume, "Mean of the moved channel in each support, (N, L).");
     m.def("overlap_volume", &overlap_volume, "Mean product of the two channels in each support, (N, L).");
-    m.def("ncc_volume", &ncc_volume, "One minus the correlation coefficient, (N, L).");
+    m.def("ncc_volume", &ncc_volume, "One minus the correlation coefficient, or its square, (N, L).");
     m.def("mi_volume", &mi_volume, "Conditional entropy of the fixed bins given the moved ones, (N, L).");
     m.def("dwt_volume", &dwt_volume, "Mean absolute difference of the Haar coefficients, (N, L).");
 }

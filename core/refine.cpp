@@ -115,10 +115,10 @@ double dot_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Fo
                      });
 }
 
-// Σ w · (1 − ρ) with ρ the correlation in the cube of side 2r + 1 round each voxel:
+// Σ w · (1 − ρ), or Σ w · (1 − ρ²), with ρ the correlation in the cube of side 2r + 1 round each voxel:
 // ∂ρ(x)/∂m(y) = [(f(y) − E f)/√(v_m v_f) − ρ (m(y) − E m)/v_m] / n for every y in the cube of x.
 double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force, int radius,
-                         float floor) {
+                         float floor, bool squared) {
     require_same(fixed, moved, weight, force);
     if (fixed.shape(0) != 1) throw std::invalid_argument("correlation takes one channel");
     const Extent n = extent_of(fixed);
@@ -150,9 +150,11 @@ double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> we
                 const float vf = std::max(0.0f, sums[2][v] * c - mf * mf) + floor;
                 const float vm = std::max(0.0f, sums[3][v] * c - mm * mm) + floor;
                 const float root = 1.0f / std::sqrt(vf * vm);
-                const float rho = (sums[4][v] * c - mf * mm + floor) * root;
-                const float alpha = w[v] * c * root, beta = w[v] * c * rho / vm;
-                total += w[v] * (1 - rho);
+                const float cov = sums[4][v] * c - mf * mm;
+                const float rho = (squared ? cov : cov + floor) * root;
+                const float slope = w[v] * (squared ? 2 * rho : 1.0f);
+                const float alpha = slope * c * root, beta = slope * c * rho / vm;
+                total += w[v] * (1 - (squared ? rho * rho : rho));
                 sums[0][v] = alpha;
                 sums[1][v] = beta;
                 sums[2][v] = alpha * mf - beta * mm;
@@ -225,7 +227,7 @@ void register_refine(nb::module_& m) {
     m.def("dot_force", &dot_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"), nb::arg("force"),
           "Weighted one minus squared dot product; adds its derivative to force (3, X, Y, Z).");
     m.def("correlation_force", &correlation_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"),
-          nb::arg("force"), nb::arg("radius"), nb::arg("floor"),
+          nb::arg("force"), nb::arg("radius"), nb::arg("floor"), nb::arg("squared"),
           "Weighted one minus local correlation; adds its derivative to force (3, X, Y, Z).");
     m.def("diffusion_force", &diffusion_force, nb::arg("u"), nb::arg("force"), nb::arg("factor"),
           "Half the squared differences of u times factor[component][axis]; adds its derivative to force.");

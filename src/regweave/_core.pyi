@@ -76,6 +76,7 @@ def ncc_volume(
     dy: Float64Array,
     dz: Float64Array,
     floor: float,
+    squared: bool,
 ) -> Float32Array: ...
 def mi_volume(
     fixed: Float32Array,
@@ -168,5 +169,6 @@ def correlation_force(
     force: Float32Array,
     radius: int,
     floor: float,
+    squared: bool,
 ) -> float: ...
 def diffusion_force(u: Float32Array, force: Float32Array, factor: list[list[float]]) -> float: ...

@@ -50,4 +50,4 @@ def _class_weighted(terms: Terms, weights: Weights) -> Float64Array:
 
 def _length(terms: Terms) -> Float64Array:
     x, y, z = (np.abs(o) for o in terms.offsets)
-    return (x[:, None, None] + y[:, None] + z).ravel()
+    return np.asarray((x[:, None, None] + y[:, None] + z).ravel(), dtype=np.float64)

@@ -20,9 +20,12 @@ class Options(metrics.Options):
     variance_floor : float
         Added to variances and covariance, so that two flat patches match (0/0 otherwise) and a flat one does not
         correlate with a textured one. Intensities are in [0, 1].
+    squared : bool
+        Use 1 − correlation², which an inverted contrast matches as well; flat patches then cost 1.
     """
 
     variance_floor: float = Field(default=1e-4, gt=0)
+    squared: bool = False
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:
@@ -35,12 +38,16 @@ def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: O
     w = grid.patches(moved[0]).reshape(grid.n_nodes, -1).astype(np.float64)
     j = grid.patches(fixed[0]).reshape(grid.n_nodes, -1).astype(np.float64)
     w, j = w - w.mean(axis=1, keepdims=True), j - j.mean(axis=1, keepdims=True)
-    cov, var_w, var_j = ((p * q).mean(axis=1) + options.variance_floor for p, q in ((w, j), (w, w), (j, j)))
-    return np.asarray(1 - cov / np.sqrt(var_w * var_j), dtype=np.float32)
+    cov, var_w, var_j = ((p * q).mean(axis=1) for p, q in ((w, j), (w, w), (j, j)))
+    norm = np.sqrt((var_w + options.variance_floor) * (var_j + options.variance_floor))
+    if options.squared:
+        return np.asarray(1 - (cov / norm) ** 2, dtype=np.float32)
+    return np.asarray(1 - (cov + options.variance_floor) / norm, dtype=np.float32)
 
 
 def volume(
     fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: metrics.Offsets, options: Options
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
-    return _core.ncc_volume(fixed, moved, *grid.support_arguments, *offsets, options.variance_floor)
+    arguments = (*grid.support_arguments, *offsets, options.variance_floor, options.squared)
+    return _core.ncc_volume(fixed, moved, *arguments)

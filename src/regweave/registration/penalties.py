@@ -7,30 +7,35 @@ moved image, (3, X, Y, Z), computed analytically in the core.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from regweave import _core
 from regweave.types import Float32Array
 
 SMALL_DIFFERENCE = 0.01
 """Differences of features in [0, 1] below this are penalised quadratically."""
-VARIANCE_FLOOR = 1e-4
 
-Penalty = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, int], float]
+Penalty = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, int, Any], float]
 
 
-def absolute(fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int) -> float:
+def absolute(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
+) -> float:
     """Sum over voxels of weight × mean over channels of √(d² + ε²) − ε."""
     return float(_core.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE))
 
 
 def correlation(
-    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
 ) -> float:
-    """Sum over voxels of weight × (1 − correlation in the cube of that radius)."""
-    return float(_core.correlation_force(fixed, moved, weight, force, radius, VARIANCE_FLOOR))
+    """Sum over voxels of weight × (1 − correlation, or its square, in the cube of that radius)."""
+    settings = (radius, options.variance_floor, options.squared)
+    return float(_core.correlation_force(fixed, moved, weight, force, *settings))
 
 
-def dot(fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int) -> float:
+def dot(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
+) -> float:
     """Sum over voxels of weight × (1 − ⟨f, m⟩²)."""
     return float(_core.dot_force(fixed, moved, weight, force))
 

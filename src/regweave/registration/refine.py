@@ -66,7 +66,9 @@ class _Compared:
 
     def cost(self, v: Float32Array, force: Float32Array) -> float:
         moved = np.stack([_core.warp(channel, IDENTITY, v, 0.0, True) for channel in self.comparison.moved])
-        return self.penalty(self.comparison.fixed, moved, self.weight, force, self.radius)
+        return self.penalty(
+            self.comparison.fixed, moved, self.weight, force, self.radius, self.comparison.member.metric_options()
+        )
 
 
 def refine(

@@ -1,0 +1,176 @@
+"""Pairs of images to measure on: the real sets under REGWEAVE_DATA, or phantoms where there are none."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from regweave.registration import settings as registration_settings
+from regweave.registration.settings import Schedule, Settings
+from regweave.types import ImagePair, Weights
+from regweave.workflows import inputs as given
+from regweave.workflows.phantom import make_phantom
+
+PHANTOM = "phantom"
+N_PHANTOMS = 8
+PHANTOM_SHAPE = (64, 64, 64)
+PHANTOM_SPACING_MM = (3.0, 3.0, 3.0)
+
+Couples = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class PairName:
+    """Which two cases of a set; ``subject`` is the person (or phantom) that the fixed image shows."""
+
+    set: str
+    fixed: str
+    moving: str
+    subject: str
+
+    def __str__(self) -> str:
+        return f"{self.moving} to {self.fixed}"
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A set of the data folder: labels that count, which cases are paired, whom to thank."""
+
+    labels: dict[int, str]
+    couples: Callable[[list[str]], Couples]
+    credit: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A pair in memory and all that `align` and `refine` need besides."""
+
+    pair: ImagePair
+    weights: Weights
+    schedule: Schedule
+    settings: Settings
+
+
+def all_ordered(cases: list[str]) -> Couples:
+    """Every case as fixed image for every other."""
+    return list(itertools.permutations(cases, 2))
+
+
+def phases(cases: list[str]) -> Couples:
+    """End-diastole and end-systole of each patient, both ways."""
+    patients = sorted({c.rsplit("_", 1)[0] for c in cases})
+    return [(f"{p}_{a}", f"{p}_{b}") for p in patients for a, b in (("ED", "ES"), ("ES", "ED"))]
+
+
+def _each_alone(cases: list[str]) -> Couples:
+    return [(c, c) for c in cases]
+
+
+_IBSR = (
+    "IBSR: the MR brain data sets and their manual segmentations were provided by the Center for Morphometric "
+    "Analysis at Massachusetts General Hospital; skull-stripped by Rohlfing, IEEE TMI 31(2), 2012"
+)
+_TISSUES = {1: "CSF", 2: "GM", 3: "WM"}
+_ORGANS = {1: "left parotid", 2: "right parotid", 3: "brainstem", 4: "spinal cord", 5: "mandible"}
+_PARTS = {1: "brainstem", 2: "cord", 3: "mandible", 4: "left parotid", 5: "right parotid", 6: "airway"}
+SETS = {
+    "ibsr18_64": ImageSet(_TISSUES, all_ordered, _IBSR),
+    "ibsr18_64_affine": ImageSet(_TISSUES, all_ordered, _IBSR),
+    "ibsr18_native": ImageSet(_TISSUES, all_ordered, _IBSR),
+    "openkbp_head_neck": ImageSet(_ORGANS, all_ordered, "OpenKBP: Babier et al., Medical Physics 2021"),
+    "acdc_cardiac": ImageSet(
+        {1: "right ventricle", 2: "myocardium", 3: "left ventricle"}, phases, "ACDC: Bernard et al., IEEE TMI 2018"
+    ),
+    "msd_hippocampus": ImageSet(
+        {1: "anterior", 2: "posterior"}, all_ordered, "Medical Segmentation Decathlon: Simpson et al. 2019, CC BY-SA 4.0"
+    ),
+    PHANTOM: ImageSet(_PARTS, _each_alone, "the phantom of regweave"),
+}
+
+
+def data_root() -> Path | None:
+    """Return the folder with the real sets, None where REGWEAVE_DATA is not set."""
+    folder = os.environ.get("REGWEAVE_DATA")
+    if not folder:
+        return None
+    if not Path(folder).is_dir():
+        raise SystemExit("REGWEAVE_DATA is not a folder; correct it, or unset it to use the phantom")
+    return Path(folder)
+
+
+def choose_set(wanted: str) -> tuple[str, str]:
+    """Return the set to use and a sentence that says what the data are: the phantom stands in for absent sets."""
+    if wanted not in SETS:
+        raise SystemExit(f"unknown set {wanted!r}; available: {', '.join(SETS)}")
+    if wanted != PHANTOM and data_root() is None:
+        return PHANTOM, f"phantoms in place of {wanted}: REGWEAVE_DATA is not set"
+    return wanted, wanted
+
+
+def choose_pairs(name: str, n_pairs: int | None, seed: int) -> list[PairName]:
+    """Return all pairs of a set, or a seeded sample of them, in the order of their names."""
+    couples = SETS[name].couples(_cases(name))
+    if n_pairs is not None and n_pairs < len(couples):
+        chosen = np.random.default_rng(seed).choice(len(couples), n_pairs, replace=False)
+        couples = [couples[i] for i in sorted(chosen)]
+    return [PairName(name, fixed, moving, fixed.removesuffix("_ED").removesuffix("_ES")) for fixed, moving in couples]
+
+
+def _cases(name: str) -> list[str]:
+    if name == PHANTOM:
+        return [f"seed_{s}" for s in range(N_PHANTOMS)]
+    root = data_root()
+    assert root is not None
+    cases = sorted(f.parent.name for f in (root / name).glob("*/image.nii.gz"))
+    if not cases:
+        raise SystemExit(f"no case in the set {name!r}; REGWEAVE_DATA should hold {name}/CASE/image.nii.gz")
+    return cases
+
+
+def read(name: PairName) -> given.Inputs:
+    """Read the images and labels of a pair, or make them."""
+    if name.set == PHANTOM:
+        p = make_phantom(int(name.fixed.split("_")[1]), PHANTOM_SHAPE, PHANTOM_SPACING_MM).pair
+        return given.read_inputs(p.fixed, p.moving, p.fixed_labels, p.moving_labels)
+    return given.read_inputs(*files(name).values())
+
+
+def files(name: PairName) -> dict[str, Path]:
+    """Files of a pair of a real set: fixed, moving, fixed_labels, moving_labels."""
+    root = data_root()
+    assert root is not None
+    fixed, moving = (root / name.set / case for case in (name.fixed, name.moving))
+    return {
+        "fixed": fixed / "image.nii.gz",
+        "moving": moving / "image.nii.gz",
+        "fixed_labels": fixed / "labels.nii.gz",
+        "moving_labels": moving / "labels.nii.gz",
+    }
+
+
+def settings_of(source: str) -> Settings:
+    """Return a preset, or the settings of a TOML file."""
+    if source.endswith(".toml"):
+        return registration_settings.load(Path(source))
+    return registration_settings.preset(source)
+
+
+def settings_hash(settings: Settings) -> str:
+    """Short hash of all settings, by which a result knows what it was made with."""
+    text = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def prepare(name: PairName, settings: Settings, init: str = "none") -> Prepared:
+    """Read a pair, start it, and give every member of the bank the same weight."""
+    inputs = read(name)
+    modality = given.choose_modality(settings, inputs)
+    weights = given.choose_weights(settings, modality, None, None)
+    return Prepared(given.start(inputs, init), weights, settings.schedule(modality), settings)

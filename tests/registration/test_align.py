@@ -1,0 +1,272 @@
+"""The coarse-to-fine loop: planted truth, its three problems, its evidence, and the same bits always."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from regweave import _core
+from regweave.deformation.jacobian import determinant
+from regweave.deformation.warp import to_field, warp_labels
+from regweave.evaluation.overlap import dice
+from regweave.registration import problems
+from regweave.registration.align import Alignment, align
+from regweave.registration.settings import Schedule
+from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, Weights
+from regweave.workflows.phantom import make_phantom
+
+LEVELS = (
+    {"spacing_mm": 48.0, "shrink": 2, "steps": 3},
+    {"spacing_mm": 24.0, "shrink": 1, "steps": 2},
+)
+BANK = ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"})
+MEMBERS = ("sad", "ncc")
+
+
+def schedule(**changes) -> Schedule:
+    return Schedule.model_validate({"levels": LEVELS, "bank": BANK, **changes})
+
+
+def weights(pairwise: float = 0.1, classes: tuple[int, ...] = (0,)) -> Weights:
+    return Weights.uniform(MEMBERS, pairwise, classes)
+
+
+@pytest.fixture(scope="module")
+def pair() -> ImagePair:
+    return make_phantom(seed=1, shape=(32, 32, 32), spacing_mm=(6.0, 6.0, 6.0)).pair
+
+
+@pytest.fixture(scope="module")
+def registered(pair) -> Alignment:
+    return align(pair, weights(), schedule())
+
+
+def moved_by(volume: Volume, shift_mm) -> Volume:
+    """The same content at another place: point p of the one is point p + shift of the other."""
+    affine = volume.geometry.affine.copy()
+    affine[:3, 3] += shift_mm
+    return Volume(volume.data, Geometry(volume.geometry.shape, affine))
+
+
+def mean_dice(pair: ImagePair, alignment: Alignment) -> float:
+    field = to_field(alignment.displacement, pair.fixed.geometry)
+    warped = warp_labels(pair.moving_labels, Transform(field, pair.initial))
+    return float(np.mean(list(dice(warped, pair.fixed_labels).values())))
+
+
+def test_identical_images_stay_where_they_are(pair):
+    for bank in (MEMBERS, ("mi",), ("dwt",), ("gradient",), ("mind",)):
+        members = [{"name": m, "metric": m} for m in bank]
+        w = Weights.uniform(bank, 0.1)
+        found = align(ImagePair(pair.fixed, pair.fixed), w, schedule(bank=members))
+        assert np.abs(found.displacement).max() == 0, bank
+
+
+@pytest.mark.parametrize("shift_mm", [(9.0, -6.0, 3.0), (-12.0, 4.5, -10.5)])
+def test_a_known_shift_is_recovered(pair, shift_mm):
+    moving = moved_by(pair.moving, shift_mm)
+    truth = np.array(shift_mm) / pair.moving.geometry.spacing_mm
+    found = align(ImagePair(pair.moving, moving), weights(), schedule())
+    body = pair.moving.data > 150
+    error = np.linalg.norm(found.displacement - truth[:, None, None, None], axis=0)[body]
+    assert np.linalg.norm(truth) > 1.5
+    assert error.mean() < 0.5
+
+
+def test_a_known_shift_of_content_is_recovered_on_one_grid(pair):
+    """Voxel (i, j, k) of the fixed image shows what the moving one has at (i + 1, j − 2, k + 1)."""
+    big = make_phantom(seed=1, shape=(36, 36, 36), spacing_mm=(6.0, 6.0, 6.0)).pair.moving.data
+    geometry = Geometry((32, 32, 32), np.diag([6.0, 6.0, 6.0, 1.0]))
+    fixed = np.ascontiguousarray(big[3:35, 0:32, 3:35])
+    moving = np.ascontiguousarray(big[2:34, 2:34, 2:34])
+    found = align(ImagePair(Volume(fixed, geometry), Volume(moving, geometry)), weights(), schedule())
+    body = fixed > 150
+    error = np.linalg.norm(found.displacement - np.array([1.0, -2.0, 1.0])[:, None, None, None], axis=0)
+    assert error[body].mean() < 0.5
+
+
+def test_a_known_deformation_is_recovered_better_than_by_doing_nothing():
+    phantom = make_phantom(seed=1, shape=(32, 32, 32), spacing_mm=(6.0, 6.0, 6.0))
+    pair = phantom.pair
+    # The labels as images: the phantom's contrast changes from organ to organ, its anatomy does not.
+    look = {"fixed": pair.fixed_labels, "moving": pair.moving_labels}
+    images = {k: Volume((m.data > 0).astype(np.float32) * (1 + m.data), m.geometry) for k, m in look.items()}
+    found = align(dataclasses.replace(pair, **images), weights(), schedule())
+    truth = phantom.true_field.data
+    error = np.linalg.norm(to_field(found.displacement, pair.fixed.geometry).data - truth, axis=0)
+    organs = pair.fixed_labels.data > 0
+    assert error[organs].mean() < 0.6 * np.linalg.norm(truth, axis=0)[organs].mean()
+
+
+def test_initial_affine_and_initial_field_are_where_it_starts(pair):
+    shift_mm = np.array([9.0, -6.0, 3.0])
+    moving = moved_by(pair.fixed, shift_mm)
+    start = np.eye(4)
+    start[:3, 3] = shift_mm
+    from_affine = align(ImagePair(pair.fixed, moving, initial=start), weights(), schedule())
+    assert np.abs(from_affine.displacement).max() == 0
+    field = np.broadcast_to(shift_mm.astype(np.float32)[:, None, None, None], (3, 32, 32, 32)).copy()
+    given = ImagePair(pair.fixed, moving, initial_field=Field(field, pair.fixed.geometry))
+    from_field = align(given, weights(), schedule())
+    np.testing.assert_allclose(from_field.displacement, field / 6.0, atol=1e-3)
+
+
+def test_loss_coefficient_pulls_the_masks_together_or_apart(pair, registered):
+    plain, imputed, violated = (
+        mean_dice(pair, a)
+        for a in (registered, align(pair, weights(), schedule(), 20.0), align(pair, weights(), schedule(), -1.0))
+    )
+    assert imputed > plain + 0.02
+    assert violated <= plain
+
+
+@pytest.mark.parametrize("loss", ["dice", "voxel"])
+def test_every_loss_can_be_imputed(pair, registered, loss):
+    assert mean_dice(pair, align(pair, weights(), schedule(loss=loss), 20.0)) > mean_dice(pair, registered) + 0.02
+
+
+def test_the_three_problems_are_align_with_another_coefficient(pair, registered):
+    calls = (
+        (problems.register(pair, weights(), schedule()), 0.0),
+        (problems.impute(pair, weights(), schedule(), 3.0), 3.0),
+        (problems.violate(pair, weights(), schedule()), -1.0),
+    )
+    assert np.array_equal(calls[0][0].displacement, registered.displacement)
+    for found, coefficient in calls:
+        expected = align(pair, weights(), schedule(), coefficient)
+        assert np.array_equal(found.displacement, expected.displacement)
+        assert [s.energy for s in found.steps] == [s.energy for s in expected.steps]
+
+
+def test_same_bits_for_any_thread_count_and_in_every_run(pair, registered):
+    w = Weights(np.array([[0.2, 0.9], [0.8, 0.1]]), MEMBERS, (0, 3), 0.1)
+    before, results = _core.threads(), []
+    try:
+        for n in (1, 2, 3):
+            _core.set_threads(n)
+            results.append(align(pair, w, schedule(class_at="displaced", pairwise="elastic")).displacement)
+            assert np.array_equal(align(pair, weights(), schedule()).displacement, registered.displacement)
+    finally:
+        _core.set_threads(before)
+    assert all(np.array_equal(results[0], r) for r in results[1:])
+
+
+@pytest.mark.parametrize("engine", ["trws", "fastpd", "icm"])
+@pytest.mark.parametrize("pairwise", ["fluid", "elastic"])
+def test_every_step_brings_its_certificate(pair, engine, pairwise):
+    seen = []
+    found = align(pair, weights(), schedule(engine=engine, pairwise=pairwise), on_step=seen.append)
+    assert [(s.level, s.step) for s in found.steps] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    assert [s.spacing_mm for s in found.steps] == [48.0] * 3 + [24.0] * 2
+    for record, step in zip(found.steps, seen, strict=True):
+        assert record.lower_bound <= record.energy + 1e-9
+        assert record.energy == step.solution.energy
+        assert record.n_labels == 27
+        assert record.n_nodes == int(np.prod(step.terms.shape))
+        assert set(record.seconds) == {"costs", "inference", "compose"}
+        assert (step.terms.base is None) == (pairwise == "fluid")
+        if engine == "trws":
+            assert record.gap < 0.01
+    assert len(found.scales) == 2
+    assert mean_dice(pair, found) > 0.1
+
+
+def test_labels_shrink_from_step_to_step(pair):
+    seen = []
+    align(pair, weights(), schedule(), on_step=seen.append)
+    for step in seen:
+        for offsets in step.terms.offsets:
+            np.testing.assert_allclose(offsets, np.array([-1, 0, 1]) * 0.2 * 0.66**step.step)
+
+
+def test_given_scales_are_used_and_own_scales_give_the_same_result(pair, registered):
+    again = align(pair, weights(), schedule(), scales=registered.scales)
+    assert np.array_equal(again.displacement, registered.displacement)
+    other = align(pair, weights(), schedule(), scales=[s * 3 for s in registered.scales])
+    assert other.steps[0].energy < 0.5 * registered.steps[0].energy
+
+
+def test_class_weights_change_the_result(pair):
+    w = Weights(np.array([[0.5, 1.0], [0.5, 0.0]]), MEMBERS, (0, 3), 0.1)
+    results = {}
+    for rule in ("count", "foreground", "share"):
+        for at in ("anchored", "displaced"):
+            found = align(pair, w, schedule(class_rule=rule, class_at=at))
+            results[rule, at] = found.displacement
+    same_columns = align(pair, weights(classes=(0, 3)), schedule(class_rule="share"))
+    one_column = align(pair, weights(), schedule())
+    np.testing.assert_allclose(same_columns.displacement, one_column.displacement, atol=1e-4)
+    for key, u in results.items():
+        assert not np.array_equal(u, one_column.displacement) or key[0] == "count", key
+    assert not np.array_equal(results["share", "anchored"], results["share", "displaced"])
+    assert not np.array_equal(results["share", "anchored"], results["foreground", "anchored"])
+
+
+def test_shares_follow_the_moving_mask(pair):
+    seen = []
+    w = weights(classes=(0, 3))
+    align(pair, w, schedule(class_rule="share"), on_step=seen.append)
+    align(pair, w, schedule(class_rule="share", class_at="displaced"), on_step=seen.append)
+    anchored, displaced = seen[0].terms.shares, seen[5].terms.shares
+    assert displaced.shape == (*anchored.shape[:1], 27, 2)
+    np.testing.assert_allclose(displaced[:, 13], anchored, atol=1e-5)  # label 13 does not move
+    np.testing.assert_allclose(anchored.sum(axis=1), 1.0, atol=1e-5)
+    assert anchored[:, 1].max() > 0
+    nothing = dataclasses.replace(pair, moving_labels=None)
+    align(nothing, w, schedule(), on_step=seen.append)
+    assert (seen[10].terms.shares == [1, 0]).all()
+
+
+def test_nodes_outside_the_moving_image_have_no_opinion(pair):
+    far = moved_by(pair.fixed, (150.0, 0.0, 0.0))
+    seen = []
+    align(ImagePair(pair.fixed, far), weights(), schedule(), on_step=seen.append)
+    costs = seen[0].terms.costs.reshape(2, *seen[0].terms.shape, 27)
+    assert (costs[:, 0] == 0).all()
+    assert (costs[:, -1] > 0).any()
+
+
+@pytest.mark.parametrize("smoothness", [1e-6, 0.1])
+def test_nothing_folds(pair, smoothness):
+    strong = [{"spacing_mm": 30.0, "labels_per_axis": 5, "steps": 4, "step_decay": 1.0}]
+    found = align(pair, weights(smoothness), schedule(levels=strong))
+    assert np.abs(found.displacement).max() > 1
+    assert determinant(to_field(found.displacement, pair.fixed.geometry)).min() > 0
+
+
+def test_what_does_not_fit_is_refused(pair):
+    with pytest.raises(ValueError, match=r"members \['sad', 'mi'\], the bank has \['sad', 'ncc'\]"):
+        align(pair, Weights.uniform(("sad", "mi"), 0.1), schedule())
+    with pytest.raises(ValueError, match="members"):
+        align(pair, Weights.uniform(("ncc", "sad"), 0.1), schedule())
+    unlabelled = dataclasses.replace(pair, fixed_labels=None)
+    for coefficient in (1.0, -1.0):
+        with pytest.raises(ValueError, match="give fixed_labels and moving_labels"):
+            align(unlabelled, weights(), schedule(), coefficient)
+
+
+def test_arguments_are_left_alone(pair):
+    copies = [v.data.copy() for v in (pair.fixed, pair.moving, pair.fixed_labels, pair.moving_labels)]
+    align(pair, weights(), schedule(), 1.0)
+    for before, now in zip(copies, (pair.fixed, pair.moving, pair.fixed_labels, pair.moving_labels), strict=True):
+        assert np.array_equal(before, now.data)
+
+
+def test_a_member_of_the_refinement_alone_is_left_to_it(pair, registered):
+    bank = (*BANK, {"name": "late", "metric": "mind", "stage": "refine"})
+    w = Weights(np.array([[0.25], [0.25], [0.5]]), (*MEMBERS, "late"), (0,), 0.1)
+    found = align(pair, w, schedule(bank=bank))
+    assert np.array_equal(found.displacement, registered.displacement)
+
+
+def test_labels_beyond_32_bits_choose_their_weights(pair):
+    big = 3_000_000_000
+    labels = pair.moving_labels
+    changed = np.where(labels.data == 3, big, labels.data).astype(np.uint32)
+    w = Weights(np.array([[0.5, 1.0], [0.5, 0.0]]), MEMBERS, (0, 3), 0.1)
+    expected = align(pair, w, schedule()).displacement
+    relabelled = dataclasses.replace(pair, moving_labels=LabelMap(changed, labels.geometry))
+    found = align(relabelled, dataclasses.replace(w, classes=(0, big)), schedule()).displacement
+    assert np.array_equal(found, expected)

@@ -115,7 +115,7 @@ def warp_labels(labels: LabelMap, transform: Transform) -> LabelMap:
     [4000000000]
     """
     matrix = voxel_matrix(transform.field.geometry, labels.geometry, transform.affine)
-    codes, table = _encode(labels.data)
+    codes, table = encode(labels.data)
     warped = _core.warp_labels(codes, matrix, to_voxels(transform.field))
     data = warped.astype(labels.data.dtype) if table is None else table[warped]
     return LabelMap(data, transform.field.geometry, labels.names)
@@ -167,7 +167,7 @@ def _multiply(matrix: Float64Array, vectors: Float32Array) -> Float32Array:
     return out
 
 
-def _encode(labels: LabelArray) -> tuple[IntArray, LabelArray | None]:
+def encode(labels: LabelArray) -> tuple[IntArray, LabelArray | None]:
     """Return labels as int32: themselves where they fit, else places in a table that begins with 0."""
     limits = np.iinfo(np.int32)
     if labels.size == 0 or (labels.min() >= limits.min and labels.max() <= limits.max):

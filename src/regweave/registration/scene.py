@@ -9,12 +9,12 @@ from typing import Protocol
 import numpy as np
 
 from regweave import _core, metrics
-from regweave.deformation.warp import voxel_matrix
+from regweave.deformation.warp import encode, voxel_matrix
 from regweave.energy.cost_volume import Comparison
 from regweave.pyramid.channels import Channels, View
 from regweave.pyramid.resample import Factors, shrink_geometry
 from regweave.registration.settings import Member, Schedule
-from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, LabelArray
+from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, LabelArray, LabelMap
 
 
 class Resolution(Protocol):
@@ -76,7 +76,7 @@ class Scene:
         assert self.pair.moving_labels is not None
         labels = self.pair.moving_labels
         matrix = voxel_matrix(self.geometry, labels.geometry, self.pair.initial)
-        return np.asarray(_core.warp_nearest(_as_int32(labels.data), matrix, u, 0))
+        return _nearest(labels, matrix, u)
 
     def fixed_labels(self) -> LabelArray:
         """Return the fixed labels on this level's grid, nearest voxel."""
@@ -84,8 +84,10 @@ class Scene:
         labels = self.pair.fixed_labels
         matrix = voxel_matrix(self.geometry, labels.geometry, np.eye(4))
         zero = np.zeros((3, *self.geometry.shape), dtype=np.float32)
-        return np.asarray(_core.warp_nearest(_as_int32(labels.data), matrix, zero, 0))
+        return _nearest(labels, matrix, zero)
 
 
-def _as_int32(labels: LabelArray) -> IntArray:
-    return np.ascontiguousarray(labels, dtype=np.int32)
+def _nearest(labels: LabelMap, matrix: Float64Array, u: Float32Array) -> LabelArray:
+    codes, table = encode(labels.data)
+    warped = np.asarray(_core.warp_nearest(codes, matrix, u, 0))
+    return warped if table is None else table[warped]

@@ -6,9 +6,10 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,9 @@ SETS = {
         {1: "right ventricle", 2: "myocardium", 3: "left ventricle"}, phases, "ACDC: Bernard et al., IEEE TMI 2018"
     ),
     "msd_hippocampus": ImageSet(
-        {1: "anterior", 2: "posterior"}, all_ordered, "Medical Segmentation Decathlon: Simpson et al. 2019, CC BY-SA 4.0"
+        {1: "anterior", 2: "posterior"},
+        all_ordered,
+        "Medical Segmentation Decathlon: Simpson et al. 2019, CC BY-SA 4.0",
     ),
     PHANTOM: ImageSet(_PARTS, _each_alone, "the phantom of regweave"),
 }
@@ -142,7 +145,7 @@ def read(name: PairName) -> given.Inputs:
     return given.read_inputs(*files(name).values())
 
 
-def files(name: PairName) -> dict[str, Path]:
+def files(name: PairName) -> dict[str, Any]:
     """Files of a pair of a real set: fixed, moving, fixed_labels, moving_labels."""
     root = data_root()
     assert root is not None
@@ -160,6 +163,15 @@ def settings_of(source: str) -> Settings:
     if source.endswith(".toml"):
         return registration_settings.load(Path(source))
     return registration_settings.preset(source)
+
+
+def all_settings_of(sources: Sequence[str]) -> list[Settings]:
+    """Return several settings; their names tell the results apart, so they must differ."""
+    out = [settings_of(source) for source in sources]
+    names = [s.name for s in out]
+    if len(set(names)) < len(names):
+        raise SystemExit(f"the settings are called {', '.join(names)}; give each a name of its own")
+    return out
 
 
 def settings_hash(settings: Settings) -> str:

@@ -6,6 +6,7 @@ Each pair is registered with each preset in a process of its own, one thread eac
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -18,17 +19,17 @@ from typing import Any
 import numpy as np
 
 from _common import RESULTS, Claim, failure, fingerprint, parser, plain, write
+from _intervals import mean_interval
 from _pairs import (
     SETS,
     PairName,
     Prepared,
+    all_settings_of,
     choose_pairs,
     choose_set,
     prepare,
     settings_hash,
-    settings_of,
 )
-from _statistics import mean_interval
 from regweave.deformation import to_field, warp_labels
 from regweave.evaluation import dice, regularity
 from regweave.registration.align import align
@@ -110,9 +111,7 @@ def collect(
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure every pair with every preset, in parallel; rows by preset, in the order of the pairs."""
     code = fingerprint()
-    keys = {
-        (s.name, n): _key((n.fixed, n.moving, init, settings_hash(s), code)) for n in names for s in all_settings
-    }
+    keys = {(s.name, n): _key((n.fixed, n.moving, init, settings_hash(s), code)) for n in names for s in all_settings}
     todo = [(s, n) for n in names for s in all_settings if ledger.get(keys[s.name, n]) is None]
     print(f"{len(keys) - len(todo)} registrations are known, {len(todo)} to do", flush=True)
     failed: dict[tuple[str, PairName], dict[str, Any]] = {}
@@ -129,8 +128,7 @@ def collect(
                 failed[s.name, n] = row
             print(f"{count}/{len(todo)} {s.name} {n}: {row['error'] or _score(row)}", flush=True)
     return {
-        s.name: [_named(n, failed.get((s.name, n)) or ledger.get(keys[s.name, n])) for n in names]
-        for s in all_settings
+        s.name: [_named(n, failed.get((s.name, n)) or ledger.get(keys[s.name, n])) for n in names] for s in all_settings
     }
 
 
@@ -168,9 +166,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], stage: str, seed: int) -> dict[
         "after": _mean([mean_dice(r[stage]) for r in done]),
         "gain": mean_interval(gains, subjects, seed),
         "worst_gain": min(gains, default=float("nan")),
-        "labels": {
-            v: {when: _mean([r[when]["dice"][v] for r in done]) for when in ("before", stage)} for v in labels
-        },
+        "labels": {v: {when: _mean([r[when]["dice"][v] for r in done]) for when in ("before", stage)} for v in labels},
         "folding_fraction": _mean([r[stage]["folding_fraction"] for r in done]),
         "pairs_with_folds": sum(r[stage]["folding_fraction"] > 0 for r in done),
         "min_jacobian": min((r[stage]["min_jacobian"] for r in done), default=float("nan")),
@@ -190,9 +186,7 @@ def compare(better: tuple[str, str], worse: tuple[str, str], runs: Mapping[str, 
     """Paired difference of two variants, each a preset and a stage, over the pairs that both finished."""
     (name_b, stage_b), (name_w, stage_w) = better, worse
     both = [
-        (b, w)
-        for b, w in zip(runs[name_b], runs[name_w], strict=True)
-        if b["error"] is None and w["error"] is None
+        (b, w) for b, w in zip(runs[name_b], runs[name_w], strict=True) if b["error"] is None and w["error"] is None
     ]
     difference = [mean_dice(b[stage_b]) - mean_dice(w[stage_w]) for b, w in both]
     return mean_interval(difference, [b["subject"] for b, _ in both], seed)
@@ -221,7 +215,7 @@ def main() -> None:
     args = options.parse_args()
     chosen, data = choose_set(args.set)
     names = choose_pairs(chosen, args.pairs, args.seed)
-    all_settings = [settings_of(source) for source in args.presets]
+    all_settings = all_settings_of(args.presets)
     RESULTS.mkdir(exist_ok=True)
     ledger = Ledger(RESULTS / f"accuracy-{chosen}.jsonl")
     runs = collect(names, all_settings, args.init, allowed_threads(args.workers), ledger)
@@ -239,7 +233,7 @@ def main() -> None:
         "summary": summaries,
         "differences": {
             f"{' '.join(b)} minus {' '.join(a)}": compare(b, a, runs, args.seed)
-            for a, b in zip(variants, variants[1:], strict=False)
+            for a, b in itertools.pairwise(variants)
         },
         "pairs": runs,
     }

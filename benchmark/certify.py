@@ -15,11 +15,11 @@ from _common import Claim, failure, parser, write
 from _pairs import (
     SETS,
     PairName,
+    all_settings_of,
     choose_pairs,
     choose_set,
     prepare,
     settings_hash,
-    settings_of,
 )
 from regweave import inference
 from regweave.energy.assemble import assemble
@@ -113,17 +113,17 @@ def main() -> None:
     names = choose_pairs(chosen, args.pairs, args.seed)
     runs, claims = {}, []
     with kernel_threads(allowed_threads(args.threads)):
-        for source in args.presets:
-            settings = settings_of(source)
+        for settings in all_settings_of(args.presets):
             rows = []
             for name in names:
                 rows.append(certify(name, settings, args.init))
                 print(f"{settings.name} {name}: {rows[-1]['error'] or 'done'}", flush=True)
             summary = summarise(rows)
             runs[settings.name] = {"settings": settings_hash(settings), "summary": summary, "pairs": rows}
+            where = f"{settings.name}, {summary['n']} pairs of {data}"
             claims += [
                 Claim(
-                    f"mean gap to the lower bound at the last step, {engine}, {settings.name}, {summary['n']} pairs of {data}",
+                    f"mean gap to the lower bound at the last step, {engine}, {where}",
                     summary[engine]["final_gap"], ".4%", "", TARGETS[engine], "at most",
                 )
                 for engine in ENGINES

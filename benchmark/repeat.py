@@ -14,11 +14,11 @@ from _common import Claim, failure, parser, write
 from _pairs import (
     SETS,
     PairName,
+    all_settings_of,
     choose_pairs,
     choose_set,
     read,
     settings_hash,
-    settings_of,
 )
 from regweave import register
 from regweave.registration.settings import Settings
@@ -60,7 +60,7 @@ def main() -> None:
     chosen, data = choose_set(args.set)
     content: dict[str, Any] = {"data": data, "credit": SETS[chosen].credit, "init": args.init, "runs": {}}
     claims = []
-    for settings in map(settings_of, args.presets):
+    for settings in all_settings_of(args.presets):
         names = choose_pairs(chosen, args.pairs, args.seed)
         rows = [repeat(name, settings, args.init, args.threads, args.runs) for name in names]
         content["runs"][settings.name] = {"settings": settings_hash(settings), "pairs": rows}

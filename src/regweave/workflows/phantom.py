@@ -65,11 +65,11 @@ class _Tissue:
 _AIR = _Tissue(0.0, 0.0, texture=0.0)
 _BODY = _Tissue(350.0, 390.0, texture=40.0, gain=1.2)
 _ORGANS: dict[int, tuple[str, _Tissue]] = {
-    1: ("brainstem", _Tissue(430.0, 345.0, gain=0.7)),  # inverted against its surroundings
+    1: ("brainstem", _Tissue(450.0, 430.0, gain=-1.0)),  # inverted texture, fainter edge
     2: ("cord", _Tissue(540.0, 640.0, gain=1.5)),  # gain and offset
     3: ("mandible", _Tissue(900.0, 900.0)),  # kept
     4: ("left parotid", _Tissue(230.0, 250.0, own=70.0)),  # kept mean, other texture
-    5: ("right parotid", _Tissue(430.0, 330.0, gain=-0.4, own=20.0)),  # inverted, other texture
+    5: ("right parotid", _Tissue(260.0, 330.0, gain=-1.0, own=20.0)),  # inverted texture, fainter edge, own texture
     6: ("airway", _Tissue(40.0, 40.0, texture=5.0)),  # kept
 }
 

@@ -141,6 +141,7 @@ def machine() -> dict[str, Any]:
         "cores": cores,
         "memory_gb": round(physical_memory_mb() / 1024),
         "system": f"{platform.system()} {platform.machine()}",
+        "load_at_end": round(os.getloadavg()[0], 1),
     }
 
 

@@ -30,6 +30,8 @@ LEAST_JACOBIAN = 0.1
 """A step may not bring a voxel's volume change below this."""
 REACH = 0.4
 """Largest displacement of a control point in one step, in control spacings: cubic B-splines fold beyond."""
+LEAST_FORCE = 1e-3
+"""Forces of this size are rounding and are not scaled up; features are in [0, 1]."""
 IDENTITY = np.ascontiguousarray(np.eye(4)[:3])
 FIRST_MOMENT, SECOND_MOMENT = 0.9, 0.99
 QUIET = 0.1
@@ -82,6 +84,8 @@ def refine(
 ) -> Refinement:
     """Minimise the weighted costs plus the smoothness of the displacement, starting from the discrete result.
 
+    The result is the best of all steps, so it never costs more than the start.
+
     Parameters
     ----------
     pair : ImagePair
@@ -102,20 +106,36 @@ def refine(
     compared = _compare(scene, u, members, weights, schedule, settings)
     factor, stretch = _units(scene.geometry)
     v, descent, records = np.zeros_like(u), _Descent(settings, stretch), []
-    for step in range(settings.steps):
+    least, best = np.inf, u
+    for step in range(settings.steps + 1):
         start = time.perf_counter()
-        force = np.zeros_like(u)
-        smooth = settings.smoothness * _core.diffusion_force(u, force, factor)
-        force *= np.float32(settings.smoothness)
-        data = sum(c.cost(v, force) for c in compared)
+        data, smooth, force = _measure(compared, u, v, settings.smoothness, factor)
+        if data + smooth < least:
+            least, best = data + smooth, u
+        if step == settings.steps:
+            break
         update = descent.update(_core.ffd_adjoint(force, grid.origin, grid.spacing, grid.nodes), step)
         delta = _held_back(u, update, grid)
         u, v = _core.compose(u, delta), _core.compose(v, delta)  # φ ← φ ∘ (id + δ)
         records.append(RefineStep(step, data, smooth, time.perf_counter() - start))
         if on_step is not None:
             on_step(records[-1])
-    u = change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
+    u = change_level(best, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
     return Refinement(u, tuple(records), tuple(m.name for m in members))
+
+
+def _measure(
+    compared: Sequence[_Compared],
+    u: Float32Array,
+    v: Float32Array,
+    smoothness: float,
+    factor: list[list[float]],
+) -> tuple[float, float, Float32Array]:
+    """Cost of the data, weighted cost of the smoothness, and the force of both, at u; v is u since the start."""
+    force = np.zeros_like(u)
+    smooth = smoothness * _core.diffusion_force(u, force, factor)
+    force *= np.float32(smoothness)
+    return sum(c.cost(v, force) for c in compared), smooth, force
 
 
 def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) -> Refinement:
@@ -156,7 +176,7 @@ def _compare(
 def _typical(force: Float32Array) -> float:
     """Root mean square of the force over voxels, each voxel weighted by its own square: flat regions do not count."""
     squares = (force.astype(np.float64) ** 2).sum(axis=0)
-    return float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))) or 1.0
+    return max(float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))), LEAST_FORCE)
 
 
 def _weight_maps(scene: Scene, u: Float32Array, weights: Weights) -> list[Float32Array]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from _common import failure
 from _pairs import PHANTOM, PairName, files, settings_of
-from regweave import register
+from regweave import Progress, register
 from regweave.io import write_image, write_labels
 from regweave.workflows.machine import peak_memory_mb
 from regweave.workflows.phantom import make_phantom
@@ -48,13 +48,19 @@ def measure(paths: Mapping[str, Any], preset: str, init: str, threads: int) -> d
 
 
 def _measure(paths: dict[str, Any], preset: str, init: str, threads: int) -> dict[str, Any]:
-    result = register(**paths, config=settings_of(preset), init=init, threads=threads)
+    peaks: dict[str, float] = {}
+
+    def note(progress: Progress) -> None:
+        peaks[progress.stage] = _peak_mb()
+
+    result = register(**paths, config=settings_of(preset), init=init, threads=threads, on_progress=note)
     summary = result.summary()
     return {
         "shape": list(result.warped.data.shape),
         "voxels": int(np.prod(result.warped.data.shape)),
         "seconds": summary["seconds"],
         "peak_memory_mb": _peak_mb(),
+        "peak_memory_so_far_mb": peaks,
         "mean_dice": summary["mean_dice"],
         "folding_fraction": summary["folding_fraction"],
     }

@@ -9,6 +9,7 @@ void register_cost_volume(nb::module_&);
 void register_deformation(nb::module_&);
 void register_inference(nb::module_&);
 void register_refine(nb::module_&);
+void register_self_similarity(nb::module_&);
 
 NB_MODULE(_core, m) {
 #if defined(__AVX2__) && (defined(__GNUC__) || defined(__clang__))
@@ -25,4 +26,5 @@ NB_MODULE(_core, m) {
     register_deformation(m);
     register_inference(m);
     register_refine(m);
+    register_self_similarity(m);
 }

@@ -19,7 +19,7 @@ def masks(centre: tuple[float, float, float]) -> np.ndarray:
     """A ball, a box and a structure of three voxels, (C, X, Y, Z)."""
     index = np.moveaxis(np.indices(SHAPE), 0, -1) - np.array(centre)
     ball = (index**2).sum(axis=-1) < 25
-    box = (np.abs(index + [4, 0, 6]) < [2, 5, 2]).all(axis=-1) & ~ball
+    box = (np.abs(index + np.array([4, 0, 6])) < [2, 5, 2]).all(axis=-1) & ~ball
     small = np.zeros(SHAPE, dtype=bool)
     small[3:6, 2, 2] = True
     return np.stack([ball, box, small & ~ball & ~box]).astype(np.float32)

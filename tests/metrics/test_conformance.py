@@ -140,3 +140,20 @@ def test_mind_survives_inverted_contrast():
     a, b = (mind.features(i, mind.Options()) for i in (image, 1 - image))
     assert np.abs(a - b).max() < 1e-4
     assert a.shape == (12, *image.shape)
+
+
+def test_mind_equals_its_definition_in_numpy():
+    image = smooth_image(11, (9, 8, 7))
+    options = mind.Options(distance_voxels=2, radius_voxels=1)
+    inside = np.array(image.shape) - 1
+    distances = np.zeros((12, *image.shape))
+    for c, (p, q) in enumerate(mind.PAIRS):
+        for v in np.ndindex(image.shape):
+            cube = [w for w in np.ndindex(3, 3, 3) if all(0 <= v[a] + w[a] - 1 <= inside[a] for a in range(3))]
+            voxels = np.array([[v[a] + w[a] - 1 for a in range(3)] for w in cube])
+            first, second = (image[tuple((voxels + 2 * np.array(o)).clip(0, inside).T)] for o in (p, q))
+            distances[c][v] = ((first - second) ** 2).mean()
+    distances -= distances.min(axis=0)
+    noise = distances.mean(axis=0)
+    noise = noise.clip(0.001 * noise.mean(), 1000 * noise.mean())
+    assert np.abs(mind.features(image, options) - np.exp(-distances / noise)).max() < 1e-4

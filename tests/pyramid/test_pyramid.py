@@ -17,7 +17,6 @@ from regweave.types import Geometry, Volume
 factors = st.tuples(*[st.integers(1, 4)] * 3)
 
 
-
 def oblique(shape: tuple[int, int, int]) -> Geometry:
     affine = np.eye(4)
     affine[:3, :3] = Rotation.from_euler("xyz", [0.3, -0.2, 0.7]).as_matrix() * [1.0, 2.0, 3.5]
@@ -49,11 +48,10 @@ def test_what_is_shrunk_stays_where_it_is(f):
     small = shrink_geometry(geometry, f)
     distance = np.moveaxis(np.indices(geometry.shape), 0, -1) - np.array([11.3, 10.1, 12.6])
     blob = np.exp(-(distance**2).sum(axis=-1) / (2 * 2.5**2)).astype(np.float32)
-    np.testing.assert_allclose(
-        centre_of_mass_mm(shrink(blob, f), small), centre_of_mass_mm(blob, geometry), atol=0.02
-    )
+    np.testing.assert_allclose(centre_of_mass_mm(shrink(blob, f), small), centre_of_mass_mm(blob, geometry), atol=0.02)
     positions, blocks = (
-        g.points(np.moveaxis(np.indices(g.shape, dtype=np.float64), 0, -1)).astype(np.float32) for g in (geometry, small)
+        g.points(np.moveaxis(np.indices(g.shape, dtype=np.float64), 0, -1)).astype(np.float32)
+        for g in (geometry, small)
     )
     for axis in range(3):  # the mean of a ramp is its value at the centre
         np.testing.assert_allclose(shrink(np.ascontiguousarray(positions[..., axis]), f), blocks[..., axis], atol=1e-3)

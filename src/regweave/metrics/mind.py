@@ -10,9 +10,8 @@ from itertools import combinations
 
 import numpy as np
 from pydantic import Field
-from scipy import ndimage
 
-from regweave import metrics
+from regweave import _core, metrics
 from regweave.metrics.sad import cost, volume
 from regweave.types import Float32Array
 
@@ -23,6 +22,9 @@ PENALTY = "absolute"
 SIX = [(d, 0, 0) for d in (-1, 1)] + [(0, d, 0) for d in (-1, 1)] + [(0, 0, d) for d in (-1, 1)]
 # The twelve pairs of neighbours at distance √2 from each other; opposite neighbours are left out, as published.
 PAIRS = [(p, q) for p, q in combinations(SIX, 2) if sum((a - b) ** 2 for a, b in zip(p, q, strict=True)) == 2]
+
+NOISE_RANGE = (0.001, 1000.0)
+"""The local noise level is kept within these factors of its mean over the image, as in the publication."""
 
 
 class Options(metrics.Options):
@@ -41,21 +43,10 @@ class Options(metrics.Options):
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:
-    """Self-similarity of the twelve pairs of neighbours, (12, X, Y, Z), in (0, 1]."""
-    reach = options.distance_voxels
-    padded = np.pad(image, reach, mode="edge")
+    """Self-similarity of the twelve pairs of neighbours, (12, X, Y, Z), in (0, 1].
 
-    def neighbour(offset: tuple[int, int, int]) -> Float32Array:
-        x, y, z = (slice(reach + o * reach, reach + o * reach + n) for o, n in zip(offset, image.shape, strict=True))
-        return padded[x, y, z]
-
-    size = 2 * options.radius_voxels + 1
-    distances = np.stack(
-        [ndimage.uniform_filter((neighbour(p) - neighbour(q)) ** 2, size, mode="nearest") for p, q in PAIRS]
-    ).astype(np.float32)
-    distances -= distances.min(axis=0)
-    variance = distances.mean(axis=0)
-    # The local noise estimate is kept within three decades of its mean, as in the publication.
-    typical = variance.mean() + np.float32(1e-9)
-    variance = variance.clip(0.001 * typical, 1000 * typical)
-    return np.asarray(np.exp(-distances / variance), dtype=np.float32)
+    The distance of two patches is the mean squared difference of their voxels inside the image; from the twelve
+    distances of a voxel the smallest is taken off, and their mean is the noise level that they are divided by.
+    """
+    pairs = np.array(PAIRS, dtype=np.int32) * np.int32(options.distance_voxels)
+    return _core.self_similarity(image, pairs, options.radius_voxels, *NOISE_RANGE)

@@ -157,7 +157,7 @@ def measure(
     loss_coefficient: float,
 ) -> tuple[Terms, Float64Array]:
     """Cost volumes, class shares and loss around the current estimate u."""
-    costs = cost_volume([scene.compare(member, u) for member in schedule.discrete], grid, labels)
+    costs = cost_volume(scene.compare(schedule.discrete, u), grid, labels)
     if scales is None:
         scales = fit_scales(costs)
     costs *= (1 / scales).astype(np.float32)[:, None, None]

@@ -162,10 +162,10 @@ def _compare(
     maps = _weight_maps(scene, u, weights.of(tuple(m.name for m in members)))
     zero = np.zeros_like(u)
     out = []
-    for member, weight in zip(members, maps, strict=True):
+    for comparison, member, weight in zip(scene.compare(members, u), members, maps, strict=True):
         penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
         radius = settings.radius_voxels if member.support is None else member.support // 2
-        plain = _Compared(scene.compare(member, u), penalty, scene.valid(u), radius)
+        plain = _Compared(comparison, penalty, scene.valid(u), radius)
         force = np.zeros_like(u)
         plain.cost(zero, force)
         scaled = weight * plain.weight * np.float32(1 / _typical(force))

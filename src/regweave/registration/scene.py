@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -33,6 +34,7 @@ class Scene:
     moving_channels: Channels
     factors: Factors
     moving_factors: Factors
+    _fixed_features: dict[str, Float32Array] = field(default_factory=dict, compare=False)
 
     @classmethod
     def whole(cls, pair: ImagePair, schedule: Schedule) -> Scene:
@@ -57,14 +59,22 @@ class Scene:
         moving = shrink_geometry(self.pair.moving.geometry, self.moving_factors)
         return voxel_matrix(self.geometry, moving, self.pair.initial)
 
-    def compare(self, member: Member, u: Float32Array) -> Comparison:
-        """Features of both images for a member, the moving image pulled through the displacement u."""
-        metric, options = metrics.get(member.metric), member.metric_options()
-        view = View(member.window, member.sigma_voxels, getattr(metric, "prepare", None))
-        fixed = self.fixed_channels.view(view, self.factors)
-        moving = self.moving_channels.view(view, self.moving_factors)
-        moved = _core.warp(moving, self.matrix, u, 0.0, True)
-        return Comparison(member, metric.features(fixed, options), metric.features(moved, options))
+    def compare(self, members: Sequence[Member], u: Float32Array) -> list[Comparison]:
+        """Features of both images for each member, the moving image pulled through the displacement u."""
+        warped: dict[View, Float32Array] = {}
+        out = []
+        for member in members:
+            metric, options = metrics.get(member.metric), member.metric_options()
+            view = View(member.window, member.sigma_voxels, getattr(metric, "prepare", None))
+            if member.name not in self._fixed_features:
+                fixed = self.fixed_channels.view(view, self.factors)
+                self._fixed_features[member.name] = metric.features(fixed, options)
+            if view not in warped:
+                moving = self.moving_channels.view(view, self.moving_factors)
+                warped[view] = _core.warp(moving, self.matrix, u, 0.0, True)
+            moved = metric.features(warped[view], options)
+            out.append(Comparison(member, self._fixed_features[member.name], moved))
+        return out
 
     def valid(self, u: Float32Array) -> Float32Array:
         """1 where the displaced voxel lies inside the moving image."""

@@ -1,0 +1,87 @@
+// Self-similarity context (MIND-SSC): distances between pairs of neighbouring patches of each voxel.
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
+#include "arrays.hpp"
+#include "local_sums.hpp"
+#include "parallel.hpp"
+
+namespace {
+
+using namespace regweave;
+
+// Squared difference of the image at two offsets, edge voxels repeating outside.
+void squared_difference(const float* image, Extent n, const std::int32_t* p, const std::int32_t* q,
+                        float* out) {
+    auto at = [](int i, int size) { return std::clamp(i, 0, size - 1); };
+    parallel_for(n.nx, [&](int i) {
+        for (int j = 0; j < n.ny; ++j) {
+            const float* a = image + n.plane() * at(i + p[0], n.nx) + std::size_t(n.nz) * at(j + p[1], n.ny);
+            const float* b = image + n.plane() * at(i + q[0], n.nx) + std::size_t(n.nz) * at(j + q[1], n.ny);
+            float* row = out + n.plane() * i + std::size_t(n.nz) * j;
+            for (int k = 0; k < n.nz; ++k) {
+                const float d = a[at(k + p[2], n.nz)] - b[at(k + q[2], n.nz)];
+                row[k] = d * d;
+            }
+        }
+    });
+}
+
+// exp(−distance / variance) for each pair; the distances of a voxel are taken from their smallest, and its
+// variance, their mean, is kept between low and high times the mean variance of the image.
+Out<float> self_similarity(In<float, 3> image, In<std::int32_t, 3> pairs, int radius, float low, float high) {
+    if (pairs.shape(1) != 2 || pairs.shape(2) != 3)
+        throw std::invalid_argument("pairs must have shape (C, 2, 3)");
+    const Extent n{int(image.shape(0)), int(image.shape(1)), int(image.shape(2))};
+    const int C = int(pairs.shape(0));
+    NewArray<float, 4> out({std::size_t(C), image.shape(0), image.shape(1), image.shape(2)});
+    float* d = out.data.get();
+    {
+        nb::gil_scoped_release nogil;
+        std::vector<float> squares(n.volume()), scratch(n.volume()), variance(n.volume());
+        for (int c = 0; c < C; ++c) {
+            const std::int32_t* pair = pairs.data() + 6 * c;
+            squared_difference(image.data(), n, pair, pair + 3, squares.data());
+            local_sums(squares.data(), d + c * n.volume(), scratch.data(), n, radius);
+        }
+        std::vector<double> totals(n.nx);
+        parallel_for(n.nx, [&](int i) {
+            double total = 0;
+            for (int j = 0; j < n.ny; ++j)
+                for (int k = 0; k < n.nz; ++k) {
+                    const std::size_t v = n.plane() * i + std::size_t(n.nz) * j + k;
+                    float smallest = d[v], sum = 0;
+                    for (int c = 1; c < C; ++c) smallest = std::min(smallest, d[c * n.volume() + v]);
+                    const float scale = 1.0f / local_count(n, radius, i, j, k);
+                    for (int c = 0; c < C; ++c) {
+                        float& value = d[c * n.volume() + v];
+                        value = (value - smallest) * scale;
+                        sum += value;
+                    }
+                    variance[v] = sum / C;
+                    total += variance[v];
+                }
+            totals[i] = total;
+        });
+        double typical = 0;
+        for (double t : totals) typical += t;
+        typical = typical / double(n.volume()) + 1e-9;
+        const float least = float(low * typical), most = float(high * typical);
+        parallel_for(C * n.nx, [&](int task) {
+            const std::size_t plane = n.plane() * (task % n.nx);
+            float* channel = d + (task / n.nx) * n.volume() + plane;
+            for (std::size_t v = 0; v < n.plane(); ++v)
+                channel[v] = std::exp(-channel[v] / std::min(std::max(variance[plane + v], least), most));
+        });
+    }
+    return out.release();
+}
+
+}  // namespace
+
+void register_self_similarity(nb::module_& m) {
+    m.def("self_similarity", &self_similarity, nb::arg("image"), nb::arg("pairs"), nb::arg("radius"),
+          nb::arg("low"), nb::arg("high"),
+          "Similarity of the patches at each pair of offsets (C, 2, 3), shape (C, X, Y, Z).");
+}

@@ -1,0 +1,143 @@
+"""Costs and forces of the refinement against plain numpy in float64 and numerical derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from regweave import _core, metrics
+from regweave.registration.penalties import PENALTIES
+
+SHAPE = (9, 8, 10)
+RADIUS, FLOOR, EPSILON = 2, 1e-4, 0.01
+
+
+def images(channels: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fixed and moved features, (C, X, Y, Z), and a weight of each voxel, some of them zero."""
+    rng = np.random.default_rng(seed)
+    smooth = [ndimage.gaussian_filter(rng.normal(size=(channels, *SHAPE)), (0, 1, 1, 1)) for _ in range(2)]
+    weight = rng.random(SHAPE)
+    weight[:2] = 0
+    return (*(s.astype(np.float32) for s in smooth), weight.astype(np.float32))
+
+
+def absolute(fixed, moved, weight) -> float:
+    d = moved - fixed
+    return float((weight * (np.sqrt(d**2 + EPSILON**2) - EPSILON).mean(axis=0)).sum())
+
+
+def dot(fixed, moved, weight) -> float:
+    return float((weight * (1 - (fixed * moved).sum(axis=0) ** 2)).sum())
+
+
+def local_correlation(fixed, moved, floor, squared) -> np.ndarray:
+    out = np.zeros(SHAPE)
+    for index in np.ndindex(SHAPE):
+        box = tuple(slice(max(i - RADIUS, 0), i + RADIUS + 1) for i in index)
+        f, m = fixed[0][box], moved[0][box]
+        cov = ((f - f.mean()) * (m - m.mean())).mean()
+        norm = np.sqrt((f.var() + floor) * (m.var() + floor))
+        out[index] = (cov / norm) ** 2 if squared else (cov + floor) / norm
+    return out
+
+
+def correlation(fixed, moved, weight) -> float:
+    return float((weight * (1 - local_correlation(fixed, moved, FLOOR, False))).sum())
+
+
+def squared_correlation(fixed, moved, weight) -> float:
+    return float((weight * (1 - local_correlation(fixed, moved, FLOOR, True))).sum())
+
+
+CASES = {
+    "absolute": (2, absolute, lambda f, m, w, g: _core.absolute_force(f, m, w, g, EPSILON)),
+    "dot": (3, dot, _core.dot_force),
+    "correlation": (1, correlation, lambda f, m, w, g: _core.correlation_force(f, m, w, g, RADIUS, FLOOR, False)),
+    "squared": (1, squared_correlation, lambda f, m, w, g: _core.correlation_force(f, m, w, g, RADIUS, FLOOR, True)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cost_and_force(case):
+    channels, slow, fast = CASES[case]
+    fixed, moved, weight = images(channels)
+    force = np.zeros((3, *SHAPE), dtype=np.float32)
+    cost = fast(fixed, moved, weight, force)
+    f, m, w = (a.astype(np.float64) for a in (fixed, moved, weight))
+    assert cost == pytest.approx(slow(f, m, w), rel=1e-4)
+
+    gradient = np.stack([np.stack(np.gradient(c)) for c in m])  # (C, 3, X, Y, Z)
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        delta = rng.normal(size=(3, *SHAPE))
+        along = (gradient * delta).sum(axis=1)
+        t = 1e-5
+        numerical = (slow(f, m + t * along, w) - slow(f, m - t * along, w)) / (2 * t)
+        assert float((force * delta).sum()) == pytest.approx(numerical, rel=2e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_force_is_added_to_what_is_there_and_has_the_same_bits_for_any_thread_count(case):
+    channels, _, fast = CASES[case]
+    fixed, moved, weight = images(channels)
+    alone = np.zeros((3, *SHAPE), dtype=np.float32)
+    fast(fixed, moved, weight, alone)
+    before, results = _core.threads(), []
+    try:
+        for n in (1, 2, 3):
+            _core.set_threads(n)
+            force = np.ones((3, *SHAPE), dtype=np.float32)
+            results.append((fast(fixed, moved, weight, force), force))
+    finally:
+        _core.set_threads(before)
+    np.testing.assert_allclose(results[0][1], 1 + alone, atol=1e-4)
+    for cost, force in results[1:]:
+        assert cost == results[0][0]
+        assert np.array_equal(force, results[0][1])
+
+
+def test_smoothness():
+    rng = np.random.default_rng(2)
+    u = rng.normal(size=(3, *SHAPE)).astype(np.float32)
+    factor = rng.random((3, 3)) + 0.5
+
+    def slow(v) -> float:
+        return 0.5 * sum(factor[c, a] * (np.diff(v[c], axis=a) ** 2).sum() for c in range(3) for a in range(3))
+
+    force = np.zeros_like(u)
+    assert _core.diffusion_force(u, force, factor.tolist()) == pytest.approx(slow(u.astype(np.float64)), rel=1e-5)
+    for _ in range(4):
+        delta = rng.normal(size=u.shape)
+        numerical = (slow(u + 1e-4 * delta) - slow(u - 1e-4 * delta)) / 2e-4
+        assert float((force * delta).sum()) == pytest.approx(numerical, rel=1e-4, abs=1e-3)
+    still = np.full_like(u, 3.0)
+    force = np.zeros_like(u)
+    assert _core.diffusion_force(still, force, factor.tolist()) == 0
+    assert np.abs(force).max() == 0
+
+
+def test_grids_must_agree():
+    fixed, moved, weight = images(1)
+    force = np.zeros((3, *SHAPE), dtype=np.float32)
+    with pytest.raises(ValueError, match="one grid"):
+        _core.absolute_force(fixed, moved[:, :-1].copy(), weight, force, EPSILON)
+    with pytest.raises(ValueError, match="one channel"):
+        _core.correlation_force(*images(2), force, RADIUS, FLOOR, False)
+
+
+def test_every_metric_that_names_a_penalty_names_one_that_exists():
+    named = {name: getattr(metrics.get(name), "PENALTY", None) for name in metrics.available()}
+    assert {p for p in named.values() if p} <= set(PENALTIES)
+    assert named["mi"] is None
+    fixed, moved, weight = images(1)
+    for name, penalty in named.items():
+        if penalty is None:
+            continue
+        metric = metrics.get(name)
+        options = metric.Options()
+        f, m = (metric.features(np.ascontiguousarray(i[0]), options) for i in (fixed, moved))
+        force = np.zeros((3, *SHAPE), dtype=np.float32)
+        cost = PENALTIES[penalty](f, m, weight, force, RADIUS, options)
+        assert cost > 0
+        assert np.abs(force).max() > 0

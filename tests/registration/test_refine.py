@@ -1,0 +1,213 @@
+"""The continuous stage: it lowers its cost, keeps what is right, never folds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from regweave import _core
+from regweave.deformation.jacobian import determinant
+from regweave.deformation.warp import to_field
+from regweave.errors import RegweaveWarning
+from regweave.registration.align import align
+from regweave.registration.refine import Refinement, refine
+from regweave.registration.settings import Refine, Schedule, preset, preset_names
+from regweave.types import Geometry, ImagePair, Volume, Weights
+from regweave.workflows.phantom import make_phantom
+
+SHAPE = (32, 32, 32)
+SETTINGS = Refine(steps=15, smoothness=0.3)
+BANKS = {
+    "sad": ({"name": "sad", "metric": "sad"},),
+    "ncc": ({"name": "ncc", "metric": "ncc"},),
+    "squared": ({"name": "ncc", "metric": "ncc", "support": 5, "options": {"squared": True}},),
+    "mind": ({"name": "mind", "metric": "mind"},),
+    "gradient": ({"name": "gradient", "metric": "gradient"},),
+    "mixed": ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc", "support": 7}),
+}
+
+
+def schedule(bank: str = "sad", **changes) -> Schedule:
+    levels = ({"spacing_mm": 48.0, "shrink": 2, "steps": 3},)
+    return Schedule.model_validate({"levels": levels, "bank": BANKS[bank], **changes})
+
+
+def uniform(s: Schedule) -> Weights:
+    return Weights.uniform(tuple(m.name for m in s.bank), 0.1)
+
+
+def run(pair: ImagePair, bank: str = "sad", settings: Refine = SETTINGS, start=None) -> Refinement:
+    s = schedule(bank)
+    u = np.zeros((3, *pair.fixed.geometry.shape), dtype=np.float32) if start is None else start
+    return refine(pair, u, uniform(s), s, settings)
+
+
+def totals(result: Refinement) -> list[float]:
+    return [s.data + s.smoothness for s in result.steps]
+
+
+@pytest.fixture(scope="module")
+def pair() -> ImagePair:
+    return make_phantom(seed=1, shape=SHAPE, spacing_mm=(6.0, 6.0, 6.0), max_displacement_mm=9.0).pair
+
+
+@pytest.fixture(scope="module")
+def shifted(pair) -> ImagePair:
+    """One image twice, 0.6 of a voxel apart."""
+    affine = pair.moving.geometry.affine.copy()
+    affine[:3, 3] += (3.6, 0.0, 0.0)
+    return ImagePair(pair.moving, Volume(pair.moving.data, Geometry(SHAPE, affine)))
+
+
+@pytest.mark.parametrize("bank", BANKS)
+def test_identical_images_stay_where_they_are(pair, bank):
+    found = run(ImagePair(pair.fixed, pair.fixed), bank)
+    assert np.abs(found.displacement).max() < 0.01
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_identical_images_stay_where_they_are_under_every_preset(pair, name):
+    settings = preset(name)
+    s = settings.schedule("mr")
+    same = ImagePair(pair.fixed, pair.fixed)
+    w = Weights.uniform(tuple(m.name for m in s.bank), settings.smoothness)
+    aligned = align(same, w, s)
+    assert np.abs(aligned.displacement).max() == 0
+    found = refine(same, aligned.displacement, w, s, settings.refine)
+    assert np.abs(found.displacement).max() < 0.01
+
+
+@pytest.mark.parametrize("bank", BANKS)
+def test_cost_falls_and_a_small_shift_is_recovered(shifted, bank):
+    found = run(shifted, bank)
+    costs = totals(found)
+    assert len(costs) == SETTINGS.steps
+    assert min(costs[-3:]) < 0.9 * costs[0]
+    body = shifted.fixed.data > 150
+    error = np.linalg.norm(found.displacement - np.array([0.6, 0, 0])[:, None, None, None], axis=0)[body]
+    assert error.mean() < 0.3
+
+
+def test_cost_falls_on_two_different_images(pair):
+    for bank in ("mixed", "squared", "mind"):
+        costs = totals(run(pair, bank))
+        assert costs[-1] < costs[0]
+        assert np.diff(costs).max() < 0.05 * (costs[0] - costs[-1])  # no more than ripples
+
+
+def test_steps_that_only_make_it_worse_are_not_taken(pair):
+    """Long steps against a stiff smoothness: every later step costs more, so the start is kept."""
+    found = run(pair, "sad", Refine(steps=3, rate=0.5, smoothness=1e4))
+    costs = totals(found)
+    assert min(costs[1:]) > costs[0]
+    assert np.abs(found.displacement).max() == 0
+
+
+def test_smoother_settings_give_smoother_fields(pair):
+    rough, smooth = (run(pair, "mixed", Refine(steps=15, smoothness=s)) for s in (0.05, 5.0))
+
+    def bending(r: Refinement) -> float:
+        return sum(float((np.diff(r.displacement, axis=a) ** 2).sum()) for a in (1, 2, 3))
+
+    assert bending(smooth) < 0.5 * bending(rough)
+
+
+@pytest.mark.parametrize("smoothness", [1e-6, 0.3])
+@pytest.mark.parametrize("bank", ["sad", "squared"])
+def test_nothing_folds(pair, bank, smoothness):
+    strong = Refine(steps=40, rate=0.5, smoothness=smoothness, spacing_voxels=1.5)
+    s = schedule(bank)
+    start = align(pair, dataclasses.replace(uniform(s), pairwise=1e-6), s).displacement
+    found = run(pair, bank, strong, start)
+    assert np.abs(found.displacement - start).max() > 1
+    assert determinant(to_field(found.displacement, pair.fixed.geometry)).min() > 0
+
+
+def test_same_bits_for_any_thread_count_and_in_every_run(pair):
+    before, results = _core.threads(), []
+    try:
+        for n in (1, 2, 3, 2):
+            _core.set_threads(n)
+            results.append(run(pair, "mixed", Refine(steps=6)))
+    finally:
+        _core.set_threads(before)
+    for other in results[1:]:
+        assert np.array_equal(other.displacement, results[0].displacement)
+        assert totals(other) == totals(results[0])
+
+
+def test_large_images_are_refined_on_a_coarser_grid(pair):
+    small = Refine(steps=10, max_voxels=16**3)
+    assert small.factors(pair.fixed.geometry) == (2, 2, 2)
+    found = run(pair, "mixed", small)
+    assert found.displacement.shape == (3, *SHAPE)
+    assert totals(found)[-1] < totals(found)[0]
+
+
+def test_factors_make_voxels_alike_and_fit_the_limit():
+    thick = Geometry((200, 160, 30), np.diag([1.0, 1.0, 5.0, 1.0]))
+    for limit in (2_500_000, 300_000, 20_000):
+        f = np.array(Refine(max_voxels=limit).factors(thick))
+        assert np.prod(-(-np.array(thick.shape) // f)) <= limit
+        assert f[2] <= f[0] == f[1]
+
+
+def test_steps_are_told(pair):
+    told = []
+    s = schedule()
+    found = refine(pair, np.zeros((3, *SHAPE), np.float32), uniform(s), s, Refine(steps=4), on_step=told.append)
+    assert [t.step for t in told] == [0, 1, 2, 3]
+    assert tuple(told) == tuple(found.steps)
+    assert found.members == ("sad",)
+
+
+def test_left_out_with_a_warning_where_no_member_can_be_compared(pair):
+    s = Schedule.model_validate({**schedule().model_dump(), "bank": [{"name": "mi", "metric": "mi"}]})
+    start = np.random.default_rng(0).random((3, *SHAPE)).astype(np.float32)
+    with pytest.warns(RegweaveWarning, match=r"W206: refinement left out: none of the members mi"):
+        found = refine(pair, start, Weights.uniform(("mi",), 0.1), s, Refine(steps=5))
+    assert np.array_equal(found.displacement, start)
+    assert found.steps == ()
+    none = refine(pair, start, Weights.uniform(("mi",), 0.1), s, Refine(steps=0))  # asked for: no warning
+    assert np.array_equal(none.displacement, start)
+
+
+def test_members_of_the_levels_are_left_out_of_it(pair):
+    bank = ({"name": "sad", "metric": "sad"}, {"name": "early", "metric": "mind", "stage": "levels"})
+    s = Schedule.model_validate({**schedule().model_dump(), "bank": bank})
+    w = Weights(np.array([[0.4], [0.6]]), ("sad", "early"), (0,), 0.1)
+    zero = np.zeros((3, *SHAPE), dtype=np.float32)
+    found = refine(pair, zero, w, s, Refine(steps=4))
+    alone = run(pair, "sad", Refine(steps=4))
+    assert found.members == ("sad",)
+    np.testing.assert_allclose(found.displacement, alone.displacement, atol=1e-5)
+
+
+def test_class_weights_act_where_the_moving_mask_is(pair):
+    """A column of zeros takes the data term away inside its organ."""
+    s = schedule("sad")
+    zero = np.zeros((3, *SHAPE), dtype=np.float32)
+    even = Weights(np.array([[1.0, 1.0]]), ("sad",), (0, 3), 0.1)
+    blind = Weights(np.array([[1.0, 0.0]]), ("sad",), (0, 3), 0.1)
+    a, b, c = (refine(pair, zero, w, s, Refine(steps=6)) for w in (even, blind, Weights.uniform(("sad",), 0.1)))
+    np.testing.assert_allclose(a.displacement, c.displacement, atol=1e-5)
+    assert b.steps[0].data < a.steps[0].data
+    assert not np.array_equal(a.displacement, b.displacement)
+
+
+def test_anisotropic_grids_are_smooth_in_millimetres():
+    """The same images on a grid with thick slices move by the same millimetres, roughly."""
+    fine = make_phantom(seed=2, shape=(32, 32, 32), spacing_mm=(4.0, 4.0, 4.0), max_displacement_mm=6.0).pair
+    thin, thick = (
+        make_phantom(seed=2, shape=(32, 32, n), spacing_mm=(4.0, 4.0, 124.0 / (n - 1)), max_displacement_mm=6.0).pair
+        for n in (32, 16)
+    )
+    assert np.array_equal(fine.fixed.data, thin.fixed.data)
+    lengths = []
+    for p in (thin, thick):
+        found = run(p, "mind", Refine(steps=10))
+        mm = to_field(found.displacement, p.fixed.geometry).data
+        lengths.append(np.sqrt((mm**2).mean(axis=(1, 2, 3))))
+    assert np.abs(np.log(lengths[0] / lengths[1])).max() < np.log(2.5)

@@ -186,6 +186,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def counted(n: int, failed: int, data: str) -> str:
+    """Say how many pairs a mean is over, and how many are missing from it."""
+    return f"{n} pairs of {data}" + (f", {failed} FAILED" if failed else "")
+
+
 def failure(error: BaseException) -> str:
     """Return an error in one line, without the paths of this machine."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]

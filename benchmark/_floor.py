@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -34,6 +33,12 @@ from regweave.pyramid.resample import shrink_geometry
 from regweave.registration.settings import Schedule
 from regweave.types import Geometry
 
+PROBES = {
+    "streaming": "the rate of numpy's additions in cache",
+    "registers": "the machine's peak rate of multiply-adds",
+}
+"""``streaming`` loads and stores for every operation, so a kernel that fuses several may beat it; ``registers`` is what
+no kernel can beat, and histograms, whose steps do not vectorise, cannot come near."""
 PROBE_SECONDS = 0.4
 PROBE_FLOATS = 32_768
 """Two arrays of 128 kB: they stay in the second-level cache of any recent core."""
@@ -96,12 +101,11 @@ def operations(schedule: Schedule, geometry: Geometry) -> dict[str, float]:
     return total
 
 
-def throughput(threads: int) -> dict[str, Any]:
-    """Operations per second of this machine, by two probes.
+def throughput(threads: int) -> dict[str, float]:
+    """Operations per second of this machine, by the two `PROBES`.
 
-    ``streaming``: numpy adds two arrays that stay in the second-level cache, in each thread; every operation loads
-    and stores, as in kernels that pass rows from one loop to the next. ``registers``: multiply-adds of a matrix
-    product, which the best conceivable kernel could not exceed.
+    ``streaming``: numpy adds two arrays that stay in the second-level cache, in each thread. ``registers``:
+    multiply-adds of a matrix product on as many threads as BLAS takes, which are all cores unless it is told.
     """
     return {"streaming": sum(_in_threads(threads)), "registers": _matrix_product()}
 

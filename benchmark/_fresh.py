@@ -42,9 +42,16 @@ def measure(paths: Mapping[str, Any], preset: str, init: str, threads: int) -> d
     """Register files in a fresh process: a row with the numbers, or with the error."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            return {"error": None, **pool.submit(_measure, dict(paths), preset, init, threads).result()}
-        except Exception as error:
+            return pool.submit(_attempt, dict(paths), preset, init, threads).result()
+        except Exception as error:  # the process died, of too little memory say
             return {"error": failure(error)}
+
+
+def _attempt(paths: dict[str, Any], preset: str, init: str, threads: int) -> dict[str, Any]:
+    try:
+        return {"error": None, **_measure(paths, preset, init, threads)}
+    except Exception as error:
+        return {"error": failure(error)}
 
 
 def _measure(paths: dict[str, Any], preset: str, init: str, threads: int) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def choose_set(wanted: str) -> tuple[str, str]:
     if wanted not in SETS:
         raise SystemExit(f"unknown set {wanted!r}; available: {', '.join(SETS)}")
     if wanted != PHANTOM and data_root() is None:
-        return PHANTOM, f"phantoms in place of {wanted}: REGWEAVE_DATA is not set"
+        return PHANTOM, f"phantoms (in place of {wanted}: REGWEAVE_DATA is not set)"
     return wanted, wanted
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from _common import RESULTS, Claim, failure, fingerprint, parser, plain, write
+from _common import RESULTS, Claim, counted, failure, fingerprint, parser, plain, write
 from _intervals import mean_interval
 from _pairs import (
     SETS,
@@ -194,7 +194,7 @@ def compare(better: tuple[str, str], worse: tuple[str, str], runs: Mapping[str, 
 
 def claims_of(variant: str, summary: Mapping[str, Any], data: str, complete: bool) -> list[Claim]:
     """What a variant's summary says; the targets are for all pairs of one set."""
-    where = f"{variant}, {summary['n']} pairs of {data}"
+    where = f"{variant}, {counted(summary['n'], summary['failed'], data)}"
     held = complete and data == TARGET_SET
     low, high = summary["gain"]["low"], summary["gain"]["high"]
     return [

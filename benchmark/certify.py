@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from _common import Claim, failure, parser, write
+from _common import Claim, counted, failure, parser, write
 from _pairs import (
     SETS,
     PairName,
@@ -120,7 +120,7 @@ def main() -> None:
                 print(f"{settings.name} {name}: {rows[-1]['error'] or 'done'}", flush=True)
             summary = summarise(rows)
             runs[settings.name] = {"settings": settings_hash(settings), "summary": summary, "pairs": rows}
-            where = f"{settings.name}, {summary['n']} pairs of {data}"
+            where = f"{settings.name}, {counted(summary['n'], summary['failed'], data)}"
             claims += [
                 Claim(
                     f"mean gap to the lower bound at the last step, {engine}, {where}",

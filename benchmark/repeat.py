@@ -24,13 +24,16 @@ from regweave import register
 from regweave.registration.settings import Settings
 
 
-def digest(name: PairName, settings: Settings, init: str, threads: int) -> str:
-    """Register a pair and hash its displacement and initial affine."""
-    data = read(name)
-    result = register(data.fixed, data.moving, config=settings, init=init, threads=threads)
+def digest(name: PairName, settings: Settings, init: str, threads: int) -> dict[str, str | None]:
+    """Register a pair: the hash of its displacement and initial affine, or the error."""
+    try:
+        data = read(name)
+        result = register(data.fixed, data.moving, config=settings, init=init, threads=threads)
+    except Exception as error:
+        return {"error": failure(error), "sha256": None}
     sha = hashlib.sha256(result.transform.field.data.tobytes())
     sha.update(result.transform.affine.tobytes())
-    return sha.hexdigest()
+    return {"error": None, "sha256": sha.hexdigest()}
 
 
 def repeat(name: PairName, settings: Settings, init: str, threads: list[int], runs: int) -> dict[str, Any]:
@@ -39,12 +42,8 @@ def repeat(name: PairName, settings: Settings, init: str, threads: list[int], ru
     for n in threads:
         for run in range(runs):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                row: dict[str, Any] = {"threads": n, "run": run, "error": None, "sha256": None}
-                try:
-                    row["sha256"] = pool.submit(digest, name, settings, init, n).result()
-                except Exception as error:
-                    row["error"] = failure(error)
-                rows.append(row)
+                row = pool.submit(digest, name, settings, init, n).result()
+                rows.append({"threads": n, "run": run, **row})
     hashes = {r["sha256"] for r in rows}
     return {"fixed": name.fixed, "moving": name.moving, "same": len(hashes) == 1 and None not in hashes, "runs": rows}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import _fresh
 from _common import Claim, failure, parser, write
-from _floor import operations, throughput
+from _floor import PROBES, operations, throughput
 from _pairs import (
     PHANTOM,
     PHANTOM_SHAPE,
@@ -191,7 +191,7 @@ def peer_claims(result: Mapping[str, Any], data: str, n: int, threads: int) -> l
         Claim(f"median seconds of the deformable stage, {where}", mine, ".2f", " s"),
         Claim(f"time of {PEER} over ours, {where}", result["ratio"], ".2f", "×", TARGET_RATIO),
         *(
-            Claim(f"cost volumes over their arithmetic floor by the {probe} probe, {where}", factor, ".1f", "×")
+            Claim(f"time of the cost volumes over their arithmetic at {PROBES[probe]}, {where}", factor, ".1f", "×")
             for probe, factor in result["floor"]["cost_volumes_over_floor"].items()
         ),
     ]

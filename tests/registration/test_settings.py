@@ -165,6 +165,11 @@ def test_unknown_and_missing_keys_are_named(content, place):
     [
         (changed(smoothness=0), "smoothness"),
         (changed(smoothness="a lot"), "smoothness"),
+        (changed(smoothness=float("inf")), "smoothness"),
+        (changed(smoothness=float("nan")), "smoothness"),
+        (changed(levels=[{"spacing_mm": float("inf")}]), "levels.0.spacing_mm"),
+        (changed(banks={"mr": [{"name": "a", "metric": "sad", "window": [float("-inf"), 0]}]}), "window"),
+        (changed(banks={"mr": [{"name": "a", "metric": "ngf", "options": {"edge": float("inf")}}]}), "edge"),
         (changed(levels=[]), "levels"),
         (changed(levels=[{"spacing_mm": -5.0}]), "levels.0.spacing_mm"),
         (changed(levels=[{"spacing_mm": 5.0, "labels_per_axis": 4}]), "labels_per_axis"),

@@ -21,7 +21,7 @@ TIE_BREAK = 1e-4
 """Cost of moving by one control spacing: flat patches tie between all labels and would drift otherwise."""
 
 
-def assemble(terms: Terms, weights: Weights, loss_coefficient: float = 0.0) -> Energy:
+def assemble(terms: Terms, weights: Weights, loss_coefficient: float = 0.0, *, tie_break: float = TIE_BREAK) -> Energy:
     """Fold weights and loss into the unaries of one energy.
 
     Parameters
@@ -32,10 +32,12 @@ def assemble(terms: Terms, weights: Weights, loss_coefficient: float = 0.0) -> E
         Columns for the classes that the shares count.
     loss_coefficient : float
         0 to register, +η to impute, −1 to find the most violated constraint.
+    tie_break : float
+        Cost of moving by one control spacing; 0 makes the energy w·Ψ + coefficient·Δ exactly.
     """
     if loss_coefficient != 0 and terms.loss is None:
         raise ValueError(f"loss_coefficient is {loss_coefficient} but the terms hold no loss; give both label maps")
-    unary = _class_weighted(terms, weights) + TIE_BREAK * _length(terms)  # eq. (1)
+    unary = _class_weighted(terms, weights) + tie_break * _length(terms)  # eq. (1)
     if terms.loss is not None and loss_coefficient != 0:
         unary += loss_coefficient * terms.loss  # eqs. (9), (11): Δ is a sum over nodes, so it is one more unary
     return Energy(unary, terms.shape, terms.offsets, weights.pairwise, terms.base)

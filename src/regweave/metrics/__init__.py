@@ -29,9 +29,9 @@ Offsets = tuple[Float64Array, Float64Array, Float64Array]
 
 
 class Options(BaseModel):
-    """Base of every metric's options: unknown keys are errors."""
+    """Base of every metric's options: unknown keys and infinite numbers are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Metric(Protocol):

@@ -85,6 +85,7 @@ def align(
     *,
     scales: Sequence[Float64Array] | None = None,
     on_step: Callable[[Step], None] | None = None,
+    with_loss: bool = False,
 ) -> Alignment:
     """Minimise w·Ψ(x, D) + loss_coefficient·Δ over deformations D, coarse to fine.
 
@@ -104,8 +105,11 @@ def align(
         first step of each level.
     on_step : callable, optional
         Called with every `Step`.
+    with_loss : bool
+        Measure the loss of every label even where its coefficient is 0, for a learner that looks at the terms.
     """
-    _check(pair, weights, schedule, loss_coefficient)
+    needs_loss = with_loss or loss_coefficient != 0
+    _check(pair, weights, schedule, needs_loss)
     weights = weights.of(tuple(m.name for m in schedule.discrete))
     scene = Scene.whole(pair, schedule)
     minimize = inference.get(schedule.engine)
@@ -118,7 +122,7 @@ def align(
         for step in range(level.steps):
             clock = _Clock()
             labels = label_set(level, grid, step)
-            terms, level_scales = measure(scene, u, grid, labels, weights, schedule, level_scales, loss_coefficient)
+            terms, level_scales = measure(scene, u, grid, labels, weights, schedule, level_scales, needs_loss)
             clock.lap("costs")
             solution = minimize(assemble(terms, weights, loss_coefficient))
             clock.lap("inference")
@@ -154,7 +158,7 @@ def measure(
     weights: Weights,
     schedule: Schedule,
     scales: Float64Array | None,
-    loss_coefficient: float,
+    needs_loss: bool,
 ) -> tuple[Terms, Float64Array]:
     """Cost volumes, class shares and loss around the current estimate u."""
     costs = cost_volume(scene.compare(schedule.discrete, u), grid, labels)
@@ -167,7 +171,7 @@ def measure(
         shares=_class_shares(scene, u, grid, labels, weights, schedule),
         shape=grid.nodes,
         offsets=labels.in_units_of(grid.spacing),
-        loss=_loss(scene, u, grid, labels, schedule) if loss_coefficient else None,
+        loss=_loss(scene, u, grid, labels, schedule) if needs_loss else None,
         base=_node_displacements(u, grid) if schedule.pairwise == "elastic" else None,
     )
     return terms, scales
@@ -192,7 +196,8 @@ def _class_shares(
 def _loss(scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, schedule: Schedule) -> Float32Array:
     moving, fixed = scene.moved_labels(u), scene.fixed_labels()
     assert scene.pair.moving_labels is not None
-    classes = (0, *scene.pair.moving_labels.values())
+    chosen = schedule.loss_classes or scene.pair.moving_labels.values()
+    classes = (0, *(c for c in chosen if c != 0))
     fixed_masks, moving_masks = (one_hot(labelled, classes)[1:] for labelled in (fixed, moving))
     return losses.get(schedule.loss).volume(fixed_masks, moving_masks, grid, labels.offsets)
 
@@ -209,13 +214,13 @@ def _start(pair: ImagePair) -> Float32Array:
     return to_voxels(pair.initial_field)
 
 
-def _check(pair: ImagePair, weights: Weights, schedule: Schedule, loss_coefficient: float) -> None:
+def _check(pair: ImagePair, weights: Weights, schedule: Schedule, needs_loss: bool) -> None:
     names = tuple(m.name for m in schedule.bank)
     if weights.members != names:
         raise ValueError(
             f"weights are for members {list(weights.members)}, the bank has {list(names)}; use the same bank"
         )
-    if loss_coefficient and (pair.fixed_labels is None or pair.moving_labels is None):
+    if needs_loss and (pair.fixed_labels is None or pair.moving_labels is None):
         raise ValueError("the loss compares two label maps; give fixed_labels and moving_labels")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -21,9 +22,9 @@ PRESETS = "presets"
 
 
 class Model(BaseModel):
-    """Frozen; unknown keys are errors."""
+    """Frozen; unknown keys are errors, and so are infinite numbers, which TOML has."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Member(Model):
@@ -182,6 +183,7 @@ class Schedule(Model):
     class_at: Literal["displaced", "anchored"] = "anchored"
     pairwise: Literal["fluid", "elastic"] = "fluid"
     loss: str = "dice"
+    loss_classes: tuple[int, ...] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
@@ -292,6 +294,8 @@ def load(path: Path) -> Settings:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError("E101", f"cannot read settings {path}: {error.strerror}", "check the path") from error
+    except UnicodeDecodeError as error:
+        raise UsageError("E185", f"{path} is not TOML: it is not UTF-8", "save it as UTF-8 text") from error
     return parse(text, str(path))
 
 
@@ -341,8 +345,7 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML string
     if isinstance(value, list):
         return f"[{', '.join(_toml_value(v) for v in value)}]"
     if isinstance(value, dict):

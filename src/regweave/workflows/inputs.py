@@ -18,7 +18,7 @@ from regweave.io.validate import NonFinite
 from regweave.pyramid.intensity import Modality, modality_of
 from regweave.registration import settings as registration_settings
 from regweave.registration.initial import METHODS, initial_affine
-from regweave.registration.settings import Member, Settings
+from regweave.registration.settings import Member, Schedule, Settings
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Volume, Weights
 
 
@@ -151,20 +151,40 @@ def choose_weights(
     """W of a run: the model's, those given by hand, or the same weight for every member."""
     names = tuple(m.name for m in settings.schedule(modality).bank)
     if model is not None:
-        if model.weights.members != names:
-            raise RegweaveError(
-                "E170",
-                f"the model is for members {', '.join(model.weights.members)}, the bank has {', '.join(names)}",
-                "use the settings stored with the model",
-            )
+        _check_model(model, settings.schedule(modality))
         return model.weights
     uniform = Weights.uniform(names, settings.smoothness)
     if not members:
         return uniform
     given = np.array([[members[n]] for n in names], dtype=np.float64)
-    if given.min() < 0 or given.sum() <= 0:
+    if not (np.isfinite(given).all() and given.min() >= 0 and given.sum() > 0):
         raise UsageError("E188", f"weights of --metric are {given.ravel().tolist()}", "give numbers ≥ 0, not all zero")
     return Weights(given / given.sum(), names, uniform.classes, settings.smoothness)
+
+
+def _check_model(model: Model, schedule: Schedule) -> None:
+    """Refuse a model that belongs to another bank or other levels, or holds numbers that no training gives."""
+    names = tuple(m.name for m in schedule.bank)
+    if model.weights.members != names:
+        raise RegweaveError(
+            "E170",
+            f"the model is for members {', '.join(model.weights.members)}, the bank has {', '.join(names)}",
+            "use the settings stored with the model",
+        )
+    if not 0 <= model.weights.pairwise < np.inf:
+        raise RegweaveError(
+            "E170", f"the model's pairwise weight is {model.weights.pairwise}, allowed is 0 or more", "train it again"
+        )
+    shape = (len(schedule.levels), len(schedule.discrete))
+    if model.scales is None:
+        return
+    found = [s.shape for s in model.scales]
+    if found != [shape[1:]] * shape[0] or not all((s > 0).all() and np.isfinite(s).all() for s in model.scales):
+        raise RegweaveError(
+            "E170",
+            f"the model's scales must be {shape[0]} levels of {shape[1]} positive numbers, found {found}",
+            "use the settings stored with the model",
+        )
 
 
 def check_classes(labels: LabelMap | None, model: Model | None) -> None:

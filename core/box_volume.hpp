@@ -6,6 +6,7 @@
 #pragma once
 
 #include "parallel.hpp"
+#include "simd.hpp"
 #include "supports.hpp"
 
 namespace regweave {
@@ -27,81 +28,129 @@ inline std::vector<Active> active_windows(const std::vector<int>& start, int siz
     return out;
 }
 
-// Op::terms sums are kept per node and label. Op::rows(w, j, t, n, channels, stride_w, stride_j) writes the
-// terms of one row, t[term][n]; op.finish(sums, node) turns the sums of a support into the cost.
+// The rows of one window along y, from the moved image (shifted along x and y, padded along z) and the fixed
+// one.
+struct WindowRows {
+    const float* moved;
+    const float* fixed;
+    std::size_t moved_channel, fixed_channel;  // strides
+    int moved_row, fixed_row;
+    int rows, channels;
+    float fraction;  // of the shift along z
+
+    // Op::add(sums, channels, w, f) adds the terms of one voxel, w(c) and f(c) being its features.
+    template <class V, class Op>
+    void sum(const Op& op, int z, float* out, int nz) const {
+        V sums[Op::terms] = {};
+        const float *m = moved + z, *f = fixed + z;
+        for (int j = 0; j < rows; ++j, m += moved_row, f += fixed_row)
+            op.add(
+                sums, channels,
+                [&](int c) {
+                    const V here = load<V>(m + c * moved_channel), next = load<V>(m + c * moved_channel + 1);
+                    return here + fraction * (next - here);
+                },
+                [&](int c) { return load<V>(f + c * fixed_channel); });
+        for (int t = 0; t < Op::terms; ++t) store(out + std::size_t(t) * nz + z, sums[t]);
+    }
+};
+
+// Op::terms sums are kept per node and label; op.finish(sums, node) turns the sums of a support into the
+// cost.
 template <class Op>
-void box_volume(const Job& job, const Op& op, float* out) {
-    constexpr int T = Op::terms;
-    const int nx = job.dim[0], ny = job.dim[1], nz = job.dim[2], C = job.channels;
-    const Supports& s = job.supports;
-    const int Ky = int(job.shift[1].size()), Kz = int(job.shift[2].size()), L = job.n_labels();
-    const int pad = job.pad(), padded = nz + 2 * pad;
-    const auto active_x = active_windows(s.start[0], s.size[0], nx);
-    const auto active_y = active_windows(s.start[1], s.size[1], ny);
-    const std::size_t sheet = std::size_t(T) * s.n[1] * nz;  // one label's sums over y windows
+class BoxVolume {
+  public:
+    BoxVolume(const Job& job, const Op& op, float* out)
+        : job_(job),
+          op_(op),
+          out_(out),
+          nz_(job.dim[2]),
+          pad_(job.pad()),
+          Ky_(int(job.shift[1].size())),
+          Kz_(int(job.shift[2].size())),
+          sheet_(std::size_t(Op::terms) * job.supports.n[1] * nz_),
+          active_(active_windows(job.supports.start[0], job.supports.size[0], job.dim[0])) {
+        for (const Active& w : active_) widest_ = std::max(widest_, w.end - w.begin);
+    }
 
-    parallel_for(int(job.shift[0].size()) * Ky, [&](int task) {
-        const int a = task / Ky, b = task % Ky;
-        std::vector<float> plane(C * job.plane()), row(std::size_t(C) * padded), shifted(std::size_t(C) * nz);
-        std::vector<float> terms(std::size_t(T) * nz), y_sums(Kz * sheet);
-        int widest = 1;
-        for (const Active& w : active_x) widest = std::max(widest, w.end - w.begin);
-        std::vector<float> x_sums(widest * Kz * sheet);
-        std::vector<double> sums(T);
+    void run() const {
+        parallel_for(int(job_.shift[0].size()) * Ky_, [&](int task) { stream(task / Ky_, task % Ky_); });
+    }
 
-        for (int i = 0; i < nx; ++i) {
-            const Active windows = active_x[i];
-            if (windows.begin == windows.end) continue;
-            for (int c = 0; c < C; ++c)
-                shift_plane(job, job.moved + c * job.volume(), i, job.shift[0][a], &plane[c * job.plane()]);
-            std::fill(y_sums.begin(), y_sums.end(), 0.0f);
-            for (int j = 0; j < ny; ++j) {
-                if (active_y[j].begin == active_y[j].end) continue;
-                for (int c = 0; c < C; ++c)
-                    shift_row(job, &plane[c * job.plane()], j, job.shift[1][b], pad,
-                              &row[std::size_t(c) * padded]);
-                const float* fixed = job.fixed + job.plane() * i + std::size_t(nz) * j;
-                for (int k = 0; k < Kz; ++k) {
-                    const Shift z = job.shift[2][k];
-                    for (int c = 0; c < C; ++c) {
-                        const float* in = &row[std::size_t(c) * padded] + pad + z.whole;
-                        float* w = &shifted[std::size_t(c) * nz];
-                        for (int v = 0; v < nz; ++v) w[v] = in[v] + z.fraction * (in[v + 1] - in[v]);
-                    }
-                    op.rows(shifted.data(), fixed, terms.data(), nz, C, nz, job.volume());
-                    for (int t = 0; t < T; ++t) {
-                        const float* term = &terms[std::size_t(t) * nz];
-                        for (int q = active_y[j].begin; q < active_y[j].end; ++q) {
-                            float* sum = &y_sums[k * sheet + (std::size_t(t) * s.n[1] + q) * nz];
-                            for (int v = 0; v < nz; ++v) sum[v] += term[v];
-                        }
-                    }
-                }
+  private:
+    const Job& job_;
+    const Op& op_;
+    float* out_;
+    int nz_, pad_, Ky_, Kz_;
+    std::size_t sheet_;  // sums of one label over the windows along y
+    std::vector<Active> active_;
+    int widest_ = 1;
+
+    // All labels with shift a along x and b along y.
+    void stream(int a, int b) const {
+        const Supports& s = job_.supports;
+        const int C = job_.channels, ny = job_.dim[1];
+        const std::size_t padded = nz_ + 2 * pad_, shifted = ny * padded;
+        std::vector<float> plane(job_.plane()), rows(C * shifted + 8);
+        std::vector<float> y_sums(Kz_ * sheet_), x_sums(widest_ * Kz_ * sheet_);
+        for (int i = 0; i < job_.dim[0]; ++i) {
+            if (active_[i].begin == active_[i].end) continue;
+            for (int c = 0; c < C; ++c) {
+                shift_plane(job_, job_.moved + c * job_.volume(), i, job_.shift[0][a], plane.data());
+                for (int j = 0; j < ny; ++j)
+                    shift_row(job_, plane.data(), j, job_.shift[1][b], pad_, &rows[c * shifted + j * padded]);
             }
-            for (int p = windows.begin; p < windows.end; ++p) {
-                float* sum = &x_sums[(p % widest) * Kz * sheet];
-                const std::size_t n = Kz * sheet;
+            for (int k = 0; k < Kz_; ++k)
+                for (int q = 0; q < s.n[1]; ++q) {
+                    const Shift z = job_.shift[2][k];
+                    const int j = s.start[1][q];
+                    WindowRows window{rows.data() + j * padded + pad_ + z.whole,
+                                      job_.fixed + job_.plane() * i + std::size_t(nz_) * j,
+                                      shifted,
+                                      job_.volume(),
+                                      int(padded),
+                                      nz_,
+                                      s.size[1],
+                                      C,
+                                      z.fraction};
+                    sum_window(window, &y_sums[k * sheet_ + std::size_t(q) * Op::terms * nz_]);
+                }
+            for (int p = active_[i].begin; p < active_[i].end; ++p) {
+                float* sum = &x_sums[(p % widest_) * Kz_ * sheet_];
+                const std::size_t n = Kz_ * sheet_;
                 if (i == s.start[0][p])
                     std::copy(y_sums.begin(), y_sums.end(), sum);
                 else
                     for (std::size_t v = 0; v < n; ++v) sum[v] += y_sums[v];
-                if (i + 1 < s.start[0][p] + s.size[0]) continue;
-                for (int k = 0; k < Kz; ++k)
-                    for (int q = 0; q < s.n[1]; ++q)
-                        for (int r = 0; r < s.n[2]; ++r) {
-                            const std::size_t node = (std::size_t(p) * s.n[1] + q) * s.n[2] + r;
-                            for (int t = 0; t < T; ++t) {
-                                const float* line =
-                                    sum + k * sheet + (std::size_t(t) * s.n[1] + q) * nz + s.start[2][r];
-                                double total = 0;
-                                for (int v = 0; v < s.size[2]; ++v) total += line[v];
-                                sums[t] = total;
-                            }
-                            out[node * L + (std::size_t(a) * Ky + b) * Kz + k] = op.finish(sums.data(), node);
-                        }
+                if (i + 1 == s.start[0][p] + s.size[0]) finish(sum, p, a, b);
             }
         }
-    });
-}
+    }
+
+    void sum_window(const WindowRows& window, float* out) const {
+        int z = 0;
+        for (; z + 8 <= nz_; z += 8) window.template sum<V8>(op_, z, out, nz_);
+        for (; z < nz_; ++z) window.template sum<float>(op_, z, out, nz_);
+    }
+
+    void finish(const float* sum, int p, int a, int b) const {
+        const Supports& s = job_.supports;
+        const int L = job_.n_labels();
+        double sums[Op::terms];
+        for (int k = 0; k < Kz_; ++k)
+            for (int q = 0; q < s.n[1]; ++q)
+                for (int r = 0; r < s.n[2]; ++r) {
+                    const std::size_t node = (std::size_t(p) * s.n[1] + q) * s.n[2] + r;
+                    for (int t = 0; t < Op::terms; ++t) {
+                        const float* line =
+                            sum + k * sheet_ + (std::size_t(q) * Op::terms + t) * nz_ + s.start[2][r];
+                        double total = 0;
+                        for (int v = 0; v < s.size[2]; ++v) total += line[v];
+                        sums[t] = total;
+                    }
+                    out_[node * L + (std::size_t(a) * Ky_ + b) * Kz_ + k] = op_.finish(sums, node);
+                }
+    }
+};
 
 }  // namespace regweave

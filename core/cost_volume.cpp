@@ -15,10 +15,9 @@ struct AbsoluteDifference {
     static constexpr int terms = 1;
     double scale;  // 1 / (voxels · channels)
 
-    void rows(const float* w, const float* j, float* t, int n, int C, std::size_t sw, std::size_t sj) const {
-        for (int v = 0; v < n; ++v) t[v] = std::fabs(w[v] - j[v]);
-        for (int c = 1; c < C; ++c)
-            for (int v = 0; v < n; ++v) t[v] += std::fabs(w[c * sw + v] - j[c * sj + v]);
+    template <class V, class W, class F>
+    void add(V* sums, int C, W w, F f) const {
+        for (int c = 0; c < C; ++c) sums[0] += absolute(w(c) - f(c));
     }
     float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
 };
@@ -28,11 +27,11 @@ struct SquaredDot {
     static constexpr int terms = 1;
     double scale;
 
-    void rows(const float* w, const float* j, float* t, int n, int C, std::size_t sw, std::size_t sj) const {
-        for (int v = 0; v < n; ++v) t[v] = w[v] * j[v];
-        for (int c = 1; c < C; ++c)
-            for (int v = 0; v < n; ++v) t[v] += w[c * sw + v] * j[c * sj + v];
-        for (int v = 0; v < n; ++v) t[v] *= t[v];
+    template <class V, class W, class F>
+    void add(V* sums, int C, W w, F f) const {
+        V dot = w(0) * f(0);
+        for (int c = 1; c < C; ++c) dot += w(c) * f(c);
+        sums[0] += dot * dot;
     }
     float finish(const double* sums, std::size_t) const { return float(1.0 - sums[0] * scale); }
 };
@@ -44,13 +43,12 @@ struct Correlation {
     const double* mean;      // of the fixed image in each support
     const double* variance;  // with the floor added
 
-    void rows(const float* w, const float* j, float* t, int n_, int, std::size_t, std::size_t) const {
-        float *t0 = t, *t1 = t + n_, *t2 = t + 2 * n_;
-        for (int v = 0; v < n_; ++v) {
-            t0[v] = w[v];
-            t1[v] = w[v] * w[v];
-            t2[v] = w[v] * j[v];
-        }
+    template <class V, class W, class F>
+    void add(V* sums, int, W w, F f) const {
+        const V m = w(0);
+        sums[0] += m;
+        sums[1] += m * m;
+        sums[2] += m * f(0);
     }
     float finish(const double* sums, std::size_t node) const {
         const double w = sums[0] / n, ww = std::max(0.0, sums[1] / n - w * w) + floor;
@@ -65,8 +63,9 @@ struct Mean {
     static constexpr int terms = 1;
     double scale;
 
-    void rows(const float* w, const float*, float* t, int n, int, std::size_t, std::size_t) const {
-        std::copy(w, w + n, t);
+    template <class V, class W, class F>
+    void add(V* sums, int, W w, F) const {
+        sums[0] += w(0);
     }
     float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
 };
@@ -76,8 +75,9 @@ struct Product {
     static constexpr int terms = 1;
     double scale;
 
-    void rows(const float* w, const float* j, float* t, int n, int, std::size_t, std::size_t) const {
-        for (int v = 0; v < n; ++v) t[v] = w[v] * j[v];
+    template <class V, class W, class F>
+    void add(V* sums, int, W w, F f) const {
+        sums[0] += w(0) * f(0);
     }
     float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
 };
@@ -124,15 +124,17 @@ struct ConditionalEntropy {
                 for (; z < nz; ++z) ++c[(z & 3) * cells + p[z]];
             }
         for (int v = 0; v < cells; ++v) c[v] = c[v] + c[cells + v] + c[2 * cells + v] + c[3 * cells + v];
-        float joint = 0, marginal = 0;
+        // One sum for each bin of w: additions that do not wait for each other.
+        float part[Bins] = {};
         std::uint32_t of_w[Bins] = {};
         for (int j = 0; j < Bins; ++j)
             for (int w = 0; w < Bins; ++w) {
-                joint += n_log_n[c[j * Bins + w]];
+                part[w] += n_log_n[c[j * Bins + w]];
                 of_w[w] += c[j * Bins + w];
             }
-        for (int w = 0; w < Bins; ++w) marginal += n_log_n[of_w[w]];
-        return std::max(0.0f, (marginal - joint) / float(s.voxels()));
+        float information = 0;
+        for (int w = 0; w < Bins; ++w) information += n_log_n[of_w[w]] - part[w];
+        return std::max(0.0f, information / float(s.voxels()));
     }
 };
 
@@ -173,7 +175,7 @@ Out<float> run_box(const Job& job, const Op& op) {
     auto out = make_output(job);
     {
         nb::gil_scoped_release nogil;
-        box_volume(job, op, out.data.get());
+        BoxVolume<Op>(job, op, out.data.get()).run();
     }
     return out.release();
 }

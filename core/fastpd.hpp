@@ -15,12 +15,16 @@
 
 #include "grid_maxflow.hpp"
 #include "label_grid.hpp"
+#include "trws.hpp"
 
 namespace regweave {
 
 class FastPd {
   public:
-    FastPd(const GridEnergy& energy, std::vector<int> labels)
+    // Starts from a labelling and from duals: y_pq(l) = the message that came back from q to p. Such messages
+    // differ between two labels by at most their distance, so no edge starts below zero, and the heights they
+    // leave are near zero where a label is good: the flows that are left to find are small.
+    FastPd(const GridEnergy& energy, std::vector<int> labels, Trws& messages)
         : e_(energy),
           n_(energy.n_nodes),
           flow_(energy.shape),
@@ -36,7 +40,7 @@ class FastPd {
           from_(e_.n_labels) {
         for (auto* edge : {&held_p_, &held_q_, &forth_})
             for (auto& v : *edge) v.resize(n_);
-        start();
+        start(messages);
     }
 
     const std::vector<int>& labels() const { return x_; }
@@ -77,21 +81,29 @@ class FastPd {
         return balance_.data() + (static_cast<std::size_t>(label) * 3 + axis) * n_;
     }
 
-    void start() {
+    void start(Trws& messages) {
         for (int p = 0; p < n_; ++p)
             for (int l = 0; l < e_.n_labels; ++l) heights(l)[p] = e_.unary_of(p)[l];
         for (int axis = 0; axis < 3; ++axis)
             e_.for_each_edge(axis, [&](int p, int q) {
-                if (x_[p] == x_[q]) return;
-                const double half = 0.5 * e_.pairwise(p, q, x_[p], x_[q]);
-                held_p_[axis][p] = balances(x_[p], axis)[p] = half;
-                held_q_[axis][p] = balances(x_[q], axis)[p] = -half;
-                heights(x_[p])[p] += half;
-                heights(x_[p])[q] -= half;
-                heights(x_[q])[p] -= half;
-                heights(x_[q])[q] += half;
+                const double* message = messages.message(axis, p);
+                for (int l = 0; l < e_.n_labels; ++l) shift(axis, p, q, l, message[l]);
+                const int a = x_[p], b = x_[q];
+                const double loose = e_.pairwise(p, q, a, b) - balances(a, axis)[p] + balances(b, axis)[p];
+                if (a != b) {
+                    shift(axis, p, q, a, 0.5 * loose);
+                    shift(axis, p, q, b, -0.5 * loose);
+                }
+                held_p_[axis][p] = balances(a, axis)[p];
+                held_q_[axis][p] = balances(b, axis)[p];
             });
         for (int p = 0; p < n_; ++p) held_[p] = heights(x_[p])[p];
+    }
+
+    void shift(int axis, int p, int q, int label, double amount) {
+        balances(label, axis)[p] += amount;
+        heights(label)[p] += amount;
+        heights(label)[q] -= amount;
     }
 
     // One inner iteration: the best expansion of label c, and balances y(c) that prove it.

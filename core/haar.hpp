@@ -4,27 +4,16 @@
 
 #include <cstring>
 
+#include "simd.hpp"
+
 namespace regweave {
 
-typedef float V8 __attribute__((vector_size(32)));
-typedef int I8 __attribute__((vector_size(32)));
-
-inline V8 load8(const float* p) {
-    V8 v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
+inline V8 load8(const float* p) { return load<V8>(p); }
 
 inline V8 load4(const float* p) {
     V8 v = {0, 0, 0, 0, 0, 0, 0, 0};
     std::memcpy(&v, p, sizeof v / 2);
     return v;
-}
-
-inline V8 absolute(V8 v) {
-    const I8 mask = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff,
-                     0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
-    return reinterpret_cast<V8>(reinterpret_cast<I8>(v) & mask);
 }
 
 inline V8 larger(V8 a, V8 b) { return a > b ? a : b; }

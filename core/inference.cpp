@@ -75,15 +75,9 @@ void polish(const GridEnergy& energy, Best& best) {
 }
 
 void expand(const GridEnergy& energy, Best& best) {
-    if (energy.base) {
-        BinaryMoves moves(energy, best.labels());
-        moves.run(1);
-        best.offer(moves.labels());
-    } else {
-        FastPd expansion(energy, best.labels());
-        expansion.run(1);
-        best.offer(expansion.labels());
-    }
+    BinaryMoves moves(energy, best.labels());
+    moves.run(1);
+    best.offer(moves.labels());
 }
 
 Result run_trws(const GridEnergy& energy, const std::vector<int>& init, int max_iter, double tol) {
@@ -126,6 +120,8 @@ double certify(const GridEnergy& energy, const FastPd* duals, int passes) {
     return bound;
 }
 
+constexpr int kStartPasses = 2;  // each way
+
 Result run_fastpd(const GridEnergy& energy, const std::vector<int>& init, int max_iter, int bound_passes) {
     Result r;
     if (energy.base) {
@@ -133,12 +129,20 @@ Result run_fastpd(const GridEnergy& energy, const std::vector<int>& init, int ma
         r.iterations = moves.run(max_iter);
         r.labels = moves.labels();
         r.bound = certify(energy, nullptr, bound_passes);
-    } else {
-        FastPd solver(energy, init);
-        r.iterations = solver.run(max_iter);
-        r.labels = solver.labels();
-        r.bound = certify(energy, &solver, bound_passes);
+        return r;
     }
+    Trws messages(energy);
+    Best start(energy, init);
+    std::vector<int> labels(energy.n_nodes);
+    for (int i = 0; i < kStartPasses; ++i) {
+        messages.pass(true, nullptr);
+        r.bound = std::max(r.bound, messages.pass(false, &labels));
+        start.offer(labels);
+    }
+    FastPd solver(energy, start.labels(), messages);
+    r.iterations = solver.run(max_iter);
+    r.labels = solver.labels();
+    if (bound_passes > 0) r.bound = std::max(r.bound, certify(energy, &solver, bound_passes));
     return r;
 }
 

@@ -37,6 +37,10 @@ class RegweaveError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[type[RegweaveError], tuple[str, str, str]]:
+        """Let the error travel between processes."""
+        return type(self), (self.code, self.message, self.hint)
+
 
 class UsageError(RegweaveError):
     """The call itself is wrong: an unknown name, a bad setting."""

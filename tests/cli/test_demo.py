@@ -9,13 +9,17 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from regweave.cli.demo import demo, overlap_table, write_inputs
+from regweave.cli.demo import demo, write_inputs
+from regweave.cli.tables import overlap_table
 from regweave.io import read_image, read_labels
 from regweave.workflows.phantom import PhantomPair
 
 
 def test_table_is_plain_text_with_the_mean_as_last_row() -> None:
-    dice = {"cord": {"before": 0.5, "after": 0.9}, "airway": {"before": 0.7, "after": 0.8}}
+    dice = {
+        2: {"name": "cord", "before": 0.5, "after": 0.9},
+        6: {"name": "airway", "before": 0.7, "after": 0.8},
+    }
     stream = StringIO()
     Console(file=stream, width=80).print(overlap_table(dice, plain=True))
     lines = [line.split() for line in stream.getvalue().splitlines()]

@@ -73,7 +73,9 @@ def test_even_steps_along_one_axis_are_solved_to_the_optimum_when_elastic(seed):
     assert fastpd.minimize(energy, np.zeros(8, np.int32)).energy == pytest.approx(optimum.energy, abs=1e-9)
 
 
-def test_no_bound_passes_give_no_bound():
-    solution = fastpd.minimize(random_energy((3, 2, 2), (2, 2, 1), 0), bound_passes=0)
-    assert solution.lower_bound == -np.inf
-    assert solution.gap == np.inf
+@pytest.mark.parametrize("seed", range(4))
+def test_more_bound_passes_never_loosen_the_bound(seed):
+    energy = random_energy((4, 3, 3), (3, 2, 2), seed)
+    bounds = [fastpd.minimize(energy, bound_passes=n).lower_bound for n in (0, 2, 8)]
+    assert bounds == sorted(bounds)
+    assert bounds[-1] <= fastpd.minimize(energy).energy

@@ -133,5 +133,7 @@ def test_channels_window_prepare_shrink_smooth_in_this_order():
     np.testing.assert_allclose(found, slow, atol=1e-5)
     again = channels.view(View((50.0, 150.0), 1.5, square), (2, 3, 1))
     assert again is found
+    channels.view(View((50.0, 150.0), 1.5, square), (1, 1, 1))
+    assert {factors for _, factors in channels._level} == {(1, 1, 1)}  # one level is held at a time
     default = channels.view(View(None, 0.0, None), (1, 1, 1))
     np.testing.assert_allclose(default, apply_window(data, default_window(data, "mr")), atol=1e-6)

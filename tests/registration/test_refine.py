@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from regweave import _core
 from regweave.deformation.jacobian import determinant
@@ -195,6 +196,17 @@ def test_class_weights_act_where_the_moving_mask_is(pair):
     np.testing.assert_allclose(a.displacement, c.displacement, atol=1e-5)
     assert b.steps[0].data < a.steps[0].data
     assert not np.array_equal(a.displacement, b.displacement)
+
+
+def test_smoothness_is_that_of_the_field_in_millimetres():
+    pair = make_phantom(seed=2, shape=(24, 20, 16), spacing_mm=(3.0, 4.0, 8.0)).pair
+    rng = np.random.default_rng(0)
+    u = ndimage.gaussian_filter(rng.normal(size=(3, 24, 20, 16)), (0, 3, 3, 2)).astype(np.float32)
+    found = run(pair, "sad", Refine(steps=1, smoothness=0.7, max_voxels=10_000), start=u)
+    spacing = pair.fixed.geometry.spacing_mm
+    mm = u.astype(np.float64) * spacing[:, None, None, None]
+    slopes = sum(((np.diff(mm, axis=1 + axis) / spacing[axis]) ** 2).sum() for axis in range(3))
+    assert found.steps[0].smoothness == pytest.approx(0.7 * 0.5 * slopes, rel=1e-4)
 
 
 def test_anisotropic_grids_are_smooth_in_millimetres():

@@ -311,8 +311,10 @@ def test_model_that_does_not_fit(pair):
     other = dataclasses.replace(two, weights=Weights.uniform(("sad", "mi"), 0.1))
     with pytest.raises(RegweaveError, match=r"E170.*sad, mi, the bank has sad, ncc"):
         register(pair.fixed, pair.moving, model=other)
-    with pytest.raises(RegweaveError, match="E170"):
-        register(pair.fixed, pair.moving, model=two, config=SMALL, metrics={"mi": 1.0})
+    with pytest.raises(UsageError, match=r"E189.*both given"):
+        register(pair.fixed, pair.moving, model=two, metrics={"sad": 2.0, "ncc": 1.0})
+    with pytest.raises(RegweaveError, match=r"E170.*the bank has sad, mi, ncc, dwt"):
+        register(pair.fixed, pair.moving, model=two, preset="paper")
     broken = dataclasses.replace(two, settings={**two.settings, "smoth": 1})
     with pytest.raises(UsageError, match=r"E185.*the model.*smoth"):
         register(pair.fixed, pair.moving, model=broken)

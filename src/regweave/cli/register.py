@@ -49,7 +49,7 @@ def register(
         with _Shown(quiet) as shown:
             result = workflow.register(
                 fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels,
-                preset=preset or "default", config=config, model=model, metrics=parse_metrics(metric),
+                preset=preset, config=config, model=model, metrics=parse_metrics(metric),
                 init=init, engine=engine, threads=threads, reading=reading, on_progress=shown,
             )  # fmt: skip
         result.write(folder)

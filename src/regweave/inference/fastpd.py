@@ -25,8 +25,8 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10
     max_iter : int
         Largest number of sweeps over the labels; a sweep that changes nothing ends the search.
     bound_passes : int
-        Tree-reweighted passes, started from the duals, that make the lower bound: what the duals prove
-        alone is far too loose to be of use. 0 leaves the bound at minus infinity.
+        Tree-reweighted passes, started from the final duals, that tighten the lower bound: what the duals
+        prove alone is far too loose to be of use. With 0 the bound is that of the passes that gave the start.
 
     Returns
     -------

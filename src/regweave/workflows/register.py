@@ -14,7 +14,7 @@ import numpy as np
 
 from regweave.deformation.invert import inverse_consistency_mm, invert
 from regweave.deformation.warp import to_field, warp_image, warp_labels
-from regweave.errors import RegweaveWarning
+from regweave.errors import RegweaveWarning, UsageError
 from regweave.evaluation.overlap import dice
 from regweave.evaluation.regularity import regularity
 from regweave.io import fill_value
@@ -53,7 +53,7 @@ def register(
     *,
     moving_labels: Any = None,
     fixed_labels: Any = None,
-    preset: str = "default",
+    preset: str | None = None,
     config: str | Path | Settings | None = None,
     model: str | Path | Model | None = None,
     metrics: Mapping[str, float] | None = None,
@@ -71,12 +71,12 @@ def register(
         Paths, SimpleITK images, nibabel images, (array, RAS affine) tuples or Volumes.
     moving_labels, fixed_labels : optional
         Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
-    preset : str
-        Name of the settings; see ``regweave presets``.
+    preset : str, optional
+        Name of the settings, by default ``default``; see ``regweave presets``.
     config : path or Settings, optional
         Settings instead of a preset.
     model : path or Model, optional
-        Weights per structure; brings its own settings unless ``config`` is given.
+        Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
     metrics : mapping, optional
         Members (or metrics) to use and their weights, instead of the bank of the settings.
     init : "none", "moments", "affine" or path, optional
@@ -142,15 +142,17 @@ def register(
 
 
 def _settings(
-    preset: str,
+    preset: str | None,
     config: str | Path | Settings | None,
     model: Model | None,
     engine: str | None,
     metrics: Mapping[str, float] | None,
 ) -> Settings:
-    if model is not None and config is None:
+    if model is not None and metrics:
+        raise UsageError("E189", "weights by hand (--metric) and a model are both given", "give one of them")
+    if model is not None and config is None and preset is None:
         config = registration_settings.validate(model.settings, "the model")
-    return given.choose_settings(preset, config, engine, metrics)
+    return given.choose_settings(preset or "default", config, engine, metrics)
 
 
 def _overlaps(pair: ImagePair, warped: LabelMap | None) -> dict[int, dict[str, Any]]:

@@ -1,0 +1,189 @@
+"""What a learner sees of a pair: the cached terms of one level, and the minimisation on them.
+
+Ψ and Δ of a sample are divided by the same number, the nodes where a label can lose anything, so that margins and
+energies have the same scale on every grid.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave import inference
+from regweave.energy.assemble import assemble
+from regweave.energy.features import joint_features, loss_of
+from regweave.registration.align import Step, align
+from regweave.registration.settings import Schedule
+from regweave.types import Float64Array, ImagePair, IntArray, Terms, Weights
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The terms of one pair at one level.
+
+    Parameters
+    ----------
+    pair_id : str
+        Name of the pair in the training set.
+    level : int
+        Level of the schedule, 0 the coarsest.
+    terms : Terms
+        Costs (M, N, L) float32, shares (N, C) or (N, L, C), loss (N, L).
+    scale : int
+        Number of nodes where a label can lose anything, |V_c|; Ψ and Δ are divided by it.
+    """
+
+    pair_id: str
+    level: int
+    terms: Terms
+    scale: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Place in a sorted training set."""
+        return (self.pair_id, self.level)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Members and classes, (M, C)."""
+        return (self.terms.costs.shape[0], self.terms.shares.shape[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the arrays take."""
+        t = self.terms
+        return sum(a.nbytes for a in (t.costs, t.shares, t.loss, t.base, *t.offsets) if a is not None)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A labelling of a sample with its certificate, all on the sample's scale.
+
+    No labelling has w·Ψ + coefficient·Δ below ``lower_bound`` (minus infinity where the engine gives none).
+    """
+
+    labels: IntArray
+    psi: Float64Array
+    delta: float
+    value: float
+    lower_bound: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """One minimisation: of w·Ψ + coefficient·Δ on a sample, never worse than ``init``."""
+
+    sample: Sample
+    w: Float64Array
+    coefficient: float
+    engine: str
+    init: IntArray | None = None
+
+
+def infer(task: Task) -> Found:
+    """Minimise w·Ψ(D) + coefficient·Δ(D): predict (0), impute (+η, eq. 9) or violate (−1, eq. 11).
+
+    A function of its argument alone, so that tasks may run anywhere.
+    """
+    sample = task.sample
+    weights = as_weights(task.w, ("",) * sample.shape[0], tuple(range(sample.shape[1])))
+    energy = assemble(sample.terms, weights, task.coefficient, tie_break=0.0)
+    # Engines stop at a gap relative to the energy: without what no label can save, the same stop is a smaller gap.
+    least = energy.unary.min(axis=1)
+    solution = inference.get(task.engine)(replace(energy, unary=energy.unary - least[:, None]), task.init)
+    features, loss = psi(sample, solution.labels), delta(sample, solution.labels)
+    value = float((task.w * features).sum()) + task.coefficient * loss
+    bound = (solution.lower_bound + float(least.sum())) / sample.scale
+    return Found(solution.labels, features, loss, value, min(bound, value))
+
+
+def psi(sample: Sample, labels: IntArray) -> Float64Array:
+    """Ψ of a labelling, (M·C + 1,): members by classes in the order of `as_vector`, then the pairwise term."""
+    features = joint_features(sample.terms, labels)
+    return np.append(features.unary.ravel(), features.pairwise) / sample.scale
+
+
+def delta(sample: Sample, labels: IntArray) -> float:
+    """Δ of a labelling: its loss per node that can lose."""
+    return loss_of(sample.terms, labels) / sample.scale
+
+
+def can_lose(terms: Terms) -> NDArray[np.bool_]:
+    """V_c: nodes with a loss for some label, (N,)."""
+    if terms.loss is None:
+        raise ValueError("these terms hold no loss; give both label maps")
+    return np.asarray((terms.loss != 0).any(axis=1))
+
+
+def restrict(terms: Terms) -> Terms:
+    """Keep costs and loss on V_c only and give all nodes one class: the terms of eqs. (4) to (6)."""
+    kept = can_lose(terms)
+    shares = np.ones((len(kept), 1), dtype=np.float32)
+    return replace(terms, costs=terms.costs * kept[:, None].astype(np.float32), shares=shares)
+
+
+def collect(
+    pair_id: str,
+    pair: ImagePair,
+    weights: Weights,
+    schedule: Schedule,
+    scales: Sequence[Float64Array],
+    *,
+    one_class: bool = False,
+) -> list[Sample]:
+    """Take the terms of each level's first step along the trajectory of some weights.
+
+    Parameters
+    ----------
+    pair_id : str
+        Name of the pair.
+    pair : ImagePair
+        Images with both label maps.
+    weights, schedule, scales
+        As in `align`; the scales are those frozen for the training set, and ``schedule.loss_classes`` says which
+        structures count.
+    one_class : bool
+        Restrict the terms to the nodes of those structures, to learn one column for them.
+
+    Returns
+    -------
+    list of Sample
+        One for each level where a label can lose anything.
+    """
+    samples: list[Sample] = []
+
+    def keep(step: Step) -> None:
+        if step.step > 0:
+            return
+        n_nodes = int(can_lose(step.terms).sum())
+        if n_nodes == 0:
+            logger.warning("pair %s has no loss at level %d for any label; the sample is left out", pair_id, step.level)
+            return
+        terms = restrict(step.terms) if one_class else step.terms
+        samples.append(Sample(pair_id, step.level, terms, n_nodes))
+
+    align(pair, weights, schedule, scales=scales, with_loss=True, on_step=keep)
+    return samples
+
+
+def as_vector(weights: Weights) -> Float64Array:
+    """Return w = (W row by row, w_p), (M·C + 1,)."""
+    return np.append(np.asarray(weights.matrix, dtype=np.float64).ravel(), weights.pairwise)
+
+
+def as_weights(w: Float64Array, members: tuple[str, ...], classes: tuple[int, ...]) -> Weights:
+    """Return the weights of a vector (M·C + 1,).
+
+    Examples
+    --------
+    >>> as_weights(np.array([1.0, 2.0, 3.0, 4.0, 0.5]), ("sad", "ncc"), (0, 7)).matrix
+    array([[1., 2.],
+           [3., 4.]])
+    """
+    return Weights(w[:-1].reshape(len(members), len(classes)), members, classes, float(w[-1]))

@@ -1,0 +1,188 @@
+"""Where tasks run: processes of this machine, or a Dask cluster. Arguments and answers are small; images stay there."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.workflows.machine import kernel_threads
+
+PATIENCE_S = 30
+"""How long to wait for a scheduler to answer."""
+
+Function = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one task gave: its value as JSON, or what went wrong, and the seconds it took."""
+
+    text: str | None
+    error: str | None
+    seconds: float
+
+
+Answers = Generator[tuple[int, Answer], None, None]
+
+
+def attempt(function: Function, arguments: Any) -> Answer:
+    """Run one task with one kernel thread; an error becomes its code and message, without values in memory."""
+    start = time.perf_counter()
+    text = error = None
+    try:
+        with kernel_threads(1):
+            text = json.dumps(function(arguments))
+    except RegweaveError as problem:
+        error = str(problem)
+    except MemoryError:
+        error = "E140: the machine has not enough memory for this; use fewer workers or a coarser preset"
+    except Exception as problem:
+        error = _internal(problem)
+    return Answer(text, error, time.perf_counter() - start)
+
+
+def _internal(problem: BaseException) -> str:
+    """Say what and where, not the message of the exception: it may name a patient."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"E195: internal error ({type(problem).__name__}{where}); this is a fault of the program, not of your files"
+
+
+def on_processes(function: Function, arguments: Sequence[Any], n: int) -> Answers:
+    """Run tasks on n processes and yield (index, answer) as they finish; closing the iterator ends the processes."""
+    queue = deque(enumerate(arguments))
+    team = [_Process(function) for _ in range(min(n, len(queue)))]
+    try:
+        for member in team:
+            member.give(*queue.popleft())
+        while busy := {member.pipe: member for member in team if member.index is not None}:
+            for pipe in wait(list(busy)):
+                member = busy[pipe]  # type: ignore[index]
+                index, answer = member.take()
+                if answer is None:
+                    answer = Answer(None, member.obituary(), 0.0)
+                    team.remove(member)
+                    if queue:
+                        team.append(member := _Process(function))
+                if queue:
+                    member.give(*queue.popleft())
+                yield index, answer
+    finally:
+        for member in team:
+            member.end()
+
+
+class _Process:
+    """One process that works on one task at a time, so that its death is the failure of that task alone."""
+
+    def __init__(self, function: Function) -> None:
+        # Forked children of a process with threads can deadlock; spawned ones cannot.
+        context = multiprocessing.get_context("spawn")
+        self._function = function
+        self.pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other,), daemon=True)
+        self._process.start()
+        other.close()  # else the death of the process would not close the pipe
+        self.index: int | None = None
+
+    def give(self, index: int, arguments: Any) -> None:
+        self.index = index
+        with suppress(BrokenPipeError):  # `take` will find the pipe closed
+            self.pipe.send((self._function, arguments))
+
+    def take(self) -> tuple[int, Answer | None]:
+        assert self.index is not None
+        index, self.index = self.index, None
+        try:
+            answer: Answer = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return index, None
+        return index, answer
+
+    def obituary(self) -> str:
+        self._process.join(PATIENCE_S)
+        self.end()
+        code = self._process.exitcode or 0
+        how = f"signal {-code}" if code < 0 else f"status {code}"
+        return f"E196: the worker process ended ({how}) before its task was done; if memory is short, use fewer workers"
+
+    def end(self) -> None:
+        self.pipe.close()
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer tasks until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its children
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except EOFError:
+            return
+        except Exception as problem:  # the function cannot be imported here
+            pipe.send(Answer(None, _internal(problem), 0.0))
+        else:
+            pipe.send(attempt(function, arguments))
+
+
+def _end_with_parent() -> None:
+    """Leave no process behind when the parent is killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def on_cluster(function: Function, arguments: Sequence[Any], address: str) -> Answers:
+    """Run tasks on the workers of a Dask scheduler; closing the iterator cancels what is left."""
+    distributed = _distributed()
+    try:
+        client = distributed.Client(address, timeout=PATIENCE_S, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        hint = "give the address that `dask scheduler` prints, tcp://HOST:PORT"
+        raise UsageError("E193", f"no answer from scheduler {address} ({type(error).__name__})", hint) from error
+    futures = {client.submit(attempt, function, one, pure=False): i for i, one in enumerate(arguments)}
+    try:
+        for future in distributed.as_completed(list(futures)):
+            try:
+                answer: Answer = future.result()
+            except CancelledError:
+                raise RegweaveError(
+                    "E197", f"scheduler {address} was lost", "start it again and continue with --resume"
+                ) from None
+            except distributed.KilledWorker:
+                text = "E196: the worker processes ended before their task was done; if memory is short, use fewer workers"
+                answer = Answer(None, text, 0.0)
+            except Exception as problem:
+                answer = Answer(None, _internal(problem), 0.0)
+            yield futures[future], answer
+    finally:
+        with suppress(Exception):  # a lost scheduler has nothing to cancel
+            client.cancel(list(futures))
+        client.close()
+
+
+def _distributed() -> Any:
+    try:
+        return importlib.import_module("distributed")
+    except ImportError as error:
+        hint = f"{Path(sys.executable).name} -m pip install distributed, here and on the workers"
+        raise UsageError("E193", "--scheduler needs the package distributed", hint) from error

@@ -1,0 +1,489 @@
+"""``regweave register``, ``plan`` and ``presets`` from outside: files, messages, exit statuses, nothing half done."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+
+from regweave.cli import main
+from regweave.cli.register import parse_metrics
+from regweave.errors import UsageError
+from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
+from regweave.io.model import Model, write_model
+from regweave.registration.settings import Settings, parse, preset, preset_names
+from regweave.types import Geometry, LabelMap, Volume, Weights
+from regweave.workflows.phantom import make_phantom
+from regweave.workflows.register import register
+
+SETTINGS = Settings.model_validate(
+    {
+        "name": "small",
+        "smoothness": 0.1,
+        "levels": [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 24.0, "steps": 1}],
+        "refine": {"steps": 4},
+        "banks": {
+            "mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}],
+            "ct": [{"name": "sad", "metric": "sad"}],
+        },
+    }
+)
+FILES = {
+    "warped.nii.gz",
+    "warped_labels.nii.gz",
+    "transform.h5",
+    "inverse.h5",
+    "displacement.nii.gz",
+    "result.json",
+    ".regweave-result",
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> Path:
+    """A folder with two images, their labels and small settings; not to be written to."""
+    folder = tmp_path_factory.mktemp("inputs")
+    pair = make_phantom(seed=1, shape=(32, 32, 32), spacing_mm=(6.0, 6.0, 6.0)).pair
+    for name in ("fixed", "moving"):
+        write_image(folder / f"{name}.nii.gz", getattr(pair, name))
+        write_labels(folder / f"{name}_labels.nii.gz", getattr(pair, f"{name}_labels"))
+    (folder / "labels.json").write_text(json.dumps({"3": "mandible", "4": "left parotid"}))
+    (folder / "small.toml").write_text(SETTINGS.toml())
+    model(folder)
+    return folder
+
+
+@pytest.fixture
+def call(inputs, tmp_path, capsys):
+    """Run ``register`` on the inputs; words that name an input become its path. Returns status, stdout, stderr."""
+
+    def run(*words, images=("fixed.nii.gz", "moving.nii.gz"), config="small.toml"):
+        given = [str(inputs / w) if (inputs / w).is_file() else str(w) for w in words]
+        where = [str(inputs / i) if (inputs / i).is_file() else str(i) for i in images]
+        settings = [] if config is None else ["--config", str(inputs / config)]
+        capsys.readouterr()
+        status = main(["register", *where, "-o", str(tmp_path / "out"), *settings, *given])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def left_behind(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.name.startswith((".", "out")))
+
+
+@pytest.fixture(scope="module")
+def result(inputs, tmp_path_factory) -> Path:
+    """One finished run with both label maps."""
+    out = tmp_path_factory.mktemp("result") / "deep" / "out"
+    words = [
+        "register",
+        inputs / "fixed.nii.gz",
+        inputs / "moving.nii.gz",
+        "-o",
+        out,
+        "--config",
+        inputs / "small.toml",
+    ]
+    labels = ["--moving-labels", inputs / "moving_labels.nii.gz", "--fixed-labels", inputs / "fixed_labels.nii.gz"]
+    assert main([str(w) for w in (*words, *labels, "--quiet")]) == 0
+    return out
+
+
+def test_files(result):
+    assert {p.name for p in result.iterdir()} == FILES
+    assert [p.name for p in result.parent.iterdir()] == ["out"]
+
+
+def test_record(result):
+    record = json.loads((result / "result.json").read_text(), parse_constant=lambda c: pytest.fail(f"{c} in JSON"))
+    assert record["dice"]["3"]["name"] == "mandible"
+    assert record["dice"]["1"]["name"] == "1"
+    for row in record["dice"].values():
+        assert {"name", "before", "after"} == set(row)
+    assert record["mean_dice"]["after"] > record["mean_dice"]["before"]
+    assert len(record["steps"]) == 3
+    for step in record["steps"]:
+        assert step["lower_bound"] <= step["energy"] + 1e-9
+        assert step["gap"] >= 0
+        assert step["seconds"].keys() == {"costs", "inference", "compose"}
+    for key in ("peak_memory_mb", "folding_fraction", "sdlogj", "inverse_consistency_mm", "warnings", "seconds"):
+        assert key in record
+    assert record["folding_fraction"] == 0
+    provenance = record["provenance"]
+    assert {"regweave", "python", "dependencies", "platform", "threads", "inputs_sha256", "settings"} <= set(provenance)
+    assert parse(Settings.model_validate(provenance["settings"]).toml(), "x") == SETTINGS
+
+
+def test_hashes_are_those_of_the_files(result, inputs):
+    hashes = json.loads((result / "result.json").read_text())["provenance"]["inputs_sha256"]
+    for name in ("fixed", "moving", "fixed_labels", "moving_labels"):
+        assert hashes[name] == hashlib.sha256((inputs / f"{name}.nii.gz").read_bytes()).hexdigest()
+
+
+def test_no_path_and_no_name_in_the_record(result, inputs):
+    text = (result / "result.json").read_text()
+    assert str(inputs) not in text
+    assert os.environ.get("HOME", "/nowhere") not in text or os.environ["HOME"] == "/"
+
+
+def test_images_agree_with_simpleitk(result, inputs):
+    fixed, moving = (sitk.ReadImage(str(inputs / f"{n}.nii.gz")) for n in ("fixed", "moving"))
+    forward = sitk.ReadTransform(str(result / "transform.h5"))
+    expected = sitk.GetArrayFromImage(sitk.Resample(moving, fixed, forward, sitk.sitkLinear, 0.0)).T
+    warped = read_image(result / "warped.nii.gz").data
+    inside = (slice(3, -3),) * 3
+    off = np.abs(warped - expected)[inside] > 1e-3 * np.ptp(expected)
+    assert off.mean() < 2e-3  # voxels at the very border of the moving image
+    assert read_labels(result / "warped_labels.nii.gz").data.dtype == np.uint8
+    field = sitk.DisplacementFieldTransform(sitk.ReadImage(str(result / "displacement.nii.gz"), sitk.sitkVectorFloat64))
+    inverse = sitk.ReadTransform(str(result / "inverse.h5"))
+    geometry = read_image(inputs / "fixed.nii.gz").geometry
+    for index in np.random.default_rng(0).uniform(4, 27, (20, 3)):
+        point = geometry.points(index).tolist()
+        there = forward.TransformPoint(point)
+        np.testing.assert_allclose(field.TransformPoint(point), there, atol=1e-4)
+        np.testing.assert_allclose(inverse.TransformPoint(there), point, atol=1.0)
+
+
+def test_python_gives_the_same_bits_as_the_command(result, inputs):
+    found = register(inputs / "fixed.nii.gz", inputs / "moving.nii.gz", config=inputs / "small.toml")
+    assert np.array_equal(found.warped.data, read_image(result / "warped.nii.gz").data)
+
+
+def test_what_is_printed(call, inputs):
+    labels = ("--moving-labels", "moving_labels.nii.gz", "--fixed-labels", "fixed_labels.nii.gz")
+    status, out, err = call(*labels)
+    assert status == 0
+    for word in ("organ", "mandible", "mean", "certified", "folding", "time", "result"):
+        assert word in out
+    lines = [line for line in err.splitlines() if line.startswith("[")]
+    assert lines[0].startswith("[1/7] 48 mm step 1: energy ")
+    assert lines[-1].startswith("[7/7] refine step 4")
+    assert "\x1b[" not in out + err
+
+
+def test_quiet(call):
+    status, out, err = call("--quiet")
+    assert (status, out, err) == (0, "", "")
+
+
+def test_without_labels_there_is_no_label_file(call, tmp_path):
+    assert call("--quiet")[0] == 0
+    assert {p.name for p in (tmp_path / "out").iterdir()} == FILES - {"warped_labels.nii.gz"}
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["dice"] == {}
+
+
+def test_existing_output(call, tmp_path):
+    assert call("--quiet")[0] == 0
+    before = (tmp_path / "out" / "result.json").read_text()
+    status, _, err = call()
+    assert status == 3
+    assert "error E150" in err
+    assert "--overwrite" in err
+    assert (tmp_path / "out" / "result.json").read_text() == before
+    assert call("--quiet", "--overwrite")[0] == 0
+    assert (tmp_path / "out" / "result.json").read_text() != before
+    assert left_behind(tmp_path) == ["out"]
+
+
+def test_folder_of_somebody_else_is_never_replaced(call, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.doc").touch()
+    status, _, err = call("--overwrite")
+    assert status == 3
+    assert "E150" in err
+    assert (tmp_path / "out" / "thesis.doc").exists()
+
+
+def test_failed_overwrite_keeps_the_old_result(call, tmp_path, inputs):
+    assert call("--quiet")[0] == 0
+    before = (tmp_path / "out" / "result.json").read_text()
+    assert call("--overwrite", images=("fixed.nii.gz", tmp_path / "none.nii.gz"))[0] == 3
+    assert (tmp_path / "out" / "result.json").read_text() == before
+    assert left_behind(tmp_path) == ["out"]
+
+
+def test_metrics_engine_threads_and_start(call, tmp_path):
+    matrix = np.eye(4)
+    matrix[:3, 3] = (3.0, 0.0, -3.0)
+    write_linear(tmp_path / "start.tfm", matrix)
+    words = ("--metric", "sad=2", "--metric", "mind=1", "--engine", "fastpd", "--threads", "2")
+    assert call(*words, "--init", tmp_path / "start.tfm", "--quiet")[0] == 0
+    record = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert record["weights"]["members"] == ["sad", "mind"]
+    assert np.ravel(record["weights"]["matrix"]).tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert record["provenance"]["settings"]["engine"] == "fastpd"
+    assert record["provenance"]["threads"] == 2
+    forward = sitk.ReadTransform(str(tmp_path / "out" / "transform.h5"))
+    affine = sitk.CompositeTransform(forward).GetNthTransform(0)
+    assert sitk.AffineTransform(affine).GetTranslation() == (3.0, 0.0, -3.0)
+
+
+def test_start_from_an_earlier_result(call, result):
+    assert call("--init", result / "transform.h5", "--quiet")[0] == 0
+
+
+def test_parse_metrics():
+    assert parse_metrics(None) is None
+    assert parse_metrics([]) is None
+    assert parse_metrics(["sad", "mind=0.5", "ncc12=1e-1"]) == {"sad": 1.0, "mind": 0.5, "ncc12": 0.1}
+    with pytest.raises(UsageError, match=r"E188.*'lots' is not a number"):
+        parse_metrics(["sad=lots"])
+
+
+def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc")) -> Path:
+    content = SETTINGS.model_dump(mode="json", exclude_none=True)
+    matrix = np.random.default_rng(0).random((2, len(classes)))
+    write_model(folder / "model.json", Model(Weights(matrix, members, classes, 0.1), content, "mr"))
+    return folder / "model.json"
+
+
+def test_model_with_settings_of_its_own_or_others(call, tmp_path):
+    """A preset that is asked for is used; that its bank is another one is said."""
+    status, _, err = call("--model", model(tmp_path), "--preset", "paper", config=None)
+    assert status == 3
+    assert "E170" in err
+    assert "the bank has sad, mi, ncc, dwt" in err
+
+
+def test_model(call, tmp_path):
+    labels = ("--moving-labels", "moving_labels.nii.gz")
+    assert call("--model", model(tmp_path), *labels, "--quiet", config=None)[0] == 0
+    record = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert record["weights"]["classes"] == list(range(7))
+    assert record["provenance"]["settings"]["name"] == "small"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"classes": (0, 1, 2)}, "E130", "[3, 4, 5, 6]"),
+        ({"members": ("sad", "mind")}, "E170", "sad, mind, the bank has sad, ncc"),
+    ],
+)
+def test_model_that_does_not_fit(call, tmp_path, changes, code, text):
+    labels = ("--moving-labels", "moving_labels.nii.gz")
+    status, _, err = call("--model", model(tmp_path, **changes), *labels, config=None)
+    assert status == 3
+    assert f"error {code}" in err
+    assert text in err
+    assert left_behind(tmp_path) == []
+
+
+def damaged(inputs: Path, folder: Path) -> dict[str, tuple[Path, str]]:
+    """Files that cannot be registered, and the code of each."""
+    good = (inputs / "moving.nii.gz").read_bytes()
+    image = read_image(inputs / "moving.nii.gz")
+    shape = image.geometry.shape
+    cases = {}
+
+    def add(name: str, code: str, content: bytes | None = None, data=None) -> Path:
+        path = folder / f"{name}.nii.gz"
+        if content is not None:
+            path.write_bytes(content)
+        if data is not None:
+            nib.save(nib.Nifti1Image(data, np.diag([-6.0, -6.0, 6.0, 1.0])), path)
+        cases[name] = (path, code)
+        return path
+
+    add("missing", "E101")
+    add("truncated", "E102", good[: len(good) // 2])
+    add("empty", "E102", b"")
+    flipped = bytearray(good)
+    flipped[len(flipped) // 2] ^= 0x40
+    add("flipped", "E102", bytes(flipped))
+    header = gzip.decompress(good)
+    add("absurd", "E102", gzip.compress(header[:40] + struct.pack("<4h", 3, 32767, 32767, 32767) + header[48:]))
+    add("four", "E103", data=np.stack([image.data] * 2, axis=-1))
+    add("flat", "E103", data=image.data[:, :, :1])
+    holes = image.data.copy()
+    holes[3, 4, 5] = np.nan
+    add("nan", "E104", data=holes)
+    add("constant", "E105", data=np.full(shape, 7, np.float32))
+    clash = nib.Nifti1Image(image.data, np.diag([-6.0, -6.0, 6.0, 1.0]))
+    clash.set_qform(np.diag([6.0, 6.0, 6.0, 1.0]), 1)
+    nib.save(clash, add("clash", "E110"))
+    far = image.geometry.affine.copy()
+    far[:3, 3] += 1000
+    write_image(add("far", "E120"), Volume(image.data, Geometry(shape, far)))
+    return cases
+
+
+BAD = ["missing", "truncated", "empty", "flipped", "absurd", "four", "flat", "nan", "constant", "clash", "far"]
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("side", ["fixed", "moving"])
+def test_images_that_cannot_be_used(call, inputs, tmp_path, case, side):
+    path, code = damaged(inputs, tmp_path)[case]
+    images = (path, "moving.nii.gz") if side == "fixed" else ("fixed.nii.gz", path)
+    status, out, err = call(images=images)
+    assert status == 3
+    assert f"error {code}: " in err
+    assert out == ""
+    assert code == "E120" or str(path) in err
+    assert "Traceback" not in err
+    assert left_behind(tmp_path) == []
+
+
+def test_labels_that_cannot_be_used(call, inputs, tmp_path):
+    labels = read_labels(inputs / "moving_labels.nii.gz")
+    affine = labels.geometry.affine.copy()
+    affine[:3, 3] += 3.0
+    write_labels(tmp_path / "shifted.nii.gz", LabelMap(labels.data, Geometry(labels.geometry.shape, affine)))
+    halves = labels.data.astype(np.float32) / 2
+    write_image(tmp_path / "halves.nii.gz", Volume(halves, labels.geometry))
+    for name, code in (("shifted", "E112"), ("halves", "E106"), ("none", "E101")):
+        for option in ("--moving-labels", "--fixed-labels"):
+            status, _, err = call(option, tmp_path / f"{name}.nii.gz")
+            assert status == 3
+            assert (
+                f"error {'E112' if option == '--fixed-labels' and name != 'none' and code != 'E106' else code}" in err
+            )
+            assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--metric", "nnc"), "E181"),
+        (("--metric", "sad=x"), "E188"),
+        (("--metric", "sad=-1"), "E188"),
+        (("--metric", "sad=nan"), "E188"),
+        (("--engine", "trvs"), "E185"),
+        (("--threads", "0"), "E186"),
+        (("--init", "centre"), "E187"),
+        (("--preset", "default"), "E189"),
+        (("--metric", "sad", "--model", "model.json"), "E189"),
+    ],
+)
+def test_calls_that_are_wrong(call, tmp_path, words, code):
+    status, _, err = call(*words)
+    assert status == 2
+    assert f"error {code}: " in err
+    assert left_behind(tmp_path) == []
+
+
+def test_settings_that_cannot_be_used(call, tmp_path):
+    (tmp_path / "bad.toml").write_text(SETTINGS.toml().replace("smoothness", "smothness", 1))
+    status, _, err = call("--config", tmp_path / "bad.toml", config=None)
+    assert status == 2
+    assert "error E185" in err
+    assert "smothness" in err
+    status, _, err = call("--preset", "papr", config=None)
+    assert status == 2
+    assert "error E184" in err
+    assert "paper@1" in err
+    assert left_behind(tmp_path) == []
+
+
+def test_wrong_options_are_usage_errors(call, tmp_path, capsys):
+    for words in (("--nosuch",), ("--nifti-frame", "xform"), ("--threads", "two")):
+        assert call(*words)[0] == 2
+    assert main(["register", "only-one"]) == 2
+    assert left_behind(tmp_path) == []
+
+
+def test_modality_without_a_bank(call, inputs, tmp_path):
+    bare = SETTINGS.model_copy(update={"banks": {"mr": SETTINGS.banks["mr"]}})
+    (tmp_path / "mr.toml").write_text(bare.toml())
+    image = read_image(inputs / "moving.nii.gz")
+    write_image(tmp_path / "ct.nii.gz", Volume(image.data - 1000, image.geometry))
+    status, _, err = call(
+        "--config", tmp_path / "mr.toml", images=("fixed.nii.gz", tmp_path / "ct.nii.gz"), config=None
+    )
+    assert status == 2
+    assert "error E183" in err
+
+
+def test_ct_is_told_from_its_air(call, inputs, tmp_path):
+    image = read_image(inputs / "moving.nii.gz")
+    write_image(tmp_path / "ct.nii.gz", Volume(image.data - 1000, image.geometry))
+    assert call("--quiet", images=(tmp_path / "ct.nii.gz",) * 2)[0] == 0
+    record = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert record["provenance"]["modality"] == "ct"
+    assert record["weights"]["members"] == ["sad"]
+
+
+def test_presets(capsys):
+    assert main(["presets", "list"]) == 0
+    assert capsys.readouterr().out.split() == preset_names()
+    for name in ("default", "paper@1"):
+        assert main(["presets", "show", name]) == 0
+        assert parse(capsys.readouterr().out, "shown") == preset(name)
+    assert main(["presets", "show", "nonsense"]) == 2
+    assert "E184" in capsys.readouterr().err
+
+
+def test_plan(inputs, capsys):
+    words = ["plan", str(inputs / "fixed.nii.gz"), str(inputs / "moving.nii.gz")]
+    assert main([*words, "--preset", "paper"]) == 0
+    out = capsys.readouterr().out
+    for text in ("paper@1", "peak memory", "MB", "time", "overlap", "50 mm", "25 mm", "125"):
+        assert text in out
+    assert main([*words, "--json", "--config", str(inputs / "small.toml"), "--threads", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [s["n_labels"] for s in found["sizes"]] == [27, 27]
+    assert found["peak_memory_mb"] > 50
+    assert found["seconds"] > 0
+    assert 0.9 < found["overlap"] <= 1
+    assert (found["modality"], found["threads"], found["settings"]) == ("mr", 1, "small")
+    assert main(["plan", str(inputs / "none.nii.gz"), str(inputs / "moving.nii.gz")]) == 3
+
+
+def command(*words) -> list[str]:
+    """The program in a process of its own."""
+    return [sys.executable, "-c", "import sys; from regweave.cli import main; sys.exit(main())", *map(str, words)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_in_mid_run_ends_at_once_and_leaves_nothing(inputs, tmp_path):
+    endless = SETTINGS.model_copy(update={"refine": SETTINGS.refine.model_copy(update={"steps": 1000})})
+    (tmp_path / "long.toml").write_text(endless.toml())
+    images = (inputs / "fixed.nii.gz", inputs / "moving.nii.gz")
+    process = subprocess.Popen(
+        command("register", *images, "-o", tmp_path / "out", "--config", tmp_path / "long.toml"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr.readline().startswith("[1/")
+        assert any(p.name.startswith(".out.part-") for p in tmp_path.iterdir())
+        start = time.perf_counter()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert time.perf_counter() - start < 2
+    finally:
+        process.kill()
+    assert process.returncode == 5
+    assert err.splitlines()[-1] == "cancelled; nothing was written"
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_memory_is_forecast_within_a_factor_of_two(tmp_path):
+    pair = make_phantom(seed=0, shape=(64, 64, 64)).pair
+    for name in ("fixed", "moving"):
+        write_image(tmp_path / f"{name}.nii.gz", getattr(pair, name))
+    images = (tmp_path / "fixed.nii.gz", tmp_path / "moving.nii.gz")
+    subprocess.run(command("register", *images, "-o", tmp_path / "out", "--quiet"), check=True, timeout=300)
+    plan = subprocess.run(command("plan", *images, "--json"), check=True, timeout=60, capture_output=True)
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    forecast = json.loads(plan.stdout)
+    assert 0.5 < forecast["peak_memory_mb"] / found["peak_memory_mb"] < 2
+    assert 0.1 < forecast["seconds"] / found["seconds"]["total"] < 10

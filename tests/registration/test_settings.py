@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from regweave import inference, losses, metrics
 from regweave.errors import UsageError
+from regweave.lattice.classes import RULES
 from regweave.registration import settings as module
 from regweave.registration.settings import (
     Level,
@@ -149,8 +151,8 @@ def test_paper_is_the_paper():
         (changed(smothness=0.1), "smothness"),
         (changed(levels=[{"spacing_mm": 5.0, "stepps": 2}]), "levels.0.stepps"),
         (changed(refine={"step": 3}), "refine.step"),
-        (changed(banks={"mr": [{"name": "a", "metric": "sad", "windo": [0, 1]}]}), "banks.mr.0.windo"),
-        (changed(banks={"mr": [{"name": "a", "metric": "ncc", "options": {"flor": 1}}]}), "flor"),
+        (changed(banks={"mr": [{"name": "a", "metric": "sad", "widow": [0, 1]}]}), "banks.mr.0.widow"),
+        (changed(banks={"mr": [{"name": "a", "metric": "ncc", "options": {"ceiling": 1}}]}), "ceiling"),
         (changed(banks={"pet": [{"name": "a", "metric": "sad"}]}), "banks.pet"),
         ({k: v for k, v in MINIMAL.items() if k != "smoothness"}, "smoothness"),
         ({k: v for k, v in MINIMAL.items() if k != "levels"}, "levels"),
@@ -197,10 +199,13 @@ def test_bad_values_are_named(content, text):
 @pytest.mark.parametrize(
     ("content", "listed"),
     [
-        (changed(engine="trvs"), "unknown engine 'trvs'; available: exhaustive, fastpd, icm, trws"),
-        (changed(class_rule="vote"), "unknown class_rule 'vote'; available: count, foreground, share"),
-        (changed(loss="dise"), "unknown loss 'dise'; available: dice, voxel"),
-        (changed(banks={"mr": [{"name": "a", "metric": "nnc"}]}), "unknown metric 'nnc'; available: dwt"),
+        (changed(engine="trvs"), f"unknown engine 'trvs'; available: {', '.join(inference.available())}"),
+        (changed(class_rule="vote"), f"unknown class_rule 'vote'; available: {', '.join(sorted(RULES))}"),
+        (changed(loss="dise"), f"unknown loss 'dise'; available: {', '.join(losses.available())}"),
+        (
+            changed(banks={"mr": [{"name": "a", "metric": "nnc"}]}),
+            f"unknown metric 'nnc'; available: {', '.join(metrics.available())}",
+        ),
     ],
 )
 def test_unknown_names_list_the_known(content, listed):

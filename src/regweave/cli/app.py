@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 import regweave
-from regweave.cli import about, check, convert, demo, plan, presets, register, warp
+from regweave.cli import about, check, convert, demo, evaluate, plan, presets, register, warp, weights
 from regweave.errors import (
     EXIT_INTERNAL,
     EXIT_OK,
@@ -30,6 +30,7 @@ from regweave.errors import (
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     register.register,
+    evaluate.evaluate,
     plan.plan,
     check.check,
     convert.convert,
@@ -40,8 +41,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "warp": (warp.image, warp.labels, warp.points),
     "presets": (presets.list_, presets.show),
+    "weights": (weights.show, weights.compare),
 }
-GROUP_HELP = {"warp": warp.__doc__, "presets": presets.__doc__}
+GROUP_HELP = {"warp": warp.__doc__, "presets": presets.__doc__, "weights": weights.__doc__}
 
 
 def _cancellable(command: Callable[..., None]) -> Callable[..., None]:
@@ -108,8 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             make_app()(args=None if arguments is None else list(arguments), prog_name="regweave")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_OK
-    except (Cancelled, KeyboardInterrupt):
-        return _fail("cancelled; nothing was written", Cancelled.exit_status)
+    except (Cancelled, KeyboardInterrupt) as error:
+        left = error.hint if isinstance(error, Cancelled) else "nothing was written"
+        return _fail(f"cancelled; {left}", Cancelled.exit_status)
     except RegweaveError as error:
         return _fail(f"error {error.code}: {error.message}\n  {error.hint}", error.exit_status)
     except MemoryError:

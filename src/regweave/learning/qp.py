@@ -89,9 +89,7 @@ class QPSolution:
     multipliers: Float64Array
 
 
-def solve(
-    cuts: Cuts, n_samples: int, w0: Float64Array, C: float, alpha: float, lower: Float64Array
-) -> QPSolution:
+def solve(cuts: Cuts, n_samples: int, w0: Float64Array, C: float, alpha: float, lower: Float64Array) -> QPSolution:
     """Minimise ½‖w‖² + α‖w − w₀‖² + (C/N)·Σξ_i over w ≥ lower, ξ ≥ 0 with a·w + b ≤ ξ_i for each cut.
 
     Parameters

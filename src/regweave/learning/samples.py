@@ -77,13 +77,17 @@ class Found:
 
 @dataclass(frozen=True)
 class Task:
-    """One minimisation: of w·Ψ + coefficient·Δ on a sample, never worse than ``init``."""
+    """One minimisation: of w·Ψ + coefficient·Δ on a sample, never worse than ``init``.
+
+    ``max_iter`` limits the engine's iterations; without it the engine's own limit holds.
+    """
 
     sample: Sample
     w: Float64Array
     coefficient: float
     engine: str
     init: IntArray | None = None
+    max_iter: int | None = None
 
 
 def infer(task: Task) -> Found:
@@ -96,7 +100,8 @@ def infer(task: Task) -> Found:
     energy = assemble(sample.terms, weights, task.coefficient, tie_break=0.0)
     # Engines stop at a gap relative to the energy: without what no label can save, the same stop is a smaller gap.
     least = energy.unary.min(axis=1)
-    solution = inference.get(task.engine)(replace(energy, unary=energy.unary - least[:, None]), task.init)
+    limit = {} if task.max_iter is None else {"max_iter": task.max_iter}
+    solution = inference.get(task.engine)(replace(energy, unary=energy.unary - least[:, None]), task.init, **limit)
     features, loss = psi(sample, solution.labels), delta(sample, solution.labels)
     value = float((task.w * features).sum()) + task.coefficient * loss
     bound = (solution.lower_bound + float(least.sum())) / sample.scale

@@ -169,7 +169,9 @@ def on_cluster(function: Function, arguments: Sequence[Any], address: str) -> An
                     "E197", f"scheduler {address} was lost", "start it again and continue with --resume"
                 ) from None
             except distributed.KilledWorker:
-                text = "E196: the worker processes ended before their task was done; if memory is short, use fewer workers"
+                text = (
+                    "E196: the worker processes ended before their task was done; if memory is short, use fewer workers"
+                )
                 answer = Answer(None, text, 0.0)
             except Exception as problem:
                 answer = Answer(None, _internal(problem), 0.0)

@@ -1,0 +1,106 @@
+"""``regweave evaluate``: methods against each other on a list of pairs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from regweave.cli.options import FrameOption, NonFiniteOption
+from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
+from regweave.workflows import evaluate as workflow
+from regweave.workflows.batch import BatchProgress
+from regweave.workflows.inputs import Reading
+
+
+def evaluate(
+    pairs: Annotated[
+        Path, typer.Argument(help="CSV file: id,fixed,moving,fixed_labels,moving_labels[,group].", metavar="PAIRS.csv")
+    ],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
+    model: Annotated[list[Path] | None, typer.Option(help="Model to evaluate; repeat for several.")] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Also the uniform mix and each member of the bank alone.")
+    ] = False,
+    train_pairs: Annotated[
+        Path | None, typer.Option(help="Pairs on which the smoothness of each baseline is tuned.", metavar="TRAIN.csv")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Settings by name; see `regweave presets list`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes, each with one thread; by default all cores.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler to use instead, tcp://HOST:PORT.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an evaluation that was interrupted.")] = False,
+    allow_leak: Annotated[
+        bool, typer.Option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
+    ] = False,
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Register every pair with every method; write results.csv, results.json and summary.md.
+
+    Exit status 1 if some registrations failed: the others are in the results, and the failures are named there.
+    """
+    if preset is not None and config is not None:
+        raise UsageError("E189", "--preset and --config are both given", "give one of them")
+    try:
+        with _Shown(quiet) as shown:
+            found = workflow.evaluate(
+                pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
+                train_pairs=train_pairs, workers=workers, scheduler=scheduler, resume=resume, allow_leak=allow_leak,
+                reading=Reading(nifti_frame, nonfinite), on_progress=shown,
+            )  # fmt: skip
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
+    failures = found.scores.failures
+    for outcome in failures:
+        print(f"failed {outcome.key}: {outcome.error}", file=sys.stderr)
+    if not quiet:
+        print((output / "summary.md").read_text(encoding="utf-8"), end="")
+    if failures:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+class _Shown:
+    """A bar on a terminal, a line for each registration elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Shown:
+        if not self._quiet and sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: BatchProgress) -> None:
+        if self._quiet:
+            return
+        left = "" if math.isnan(progress.seconds_left) else f", {_duration(progress.seconds_left)} left"
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        if self._bar is not None:
+            text = f"{progress.key[:40]}{failed}{left}"
+            self._bar.update(self._task, completed=progress.done, total=progress.total, description=text)
+        else:
+            key = progress.key or "taken from the earlier run"
+            print(f"[{progress.done}/{progress.total}] {key}{failed}{left}", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

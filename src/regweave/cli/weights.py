@@ -1,0 +1,179 @@
+"""``regweave weights``: what models have learned, as tables of class × member."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regweave.errors import UsageError
+from regweave.io.model import Model, read_model
+
+WIDTH = 80
+GAP = "  "
+LONGEST = 16
+"""Longest name of a class or member that a table shows whole."""
+
+ModelArgument = Annotated[list[Path], typer.Argument(help="Model files, JSON.", metavar="MODEL.json...")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
+    """Print the weight of each member for each class, and what training recorded."""
+    read = {path: read_model(path) for path in models}
+    if as_json:
+        print(json.dumps([_as_dict(path, model) for path, model in read.items()], indent=1, ensure_ascii=False))
+        return
+    print("\n\n".join(_as_text(path, model) for path, model in read.items()))
+
+
+def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
+    """Print the weights of two or more models side by side, with the differences from the first."""
+    if len(models) < 2:
+        raise UsageError("E192", "one model is given, comparing needs two or more", "name another MODEL.json")
+    read = [read_model(path) for path in models]
+    rows = _compared(read)
+    if as_json:
+        content = {"models": [str(path) for path in models], "rows": rows}
+        print(json.dumps(content, indent=1, ensure_ascii=False))
+        return
+    for number, path in enumerate(models, start=1):
+        print(f"{number}  {path}")
+    names = [str(n) for n in range(1, len(models) + 1)]
+    header = [*names, *(f"{n}-1" for n in names[1:])]
+    lines = [(_row_title(row), [_cell(v) for v in row["weights"]] + _signed(row["differences"])) for row in rows]
+    print("\n" + _table("class member", header, lines))
+
+
+def _as_dict(path: Path, model: Model) -> dict[str, Any]:
+    w = model.weights
+    return {
+        "file": str(path),
+        "modality": model.modality,
+        "classes": {str(c): _class_name(model, c) for c in w.classes},
+        "members": list(w.members),
+        "weights": {m: dict(zip(map(str, w.classes), row.tolist(), strict=True)) for m, row in _members(model)},
+        "pairwise": w.pairwise,
+        "evidence": dict(model.evidence),
+    }
+
+
+def _as_text(path: Path, model: Model) -> str:
+    w = model.weights
+    gate = model.evidence.get("gate")
+    header, lines = list(w.members), []
+    for k, value in enumerate(w.classes):
+        lines.append((_class_name(model, value), [_cell(v) for v in w.matrix[:, k].tolist()]))
+    if isinstance(gate, Mapping):
+        header.append("gate")
+        lines = [(name, [*cells, _decision(gate, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
+    facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_evidence(model.evidence)]
+    return "\n".join([*facts, "", _table("class", header, lines)])
+
+
+def _evidence(evidence: Mapping[str, Any]) -> list[str]:
+    """Tell what training recorded, of these keys those that are there.
+
+    ``training_set`` (text), ``pairs`` and ``groups`` (lists, or how many), ``dice_gain`` (``mean``, ``low``, ``high``);
+    ``gate`` (by class, a bool or a mapping with ``used``) becomes a column of the table.
+    """
+    lines = []
+    counts = [
+        f"{len(value) if isinstance(value, Sequence) and not isinstance(value, str) else value} {word}"
+        for key, word in (("pairs", "pairs"), ("groups", "patients"))
+        if (value := evidence.get(key)) is not None
+    ]
+    trained = [str(evidence["training_set"])] if "training_set" in evidence else []
+    if trained or counts:
+        lines.append(f"trained on   {', '.join([*trained, *counts])}")
+    gain = evidence.get("dice_gain")
+    if isinstance(gain, Mapping) and isinstance(gain.get("mean"), int | float):
+        interval = ""
+        if all(isinstance(gain.get(end), int | float) for end in ("low", "high")):
+            interval = f"  95 % interval [{gain['low']:+.4f}, {gain['high']:+.4f}]"
+        lines.append(f"Dice gain    {gain['mean']:+.4f}{interval}")
+    return lines
+
+
+def _decision(gate: Mapping[str, Any], value: int) -> str:
+    found = gate.get(str(value))
+    used = found.get("used") if isinstance(found, Mapping) else found
+    if isinstance(used, bool):
+        return "learned" if used else "uniform"
+    return "-" if used is None else str(used)
+
+
+def _compared(models: Sequence[Model]) -> list[dict[str, Any]]:
+    """Weights by class and member, None where a model lacks either, and the differences from the first model."""
+    names = {c: _class_name(model, c) for model in reversed(models) for c in model.weights.classes}
+    members = list(dict.fromkeys(m for model in models for m in model.weights.members))
+    rows = [_difference_row("smoothness", None, [model.weights.pairwise for model in models])]
+    rows += [
+        _difference_row(names[c], member, [_weight(model, member, c) for model in models])
+        for c in sorted(names)
+        for member in members
+    ]
+    return rows
+
+
+def _difference_row(name: str, member: str | None, weights: Sequence[float | None]) -> dict[str, Any]:
+    first = weights[0]
+    differences = [None if first is None or w is None else w - first for w in weights[1:]]
+    return {"class": name, "member": member, "weights": list(weights), "differences": differences}
+
+
+def _weight(model: Model, member: str, value: int) -> float | None:
+    w = model.weights
+    if member not in w.members or value not in w.classes:
+        return None
+    return float(w.matrix[w.members.index(member), w.classes.index(value)])
+
+
+def _members(model: Model) -> list[tuple[str, Any]]:
+    return list(zip(model.weights.members, model.weights.matrix, strict=True))
+
+
+def _class_name(model: Model, value: int) -> str:
+    return model.class_names.get(value, "background" if value == 0 else str(value))
+
+
+def _row_title(row: Mapping[str, Any]) -> str:
+    return row["class"] if row["member"] is None else f"{_short(row['class'])} {_short(row['member'])}"
+
+
+def _short(name: str) -> str:
+    """Names come from files: no control characters, and not too long for a table."""
+    plain = "".join(c for c in name if c.isprintable())
+    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _signed(values: Sequence[float | None]) -> list[str]:
+    return ["-" if v is None else f"{v:+.4f}" for v in values]
+
+
+def _table(title: str, header: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Lay out columns of text within 80 characters; columns that do not fit go below."""
+    names = [name if " " in name else _short(name) for name, _ in lines]
+    left = max(len(title), *(len(name) for name in names))
+    columns = [[_short(h), *(cells[k] for _, cells in lines)] for k, h in enumerate(header)]
+    blocks: list[list[list[str]]] = [[]]
+    room = WIDTH - left
+    for column in columns:
+        need = len(GAP) + max(map(len, column))
+        if need > room and blocks[-1]:
+            blocks.append([])
+            room = WIDTH - left
+        blocks[-1].append([cell.rjust(need) for cell in column])
+        room -= need
+    texts = []
+    for block in blocks:
+        rows = [name.ljust(left) + "".join(column[i] for column in block) for i, name in enumerate([title, *names])]
+        texts.append("\n".join(row.rstrip() for row in rows))
+    return "\n\n".join(texts)

@@ -1,0 +1,239 @@
+"""The concave-convex procedure for eq. (7): impute the deformations, learn the weights, repeat.
+
+The objective that cannot rise includes the loss of the imputed deformations,
+``½‖w‖² + α‖w − w₀‖² + (C/N)·Σ_i [max_D (Δ − w·Ψ) + min_D (w·Ψ + η·Δ)]``: the first bracket is convex in w, the second
+concave, and D̂ makes it linear. Inference proves both brackets from above and below, so the objective is an interval.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from regweave.errors import RegweaveWarning
+from regweave.learning.cutting_plane import Convex, Minimum, Oracle, Round, minimise
+from regweave.learning.qp import Regulariser
+from regweave.learning.samples import Found
+from regweave.types import Float64Array
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of the procedure: C, η, the tolerance ε on a slack, and the largest numbers of iterations."""
+
+    C: float
+    eta: float
+    epsilon: float
+    max_outer: int
+    max_inner: int
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """State after one outer iteration; number 0 is the start.
+
+    Parameters
+    ----------
+    number : int
+    objective : float
+        Full objective as attained by inference, η·Δ(D̂) included.
+    duality_gap : float
+        Width of the interval that holds the true objective, ``upper − lower``.
+    upper : float
+        No less than the true objective; infinite where the engine proves nothing.
+    slack_sum : float
+        Sum of the slacks as attained: the upper bound on the losses of the predictions.
+    predicted_loss, imputed_loss : float
+        Mean Δ of the predictions and of the imputed deformations.
+    certified_epsilon : float
+        No constraint of eq. (10), for the D̂ it was solved with, is violated by more than this.
+    n_inferences, n_discarded, n_cuts : int
+        Inferences so far; found planes so far that were weaker than known ones; size of the last working sets.
+    seconds : float
+        Time since the last record.
+    w : float array of shape (d,)
+    rounds : tuple of Round
+        Curve of the cutting planes that led here.
+    """
+
+    number: int
+    objective: float
+    duality_gap: float
+    upper: float
+    slack_sum: float
+    predicted_loss: float
+    imputed_loss: float
+    certified_epsilon: float
+    n_inferences: int
+    n_discarded: int
+    n_cuts: int
+    seconds: float
+    w: Float64Array
+    rounds: tuple[Round, ...] = ()
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The best weights, the slacks and D̂ they were learned with, and the record.
+
+    ``converged`` says that the objective stopped falling; otherwise the iterations ran out.
+    """
+
+    w: Float64Array
+    slacks: Float64Array
+    imputed: tuple[Found, ...]
+    certified_epsilon: float
+    converged: bool
+    history: tuple[Iteration, ...]
+
+
+@dataclass(frozen=True)
+class _State:
+    """Weights with their slacks, what inference finds at them, and the rounds that led there."""
+
+    w: Float64Array
+    slacks: Float64Array
+    epsilon: float
+    imputed: tuple[Found, ...]
+    predicted_loss: float
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def psi(self) -> Float64Array:
+        return np.stack([d.psi for d in self.imputed])
+
+
+def learn(
+    oracle: Oracle,
+    regulariser: Regulariser,
+    settings: Settings,
+    on_progress: Callable[[Iteration], None] | None = None,
+) -> Learned:
+    """Minimise eq. (7) by Algorithm 1; numbers in the margin are the lines of its detailed version."""
+    record = _Recorder(oracle, regulariser, settings, on_progress)
+    state = _start(oracle, np.maximum(regulariser.w0, regulariser.lower), settings.eta)  # lines 1 to 3, 5
+    record(state)
+    converged = False
+    while not converged and len(record.history) <= settings.max_outer:  # line 4
+        convex = Convex(regulariser, settings.C, state.psi)
+        found = minimise(oracle, convex, state.w, settings.epsilon, settings.max_inner)  # lines 6 to 11
+        if _falls(oracle, convex, state.w, found, settings):
+            state = _advance(oracle, state, found, settings.eta)  # lines 12, 13, 5
+        else:
+            state = replace(state, rounds=found.rounds)
+        # Slacks known to ε give an objective known to C·ε: a smaller step is none.
+        converged = record(state) <= settings.C * settings.epsilon and found.converged  # line 14
+    return Learned(state.w, state.slacks, state.imputed, state.epsilon, converged, tuple(record.history))
+
+
+def _start(oracle: Oracle, w: Float64Array, eta: float) -> _State:
+    imputed, predicted_loss = _impute(oracle, w, eta, ()), _predict(oracle, w)
+    energies = np.array([(w * d.psi).sum() for d in imputed])
+    ceilings = oracle.ceilings(w)
+    slacks = energies + oracle.heights(w)
+    return _State(w, slacks, float((energies + ceilings - slacks).max()), imputed, predicted_loss)
+
+
+def _advance(oracle: Oracle, state: _State, found: Minimum, eta: float) -> _State:
+    imputed = _impute(oracle, found.w, eta, state.imputed)
+    return _State(found.w, found.slacks, found.epsilon, imputed, _predict(oracle, found.w), found.rounds)
+
+
+def _impute(oracle: Oracle, w: Float64Array, eta: float, before: Sequence[Found]) -> tuple[Found, ...]:
+    """Eq. (9); the earlier D̂ stays where inference finds nothing better, so the objective cannot rise by it."""
+    new = oracle.run(w, eta, init=[d.labels for d in before] or None)
+    for pool, d in zip(oracle.pools, new, strict=True):
+        pool.insert(d)
+    if not before:
+        return tuple(new)
+    values = [float((w * d.psi).sum() + eta * d.delta) for d in before]
+    kept = (replace(d, value=v) for d, v in zip(before, values, strict=True))
+    return tuple(
+        replace(old, lower_bound=min(fresh.lower_bound, old.value)) if old.value <= fresh.value else fresh
+        for old, fresh in zip(kept, new, strict=True)
+    )
+
+
+def _predict(oracle: Oracle, w: Float64Array) -> float:
+    """Mean loss of the predictions, eq. (2)."""
+    found = oracle.run(w, 0.0)
+    for pool, d in zip(oracle.pools, found, strict=True):
+        pool.insert(d)
+    return float(np.mean([d.delta for d in found]))
+
+
+def _falls(oracle: Oracle, convex: Convex, w: Float64Array, found: Minimum, settings: Settings) -> bool:
+    """Tell whether the new weights are no worse than w for the same D̂, by what is proved of both."""
+    before, after = (convex.value(x, _proved(oracle, x)) for x in (w, found.w))
+    at_least = convex.value(found.w, oracle.heights(found.w))
+    if at_least > before + settings.C * settings.epsilon:
+        warnings.warn(
+            f"W211: the learning objective would rise from {before:.6g} to {at_least:.6g}, beyond the duality gap, "
+            f"after {len(found.rounds)} rounds of cutting planes; the earlier weights are kept; raise max_inner",
+            RegweaveWarning,
+            stacklevel=4,
+        )
+    return after <= before
+
+
+def _proved(oracle: Oracle, w: Float64Array) -> Float64Array:
+    """Ceilings of the planes, (N,), or the highest planes known where the engine proves nothing."""
+    ceilings = oracle.ceilings(w)
+    return np.where(np.isfinite(ceilings), ceilings, oracle.heights(w))
+
+
+class _Recorder:
+    """Writes the history; each call returns by how much the objective fell."""
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        regulariser: Regulariser,
+        settings: Settings,
+        on_progress: Callable[[Iteration], None] | None,
+    ) -> None:
+        self._oracle, self._regulariser, self._settings = oracle, regulariser, settings
+        self._on_progress = on_progress
+        self._levels: list[float] = []
+        self._last = time.perf_counter()
+        self.history: list[Iteration] = []
+
+    def __call__(self, state: _State) -> float:
+        heights, ceilings = self._oracle.heights(state.w), self._oracle.ceilings(state.w)
+        attained, least = (np.array([getattr(d, n) for d in state.imputed]) for n in ("value", "lower_bound"))
+        objective, upper, lower, level = (
+            self._regulariser(state.w) + self._settings.C * float((planes + concave).mean())
+            for planes, concave in (
+                (heights, attained),
+                (ceilings, attained),
+                (heights, least),
+                (_proved(self._oracle, state.w), attained),
+            )
+        )
+        now = time.perf_counter()
+        iteration = Iteration(
+            number=len(self.history),
+            objective=objective,
+            duality_gap=upper - lower,
+            upper=upper,
+            slack_sum=float(((state.psi * state.w).sum(axis=1) + heights).sum()),
+            predicted_loss=state.predicted_loss,
+            imputed_loss=float(np.mean([d.delta for d in state.imputed])),
+            certified_epsilon=state.epsilon,
+            n_inferences=self._oracle.n_inferences,
+            n_discarded=self._oracle.n_discarded,
+            n_cuts=state.rounds[-1].n_cuts if state.rounds else 0,
+            seconds=now - self._last,
+            w=state.w,
+            rounds=state.rounds,
+        )
+        self._last = now
+        self._levels.append(level)
+        self.history.append(iteration)
+        if self._on_progress is not None:
+            self._on_progress(iteration)
+        return self._levels[-2] - level if len(self._levels) > 1 else np.inf

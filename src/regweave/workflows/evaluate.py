@@ -1,0 +1,264 @@
+"""Evaluation: every method on every pair, per structure, with paired comparisons by patient."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from regweave import __version__
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import atomic_path, sha256
+from regweave.io.manifest import FILES, PairFiles, check_leak, read_pairs
+from regweave.io.model import Model
+from regweave.registration.settings import Settings
+from regweave.workflows.batch import OnBatchProgress, Outcome, run_tasks, worker_count
+from regweave.workflows.comparison import Scores, compare
+from regweave.workflows.inputs import Reading, choose_settings
+from regweave.workflows.methods import Method, baseline_methods, modality_of_list, model_methods, tune
+from regweave.workflows.result import DEPENDENCIES
+from regweave.workflows.scoring import score_pair, scoring_task
+from regweave.workflows.summary import summary_text
+
+SCHEMA = 1
+STORE = "tasks"
+PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
+PER_LABEL = ("dice_before", "dice_after", "hd95_mm", "assd_mm")
+COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Parameters
+    ----------
+    scores : Scores
+        Outcome of each method on each pair.
+    notes : tuple of str
+        What a reader must know: untuned baselines, patients that were trained on.
+    hashes : mapping
+        SHA-256 of the files of each pair, by id and column.
+    """
+
+    scores: Scores
+    notes: tuple[str, ...]
+    hashes: Mapping[str, Mapping[str, str]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Lines of ``results.csv``; a failed pair has its labels, and None for every number."""
+        return [row for pair in self.scores.pairs for method in self.scores.methods for row in self._rows(pair, method)]
+
+    def _rows(self, pair: PairFiles, method: Method) -> list[dict[str, Any]]:
+        outcome = self.scores.outcome(method, pair)
+        head = {"id": pair.id, "method": method.name}
+        if outcome.error is not None:
+            labels = list(self.scores.labels_of(pair)) or [""]
+            return [{**dict.fromkeys(COLUMNS), **head, "label": label} for label in labels]
+        numbers = {name: outcome.value[name] for name in PER_PAIR}
+        return [
+            {**head, "label": label, **{name: row[name] for name in PER_LABEL}, **numbers}
+            for label, row in outcome.value["labels"].items()
+        ]
+
+    def content(self) -> dict[str, Any]:
+        """Everything, as it is written to ``results.json``."""
+        s = self.scores
+        return {
+            "schema": SCHEMA,
+            "notes": list(self.notes),
+            "pairs": [{"id": p.id, "group": p.group, "inputs_sha256": self.hashes[p.id]} for p in s.pairs],
+            "methods": [method.describe() for method in s.methods],
+            "reference": s.reference.name,
+            "comparison": compare(s),
+            "results": [
+                {"id": p.id, "method": m.name, "error": s.outcome(m, p).error, "scores": s.outcome(m, p).value}
+                for p in s.pairs
+                for m in s.methods
+            ],
+            "provenance": {
+                "regweave": __version__,
+                "python": platform.python_version(),
+                "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
+                "platform": platform.system() + "-" + platform.machine(),
+            },
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write results.csv, results.json and summary.md, each whole or not at all."""
+        with atomic_path(folder / "results.csv") as part, part.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows())
+        content = self.content()
+        with atomic_path(folder / "results.json") as part:
+            part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        with atomic_path(folder / "summary.md") as part:
+            part.write_text(summary_text(self.scores, content["comparison"], self.notes), encoding="utf-8")
+
+
+def evaluate(
+    pairs: str | Path,
+    output: str | Path,
+    *,
+    models: Sequence[str | Path] = (),
+    baselines: bool = False,
+    preset: str | None = None,
+    config: str | Path | Settings | None = None,
+    train_pairs: str | Path | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    resume: bool = False,
+    allow_leak: bool = False,
+    reading: Reading | None = None,
+    on_progress: OnBatchProgress | None = None,
+) -> Evaluation:
+    """Register every pair of a list with every method and write what came out.
+
+    Parameters
+    ----------
+    pairs : path
+        List of pairs; see `regweave.io.manifest`.
+    output : path
+        Folder for results.csv, results.json and summary.md; finished registrations are kept in it as they come.
+    models : paths
+        Models to evaluate, each with the settings stored in it.
+    baselines : bool
+        Also evaluate the uniform mix and each member of the bank alone.
+    preset, config : optional
+        Settings of the baselines; by default those of the first model, or the default preset.
+    train_pairs : path, optional
+        List of pairs on which each baseline's smoothness is tuned.
+    workers, scheduler : optional
+        Processes of this machine, or address of a Dask scheduler; see `regweave.workflows.batch.run_tasks`.
+    resume : bool
+        Continue in a folder that an earlier call left.
+    allow_leak : bool
+        Evaluate on patients that were trained on, and say so in the summary.
+    reading : Reading, optional
+        How files are read.
+    on_progress : callable, optional
+        Called after every registration.
+
+    Returns
+    -------
+    Evaluation
+    """
+    worker_count(workers, scheduler)
+    reading, folder = reading or Reading(), Path(output)
+    if train_pairs is not None and not baselines:
+        raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")
+    listed = read_pairs(pairs)
+    training = [] if train_pairs is None else read_pairs(train_pairs)
+    named = model_methods([Path(path) for path in models])
+    leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
+    methods = _methods(named, listed, reading, preset, config, baselines=baselines, tuned=bool(training))
+    _claim(folder, resume)
+    run = _Runner(reading, workers, scheduler, folder / STORE, on_progress)
+    if training:
+        methods = tune(methods, training, lambda plan: run(plan, surfaces=False))
+    plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
+    outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
+    notes = _notes(methods, leaked, baselines=baselines, tuned=bool(training))
+    found = Evaluation(Scores(tuple(listed), tuple(methods), outcomes), notes, {p.id: run.hashes(p) for p in listed})
+    found.write(folder)
+    return found
+
+
+class _Runner:
+    """Runs (key, method, pair) triples; hashes each file once."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        workers: int | None,
+        scheduler: str | None,
+        store: Path,
+        on_progress: OnBatchProgress | None,
+    ) -> None:
+        self._reading, self._workers, self._scheduler = reading, workers, scheduler
+        self._store, self._on_progress = store, on_progress
+        self._known: dict[Path, str] = {}
+
+    def hashes(self, pair: PairFiles) -> dict[str, str]:
+        for path in (getattr(pair, name) for name in FILES):
+            if path not in self._known:
+                self._known[path] = sha256(path)
+        return {name: self._known[getattr(pair, name)] for name in FILES}
+
+    def __call__(self, plan: Sequence[tuple[str, Method, PairFiles]], *, surfaces: bool = True) -> list[Outcome]:
+        tasks = []
+        for key, method, pair in plan:
+            settings = None if method.model is not None else method.settings
+            task = scoring_task(pair, self.hashes(pair), settings, method.model, self._reading, surfaces=surfaces)
+            tasks.append((key, task))
+        return run_tasks(
+            tasks, score_pair, workers=self._workers, scheduler=self._scheduler, store=self._store,
+            on_progress=self._on_progress,
+        )  # fmt: skip
+
+
+def _methods(
+    named: Sequence[tuple[Method, Model]],
+    pairs: Sequence[PairFiles],
+    reading: Reading,
+    preset: str | None,
+    config: str | Path | Settings | None,
+    *,
+    baselines: bool,
+    tuned: bool,
+) -> list[Method]:
+    if named and preset is None and config is None:
+        base = named[0][0].settings
+    else:
+        base = choose_settings(preset or "default", config, None, None)
+    methods = [] if named else [Method(f"preset:{base.name}", base)]
+    if baselines and not tuned:
+        methods = []  # the preset as it is would be the uniform mix once more
+    if baselines:
+        methods += baseline_methods(base, modality_of_list(base, pairs, reading))
+    return [*methods, *(method for method, _ in named)]
+
+
+def _leaked(
+    pairs: Sequence[PairFiles], training: Sequence[PairFiles], models: Sequence[Model], allow: bool
+) -> tuple[str, ...]:
+    trained = [pair.group for pair in training]
+    for model in models:
+        trained += [str(group) for group in model.evidence.get("groups", ())]
+    return check_leak(trained, [pair.group for pair in pairs], allow=allow)
+
+
+def _claim(folder: Path, resume: bool) -> None:
+    """Take a new or empty folder, or with ``resume`` one that an evaluation left."""
+    if folder.exists() and not folder.is_dir():
+        raise RegweaveError("E150", f"output '{folder}' exists and is a file", "choose another -o")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not (folder / STORE).is_dir():
+            raise RegweaveError("E150", f"output folder '{folder}' holds no evaluation", "choose another -o")
+        if not resume:
+            message = f"output folder '{folder}' holds an evaluation"
+            raise RegweaveError("E150", message, "pass --resume to continue it, or choose another -o")
+    try:
+        (folder / STORE).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"cannot make '{folder}': {error.strerror} (errno {error.errno})"
+        raise RegweaveError("E153", message, "check the folder and its permissions") from error
+
+
+def _notes(methods: Sequence[Method], leaked: Sequence[str], *, baselines: bool, tuned: bool) -> tuple[str, ...]:
+    notes = []
+    if leaked:
+        who = f"{len(leaked)} test patients were trained on ({', '.join(leaked)})"
+        notes.append(f"{who}: these are training figures, not evidence.")
+    if baselines and not tuned:
+        notes.append("The baselines use the smoothness of the settings: no training pairs were given to tune it on.")
+    failed = [m.name for m in methods if m.tunable and tuned and not m.tuning]
+    if failed:
+        notes.append(f"Tuning failed on every training pair, so the settings' smoothness is used: {', '.join(failed)}.")
+    return tuple(notes)

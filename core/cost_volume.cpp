@@ -22,18 +22,24 @@ struct AbsoluteDifference {
     float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
 };
 
-// 1 − ⟨w, j⟩²: normalised gradient fields agree when their directions do, whichever way they point.
-struct SquaredDot {
+// ½ |ff' − ww'|² = ½ (|f|⁴ + |w|⁴) − ⟨f, w⟩²: gradient fields agree where they are parallel, whichever way
+// they point.
+struct TensorDifference {
     static constexpr int terms = 1;
     double scale;
 
     template <class V, class W, class F>
     void add(V* sums, int C, W w, F f) const {
-        V dot = w(0) * f(0);
-        for (int c = 1; c < C; ++c) dot += w(c) * f(c);
-        sums[0] += dot * dot;
+        V dot = {}, ww = {}, ff = {};
+        for (int c = 0; c < C; ++c) {
+            const V a = w(c), b = f(c);
+            dot += a * b;
+            ww += a * a;
+            ff += b * b;
+        }
+        sums[0] += 0.5f * (ww * ww + ff * ff) - dot * dot;
     }
-    float finish(const double* sums, std::size_t) const { return float(1.0 - sums[0] * scale); }
+    float finish(const double* sums, std::size_t) const { return float(std::max(0.0, sums[0] * scale)); }
 };
 
 struct Correlation {
@@ -203,7 +209,7 @@ Out<float> sad_volume(SUPPORT_ARGUMENTS) {
 
 Out<float> ngf_volume(SUPPORT_ARGUMENTS) {
     const Job job = make_job(SUPPORT_VALUES);
-    return run_box(job, SquaredDot{1.0 / job.supports.voxels()});
+    return run_box(job, TensorDifference{1.0 / job.supports.voxels()});
 }
 
 Out<float> mean_volume(SUPPORT_ARGUMENTS) {
@@ -278,7 +284,8 @@ Out<float> dwt_volume(SUPPORT_ARGUMENTS) {
 void register_cost_volume(regweave::nb::module_& m) {
     using namespace regweave;
     m.def("sad_volume", &sad_volume, "Mean absolute difference of all channels, (N, L).");
-    m.def("ngf_volume", &ngf_volume, "One minus the mean squared dot product of the channels, (N, L).");
+    m.def("ngf_volume", &ngf_volume,
+          "Half the mean squared difference of the outer products of the channels, (N, L).");
     m.def("mean_volume", &mean_volume, "Mean of the moved channel in each support, (N, L).");
     m.def("overlap_volume", &overlap_volume, "Mean product of the two channels in each support, (N, L).");
     m.def("ncc_volume", &ncc_volume, "One minus the correlation coefficient, or its square, (N, L).");

@@ -98,19 +98,24 @@ double absolute_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weigh
         });
 }
 
-// Σ w · (1 − ⟨f, m⟩²).
-double dot_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force) {
+// Σ w · ½ |ff' − mm'|² = Σ w · (½ (|f|⁴ + |m|⁴) − ⟨f, m⟩²).
+double tensor_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force) {
     return voxelwise(fixed, moved, weight, force,
                      [](const float* f, const float* m, const float* w, float* slope, Extent n, int C) {
-                         std::vector<float> dot(n.plane(), 0.0f);
-                         for (int c = 0; c < C; ++c)
-                             for (std::size_t v = 0; v < n.plane(); ++v)
-                                 dot[v] += f[c * n.volume() + v] * m[c * n.volume() + v];
                          double cost = 0;
-                         for (std::size_t v = 0; v < n.plane(); ++v) cost += w[v] * (1 - dot[v] * dot[v]);
-                         for (int c = 0; c < C; ++c)
-                             for (std::size_t v = 0; v < n.plane(); ++v)
-                                 slope[c * n.plane() + v] = -2 * w[v] * dot[v] * f[c * n.volume() + v];
+                         for (std::size_t v = 0; v < n.plane(); ++v) {
+                             float dot = 0, ff = 0, mm = 0;
+                             for (int c = 0; c < C; ++c) {
+                                 const float a = f[c * n.volume() + v], b = m[c * n.volume() + v];
+                                 dot += a * b;
+                                 ff += a * a;
+                                 mm += b * b;
+                             }
+                             cost += w[v] * (0.5f * (ff * ff + mm * mm) - dot * dot);
+                             for (int c = 0; c < C; ++c)
+                                 slope[c * n.plane() + v] =
+                                     2 * w[v] * (mm * m[c * n.volume() + v] - dot * f[c * n.volume() + v]);
+                         }
                          return cost;
                      });
 }
@@ -224,8 +229,9 @@ void register_refine(nb::module_& m) {
     m.def("absolute_force", &absolute_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"),
           nb::arg("force"), nb::arg("epsilon"),
           "Weighted smooth absolute difference; adds its derivative to force (3, X, Y, Z).");
-    m.def("dot_force", &dot_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"), nb::arg("force"),
-          "Weighted one minus squared dot product; adds its derivative to force (3, X, Y, Z).");
+    m.def("tensor_force", &tensor_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"),
+          nb::arg("force"),
+          "Weighted difference of the outer products; adds its derivative to force (3, X, Y, Z).");
     m.def("correlation_force", &correlation_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"),
           nb::arg("force"), nb::arg("radius"), nb::arg("floor"), nb::arg("squared"),
           "Weighted one minus local correlation; adds its derivative to force (3, X, Y, Z).");

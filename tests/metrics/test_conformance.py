@@ -75,8 +75,7 @@ def test_perfect_match_costs_nothing_and_nothing_is_negative(metric):
     grid = grid_of(image.shape)
     costs = metric.volume(f, f, grid, LabelSet.cube(3, np.ones(3)).offsets, options)
     assert costs.min() >= -1e-6
-    if metric is not metrics.get("ngf"):  # 1 − |n|²: only ideal edges reach 0
-        assert np.abs(costs[:, 13]).max() < 1e-5
+    assert np.abs(costs[:, 13]).max() < 1e-5
 
 
 def test_inputs_unmodified_and_same_bits_for_any_thread_count(metric):

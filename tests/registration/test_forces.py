@@ -27,8 +27,9 @@ def absolute(fixed, moved, weight) -> float:
     return float((weight * (np.sqrt(d**2 + EPSILON**2) - EPSILON).mean(axis=0)).sum())
 
 
-def dot(fixed, moved, weight) -> float:
-    return float((weight * (1 - (fixed * moved).sum(axis=0) ** 2)).sum())
+def tensor(fixed, moved, weight) -> float:
+    outer = [np.einsum("i...,j...->ij...", a.astype(float), a.astype(float)) for a in (fixed, moved)]
+    return float((weight * 0.5 * ((outer[0] - outer[1]) ** 2).sum(axis=(0, 1))).sum())
 
 
 def local_correlation(fixed, moved, floor, squared) -> np.ndarray:
@@ -52,7 +53,7 @@ def squared_correlation(fixed, moved, weight) -> float:
 
 CASES = {
     "absolute": (2, absolute, lambda f, m, w, g: _core.absolute_force(f, m, w, g, EPSILON)),
-    "dot": (3, dot, _core.dot_force),
+    "tensor": (3, tensor, _core.tensor_force),
     "correlation": (1, correlation, lambda f, m, w, g: _core.correlation_force(f, m, w, g, RADIUS, FLOOR, False)),
     "squared": (1, squared_correlation, lambda f, m, w, g: _core.correlation_force(f, m, w, g, RADIUS, FLOOR, True)),
 }

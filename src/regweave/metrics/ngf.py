@@ -1,6 +1,8 @@
 """Normalised gradient fields (Haber and Modersitzki 2006): edges match where they are parallel.
 
-The cost of a voxel is 1 − ⟨n_W, n_J⟩² with n = ∇I / √(|∇I|² + ε²); it does not see the sign or strength of an edge.
+With n = ∇I / √(|∇I|² + ε²) the cost of a voxel is ½ |n_W n_W' − n_J n_J'|² = ½ (|n_W|⁴ + |n_J|⁴) − ⟨n_W, n_J⟩². It does
+not see the sign of an edge, and is zero at a perfect match; 1 − ⟨n_W, n_J⟩² is not where an edge is faint, and draws
+faint edges to strong ones.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from regweave.lattice.grid import ControlGrid
 from regweave.metrics._smooth import smooth
 from regweave.types import Float32Array
 
-PENALTY = "dot"
+PENALTY = "tensor"
 
 
 class Options(metrics.Options):
@@ -40,8 +42,9 @@ def features(image: Float32Array, options: Options) -> Float32Array:
 
 
 def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
-    """1 − mean of ⟨n_W, n_J⟩² in the support of each node, in [0, 1]."""
-    return 1 - grid.pool((fixed * moved).sum(axis=0) ** 2)
+    """Half the mean squared difference of the outer products in the support of each node, in [0, 1]."""
+    dot, ww, ff = ((a * b).sum(axis=0) for a, b in ((fixed, moved), (moved, moved), (fixed, fixed)))
+    return grid.pool(np.float32(0.5) * (ww**2 + ff**2) - dot**2)
 
 
 def volume(

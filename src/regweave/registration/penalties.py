@@ -33,11 +33,11 @@ def correlation(
     return float(_core.correlation_force(fixed, moved, weight, force, *settings))
 
 
-def dot(
+def tensor(
     fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
 ) -> float:
-    """Sum over voxels of weight × (1 − ⟨f, m⟩²)."""
-    return float(_core.dot_force(fixed, moved, weight, force))
+    """Sum over voxels of weight × ½ |ff' − mm'|²."""
+    return float(_core.tensor_force(fixed, moved, weight, force))
 
 
-PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlation, "dot": dot}
+PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlation, "tensor": tensor}

@@ -78,6 +78,7 @@ def run_tasks(
     workers: int | None = None,
     scheduler: str | None = None,
     store: Path | None = None,
+    unused: tuple[str, ...] = (),
     on_progress: OnBatchProgress | None = None,
 ) -> list[Outcome]:
     """Run a function on many arguments in parallel.
@@ -95,6 +96,9 @@ def run_tasks(
         Address of a Dask scheduler whose workers are used instead.
     store : path, optional
         Folder in which finished tasks are kept, and looked up first. Failed tasks are not kept: they are tried again.
+        Results of other code than the program's present code are not taken.
+    unused : tuple of str
+        Folders of the program that the function does not use: a change there leaves the store valid.
     on_progress : callable, optional
         Called with a `BatchProgress` after every task.
 
@@ -114,7 +118,8 @@ def run_tasks(
     if len({key for key, _ in listed}) < len(listed):
         raise ValueError("two tasks have the same key; keys must be unique")
     n = worker_count(workers, scheduler)
-    files = {key: _file_of(store, key, function, arguments) for key, arguments in listed}
+    name = [program_hash(unused), function.__module__, function.__qualname__]
+    files = {key: store and store / f"{content_hash([*name, key, arguments])}.json" for key, arguments in listed}
     outcomes: dict[str, Outcome] = {key: found for key, file in files.items() if (found := _load(file, key))}
     todo = [(key, arguments) for key, arguments in listed if key not in outcomes]
     if store is not None:
@@ -200,18 +205,11 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a task may not hold a {type(value).__name__}; give JSON values, paths, arrays or dataclasses")
 
 
-def _file_of(store: Path | None, key: str, function: Function, arguments: Any) -> Path | None:
-    if store is None:
-        return None
-    name = f"{function.__module__}.{function.__qualname__}"
-    return store / f"{content_hash([program_hash(), name, key, arguments])}.json"
-
-
 @cache
-def program_hash() -> str:
+def program_hash(unused: tuple[str, ...] = ()) -> str:
     """Hash the code that computes results: another version may give other numbers, and the two are never mixed."""
     root = Path(__file__).parents[1]
-    sources = sorted(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in ELSEWHERE)
+    sources = sorted(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in (*ELSEWHERE, *unused))
     digest = hashlib.sha256()
     for path in (*sources, Path(_core.__file__)):
         digest.update(path.read_bytes())

@@ -199,7 +199,7 @@ class _Runner:
             tasks.append((key, task))
         return run_tasks(
             tasks, score_pair, workers=self._workers, scheduler=self._scheduler, store=self._store,
-            on_progress=self._on_progress,
+            unused=("learning",), on_progress=self._on_progress,
         )  # fmt: skip
 
 

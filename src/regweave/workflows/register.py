@@ -178,7 +178,7 @@ def _look_out(
     if numbers["folding_fraction"] > 0:
         _warn(f"W201: the field folds in {numbers['folding_fraction']:.2%} of the voxels; do not use it there")
     limit = INVERSE_LIMIT_VOXELS * float(pair.fixed.geometry.spacing_mm.max())
-    if consistency["p95"] > limit:
+    if not consistency["p95"] <= limit:  # also where nothing is left to measure
         _warn(f"W202: inverse error is {consistency['p95']:.2f} mm at the 95th percentile, wanted ≤ {limit:.2f} mm")
     if warped is None or pair.moving_labels is None:
         return

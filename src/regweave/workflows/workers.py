@@ -13,9 +13,10 @@ import time
 import traceback
 from asyncio import CancelledError
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def attempt(function: Function, arguments: Any) -> Answer:
     except RegweaveError as problem:
         error = str(problem)
     except MemoryError:
-        error = "E140: the machine has not enough memory for this; use fewer workers or a coarser preset"
+        error = str(RegweaveError("E140", "the machine has not enough memory for this", "use fewer workers"))
     except Exception as problem:
         error = _internal(problem)
     return Answer(text, error, time.perf_counter() - start)
@@ -61,7 +62,13 @@ def _internal(problem: BaseException) -> str:
     """Say what and where, not the message of the exception: it may name a patient."""
     frames = traceback.extract_tb(problem.__traceback__)
     where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"E195: internal error ({type(problem).__name__}{where}); this is a fault of the program, not of your files"
+    message = f"internal error ({type(problem).__name__}{where})"
+    return str(RegweaveError("E195", message, "this is a fault of the program, not of your files"))
+
+
+def _dead(how: str) -> str:
+    message = f"the worker process ended ({how}) before its task was done"
+    return str(RegweaveError("E196", message, "if memory is short, use fewer workers"))
 
 
 def on_processes(function: Function, arguments: Sequence[Any], n: int) -> Answers:
@@ -97,7 +104,8 @@ class _Process:
         self._function = function
         self.pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other,), daemon=True)
-        self._process.start()
+        with _interrupts_blocked():
+            self._process.start()
         other.close()  # else the death of the process would not close the pipe
         self.index: int | None = None
 
@@ -119,8 +127,7 @@ class _Process:
         self._process.join(PATIENCE_S)
         self.end()
         code = self._process.exitcode or 0
-        how = f"signal {-code}" if code < 0 else f"status {code}"
-        return f"E196: the worker process ended ({how}) before its task was done; if memory is short, use fewer workers"
+        return _dead(f"signal {-code}" if code < 0 else f"status {code}")
 
     def end(self) -> None:
         self.pipe.close()
@@ -128,9 +135,19 @@ class _Process:
         self._process.join()
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Let a process be born deaf to Ctrl-C, which reaches the whole group: its parent will end it."""
+    resource_tracker.ensure_running()  # else the first start would do it, and that unblocks
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(pipe: Connection) -> None:
     """Answer tasks until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its children
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:

@@ -1,0 +1,333 @@
+"""The latent structured SVM, against brute force over all labellings of tiny samples."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regweave.errors import RegweaveWarning
+from regweave.learning import cccp, cutting_plane
+from regweave.learning.cutting_plane import Convex, Oracle
+from regweave.learning.lssvm import Fit, fit_lssvm
+from regweave.learning.qp import Regulariser
+from regweave.learning.samples import Sample, as_vector, can_lose
+from regweave.types import Terms, Weights
+
+OFFSETS = (np.array([-0.2, 0.2]), np.array([0.0, 0.3]), np.array([0.1]))
+LABELS = 4
+SHAPE = (2, 2, 1)
+MEMBERS, CLASSES = ("a", "b", "c"), (0, 7)
+W0 = Weights.uniform(MEMBERS, 0.2, CLASSES)
+
+
+def tiny(seed: int, pair: int = 0, *, elastic: bool = False) -> Sample:
+    rng = np.random.default_rng([seed, pair])
+    n = int(np.prod(SHAPE))
+    terms = Terms(
+        costs=rng.gamma(2.0, 0.5, (3, n, LABELS)).astype(np.float32),
+        shares=np.eye(2, dtype=np.float32)[rng.integers(0, 2, n)],
+        shape=SHAPE,
+        offsets=OFFSETS,
+        loss=(rng.random((n, LABELS)) * (rng.random((n, 1)) < 0.8)).astype(np.float32),
+        base=rng.normal(0, 0.3, (n, 3)) if elastic else None,
+    )
+    return Sample(f"pair{pair}", 0, terms, max(int(can_lose(terms).sum()), 1))
+
+
+def several(seed: int, n: int = 4) -> list[Sample]:
+    return [tiny(seed, pair, elastic=seed % 2 == 1) for pair in range(n)]
+
+
+def all_planes(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+    """Ψ and Δ of every labelling, written as loops."""
+    t = sample.terms
+    vectors = np.array(list(itertools.product(*OFFSETS)))
+    base = np.zeros((4, 3)) if t.base is None else t.base
+    psi, delta = [], []
+    for labels in itertools.product(range(LABELS), repeat=4):
+        unary = np.zeros((3, 2))
+        for i, x in enumerate(labels):
+            unary += np.outer(t.costs[:, i, x].astype(float), t.shares[i].astype(float))
+        p = [vectors[x] + base[i] for i, x in enumerate(labels)]
+        edges = [(0, 1), (2, 3), (0, 2), (1, 3)]
+        pairwise = sum(np.abs(p[i] - p[j]).sum() for i, j in edges)
+        psi.append(np.append(unary.ravel(), pairwise) / sample.scale)
+        delta.append(sum(float(t.loss[i, x]) for i, x in enumerate(labels)) / sample.scale)
+    return np.array(psi), np.array(delta)
+
+
+def full_objective(w, planes, w0, C, alpha, eta) -> float:
+    """Eq. (7) with η·Δ of the imputed deformation, by brute force."""
+    brackets = [(d - p @ w).max() + (p @ w + eta * d).min() for p, d in planes]
+    return 0.5 * w @ w + alpha * (w - w0) @ (w - w0) + C * np.mean(brackets)
+
+
+def code(labels) -> int:
+    return int(np.dot(labels, LABELS ** np.arange(3, -1, -1)))
+
+
+def fit(samples, **changes) -> Fit:
+    return fit_lssvm(samples, W0, **{"engine": "exhaustive", "C": 20.0, "epsilon": 1e-3, **changes})
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([1.0, 30.0, 300.0]), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_with_exact_inference_the_objective_never_rises(seed, eta, C, signed):
+    samples = several(seed, 3)
+    found = fit(samples, eta=eta, C=C, signed=signed, pairwise_floor=0.01, epsilon=1e-2)
+    planes, w0 = [all_planes(s) for s in samples], as_vector(W0)
+    truth = [full_objective(it.w, planes, w0, C, 1.0, eta) for it in found.history]
+    assert [it.objective for it in found.history] == pytest.approx(truth, rel=1e-6)
+    assert max(it.duality_gap for it in found.history) <= 1e-6 + 1e-7 * C
+    assert (np.diff(truth) <= 1e-6 * max(1, *truth)).all()
+    assert found.weights.pairwise >= 0.01
+    assert signed or (found.weights.matrix >= 0).all()
+
+
+@pytest.mark.parametrize("engine", ["trws", "fastpd"])
+def test_with_bounds_the_objective_never_rises_beyond_the_gap(engine):
+    for seed in range(6):
+        samples = several(seed)
+        found = fit(samples, engine=engine, C=100.0)
+        planes, w0 = [all_planes(s) for s in samples], as_vector(W0)
+        for it in found.history:
+            truth = full_objective(it.w, planes, w0, 100.0, 1.0, 3.0)
+            assert it.upper - it.duality_gap - 1e-6 <= truth <= it.upper + 1e-6
+            assert it.upper - it.duality_gap - 1e-6 <= it.objective <= it.upper + 1e-6
+        assert (np.diff([it.upper for it in found.history]) <= 1e-9).all()
+
+
+@pytest.mark.parametrize("engine", ["exhaustive", "trws", "fastpd", "icm"])
+def test_no_constraint_is_violated_by_more_than_the_certified_epsilon(engine):
+    """Over all labellings; and at most ε where inference is exact."""
+    for seed in range(5):
+        samples = several(seed)
+        oracle = Oracle(samples, engine)
+        w0 = as_vector(W0)
+        imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
+        convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, imputed)
+        found = cutting_plane.minimise(oracle, convex, w0, 1e-3, 100)
+        worst = max(
+            (convex.slacks(found.w, np.full(4, (d - p @ found.w).max())) - found.slacks)[i]
+            for i, (p, d) in enumerate(map(all_planes, samples))
+        )
+        assert worst <= found.epsilon + 1e-7
+        assert found.converged
+        if engine == "exhaustive":
+            assert found.epsilon <= 1e-3
+        if engine == "icm":
+            assert found.epsilon == np.inf
+        # Weak duality of eq. (10): what is solved on the working sets is below what holds on all labellings.
+        true_planes = np.array([(d - p @ found.w).max() for p, d in map(all_planes, samples)])
+        assert found.objective <= convex.value(found.w, true_planes) + 1e-7
+        assert convex.value(found.w, true_planes) <= found.objective + 50 * found.epsilon + 1e-7
+
+
+def test_cutting_planes_reach_the_minimum_over_all_constraints():
+    """The same programme with every labelling as a constraint."""
+    from regweave.learning.qp import Cuts, solve
+
+    samples = several(3)
+    w0, lower = as_vector(W0), np.append(np.zeros(6), 0.05)
+    oracle = Oracle(samples, "exhaustive")
+    imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
+    found = cutting_plane.minimise(oracle, Convex(Regulariser(w0, 1.0, lower), 50.0, imputed), w0, 1e-7, 200)
+    planes = [all_planes(s) for s in samples]
+    sample = np.repeat(np.arange(4, dtype=np.int32), LABELS**4)
+    a = np.concatenate([imputed[i] - p for i, (p, _) in enumerate(planes)])
+    everything = solve(Cuts(sample, a, np.concatenate([d for _, d in planes])), 4, w0, 50.0, 1.0, lower)
+    assert found.objective == pytest.approx(everything.objective, rel=1e-6)
+    assert found.w == pytest.approx(everything.w, abs=1e-4)
+    assert sum(len(pool.delta) for pool in oracle.pools) < 0.5 * len(sample)
+
+
+def test_slacks_bound_the_loss_of_every_labelling_below_the_imputed_one():
+    """ξ + ε ≥ Δ(D) + w·(Ψ(D̂) − Ψ(D)) for all D, hence ξ + ε ≥ Δ of the prediction."""
+    for seed in range(5):
+        samples = several(seed)
+        oracle, w0 = Oracle(samples, "exhaustive"), as_vector(W0)
+        imputed = oracle.run(w0, 3.0)
+        convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 30.0, np.stack([d.psi for d in imputed]))
+        found = cutting_plane.minimise(oracle, convex, w0, 1e-3, 100)
+        for i, (psi, delta) in enumerate(map(all_planes, samples)):
+            energy, mine = psi @ found.w, float(imputed[i].psi @ found.w)
+            bound = found.slacks[i] + found.epsilon + 1e-7
+            assert (delta + mine - energy <= bound).all()
+            below = energy <= mine + 1e-9
+            assert delta[below].max() <= bound
+            assert delta[energy.argmin()] <= bound
+            assert imputed[i].delta <= bound
+
+
+def test_slacks_of_a_fit_bound_its_predictions():
+    samples = several(1)
+    found = fit(samples)
+    w = as_vector(found.weights)
+    losses = [float(d[(p @ w).argmin()]) for p, d in map(all_planes, samples)]
+    assert found.history[-1].predicted_loss == pytest.approx(np.mean(losses), abs=1e-6)
+    for s, loss in zip(samples, losses, strict=True):
+        assert found.slacks[s.key] + found.certified_epsilon >= loss - 1e-6
+    assert found.history[-1].slack_sum >= sum(losses) - 1e-6
+    assert found.converged
+
+
+def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
+    samples = several(2)
+    oracle, w = Oracle(samples, "exhaustive"), as_vector(W0)
+    found = cccp._impute(oracle, w, 2.0, ())
+    for d, (psi, delta) in zip(found, map(all_planes, samples), strict=True):
+        assert d.value == pytest.approx((psi @ w + 2 * delta).min(), abs=1e-6)
+        assert d.psi == pytest.approx(psi[code(d.labels)], abs=1e-6)
+        assert d.delta == pytest.approx(delta[code(d.labels)], abs=1e-6)
+
+    class Poor(Oracle):
+        def run(self, *arguments, **options):
+            zero = np.zeros(4, dtype=np.int32)
+            planes = [all_planes(s) for s in self.samples]
+            worst = [(p[0], d[0], float(p[0] @ w + 2 * d[0])) for p, d in planes]
+            return [cutting_plane.Found(zero, p, float(d), v, -1.0) for p, d, v in worst]
+
+    again = cccp._impute(Poor(samples, "exhaustive"), w, 2.0, found)
+    assert [d.labels.tolist() for d in again] == [d.labels.tolist() for d in found]
+    assert [d.value for d in again] == pytest.approx([d.value for d in found])
+    assert [d.lower_bound for d in again] == [-1.0] * 4
+
+
+def test_known_planes_are_scored_before_inference():
+    samples = several(4)
+    oracle, w0 = Oracle(samples, "exhaustive"), as_vector(W0)
+    convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, np.stack([d.psi for d in oracle.run(w0, 3.0)]))
+    first = cutting_plane.minimise(oracle, convex, w0, 1e-3, 100)
+    spent = oracle.n_inferences
+    second = cutting_plane.minimise(oracle, convex, first.w, 1e-3, 100)
+    assert second.objective == pytest.approx(first.objective, abs=50 * 1e-3)
+    assert oracle.n_inferences - spent <= 2 * len(samples)
+    curve = [r.objective for r in first.rounds]
+    assert (np.diff(curve) >= -1e-9).all()
+    assert first.rounds[-1].violation <= 1e-3 < first.rounds[0].violation
+    assert [r.n_cuts for r in first.rounds] == sorted(r.n_cuts for r in first.rounds)
+
+
+def test_weaker_planes_are_discarded_and_counted():
+    samples, w = several(5, 1), as_vector(W0)
+    oracle = Oracle(samples, "exhaustive")
+    psi, delta = all_planes(samples[0])
+    impossible = cutting_plane.Found(np.zeros(4, np.int32), psi[0], 100.0, 0.0, 0.0)
+    oracle.pools[0].insert(impossible)
+    oracle.pools[0].insert(impossible)
+    oracle.separate(w, [0])
+    assert (oracle.n_discarded, len(oracle.pools[0].delta)) == (1, 1)
+    oracle.separate(w, [0])
+    assert oracle.n_inferences == 1
+    assert oracle.ceilings(w)[0] == pytest.approx(100.0 - psi[0] @ w)
+    assert (delta - psi @ w).max() < 50
+
+
+def planted(seed: int, n: int = 6, nodes: int = 27) -> list[Sample]:
+    """Member b costs what the loss says; the others are noise."""
+    out = []
+    for pair in range(n):
+        rng = np.random.default_rng([seed, pair])
+        loss = rng.random((nodes, LABELS)).astype(np.float32)
+        noise = rng.random((3, nodes, LABELS)).astype(np.float32)
+        noise[1] = loss
+        terms = Terms(noise, np.ones((nodes, 1), np.float32), (3, 3, 3), OFFSETS, loss)
+        out.append(Sample(f"pair{pair}", 0, terms, nodes))
+    return out
+
+
+def test_the_member_that_costs_what_is_lost_gets_the_weight():
+    w0 = Weights.uniform(MEMBERS, 0.1)
+    for seed in range(3):
+        found = fit_lssvm(planted(seed), w0, C=100.0)
+        a, b, c = found.weights.matrix[:, 0]
+        assert b > 3 * max(a, c)
+        assert found.history[-1].predicted_loss < 0.5 * found.history[0].predicted_loss
+        assert found.history[-1].objective < found.history[0].objective
+
+
+def test_the_hyperparameters_do_what_they_say():
+    samples = several(6)
+    w0 = as_vector(W0)
+    kept = fit(samples, alpha=1e7)
+    assert as_vector(kept.weights) == pytest.approx(w0, abs=1e-4)
+    for alpha in (0.5, 4.0):
+        shrunk = as_vector(fit(samples, C=0.0, alpha=alpha).weights)
+        assert shrunk == pytest.approx(2 * alpha * w0 / (1 + 2 * alpha), rel=1e-12)
+    floor = fit(samples, C=0.0, alpha=0.0, pairwise_floor=0.3)
+    assert as_vector(floor.weights).tolist() == [0.0] * 6 + [0.3]
+    assert fit(samples, C=0.0, alpha=0.0).weights.pairwise == pytest.approx(0.05)
+    eager, idle = fit(samples, eta=50.0), fit(samples, eta=0.0)
+    assert eager.history[0].imputed_loss < idle.history[0].imputed_loss
+    weak, strong = fit(samples, C=1.0), fit(samples, C=300.0)
+    assert strong.history[-1].slack_sum <= weak.history[-1].slack_sum + 1e-3
+
+
+def test_neither_order_nor_mapper_changes_a_bit():
+    samples = planted(0, n=5)
+    w0 = Weights.uniform(MEMBERS, 0.1)
+    one = fit_lssvm(samples, w0)
+    with ThreadPoolExecutor(2) as pool:
+        others = [
+            fit_lssvm(samples, w0),
+            fit_lssvm(samples[::-1], w0),
+            fit_lssvm([samples[i] for i in (2, 0, 4, 1, 3)], w0, mapper=pool.map),
+        ]
+    for other in others:
+        assert as_vector(other.weights).tobytes() == as_vector(one.weights).tobytes()
+        assert other.slacks == one.slacks
+        assert [it.objective for it in other.history] == [it.objective for it in one.history]
+        assert all(np.array_equal(other.imputed[k], one.imputed[k]) for k in one.imputed)
+
+
+def test_a_rise_is_a_warning_and_the_earlier_weights_stay():
+    """One round of cutting planes goes far astray."""
+    samples = several(7)
+    with pytest.warns(RegweaveWarning, match="W211: the learning objective would rise from"):
+        found = fit(samples, C=300.0, max_inner=1, max_outer=1)
+    assert not found.converged
+    assert as_vector(found.weights) == pytest.approx(as_vector(W0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RegweaveWarning)
+        longer = fit(samples, C=300.0, max_inner=1, max_outer=60)
+    uppers = [it.upper for it in longer.history]
+    assert (np.diff(uppers) <= 1e-9).all()
+    assert uppers[-1] < uppers[0]
+
+
+def test_progress_is_told_and_recorded():
+    seen = []
+    found = fit(several(8), on_progress=seen.append, max_outer=3)
+    assert tuple(seen) == found.history
+    assert [it.number for it in seen] == list(range(len(seen)))
+    assert len(seen) <= 4
+    assert seen[0].rounds == ()
+    assert np.array_equal(seen[0].w, as_vector(W0))
+    assert np.array_equal(seen[-1].w, as_vector(found.weights))
+    assert [it.n_inferences for it in seen] == sorted(it.n_inferences for it in seen)
+    assert all(it.seconds > 0 for it in seen)
+
+
+def test_bad_arguments_are_named():
+    samples = several(0)
+    for changes, message in [
+        ({"C": -1.0}, "C is -1.0"),
+        ({"eta": np.nan}, "eta is nan"),
+        ({"epsilon": 0.0}, "epsilon is 0.0"),
+        ({"pairwise_floor": -0.1}, "pairwise_floor is -0.1"),
+        ({"max_inner": 0}, "max_inner 0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fit(samples, **changes)
+    with pytest.raises(ValueError, match="no samples"):
+        fit([])
+    with pytest.raises(ValueError, match="come twice"):
+        fit([samples[0], samples[1], samples[0]])
+    with pytest.raises(ValueError, match=r"has \(3, 2\) members and classes, w0 has \(2, 2\)"):
+        fit_lssvm(samples, Weights.uniform(("a", "b"), 0.1, CLASSES))

@@ -51,14 +51,14 @@ def value(w, cuts: Cuts, n: int, w0, C, alpha) -> float:
 
 
 CASES = [
-    dict(d=3, n=1, k=1),
-    dict(d=5, n=4, k=30),
-    dict(d=9, n=60, k=40),
-    dict(d=33, n=60, k=400),
-    dict(d=9, n=20, k=900),
-    dict(d=5, n=10, k=100, inactive=True),
-    dict(d=5, n=60, k=300, degenerate=True),
-    dict(d=33, n=30, k=300, degenerate=True),
+    {"d": 3, "n": 1, "k": 1},
+    {"d": 5, "n": 4, "k": 30},
+    {"d": 9, "n": 60, "k": 40},
+    {"d": 33, "n": 60, "k": 400},
+    {"d": 9, "n": 20, "k": 900},
+    {"d": 5, "n": 10, "k": 100, "inactive": True},
+    {"d": 5, "n": 60, "k": 300, "degenerate": True},
+    {"d": 33, "n": 30, "k": 300, "degenerate": True},
 ]
 
 
@@ -74,7 +74,7 @@ def test_it_agrees_with_an_interior_point_solver(case, C, alpha):
         other = by_interior_point(cuts, n, w0, C, alpha, lower)
         # Where multipliers are not unique the interior point is the less exact of the two.
         assert found.w == pytest.approx(other[:d], abs=1e-5 if case.get("degenerate") else 1e-6)
-        assert found.objective <= value(np.maximum(other[:d], lower), cuts, n, w0, C, alpha) + 1e-9
+        assert found.objective <= value(np.maximum(other[:d], lower), cuts, n, w0, C, alpha) + 1e-9 * max(1, C)
         assert found.slacks == pytest.approx(other[d:], abs=1e-5)
         assert (found.w >= lower).all()
         assert (found.slacks >= 0).all()
@@ -109,9 +109,13 @@ def test_no_point_is_better_and_the_dual_proves_it(seed, d, n, k, degenerate):
 def test_order_does_not_change_a_bit(degenerate):
     for seed in range(5):
         cuts, w0, lower = programme(seed, 9, 12, 80, degenerate=degenerate)
+        if degenerate:  # samples that differ late in their rows only
+            cuts.a[:, 0] = 0
+            cuts.b[:] = 0.3
         rng = np.random.default_rng(seed)
         rows, names = rng.permutation(80), rng.permutation(12)
-        shuffled = Cuts(names[cuts.sample][rows].astype(np.int32), cuts.a[rows], cuts.b[rows])
+        negative_zeros = np.where((cuts.a == 0) & (rng.random(cuts.a.shape) < 0.5), -0.0, cuts.a)
+        shuffled = Cuts(names[cuts.sample][rows].astype(np.int32), negative_zeros[rows], cuts.b[rows])
         one, again, other = (solve(c, 12, w0, 100.0, 1.0, lower) for c in (cuts, cuts, shuffled))
         assert one.w.tobytes() == again.w.tobytes() == other.w.tobytes()
         assert (one.objective, one.dual) == (other.objective, other.dual)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 import regweave
-from regweave.cli import about, check, convert, demo, evaluate, plan, presets, register, warp, weights
+from regweave.cli import about, check, convert, demo, evaluate, plan, presets, register, train, warp, weights
 from regweave.errors import (
     EXIT_INTERNAL,
     EXIT_OK,
@@ -30,6 +30,7 @@ from regweave.errors import (
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     register.register,
+    train.train,
     evaluate.evaluate,
     plan.plan,
     check.check,

@@ -10,10 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from regweave.errors import UsageError
+from regweave.io.manifest import patients_of
 from regweave.io.model import Model, read_model
 
 WIDTH = 80
 GAP = "  "
+ENDS = ("mean", "low", "high")
 LONGEST = 16
 """Longest name of a class or member that a table shows whole."""
 
@@ -27,7 +29,7 @@ def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps([_as_dict(path, model) for path, model in read.items()], indent=1, ensure_ascii=False))
         return
-    print("\n\n".join(_as_text(path, model) for path, model in read.items()))
+    print("\n\n".join(as_text(path, model) for path, model in read.items()))
 
 
 def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
@@ -61,15 +63,16 @@ def _as_dict(path: Path, model: Model) -> dict[str, Any]:
     }
 
 
-def _as_text(path: Path, model: Model) -> str:
+def as_text(path: Path, model: Model) -> str:
+    """Lay out one model: what training recorded, then a line for each class."""
     w = model.weights
-    gate = model.evidence.get("gate")
+    gates = model.evidence.get("gates")
     header, lines = list(w.members), []
     for k, value in enumerate(w.classes):
         lines.append((_class_name(model, value), [_cell(v) for v in w.matrix[:, k].tolist()]))
-    if isinstance(gate, Mapping):
+    if isinstance(gates, Mapping):
         header.append("gate")
-        lines = [(name, [*cells, _decision(gate, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
+        lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
     facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_evidence(model.evidence)]
     return "\n".join([*facts, "", _table("class", header, lines)])
 
@@ -77,33 +80,28 @@ def _as_text(path: Path, model: Model) -> str:
 def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     """Tell what training recorded, of these keys those that are there.
 
-    ``training_set`` (text), ``pairs`` and ``groups`` (lists, or how many), ``dice_gain`` (``mean``, ``low``, ``high``);
-    ``gate`` (by class, a bool or a mapping with ``used``) becomes a column of the table.
+    ``method`` (text), ``pairs`` and ``groups`` (collections), ``left_out_gain`` (``mean``, ``low``, ``high``, or None
+    where nothing learned is used); ``gates`` (by class, a mapping with ``used``) becomes a column of the table.
     """
-    lines = []
-    counts = [
-        f"{len(value) if isinstance(value, Sequence) and not isinstance(value, str) else value} {word}"
-        for key, word in (("pairs", "pairs"), ("groups", "patients"))
-        if (value := evidence.get(key)) is not None
-    ]
-    trained = [str(evidence["training_set"])] if "training_set" in evidence else []
-    if trained or counts:
-        lines.append(f"trained on   {', '.join([*trained, *counts])}")
-    gain = evidence.get("dice_gain")
-    if isinstance(gain, Mapping) and isinstance(gain.get("mean"), int | float):
-        interval = ""
-        if all(isinstance(gain.get(end), int | float) for end in ("low", "high")):
-            interval = f"  95 % interval [{gain['low']:+.4f}, {gain['high']:+.4f}]"
-        lines.append(f"Dice gain    {gain['mean']:+.4f}{interval}")
+    facts = [str(evidence["method"])] if "method" in evidence else []
+    if isinstance(pairs := evidence.get("pairs"), Mapping | list):
+        facts.append(f"{len(pairs)} pairs")
+    if isinstance(groups := evidence.get("groups"), list):
+        facts.append(f"{len({p for group in groups for p in patients_of(str(group))})} patients")
+    lines = [f"trained      {', '.join(facts)}"] if facts else []
+    gain = evidence.get("left_out_gain")
+    if isinstance(gain, Mapping):
+        mean, *ends = (_signed([v if isinstance(v, int | float) else None])[0] for v in map(gain.get, ENDS))
+        lines.append(f"Dice gain    {mean} on left-out patients, 95 % interval [{', '.join(ends)}]")
+    elif "left_out_gain" in evidence:
+        lines.append("Dice gain    none on left-out patients: the weights are uniform")
     return lines
 
 
-def _decision(gate: Mapping[str, Any], value: int) -> str:
-    found = gate.get(str(value))
-    used = found.get("used") if isinstance(found, Mapping) else found
-    if isinstance(used, bool):
-        return "learned" if used else "uniform"
-    return "-" if used is None else str(used)
+def _decision(gates: Mapping[str, Any], value: int) -> str:
+    found = gates.get(str(value))
+    used = found.get("used") if isinstance(found, Mapping) else None
+    return "-" if used is None else "learned" if used else "uniform"
 
 
 def _compared(models: Sequence[Model]) -> list[dict[str, Any]]:

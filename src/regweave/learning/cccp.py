@@ -115,14 +115,14 @@ def learn(
 ) -> Learned:
     """Minimise eq. (7) by Algorithm 1; numbers in the margin are the lines of its detailed version."""
     record = _Recorder(oracle, regulariser, settings, on_progress)
-    state = _start(oracle, np.maximum(regulariser.w0, regulariser.lower), settings.eta)  # lines 1 to 3, 5
+    state = _start(oracle, np.maximum(regulariser.w0, regulariser.lower), settings.eta)  # lines 1 to 3, 5, 6
     record(state)
     converged = False
     while not converged and len(record.history) <= settings.max_outer:  # line 4
         convex = Convex(regulariser, settings.C, state.psi)
-        found = minimise(oracle, convex, state.w, settings.epsilon, settings.max_inner)  # lines 6 to 11
+        found = minimise(oracle, convex, settings.epsilon, settings.max_inner)  # lines 7 to 11
         if _falls(oracle, convex, state.w, found, settings):
-            state = _advance(oracle, state, found, settings.eta)  # lines 12, 13, 5
+            state = _advance(oracle, state, found, settings.eta)  # lines 12, 13, 5, 6
         else:
             state = replace(state, rounds=found.rounds)
         # Slacks known to ε give an objective known to C·ε: a smaller step is none.
@@ -133,6 +133,7 @@ def learn(
 def _start(oracle: Oracle, w: Float64Array, eta: float) -> _State:
     imputed, predicted_loss = _impute(oracle, w, eta, ()), _predict(oracle, w)
     energies = np.array([(w * d.psi).sum() for d in imputed])
+    oracle.restart(w)
     ceilings = oracle.ceilings(w)
     slacks = energies + oracle.heights(w)
     return _State(w, slacks, float((energies + ceilings - slacks).max()), imputed, predicted_loss)
@@ -140,6 +141,7 @@ def _start(oracle: Oracle, w: Float64Array, eta: float) -> _State:
 
 def _advance(oracle: Oracle, state: _State, found: Minimum, eta: float) -> _State:
     imputed = _impute(oracle, found.w, eta, state.imputed)
+    oracle.restart(found.w)
     return _State(found.w, found.slacks, found.epsilon, imputed, _predict(oracle, found.w), found.rounds)
 
 

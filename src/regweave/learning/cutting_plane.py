@@ -115,6 +115,12 @@ class Oracle:
         bounds = np.array([self._ceilings[i, w.tobytes()] for i in range(len(self.samples))])
         return np.asarray(np.maximum(bounds, self.heights(w)))
 
+    def restart(self, w: Float64Array) -> None:
+        """Begin new working sets at w."""
+        self.separate(w, range(len(self.samples)))
+        for pool in self.pools:
+            pool.restart(w)
+
     def gap(self, w: Float64Array, i: int) -> float:
         """Return what inference at w left open on a sample: from its highest plane to the ceiling."""
         return max(self._ceilings[i, w.tobytes()] - float(self.pools[i].heights(w).max()), 0.0)
@@ -168,7 +174,7 @@ class Minimum:
     rounds: tuple[Round, ...]
 
 
-def minimise(oracle: Oracle, convex: Convex, w: Float64Array, epsilon: float, max_rounds: int) -> Minimum:
+def minimise(oracle: Oracle, convex: Convex, epsilon: float, max_rounds: int) -> Minimum:
     """Minimise eq. (10) by constraints that are found as they are needed.
 
     Planes of earlier rounds and iterations are scored before any inference, and a sample is inferred only where none
@@ -178,19 +184,14 @@ def minimise(oracle: Oracle, convex: Convex, w: Float64Array, epsilon: float, ma
     Parameters
     ----------
     oracle : Oracle
-        Inference and planes.
+        Inference, planes, and the working sets to start from, which grow.
     convex : Convex
         The problem.
-    w : float array of shape (d,)
-        Weights to start from.
     epsilon : float
         Largest violation that is left.
     max_rounds : int
         Largest number of programmes, at least 1.
     """
-    oracle.ceilings(w)
-    for pool in oracle.pools:
-        pool.restart(w)  # line 6
     rounds: list[Round] = []
     for _ in range(max_rounds):
         solution = _programme(oracle, convex)  # line 10

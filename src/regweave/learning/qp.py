@@ -15,6 +15,8 @@ from regweave.types import Float64Array, IntArray
 
 TOLERANCE = 1e-8
 """Largest relative violation of the optimality conditions that a solution may have."""
+SATISFIED = 1e-11
+"""Violation at which no other settings of the solver are tried."""
 UNBOUNDED = 1e30
 ATTEMPTS: tuple[dict[str, float], ...] = (
     {"eta_prox": 1e-12},
@@ -22,8 +24,8 @@ ATTEMPTS: tuple[dict[str, float], ...] = (
     {"eps_prox": 1e-2, "eta_prox": 1e-12},
     {"eps_prox": 1e-1, "eta_prox": 1e-10},
 )
-"""Strength of the solver's proximal term and the step at which its outer loop stops: at the solver's own stop, 1e-6,
-one solution in five misses `TOLERANCE`; the first of these met it, by four digits, on all of 400 random programmes."""
+"""Strength of the solver's proximal term and the step at which its outer loop stops. On 1500 random programmes one
+of the four met 1e-12 always, the first nearly always; the solver's own stop misses `TOLERANCE` in one of five."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def solve(cuts: Cuts, n_samples: int, w0: Float64Array, C: float, alpha: float, 
     for settings in ATTEMPTS:
         w, multipliers = _run(canonical, regulariser, C / n_samples, settings)
         found.append(_judge(canonical, regulariser, C / n_samples, w, multipliers))
-        if found[-1].residual <= TOLERANCE:
+        if found[-1].residual <= SATISFIED:
             break
     best = min(found, key=lambda s: s.residual)
     if best.residual > TOLERANCE:

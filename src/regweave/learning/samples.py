@@ -138,7 +138,7 @@ def collect(
     pair: ImagePair,
     weights: Weights,
     schedule: Schedule,
-    scales: Sequence[Float64Array],
+    scales: Sequence[Float64Array] | None,
     *,
     one_class: bool = False,
 ) -> list[Sample]:

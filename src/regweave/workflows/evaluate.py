@@ -159,7 +159,7 @@ def evaluate(
     leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
     methods = _methods(named, listed, reading, preset, config, baselines=baselines, tuned=bool(training))
     _claim(folder, resume)
-    run = _Runner(reading, workers, scheduler, folder / STORE, on_progress)
+    run = Runner(reading, workers, scheduler, folder / STORE, on_progress)
     if training:
         methods = tune(methods, training, lambda plan: run(plan, surfaces=False))
     plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
@@ -170,7 +170,7 @@ def evaluate(
     return found
 
 
-class _Runner:
+class Runner:
     """Runs (key, method, pair) triples; hashes each file once."""
 
     def __init__(
@@ -181,21 +181,23 @@ class _Runner:
         store: Path,
         on_progress: OnBatchProgress | None,
     ) -> None:
-        self._reading, self._workers, self._scheduler = reading, workers, scheduler
+        self.reading, self._workers, self._scheduler = reading, workers, scheduler
         self._store, self._on_progress = store, on_progress
         self._known: dict[Path, str] = {}
 
     def hashes(self, pair: PairFiles) -> dict[str, str]:
+        """SHA-256 of each file of a pair, by column."""
         for path in (getattr(pair, name) for name in FILES):
             if path not in self._known:
                 self._known[path] = sha256(path)
         return {name: self._known[getattr(pair, name)] for name in FILES}
 
     def __call__(self, plan: Sequence[tuple[str, Method, PairFiles]], *, surfaces: bool = True) -> list[Outcome]:
+        """Run each triple; an outcome for each, in order."""
         tasks = []
         for key, method, pair in plan:
             settings = None if method.model is not None else method.settings
-            task = scoring_task(pair, self.hashes(pair), settings, method.model, self._reading, surfaces=surfaces)
+            task = scoring_task(pair, self.hashes(pair), settings, method.model, self.reading, surfaces=surfaces)
             tasks.append((key, task))
         return run_tasks(
             tasks, score_pair, workers=self._workers, scheduler=self._scheduler, store=self._store,

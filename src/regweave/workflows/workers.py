@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import importlib
 import json
 import multiprocessing
@@ -11,7 +13,6 @@ import sys
 import threading
 import time
 import traceback
-from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,8 @@ from regweave.workflows.machine import kernel_threads
 
 PATIENCE_S = 30
 """How long to wait for a scheduler to answer."""
+
+CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 Function = Callable[[Any], Any]
 
@@ -178,10 +181,10 @@ def on_cluster(function: Function, arguments: Sequence[Any], address: str) -> An
         raise UsageError("E193", f"no answer from scheduler {address} ({type(error).__name__})", hint) from error
     futures = {client.submit(attempt, function, one, pure=False): i for i, one in enumerate(arguments)}
     try:
-        for future in distributed.as_completed(list(futures)):
+        for future in distributed.as_completed(list(futures), loop=client.loop):
             try:
                 answer: Answer = future.result()
-            except CancelledError:
+            except CANCELLED:
                 raise RegweaveError(
                     "E197", f"scheduler {address} was lost", "start it again and continue with --resume"
                 ) from None

@@ -1,0 +1,83 @@
+"""``regweave train``: learn the weights of a bank from pairs with masks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regweave.cli.options import FrameOption, NonFiniteOption
+from regweave.cli.weights import as_text
+from regweave.errors import Cancelled, UsageError
+from regweave.workflows.batch import BatchProgress
+from regweave.workflows.inputs import Reading
+from regweave.workflows.train import TrainOptions, TrainProgress
+from regweave.workflows.train import train as workflow
+
+
+def train(
+    pairs: Annotated[Path, typer.Argument(help="List: id,fixed,moving,fixed_labels,moving_labels[,group].")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model to write, JSON.")],
+    preset: Annotated[str, typer.Option(help="Settings by name.")] = "default",
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    method: Annotated[str, typer.Option(help="lssvm, lssvm-joint, global or search.")] = "lssvm-joint",
+    metrics: Annotated[str | None, typer.Option(help="Members or metrics of the bank, separated by commas.")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss on the masks: dice, voxel, surface, landmark.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Structures to learn, label values with commas.")] = None,
+    c: Annotated[float | None, typer.Option("--C", help="Weight of the slacks.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Weight of the proximity to the start.")] = None,
+    eta: Annotated[float | None, typer.Option(help="Weight of the loss in imputation.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Tolerance of the constraints.")] = 1e-3,
+    rounds: Annotated[int, typer.Option(help="Times the trajectories are refreshed.")] = 2,
+    signed: Annotated[bool, typer.Option("--signed", help="Allow negative weights, as the paper does.")] = False,
+    folds: Annotated[int, typer.Option(help="Folds of the gate, by patient.")] = 3,
+    max_pairs: Annotated[int | None, typer.Option(help="Learn on this many pairs chosen at random.")] = None,
+    budget: Annotated[int, typer.Option(help="Registrations that a search may spend.")] = 400,
+    gate: Annotated[bool, typer.Option(help="Use a column only where left-out patients gained.")] = True,
+    seed: Annotated[int, typer.Option(help="Chooses folds and pairs.")] = 0,
+    workers: Annotated[int | None, typer.Option(help="Processes of this machine.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://HOST:PORT.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Learn how much each structure trusts each metric, from masks alone, and write a model.
+
+    What is learned is used, structure by structure, only where it raised the
+    Dice of warped masks of patients that were left out.
+    """
+    options = TrainOptions(
+        method=method, classes=_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]
+        signed=signed, folds=folds, max_pairs=max_pairs, budget=budget, gate=gate, seed=seed,
+    )  # fmt: skip
+    try:
+        model = workflow(
+            pairs, output, options=options, preset=preset, config=config, loss=loss,
+            metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=scheduler,
+            resume=resume, reading=Reading(nifti_frame, nonfinite), on_progress=None if quiet else _tell,
+        )  # fmt: skip
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
+    if not quiet:
+        print(as_text(output, model))
+
+
+def _values(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(v) for v in text.split(","))
+    except ValueError as error:
+        raise UsageError("E194", f"--classes {text} is not a list of label values", "write 1,2,3") from error
+
+
+def _tell(progress: TrainProgress | BatchProgress) -> None:
+    if isinstance(progress, TrainProgress):
+        print(f"{progress.stage}: {progress.message}", file=sys.stderr, flush=True)
+    elif progress.done == progress.total or progress.done % 20 == 0:
+        left = f", {progress.seconds_left:.0f} s left" if progress.seconds_left == progress.seconds_left else ""
+        print(f"  {progress.done}/{progress.total} registrations{left}", file=sys.stderr, flush=True)

@@ -1,0 +1,80 @@
+"""Safe use of what was learned: shrinkage towards the start, and a gate for each class.
+
+A learned column is used only where it raised the Dice of really warped masks of left-out patients; every other class
+keeps the start, so that a model is the uniform bank plus what has been shown to help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from regweave.types import Float64Array, Weights
+
+STANDARD_ERRORS = 1.0
+"""A column must gain at least this many standard errors of its mean gain."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Decision for one class: its mean gain in Dice on left-out pairs, the standard error, their number."""
+
+    gain: float
+    standard_error: float
+    n: int
+
+    @property
+    def open(self) -> bool:
+        """True if the learned column is used."""
+        return self.n > 1 and self.gain > STANDARD_ERRORS * self.standard_error
+
+
+def decide(gains: Mapping[int, Sequence[float]]) -> dict[int, Gate]:
+    """Decide each class from the gains of left-out pairs, one number for each pair that shows it.
+
+    Examples
+    --------
+    >>> {c: g.open for c, g in decide({1: [0.02, 0.03, 0.02], 2: [0.02, -0.03, 0.01]}).items()}
+    {1: True, 2: False}
+    """
+    out = {}
+    for c, values in gains.items():
+        x = np.asarray(values, dtype=np.float64)
+        x = x[np.isfinite(x)]
+        error = float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else float("inf")
+        out[c] = Gate(float(x.mean()) if len(x) else float("nan"), error, len(x))
+    return out
+
+
+def balanced(learned: Weights, start: Weights) -> Weights:
+    """Keep the direction of each learned column, and the start's balance between costs and smoothness.
+
+    The learned pairwise weight is the noisiest number of all: a patch loss has no reason to keep fields smooth.
+    """
+    total = learned.matrix.sum(axis=0)
+    wanted = start.matrix.sum(axis=0)
+    scale = np.divide(wanted, total, out=np.zeros_like(total), where=total > 0)
+    matrix = np.where(total > 0, learned.matrix * scale, start.matrix)
+    return Weights(matrix, start.members, start.classes, start.pairwise)
+
+
+def blend(start: Weights, learned: Weights, share: float, classes: Collection[int]) -> Weights:
+    """Go a share of the way from the start to the learned columns, in some classes only."""
+    matrix: Float64Array = start.matrix.copy()
+    for k, c in enumerate(start.classes):
+        if c in classes:
+            matrix[:, k] += share * (learned.matrix[:, k] - start.matrix[:, k])
+    return Weights(matrix, start.members, start.classes, start.pairwise)
+
+
+def embed(rows: Weights, whole: Weights) -> Weights:
+    """Put the rows of some members into the weights of all; their total per class stays what it was."""
+    matrix = whole.matrix.copy()
+    index = [whole.members.index(m) for m in rows.members]
+    kept = matrix[index].sum(axis=0)
+    total = rows.matrix.sum(axis=0)
+    scale = np.divide(kept, total, out=np.zeros_like(total), where=total > 0)
+    matrix[index] = np.where(total > 0, rows.matrix * scale, matrix[index])
+    return Weights(matrix, whole.members, whole.classes, whole.pairwise)

@@ -1,0 +1,151 @@
+"""``regweave evaluate`` and ``regweave weights`` as a user sees them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from regweave.cli import evaluate as command
+from regweave.cli import main
+from regweave.io import write_image, write_labels
+from regweave.io.model import Model, write_model
+from regweave.types import Weights
+from regweave.workflows.batch import BatchProgress
+from regweave.workflows.phantom import make_phantom
+
+SETTINGS = """
+name = "small"
+smoothness = 0.1
+[[levels]]
+spacing_mm = 48.0
+steps = 1
+[[banks.mr]]
+name = "sad"
+metric = "sad"
+"""
+
+
+@pytest.fixture
+def case(tmp_path):
+    pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+    for part in ("fixed", "moving"):
+        write_image(tmp_path / f"{part}.nii.gz", getattr(pair, part))
+        write_labels(tmp_path / f"{part}_labels.nii.gz", getattr(pair, f"{part}_labels"))
+    (tmp_path / "broken.nii.gz").write_bytes(b"no image")
+    files = "fixed.nii.gz,moving.nii.gz,fixed_labels.nii.gz,moving_labels.nii.gz"
+    header = "id,fixed,moving,fixed_labels,moving_labels\n"
+    (tmp_path / "pairs.csv").write_text(f"{header}a,{files}\n")
+    (tmp_path / "mixed.csv").write_text(f"{header}a,{files}\nb,broken.nii.gz,{files.split(',', 1)[1]}\n")
+    (tmp_path / "small.toml").write_text(SETTINGS)
+    return tmp_path
+
+
+def test_evaluate(case, capsys):
+    words = ["evaluate", str(case / "pairs.csv"), "-o", str(case / "out"), "--config", str(case / "small.toml")]
+    assert main([*words, "--workers", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "[1/1] preset:small/a, 0:00 left\n"
+    assert out == (case / "out" / "summary.md").read_text()
+    assert "1 pairs of 1 patients" in out
+    assert main(words) == 3
+    assert "error E150" in capsys.readouterr().err
+    assert main([*words, "--resume", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main([*words, "--preset", "default"]) == 2
+    assert main([*words, "--workers", "1", "--scheduler", "tcp://x:1"]) == 2
+    assert "error E192" in capsys.readouterr().err
+
+
+def test_some_pairs_fail(case, capsys):
+    words = ["evaluate", str(case / "mixed.csv"), "-o", str(case / "out"), "--config", str(case / "small.toml")]
+    assert main([*words, "--workers", "1", "--quiet"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("failed preset:small/b: E102")
+
+
+def test_cancelling_says_what_is_kept(case, capsys, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.workflow, "evaluate", interrupted)
+    assert main(["evaluate", str(case / "pairs.csv"), "-o", str(case / "out")]) == 5
+    assert capsys.readouterr().err == "cancelled; finished registrations are kept; continue with --resume\n"
+
+
+def test_progress_lines(capsys):
+    shown = command._Shown(quiet=False)
+    shown(BatchProgress(3, 9, 0, "", float("nan")))
+    shown(BatchProgress(4, 9, 1, "uniform/a", 3723.4))
+    assert capsys.readouterr().err == (
+        "[3/9] taken from the earlier run\n[4/9] uniform/a, 1 failed, 1:02:03 left\n"
+    )  # fmt: skip
+
+
+def save(path, matrix, members=("sad", "ncc"), classes=(0, 4), **more):
+    weights = Weights(np.array(matrix), members, classes, more.pop("pairwise", 0.05))
+    write_model(path, Model(weights, {}, "ct", {4: "parotid"}, **more))
+    return str(path)
+
+
+def test_weights_show(tmp_path, capsys):
+    evidence = {
+        "method": "joint",
+        "pairs": {"x": {}, "y": {}, "z": {}},
+        "groups": ["p1+p3", "p1", "p2"],
+        "gates": {"0": {"used": False, "gain": -0.01}, "4": {"used": True}},
+        "left_out_gain": {"mean": 0.0123, "low": -0.001, "high": 0.025},
+    }
+    path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], evidence=evidence)
+    assert main(["weights", "show", path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"{path}: weights for ct",
+        "smoothness   0.05",
+        "trained      joint, 3 pairs, 3 patients",
+        "Dice gain    +0.0123 on left-out patients, 95 % interval [-0.0010, +0.0250]",
+        "",
+        "class          sad     ncc     gate",
+        "background  0.5000  0.5000  uniform",
+        "parotid     0.2500  0.7500  learned",
+    ]
+    assert main(["weights", "show", "--json", path]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["weights"]["ncc"]["4"] == 0.75
+    assert found["evidence"] == evidence
+    none = save(tmp_path / "b.json", [[0.5, 0.5], [0.5, 0.5]], evidence={"left_out_gain": None})
+    assert main(["weights", "show", none]) == 0
+    assert "none on left-out patients: the weights are uniform" in capsys.readouterr().out
+
+
+def test_wide_tables_stay_within_80_columns(tmp_path, capsys):
+    members = tuple(f"member-number-{i}" for i in range(12))
+    path = save(tmp_path / "a.json", np.full((12, 2), 1 / 12), members)
+    assert main(["weights", "show", path]) == 0
+    lines = capsys.readouterr().out.splitlines()[3:]
+    assert max(map(len, lines)) <= 80
+    assert [f"member-number-{i}" in "\n".join(lines) for i in range(12)] == [True] * 12
+    assert sum(line.startswith("parotid") for line in lines) == 3
+
+
+def test_weights_compare(tmp_path, capsys):
+    first = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]])
+    second = save(tmp_path / "b.json", [[0.5], [0.25], [0.25]], ("sad", "ncc", "mi"), (0,), pairwise=0.1)
+    assert main(["weights", "compare", first, second]) == 0
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "class member         1       2      2-1",
+        "smoothness      0.0500  0.1000  +0.0500",
+        "background sad  0.5000  0.5000  +0.0000",
+        "background ncc  0.5000  0.2500  -0.2500",
+        "background mi        -  0.2500        -",
+        "parotid sad     0.2500       -        -",
+        "parotid ncc     0.7500       -        -",
+        "parotid mi           -       -        -",
+    ]
+    assert main(["weights", "compare", "--json", first, second]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows[2] == {"class": "background", "member": "ncc", "weights": [0.5, 0.25], "differences": [-0.25]}
+    assert main(["weights", "compare", first]) == 2
+    assert main(["weights", "show", str(tmp_path / "none.json")]) == 3

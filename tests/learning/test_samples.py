@@ -1,0 +1,170 @@
+"""Samples: their scale, their restriction to one class, their certificates, and those taken from images."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from regweave import inference
+from regweave.energy.assemble import assemble
+from regweave.energy.features import joint_features, loss_of
+from regweave.learning.lssvm import fit_lssvm
+from regweave.learning.samples import (
+    Sample,
+    Task,
+    as_vector,
+    as_weights,
+    can_lose,
+    collect,
+    delta,
+    infer,
+    psi,
+    restrict,
+)
+from regweave.registration.align import align
+from regweave.registration.settings import Schedule
+from regweave.types import Terms, Weights
+from regweave.workflows.phantom import make_phantom
+
+OFFSETS = (np.array([-0.2, 0.0, 0.2]),) * 3
+SCHEDULE = Schedule.model_validate(
+    {
+        "levels": (
+            {"spacing_mm": 48.0, "shrink": 2, "steps": 2},
+            {"spacing_mm": 32.0, "shrink": 1, "steps": 2},
+        ),
+        "bank": ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}),
+    }
+)
+MEMBERS, CLASSES = ("sad", "ncc"), (0, 3)
+W0 = Weights.uniform(MEMBERS, 0.1, CLASSES)
+
+
+def make_sample(seed: int = 0, *, displaced: bool = False) -> Sample:
+    rng = np.random.default_rng(seed)
+    shape, n = (3, 4, 2), 24
+    shares = rng.random((n, 27, 2) if displaced else (n, 2)).astype(np.float32)
+    loss = (rng.random((n, 27)) * (np.arange(n) % 3 == 0)[:, None]).astype(np.float32)
+    terms = Terms(rng.gamma(2, 0.5, (3, n, 27)).astype(np.float32), shares, shape, OFFSETS, loss)
+    return Sample("a", 1, terms, 8)
+
+
+@pytest.mark.parametrize("displaced", [False, True])
+def test_features_and_loss_are_per_node_that_can_lose(displaced):
+    sample = make_sample(displaced=displaced)
+    labels = np.random.default_rng(1).integers(0, 27, 24).astype(np.int32)
+    features = joint_features(sample.terms, labels)
+    assert int(can_lose(sample.terms).sum()) == sample.scale
+    assert psi(sample, labels) == pytest.approx(np.append(features.unary.ravel(), features.pairwise) / 8)
+    assert delta(sample, labels) == pytest.approx(loss_of(sample.terms, labels) / 8)
+    weights = as_weights(np.arange(1.0, 8.0), ("x", "y", "z"), (0, 5))
+    assert psi(sample, labels) @ as_vector(weights) == pytest.approx(features.dot(weights) / 8)
+
+
+def test_vectors_and_weights_are_the_same_thing():
+    w = np.arange(1.0, 8.0)
+    weights = as_weights(w, ("x", "y", "z"), (0, 5))
+    assert weights.matrix.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert weights.pairwise == 7
+    assert np.array_equal(as_vector(weights), w)
+
+
+@pytest.mark.parametrize("displaced", [False, True])
+def test_restricted_terms_have_one_class_and_speak_of_its_nodes_only(displaced):
+    terms = make_sample(displaced=displaced).terms
+    one = restrict(terms)
+    kept = np.arange(24) % 3 == 0
+    assert one.shares.tolist() == [[1.0]] * 24
+    assert one.costs.dtype == np.float32
+    assert np.array_equal(one.costs[:, kept], terms.costs[:, kept])
+    assert not one.costs[:, ~kept].any()
+    assert one.loss is terms.loss
+    with pytest.raises(ValueError, match="hold no loss"):
+        restrict(replace(terms, loss=None))
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 3.0, -1.0])
+@pytest.mark.parametrize("engine", ["trws", "fastpd", "icm"])
+def test_inference_on_a_sample_is_inference_on_its_energy(engine, coefficient):
+    sample = make_sample(3)
+    weights = as_weights(np.linspace(0.1, 0.7, 7), ("x", "y", "z"), (0, 5))
+    found = infer(Task(sample, as_vector(weights), coefficient, engine))
+    energy = assemble(sample.terms, weights, coefficient, tie_break=0.0)
+    assert found.value == pytest.approx(energy(found.labels) / 8, rel=1e-6)
+    assert found.value == pytest.approx(found.psi @ as_vector(weights) + coefficient * found.delta)
+    plain = inference.get(engine)(energy)
+    assert found.value <= plain.energy / 8 + 1e-2 * abs(plain.energy / 8)
+    assert found.lower_bound <= plain.energy / 8 + 1e-9
+    if engine == "icm":
+        assert found.lower_bound == -np.inf
+    else:
+        assert found.value - found.lower_bound <= 0.05 * abs(found.value)
+
+
+def test_inference_is_never_worse_than_its_start_and_can_be_limited():
+    sample, w = make_sample(4), np.linspace(0.1, 0.7, 7)
+    best = infer(Task(sample, w, -1.0, "trws"))
+    again = infer(Task(sample, w, -1.0, "icm", init=best.labels))
+    quick = infer(Task(sample, w, -1.0, "trws", max_iter=1))
+    assert again.value <= best.value + 1e-12
+    assert quick.lower_bound <= best.value <= quick.value + 1e-9
+
+
+def test_memory_is_that_of_the_arrays():
+    sample = make_sample()
+    assert sample.nbytes == 4 * (3 * 24 * 27 + 24 * 2 + 24 * 27) + 8 * 9
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return [make_phantom(seed=s, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair for s in range(3)]
+
+
+@pytest.fixture(scope="module")
+def scales(pairs):
+    return align(pairs[0], W0, SCHEDULE).scales
+
+
+def test_one_sample_for_each_level_from_its_first_step(pairs, scales):
+    seen = []
+    align(pairs[0], W0, SCHEDULE, scales=scales, with_loss=True, on_step=seen.append)
+    samples = collect("p", pairs[0], W0, SCHEDULE, scales)
+    assert [s.key for s in samples] == [("p", 0), ("p", 1)]
+    for sample, step in zip(samples, [s for s in seen if s.step == 0], strict=True):
+        assert np.array_equal(sample.terms.costs, step.terms.costs)
+        assert np.array_equal(sample.terms.loss, step.terms.loss)
+        assert sample.scale == int((step.terms.loss.max(axis=1) > 0).sum())
+        assert sample.shape == (2, 2)
+    assert 0 < samples[1].scale < len(samples[1].terms.loss)
+
+
+def test_a_pair_without_the_structure_gives_no_sample(pairs, scales, caplog):
+    nowhere = SCHEDULE.model_copy(update={"loss_classes": (99,)})
+    with caplog.at_level(logging.WARNING):
+        assert collect("p", pairs[0], W0, nowhere, scales) == []
+    assert "pair p has no loss at level 1" in caplog.text
+
+
+@pytest.mark.parametrize("one_class", [False, True])
+def test_learning_on_a_phantom(pairs, scales, one_class):
+    """All classes at once and the mandible alone, by the same function."""
+    start = Weights.uniform(MEMBERS, 0.1) if one_class else W0
+    schedule = SCHEDULE.model_copy(update={"loss_classes": (3,)}) if one_class else SCHEDULE
+    samples = [
+        s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, start, schedule, scales, one_class=one_class)
+    ]
+    found = fit_lssvm(samples, start, epsilon=5e-3)
+    first, last = found.history[0], found.history[-1]
+    assert found.converged
+    assert found.weights.matrix.shape == (2, 1 if one_class else 2)
+    assert (np.diff([it.upper for it in found.history]) <= 1e-9).all()
+    assert last.objective < first.objective
+    assert last.slack_sum < first.slack_sum
+    assert last.duality_gap < 0.02 * last.objective
+    assert found.certified_epsilon < 0.02
+    assert found.weights.pairwise >= 0.025
+    for it in found.history:
+        assert it.slack_sum / len(samples) + it.duality_gap / 100 >= it.predicted_loss - 1e-9

@@ -39,7 +39,8 @@ def assemble(terms: Terms, weights: Weights, loss_coefficient: float = 0.0, *, t
         raise ValueError(f"loss_coefficient is {loss_coefficient} but the terms hold no loss; give both label maps")
     unary = _class_weighted(terms, weights) + tie_break * _length(terms)  # eq. (1)
     if terms.loss is not None and loss_coefficient != 0:
-        unary += loss_coefficient * terms.loss  # eqs. (9), (11): Δ is a sum over nodes, so it is one more unary
+        # eqs. (9), (11): Δ is a sum over nodes, so it is one more unary
+        unary += loss_coefficient * terms.loss.astype(np.float64)
     return Energy(unary, terms.shape, terms.offsets, weights.pairwise, terms.base)
 
 

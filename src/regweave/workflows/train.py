@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -100,15 +100,24 @@ class Training:
         classes = check_structures(self.pairs, self.options.classes, self.run)
         modality = modality_of_list(self.settings, self.pairs, self.run.reading)
         self.settings = self.settings.model_copy(update={"modality": modality})
+        self._folds()  # before anything is computed: too few patients are an error of the list
         tuned = self._tune()
         self.settings = self.settings.model_copy(update={"smoothness": tuned["smoothness"]})
         bank = tuple(m.name for m in self.settings.schedule(modality).bank)
         w0 = Weights.uniform(bank, self.settings.smoothness, (0, *classes))
-        folds = split_groups(self.pairs, self.options.folds, self.options.seed)
-        choice = self._choose(w0, folds)
+        choice = self._choose(w0, self._folds())
         learned = self._learn(w0, self.pairs, choice.hyper)
         final = blend(w0, learned.weights, choice.share, choice.classes)
         return self._model(w0, final, learned, choice, tuned)
+
+    def _folds(self) -> list[Fold]:
+        """Split by patient into as many folds as asked for, or as the patients allow, at least two."""
+        if not self.options.gate:
+            return []
+        for k in range(self.options.folds, 2, -1):
+            with suppress(RegweaveError):
+                return split_groups(self.pairs, k, self.options.seed)
+        return split_groups(self.pairs, 2, self.options.seed)
 
     def _tune(self) -> dict[str, Any]:
         """Choose the smoothness of the uniform bank on the training pairs, as every baseline's is."""

@@ -69,7 +69,8 @@ class BoxVolume {
           Ky_(int(job.shift[1].size())),
           Kz_(int(job.shift[2].size())),
           sheet_(std::size_t(Op::terms) * job.supports.n[1] * nz_),
-          active_(active_windows(job.supports.start[0], job.supports.size[0], job.dim[0])) {
+          active_(active_windows(job.supports.start[0], job.supports.size[0], job.dim[0])),
+          needed_(needed_rows(job)) {
         for (const Active& w : active_) widest_ = std::max(widest_, w.end - w.begin);
     }
 
@@ -84,6 +85,7 @@ class BoxVolume {
     int nz_, pad_, Ky_, Kz_;
     std::size_t sheet_;  // sums of one label over the windows along y
     std::vector<Active> active_;
+    std::vector<char> needed_;  // rows; a window whose first row nobody needs is not needed either
     int widest_ = 1;
 
     // All labels with shift a along x and b along y.
@@ -98,12 +100,15 @@ class BoxVolume {
             for (int c = 0; c < C; ++c) {
                 shift_plane(job_, job_.moved + c * job_.volume(), i, job_.shift[0][a], plane.data());
                 for (int j = 0; j < ny; ++j)
-                    shift_row(job_, plane.data(), j, job_.shift[1][b], pad_, &rows[c * shifted + j * padded]);
+                    if (needed_[std::size_t(i) * ny + j])
+                        shift_row(job_, plane.data(), j, job_.shift[1][b], pad_,
+                                  &rows[c * shifted + j * padded]);
             }
             for (int k = 0; k < Kz_; ++k)
                 for (int q = 0; q < s.n[1]; ++q) {
                     const Shift z = job_.shift[2][k];
                     const int j = s.start[1][q];
+                    if (!needed_[std::size_t(i) * ny + j]) continue;
                     WindowRows window{rows.data() + j * padded + pad_ + z.whole,
                                       job_.fixed + job_.plane() * i + std::size_t(nz_) * j,
                                       shifted,
@@ -141,6 +146,11 @@ class BoxVolume {
             for (int q = 0; q < s.n[1]; ++q)
                 for (int r = 0; r < s.n[2]; ++r) {
                     const std::size_t node = (std::size_t(p) * s.n[1] + q) * s.n[2] + r;
+                    float& cost = out_[node * L + (std::size_t(a) * Ky_ + b) * Kz_ + k];
+                    if (!job_.needs(node)) {
+                        cost = 0.0f;
+                        continue;
+                    }
                     for (int t = 0; t < Op::terms; ++t) {
                         const float* line =
                             sum + k * sheet_ + (std::size_t(q) * Op::terms + t) * nz_ + s.start[2][r];
@@ -148,7 +158,7 @@ class BoxVolume {
                         for (int v = 0; v < s.size[2]; ++v) total += line[v];
                         sums[t] = total;
                     }
-                    out_[node * L + (std::size_t(a) * Ky_ + b) * Kz_ + k] = op_.finish(sums, node);
+                    cost = op_.finish(sums, node);
                 }
     }
 };

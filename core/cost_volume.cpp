@@ -203,12 +203,14 @@ Out<float> run_patch(const Job& job, const Op& op) {
 #define SUPPORT_VALUES fixed, moved, sx, sy, sz, size, dx, dy, dz
 
 Out<float> sad_volume(SUPPORT_ARGUMENTS) {
-    const Job job = make_job(SUPPORT_VALUES);
+    Job job = make_job(SUPPORT_VALUES);
+    job.needed = not_blank(job);
     return run_box(job, AbsoluteDifference{1.0 / (double(job.supports.voxels()) * job.channels)});
 }
 
 Out<float> ngf_volume(SUPPORT_ARGUMENTS) {
-    const Job job = make_job(SUPPORT_VALUES);
+    Job job = make_job(SUPPORT_VALUES);
+    job.needed = not_blank(job);
     return run_box(job, TensorDifference{1.0 / job.supports.voxels()});
 }
 
@@ -225,7 +227,8 @@ Out<float> overlap_volume(SUPPORT_ARGUMENTS) {
 }
 
 Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor, bool squared) {
-    const Job job = make_job(SUPPORT_VALUES);
+    Job job = make_job(SUPPORT_VALUES);
+    if (!squared) job.needed = not_blank(job);
     if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
     const Supports& s = job.supports;
     std::vector<double> mean, variance;
@@ -248,18 +251,39 @@ Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor, bool squared) {
     return run_box(job, Correlation{double(s.voxels()), floor, squared, mean.data(), variance.data()});
 }
 
+// Supports whose fixed bins are not all the same: H(J | W) is zero in the others.
+std::vector<char> varied_supports(const Job& job, const std::vector<std::uint8_t>& bins) {
+    const Supports& s = job.supports;
+    std::vector<char> out;
+    for (int p : s.start[0])
+        for (int q : s.start[1])
+            for (int r : s.start[2]) {
+                const std::uint8_t first = bins[job.plane() * p + std::size_t(job.dim[2]) * q + r];
+                bool varied = false;
+                for (int x = p; x < p + s.size[0] && !varied; ++x)
+                    for (int y = q; y < q + s.size[1] && !varied; ++y) {
+                        const std::uint8_t* row = &bins[job.plane() * x + std::size_t(job.dim[2]) * y + r];
+                        varied =
+                            std::any_of(row, row + s.size[2], [first](std::uint8_t b) { return b != first; });
+                    }
+                out.push_back(varied);
+            }
+    return out;
+}
+
 template <int Bins>
-Out<float> entropy_volume(const Job& job) {
+Out<float> entropy_volume(Job& job) {
     std::vector<std::uint8_t> bins(job.volume());
     for (std::size_t v = 0; v < job.volume(); ++v)
         bins[v] = std::uint8_t(Bins * int(std::min(std::max(job.fixed[v], 0.0f), float(Bins - 1))));
     std::vector<float> n_log_n(job.supports.voxels() + 1, 0.0f);
     for (std::size_t c = 2; c < n_log_n.size(); ++c) n_log_n[c] = float(double(c) * std::log(double(c)));
+    job.needed = varied_supports(job, bins);
     return run_patch(job, ConditionalEntropy<Bins>{job, bins.data(), n_log_n});
 }
 
 Out<float> mi_volume(SUPPORT_ARGUMENTS, int bins) {
-    const Job job = make_job(SUPPORT_VALUES);
+    Job job = make_job(SUPPORT_VALUES);
     if (job.supports.voxels() > 65535) throw std::invalid_argument("a support holds at most 65535 voxels");
     switch (bins) {
         case 8:
@@ -272,7 +296,8 @@ Out<float> mi_volume(SUPPORT_ARGUMENTS, int bins) {
 }
 
 Out<float> dwt_volume(SUPPORT_ARGUMENTS) {
-    const Job job = make_job(SUPPORT_VALUES);
+    Job job = make_job(SUPPORT_VALUES);
+    job.needed = not_blank(job);
     for (int size_ : job.supports.size)
         if (size_ % 4) throw std::invalid_argument("the wavelet support must be a multiple of 4 voxels");
     return run_patch(job, HaarDifference{job});

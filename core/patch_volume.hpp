@@ -11,8 +11,7 @@
 namespace regweave {
 
 // Op::Voxel is what the ring holds. op.row(w, i, j, out, n) makes a row of it from the shifted row w;
-// op.patch(rows, stride_plane, scratch) gets the first voxel of each plane of the support and returns the
-// cost.
+// op.patch(rows, stride, scratch) gets the first voxel of each plane of the support and returns the cost.
 template <class Op>
 void patch_volume(const Job& job, const Op& op, float* out) {
     using Voxel = typename Op::Voxel;
@@ -21,6 +20,7 @@ void patch_volume(const Job& job, const Op& op, float* out) {
     const int Ky = int(job.shift[1].size()), Kz = int(job.shift[2].size()), L = job.n_labels();
     const int pad = job.pad(), depth = s.size[0];
     const std::size_t stride = nz;
+    const std::vector<char> needed = needed_rows(job);
 
     parallel_for(int(job.shift[0].size()) * Ky, [&](int task) {
         const int a = task / Ky, b = task % Ky;
@@ -32,6 +32,7 @@ void patch_volume(const Job& job, const Op& op, float* out) {
         for (int i = 0; i < nx && next < s.n[0]; ++i) {
             shift_plane(job, job.moved, i, job.shift[0][a], plane.data());
             for (int j = 0; j < ny; ++j) {
+                if (!needed[std::size_t(i) * ny + j]) continue;
                 shift_row(job, plane.data(), j, job.shift[1][b], pad, row.data());
                 for (int k = 0; k < Kz; ++k) {
                     const Shift z = job.shift[2][k];
@@ -45,15 +46,19 @@ void patch_volume(const Job& job, const Op& op, float* out) {
                 for (int k = 0; k < Kz; ++k)
                     for (int q = 0; q < s.n[1]; ++q)
                         for (int r = 0; r < s.n[2]; ++r) {
+                            const std::size_t node = (std::size_t(next) * s.n[1] + q) * s.n[2] + r;
+                            float& cost = out[node * L + (std::size_t(a) * Ky + b) * Kz + k];
+                            if (!job.needs(node)) {
+                                cost = 0.0f;
+                                continue;
+                            }
                             for (int d = 0; d < depth; ++d)
                                 planes[d] =
                                     &ring[((std::size_t(k) * depth + (s.start[0][next] + d) % depth) * ny +
                                            s.start[1][q]) *
                                               stride +
                                           s.start[2][r]];
-                            const std::size_t node = (std::size_t(next) * s.n[1] + q) * s.n[2] + r;
-                            out[node * L + (std::size_t(a) * Ky + b) * Kz + k] =
-                                op.patch(planes.data(), stride, scratch);
+                            cost = op.patch(planes.data(), stride, scratch);
                         }
         }
     });

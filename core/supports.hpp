@@ -32,6 +32,10 @@ struct Job {
     const float* moved;
     Supports supports;
     std::vector<Shift> shift[3];
+    std::vector<char>
+        needed;  // by node; empty means all. The cost of the others is zero, whatever the label.
+
+    bool needs(std::size_t node) const { return needed.empty() || needed[node]; }
 
     int n_labels() const { return int(shift[0].size() * shift[1].size() * shift[2].size()); }
     std::size_t plane() const { return std::size_t(dim[1]) * dim[2]; }
@@ -75,6 +79,65 @@ inline Job make_job(In<float, 4> fixed, In<float, 4> moved, Starts sx, Starts sy
         }
     }
     return job;
+}
+
+// Supports whose cost is not zero for all labels by itself: in the others both images have one and the same
+// value wherever a label can look. Much of a medical image is such background.
+inline std::vector<char> not_blank(const Job& job) {
+    const Supports& s = job.supports;
+    int reach[3][2];
+    for (int axis = 0; axis < 3; ++axis) {
+        reach[axis][0] = reach[axis][1] = 0;
+        for (const Shift& d : job.shift[axis]) {
+            reach[axis][0] = std::min(reach[axis][0], d.whole);
+            reach[axis][1] = std::max(reach[axis][1], d.whole + 1);
+        }
+    }
+    auto has_other = [&](const float* image, const int* begin, const int* end, float value) {
+        for (int x = begin[0]; x < end[0]; ++x)
+            for (int y = begin[1]; y < end[1]; ++y) {
+                const float* row = image + job.plane() * x + std::size_t(job.dim[2]) * y;
+                if (std::any_of(row + begin[2], row + end[2], [value](float v) { return v != value; }))
+                    return true;
+            }
+        return false;
+    };
+    std::vector<char> out;
+    for (int p : s.start[0])
+        for (int q : s.start[1])
+            for (int r : s.start[2]) {
+                const int at[3] = {p, q, r};
+                int begin[3], end[3], first[3], last[3];
+                for (int axis = 0; axis < 3; ++axis) {
+                    begin[axis] = at[axis];
+                    end[axis] = at[axis] + s.size[axis];
+                    first[axis] = std::clamp(begin[axis] + reach[axis][0], 0, job.dim[axis] - 1);
+                    last[axis] = std::clamp(end[axis] + reach[axis][1], first[axis] + 1, job.dim[axis]);
+                }
+                bool needed = false;
+                for (int c = 0; c < job.channels && !needed; ++c) {
+                    const float* fixed = job.fixed + c * job.volume();
+                    const float value = fixed[job.plane() * p + std::size_t(job.dim[2]) * q + r];
+                    needed = has_other(fixed, begin, end, value) ||
+                             has_other(job.moved + c * job.volume(), first, last, value);
+                }
+                out.push_back(needed);
+            }
+    return out;
+}
+
+// Rows (i, j) of the image that some needed support holds.
+inline std::vector<char> needed_rows(const Job& job) {
+    const Supports& s = job.supports;
+    std::vector<char> rows(std::size_t(job.dim[0]) * job.dim[1], 0);
+    for (int p = 0; p < s.n[0]; ++p)
+        for (int q = 0; q < s.n[1]; ++q) {
+            bool any = false;
+            for (int r = 0; r < s.n[2]; ++r) any |= job.needs((std::size_t(p) * s.n[1] + q) * s.n[2] + r);
+            for (int i = s.start[0][p]; any && i < s.start[0][p] + s.size[0]; ++i)
+                std::fill_n(&rows[std::size_t(i) * job.dim[1] + s.start[1][q]], s.size[1], 1);
+        }
+    return rows;
 }
 
 // Plane i of the moved image, shifted along the first axis (edge voxels repeat outside).

@@ -7,7 +7,7 @@ from regweave.inference._problem import check
 from regweave.types import Energy, IntArray, Solution
 
 
-def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10, bound_passes: int = 8) -> Solution:
+def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10, bound_passes: int = 4) -> Solution:
     """Minimise an energy with the primal-dual method PD3a.
 
     Without ``base`` the pairwise term is a metric on labels, and each inner iteration finds the best

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 from typing import Protocol, cast
 
 from regweave.errors import UsageError
@@ -27,9 +28,10 @@ class Loss(Protocol):
         """Loss of each node for each label, (N, L)."""
 
 
-def available() -> list[str]:
+@cache
+def available() -> tuple[str, ...]:
     """Names of the losses: the files of this folder."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
 
 
 def get(name: str) -> Loss:

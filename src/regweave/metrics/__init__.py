@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 from typing import Any, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -51,9 +52,10 @@ class Metric(Protocol):
         """Cost of each node for each label, (N, L)."""
 
 
-def available() -> list[str]:
+@cache
+def available() -> tuple[str, ...]:
     """Names of the metrics: the files of this folder."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
 
 
 def get(name: str) -> Metric:

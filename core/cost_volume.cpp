@@ -104,10 +104,11 @@ struct ConditionalEntropy {
         explicit Scratch(const ConditionalEntropy&) : counts(lanes * Bins * Bins) {}
     };
 
-    void row(const float* w, int i, int j, Voxel* out, int n) const {
+    void row(const float* in, float fraction, int i, int j, Voxel* out, int n) const {
         const std::uint8_t* f = fixed_bins + job.plane() * i + std::size_t(n) * j;
         for (int v = 0; v < n; ++v) {
-            const int bin = int(std::min(std::max(w[v], 0.0f), float(Bins - 1)));
+            const float w = in[v] + fraction * (in[v + 1] - in[v]);
+            const int bin = int(std::min(std::max(w, 0.0f), float(Bins - 1)));
             out[v] = Voxel(f[v] + bin);
         }
     }
@@ -152,9 +153,9 @@ struct HaarDifference {
         explicit Scratch(const HaarDifference&) {}
     };
 
-    void row(const float* w, int i, int j, Voxel* out, int n) const {
+    void row(const float* in, float fraction, int i, int j, Voxel* out, int n) const {
         const float* f = job.fixed + job.plane() * i + std::size_t(n) * j;
-        for (int v = 0; v < n; ++v) out[v] = w[v] - f[v];
+        for (int v = 0; v < n; ++v) out[v] = in[v] + fraction * (in[v + 1] - in[v]) - f[v];
     }
     float patch(const Voxel* const* planes, std::size_t stride, Scratch&) const {
         const Supports& s = job.supports;

@@ -45,9 +45,6 @@ class FastPd {
 
     const std::vector<int>& labels() const { return x_; }
 
-    // y_pq(label) of the edge from p to the next node along an axis.
-    double balance(int axis, int p, int label) const { return balances(label, axis)[p]; }
-
     // Passes over the labels until none of them changes anything; returns the sweeps made, the last one
     // included.
     int run(int max_sweeps) {

@@ -17,6 +17,7 @@
 #include "icm.hpp"
 #include "label_grid.hpp"
 #include "moves.hpp"
+#include "parallel.hpp"
 #include "trws.hpp"
 
 namespace regweave {
@@ -106,15 +107,8 @@ Result run_trws(const GridEnergy& energy, const std::vector<int>& init, int max_
     return r;
 }
 
-// Tree-reweighted passes from the balances: the bound can only rise above what the balances prove themselves.
-double certify(const GridEnergy& energy, const FastPd* duals, int passes) {
+double lower_bound(const GridEnergy& energy, int passes) {
     Trws trws(energy);
-    if (duals)
-        for (int axis = 0; axis < 3; ++axis)
-            energy.for_each_edge(axis, [&](int p, int) {
-                double* m = trws.message(axis, p);
-                for (int l = 0; l < energy.n_labels; ++l) m[l] = duals->balance(axis, p, l);
-            });
     double bound = -std::numeric_limits<double>::infinity();
     for (int i = 0; i < passes; ++i) bound = std::max(bound, trws.pass(i % 2 == 0, nullptr));
     return bound;
@@ -128,7 +122,7 @@ Result run_fastpd(const GridEnergy& energy, const std::vector<int>& init, int ma
         BinaryMoves moves(energy, init);
         r.iterations = moves.run(max_iter);
         r.labels = moves.labels();
-        r.bound = certify(energy, nullptr, bound_passes);
+        r.bound = lower_bound(energy, bound_passes);
         return r;
     }
     Trws messages(energy);
@@ -139,10 +133,19 @@ Result run_fastpd(const GridEnergy& energy, const std::vector<int>& init, int ma
         r.bound = std::max(r.bound, messages.pass(false, &labels));
         start.offer(labels);
     }
+    // The bound needs nothing of what the sweeps find, so it is tightened beside them where there is a second
+    // thread.
     FastPd solver(energy, start.labels(), messages);
-    r.iterations = solver.run(max_iter);
+    double tightened = r.bound;
+    parallel_for(2, [&](int task) {
+        if (task == 0)
+            r.iterations = solver.run(max_iter);
+        else
+            for (int i = 0; i < bound_passes; ++i)
+                tightened = std::max(tightened, messages.pass(i % 2 == 0, nullptr));
+    });
     r.labels = solver.labels();
-    if (bound_passes > 0) r.bound = std::max(r.bound, certify(energy, &solver, bound_passes));
+    r.bound = tightened;
     return r;
 }
 

@@ -10,8 +10,9 @@
 
 namespace regweave {
 
-// Op::Voxel is what the ring holds. op.row(w, i, j, out, n) makes a row of it from the shifted row w;
-// op.patch(rows, stride, scratch) gets the first voxel of each plane of the support and returns the cost.
+// Op::Voxel is what the ring holds. op.row(in, fraction, i, j, out, n) makes a row of it from in[v] +
+// fraction * (in[v + 1] - in[v]); op.patch(rows, stride, scratch) gets the first voxel of each plane of the
+// support and returns the cost.
 template <class Op>
 void patch_volume(const Job& job, const Op& op, float* out) {
     using Voxel = typename Op::Voxel;
@@ -24,7 +25,7 @@ void patch_volume(const Job& job, const Op& op, float* out) {
 
     parallel_for(int(job.shift[0].size()) * Ky, [&](int task) {
         const int a = task / Ky, b = task % Ky;
-        std::vector<float> plane(job.plane()), row(nz + 2 * pad), shifted(nz);
+        std::vector<float> plane(job.plane()), row(nz + 2 * pad);
         std::vector<Voxel> ring(std::size_t(Kz) * depth * ny * stride);
         typename Op::Scratch scratch(op);
         std::vector<const Voxel*> planes(depth);
@@ -37,8 +38,7 @@ void patch_volume(const Job& job, const Op& op, float* out) {
                 for (int k = 0; k < Kz; ++k) {
                     const Shift z = job.shift[2][k];
                     const float* in = row.data() + pad + z.whole;
-                    for (int v = 0; v < nz; ++v) shifted[v] = in[v] + z.fraction * (in[v + 1] - in[v]);
-                    op.row(shifted.data(), i, j,
+                    op.row(in, z.fraction, i, j,
                            &ring[((std::size_t(k) * depth + i % depth) * ny + j) * stride], nz);
                 }
             }

@@ -7,7 +7,7 @@ from regweave.inference._problem import check
 from regweave.types import Energy, IntArray, Solution
 
 
-def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10, bound_passes: int = 4) -> Solution:
+def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10, bound_passes: int = 8) -> Solution:
     """Minimise an energy with the primal-dual method PD3a.
 
     Without ``base`` the pairwise term is a metric on labels, and each inner iteration finds the best
@@ -25,8 +25,8 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10
     max_iter : int
         Largest number of sweeps over the labels; a sweep that changes nothing ends the search.
     bound_passes : int
-        Tree-reweighted passes, started from the final duals, that tighten the lower bound: what the duals
-        prove alone is far too loose to be of use. With 0 the bound is that of the passes that gave the start.
+        Tree-reweighted passes that tighten the lower bound: what the duals prove alone is far too loose to
+        be of use. With 0 the bound is that of the passes that gave the start.
 
     Returns
     -------

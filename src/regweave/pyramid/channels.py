@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from scipy import ndimage
@@ -44,9 +45,13 @@ class Channels:
             self._level[key] = np.ascontiguousarray(data, dtype=np.float32)
         return self._level[key]
 
+    @cached_property
+    def _default_window(self) -> Window:
+        return default_window(self.image.data, self.modality)
+
     def _mapped(self, view: View) -> Float32Array:
         if view not in self._full:
-            window = view.window or default_window(self.image.data, self.modality)
+            window = view.window or self._default_window
             data = apply_window(self.image.data, window)
             self._full[view] = data if view.prepare is None else view.prepare(data)
         return self._full[view]

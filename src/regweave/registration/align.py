@@ -165,7 +165,9 @@ def measure(
     if scales is None:
         scales = fit_scales(costs)
     costs *= (1 / scales).astype(np.float32)[:, None, None]
-    costs[:, grid.pool(scene.valid(u)) < VALID_SHARE] = 0
+    valid = scene.valid(u)
+    if not valid.all():
+        costs[:, grid.pool(valid) < VALID_SHARE] = 0
     terms = Terms(
         costs=costs,
         shares=_class_shares(scene, u, grid, labels, weights, schedule),

@@ -11,6 +11,7 @@ import numpy as np
 
 from regweave import _core, metrics
 from regweave.lattice.grid import ControlGrid
+from regweave.pyramid.intensity import sampled
 from regweave.types import Float32Array
 
 SMALL_SUPPORT_VOXELS = 2000
@@ -36,7 +37,8 @@ def prepare(image: Float32Array) -> Float32Array:
     background of most images, does not count as foreground.
     """
     low = image.min()
-    foreground = image[image > low]
+    values = sampled(image)
+    foreground = values[values > low]
     if foreground.size == 0:
         return np.zeros_like(image)
     quantiles = np.quantile(foreground, np.linspace(0, 1, 65)).astype(np.float32)

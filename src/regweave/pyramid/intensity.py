@@ -26,10 +26,16 @@ def default_window(image: Float32Array, modality: Modality) -> Window:
     """Window of a member that names none: the body for CT, the 0.5–99.5 percentiles otherwise."""
     if modality == "ct":
         return BODY_WINDOW_HU
-    low, high = np.percentile(image, PERCENTILES)
+    low, high = np.percentile(sampled(image), PERCENTILES)
     if high <= low:
         low, high = image.min(), image.max()
     return float(low), float(high)
+
+
+def sampled(image: Float32Array) -> Float32Array:
+    """Every k-th voxel, at least 65536 of them: quantiles of a large image do not need every voxel."""
+    values = image.ravel()
+    return values[:: max(1, values.size // 65536)]
 
 
 def apply_window(image: Float32Array, window: Window) -> Float32Array:

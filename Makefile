@@ -12,6 +12,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_OUTPUT ?= demo-output
 
 CORE := $(wildcard core/*.cpp core/*.hpp)
+# A folder is newer than the stamp when a module was added: the editable install must be told of it.
+FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
 
 .DEFAULT_GOAL := help
@@ -30,7 +32,7 @@ $(VENV)/.pip: | $(BIN)/python
 	$(PIP) install --quiet --upgrade "pip>=25.1"
 	@touch $@
 
-$(VENV)/.package: pyproject.toml CMakeLists.txt $(CORE) | $(VENV)/.pip
+$(VENV)/.package: pyproject.toml CMakeLists.txt $(CORE) $(FOLDERS) | $(VENV)/.pip
 	$(PIP) install --quiet --group build
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable .
 	@touch $@

@@ -14,16 +14,57 @@ SMOKE = "smoke-"
 VERDICT = {True: "yes", False: "**no**", None: ""}
 
 
+STAGES = {
+    "paper@1 levels": "`paper@1`",
+    "default@1 levels": "`default@1`, levels only",
+    "default@1 refined": "`default@1`",
+}
+
+
 def table(results: list[dict[str, Any]]) -> str:
-    """Return the Markdown of all claims, with where they were measured and whom to thank for the data."""
-    lines = ["| What | Measured | Wanted | Reached | Command |", "| --- | --- | --- | --- | --- |"]
-    for result in results:
-        for claim in result["claims"]:
-            cells = [claim["what"], measured(claim), target(claim), VERDICT[claim["met"]], f"`{result['command']}`"]
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    """Return the Markdown of all results, with where they were measured and whom to thank for the data."""
+    accuracy = [r for r in results if r["benchmark"] == "accuracy"]
+    others = [r for r in results if r["benchmark"] != "accuracy"]
+    parts = []
+    if accuracy:
+        parts += [*_accuracy_table(accuracy), ""]
+    if others:
+        parts += ["| what | measured | wanted | reached |", "| --- | --- | --- | --- |"]
+        parts += [_claim_row(c) for r in others for c in r["claims"]]
+    commands = dict.fromkeys(f"- `{r['command']}`" for r in results)
     places = dict.fromkeys(f"- {_place(r)}" for r in results)
     credits_ = dict.fromkeys(f"- {r['credit']}" for r in results)
-    return "\n".join([*lines, "", "Measured on:", "", *places, "", "Data:", "", *credits_])
+    return "\n".join(
+        [*parts, "", "Commands:", "", *commands, "", "Measured on:", "", *places, "", "Data:", "", *credits_]
+    )
+
+
+def _accuracy_table(results: list[dict[str, Any]]) -> list[str]:
+    """One row for each data set: mean Dice before and after, gain with its interval, folding."""
+    lines = [
+        "Mean Dice (gain, 95 % interval by subject), uniform weights:",
+        "",
+        "| set | pairs | before | " + " | ".join(STAGES.values()) + " | folded voxels |",
+        "| --- | --- | --- | " + " --- |" * len(STAGES) + " --- |",
+    ]
+    for result in results:
+        stages = {name: result["summary"][name] for name in STAGES if name in result["summary"]}
+        first = next(iter(stages.values()))
+        folded = max(s["folding_fraction"] for s in stages.values())
+        cells = [f"`{result['data']}`", str(first["n"]), f"{first['before']:.3f}"]
+        cells += [_gain(stages[name]) if name in stages else "" for name in STAGES]
+        lines.append("| " + " | ".join([*cells, f"{folded:.0e}" if folded else "0"]) + " |")
+    return lines
+
+
+def _gain(stage: dict[str, Any]) -> str:
+    g = stage["gain"]
+    return f"{stage['after']:.3f} ({g['mean']:+.3f}, {g['low']:+.3f} to {g['high']:+.3f})"
+
+
+def _claim_row(claim: dict[str, Any]) -> str:
+    cells = [claim["what"], measured(claim), target(claim), VERDICT[claim["met"]]]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _place(result: dict[str, Any]) -> str:

@@ -58,6 +58,8 @@ def register(
     console = Console()
     if result.dice:
         console.print(overlap_table(result.dice, plain=not console.is_terminal))
+    if result.classes_from == "predicted":
+        console.print("classes     predicted from the moving image")
     gap = max((s.gap for s in result.steps), default=0.0)
     console.print(f"certified   within {gap:.3%} of the optimum at every discrete step")
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")

@@ -12,9 +12,10 @@ from regweave.cli.options import FrameOption, NonFiniteOption
 from regweave.cli.weights import as_text
 from regweave.errors import Cancelled, UsageError
 from regweave.workflows.batch import BatchProgress
+from regweave.workflows.effort import TrainProgress
 from regweave.workflows.inputs import Reading
-from regweave.workflows.train import TrainOptions, TrainProgress
 from regweave.workflows.train import train as workflow
+from regweave.workflows.train_options import TrainOptions
 
 
 def train(
@@ -33,14 +34,19 @@ def train(
     epsilon: Annotated[float, typer.Option(help="Tolerance of the constraints.")] = 1e-3,
     rounds: Annotated[int, typer.Option(help="Times the trajectories are refreshed.")] = 2,
     signed: Annotated[bool, typer.Option("--signed", help="Allow negative weights, as the paper does.")] = False,
+    levels: Annotated[str, typer.Option(help="Where learned weights act: all levels, or the finest.")] = "all",
     folds: Annotated[int, typer.Option(help="Folds of the gate, by patient.")] = 3,
     max_pairs: Annotated[int | None, typer.Option(help="Learn on this many pairs chosen at random.")] = None,
-    budget: Annotated[int, typer.Option(help="Registrations that a search may spend.")] = 400,
+    max_memory_mb: Annotated[
+        float, typer.Option(help="Learn on as many pairs, chosen at random, as have samples that fit.")
+    ] = 1500.0,
+    budget: Annotated[int, typer.Option(help="Registrations that one search may spend.")] = 400,
     gate: Annotated[bool, typer.Option(help="Use a column only where left-out patients gained.")] = True,
     seed: Annotated[int, typer.Option(help="Chooses folds and pairs.")] = 0,
     workers: Annotated[int | None, typer.Option(help="Processes of this machine.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://HOST:PORT.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
@@ -52,13 +58,15 @@ def train(
     """
     options = TrainOptions(
         method=method, classes=_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]
-        signed=signed, folds=folds, max_pairs=max_pairs, budget=budget, gate=gate, seed=seed,
+        signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb, budget=budget,  # type: ignore[arg-type]
+        gate=gate, seed=seed,
     )  # fmt: skip
     try:
         model = workflow(
             pairs, output, options=options, preset=preset, config=config, loss=loss,
             metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=scheduler,
-            resume=resume, reading=Reading(nifti_frame, nonfinite), on_progress=None if quiet else _tell,
+            resume=resume, overwrite=overwrite, reading=Reading(nifti_frame, nonfinite),
+            on_progress=None if quiet else _tell,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error

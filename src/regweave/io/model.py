@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from regweave.types import Float64Array, Weights
 
 FORMAT = "regweave-model"
 VERSION = 1
+Levels = Literal["all", "finest"]
+"""Where learned weights act: at every level, or at the last one and in the refinement."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Model:
         Scale of each member at each level, frozen by training.
     evidence : mapping
         What training recorded; kept as it is.
+    levels : "all" or "finest"
+        Where the weights act; with ``finest`` the coarser levels use the same weight for every member.
+    class_predictor : mapping, optional
+        What `regweave.learning.class_predictor` needs to tell the classes of an image without a segmentation.
     """
 
     weights: Weights
@@ -45,6 +51,8 @@ class Model:
     class_names: Mapping[int, str] = field(default_factory=dict)
     scales: tuple[Float64Array, ...] | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    levels: Levels = "all"
+    class_predictor: Mapping[str, Any] | None = None
 
 
 def write_model(path: str | Path, model: Model) -> None:
@@ -60,12 +68,17 @@ def write_model(path: str | Path, model: Model) -> None:
         "classes": {str(c): model.class_names.get(c, "background" if c == 0 else str(c)) for c in w.classes},
         "pairwise": w.pairwise,
         "weights": table,
+        "levels": model.levels,
         "scales": None if model.scales is None else [s.tolist() for s in model.scales],
         "settings": model.settings,
         "evidence": model.evidence,
     }
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    if model.class_predictor is not None:
+        # On one line at the end: thousands of numbers that nobody reads.
+        text = f'{text[:-2]},\n  "class_predictor": {json.dumps(model.class_predictor, ensure_ascii=False)}\n}}'
     with atomic_path(path) as part:
-        part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.write_text(text + "\n", encoding="utf-8")
 
 
 def read_model(path: str | Path) -> Model:
@@ -94,7 +107,12 @@ def _parse(content: Mapping[str, Any]) -> Model:
     matrix = np.array([[float(table[m][str(c)]) for c in classes] for m in members], dtype=np.float64)
     if not np.isfinite(matrix).all() or matrix.size == 0:
         raise ValueError("weights must be finite numbers")
-    scales = content.get("scales")
+    scales, predictor = content.get("scales"), content.get("class_predictor")
+    levels = content.get("levels", "all")
+    if levels not in get_args(Levels):
+        raise ValueError(f"levels are {levels!r}, allowed: {', '.join(get_args(Levels))}")
+    if not isinstance(predictor, dict | None):
+        raise ValueError(f"class_predictor is a {type(predictor).__name__}, not a table")
     return Model(
         weights=Weights(matrix, members, classes, float(content["pairwise"])),
         settings=content["settings"],
@@ -102,6 +120,8 @@ def _parse(content: Mapping[str, Any]) -> Model:
         class_names={int(c): str(n) for c, n in content["classes"].items()},
         scales=None if scales is None else tuple(np.array(s, dtype=np.float64) for s in scales),
         evidence=content.get("evidence", {}),
+        levels=levels,
+        class_predictor=predictor,
     )
 
 

@@ -18,6 +18,7 @@ from regweave.registration.settings import Schedule
 from regweave.types import Float64Array, ImagePair, Weights
 
 Mapper = Callable[..., Iterable[Any]]
+Load = Callable[[], ImagePair]
 LEFT_OUT = ("seconds", "rounds")
 
 
@@ -36,74 +37,138 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Columns:
-    """Learned weights of the discrete members, and the curve behind each column."""
+    """Learned weights of the discrete members, and the curve behind each column.
+
+    A class without a curve could not be learned, because no pair shows it, and has the start's column.
+    """
 
     weights: Weights
     history: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     n_inferences: int = 0
     n_registrations: int = 0
 
+    def surrogate(self) -> tuple[float, float] | None:
+        """Mean loss Δ of the predictions under the start and under what was learned; None for a search."""
+        ends = [(c[0]["predicted_loss"], c[-1]["predicted_loss"]) for c in self.history.values() if _is_fit(c)]
+        if not ends:
+            return None
+        before, after = np.mean(ends, axis=0)
+        return float(before), float(after)
+
 
 @dataclass(frozen=True)
 class Trainer:
-    """What all ways of learning share: training pairs in memory, the schedule, the start, a parallel ``map``."""
+    """What all ways of learning share.
 
-    pairs: Sequence[tuple[str, ImagePair]]
+    Parameters
+    ----------
+    pairs : sequence of (name, function)
+        The training pairs; the function reads one, so that not all images need to be in memory.
+    schedule : Schedule
+        Levels and engine; its bank are the discrete members alone.
+    start : Weights
+        w₀, and the classes to learn.
+    hyper : Hyper
+        Hyper-parameters.
+    finest : bool
+        Learn at the last level alone; the coarser ones keep the start.
+    mapper : callable
+        ``map`` or its like, over pairs and over samples; it does not change the result.
+    """
+
+    pairs: Sequence[tuple[str, Load]]
     schedule: Schedule
     start: Weights
     hyper: Hyper
+    finest: bool = False
     mapper: Mapper = map
 
     def whole(self) -> Columns:
         """One column for everything, learned with the loss of all structures: the global mix."""
-        classes = self.start.classes[1:]
-        fit, n = self._rounds(_one_column(self.start), classes, one_class=True)
-        matrix = np.repeat(fit.weights.matrix, len(self.start.classes), axis=1)
-        return self._columns(matrix, fit.weights.pairwise, {"all": fit}, n)
+        found = self._rounds(_one_column(self.start), self.start.classes[1:], one_class=True)
+        return self._columns({"all": found}, lambda fits: _spread(fits["all"].weights, self.start))
 
     def per_class(self) -> Columns:
         """One column at a time, eqs. (4) to (11); the background's is learned with the loss of all structures."""
-        fits: dict[str, Fit] = {}
-        registrations = 0
-        for c in self.start.classes:
-            chosen = self.start.classes[1:] if c == 0 else (c,)
-            fits[str(c)], n = self._rounds(_one_column(self.start), chosen, one_class=True)
-            registrations += n
-        # Eq. (2) has no pairwise weight: a column is divided by its own, then brought to the start's.
-        columns = [f.weights.matrix[:, 0] / f.weights.pairwise for f in fits.values()]
-        return self._columns(np.stack(columns, axis=1) * self.start.pairwise, self.start.pairwise, fits, registrations)
+        found = {
+            str(c): self._rounds(_one_column(self.start), self.start.classes[1:] if c == 0 else (c,), one_class=True)
+            for c in self.start.classes
+        }
+
+        def stack(fits: Mapping[str, Fit]) -> Weights:
+            matrix = self.start.matrix.copy()
+            for k, c in enumerate(self.start.classes):
+                if str(c) in fits:
+                    w = fits[str(c)].weights
+                    # Eq. (2) has no pairwise weight: a column is divided by its own, then brought to the start's.
+                    matrix[:, k] = w.matrix[:, 0] / w.pairwise * self.start.pairwise
+            return Weights(matrix, self.start.members, self.start.classes, self.start.pairwise)
+
+        return self._columns(found, stack)
 
     def joint(self) -> Columns:
         """All columns and the pairwise weight in one quadratic programme, with the class rule of prediction."""
-        fit, n = self._rounds(self.start, self.start.classes[1:], one_class=False)
-        return self._columns(fit.weights.matrix, fit.weights.pairwise, {"joint": fit}, n)
+        found = self._rounds(self.start, self.start.classes[1:], one_class=False)
+        return self._columns({"joint": found}, lambda fits: fits["joint"].weights)
 
-    def _rounds(self, w0: Weights, classes: tuple[int, ...], *, one_class: bool) -> tuple[Fit, int]:
+    def _rounds(self, w0: Weights, classes: tuple[int, ...], *, one_class: bool) -> _Rounds:
         """Fit on samples along the trajectory of the current weights, which is refreshed from round to round."""
-        schedule = self.schedule.model_copy(update={"loss_classes": classes})
-        weights, registrations = w0, 0
-        for _ in range(self.hyper.rounds):
-            current = weights
-
-            def samples_of(named: tuple[str, ImagePair], current: Weights = current) -> list[Sample]:
-                trajectory = _spread(current, self.start) if one_class else current
-                return collect(*named, trajectory, schedule, None, one_class=one_class)
-
-            samples = [s for found in self.mapper(samples_of, self.pairs) for s in found]
-            registrations += len(self.pairs)
-            h = self.hyper
+        h, found = self.hyper, _Rounds(None, 0, 0)
+        for _ in range(h.rounds):
+            trajectory = w0 if found.fit is None else found.fit.weights
+            trajectory = _spread(trajectory, self.start) if one_class else trajectory
+            per_pair = self._samples(trajectory, classes, one_class)
+            n_registrations = found.n_registrations + sum(s is not None for s in per_pair)
+            samples = [s for of_pair in per_pair for s in of_pair or ()]
+            if not samples:
+                return _Rounds(None, n_registrations, 0)
             fit = fit_lssvm(
                 samples, w0, C=h.C, alpha=h.alpha, eta=h.eta, epsilon=h.epsilon, signed=h.signed,
-                engine=schedule.engine, max_outer=h.max_outer, mapper=self.mapper,
+                engine=self.schedule.engine, max_outer=h.max_outer, mapper=self.mapper,
             )  # fmt: skip
-            weights = fit.weights
-        return fit, registrations
+            found = _Rounds(fit, n_registrations, found.n_inferences + fit.history[-1].n_inferences)
+        return found
 
-    def _columns(self, matrix: Float64Array, pairwise: float, fits: Mapping[str, Fit], registrations: int) -> Columns:
-        weights = Weights(matrix, self.start.members, self.start.classes, pairwise)
-        history = {name: [_curve(i) for i in fit.history] for name, fit in fits.items()}
-        inferences = sum(fit.history[-1].n_inferences for fit in fits.values())
-        return Columns(weights, history, inferences, registrations)
+    def _samples(self, trajectory: Weights, classes: tuple[int, ...], one_class: bool) -> list[list[Sample] | None]:
+        """Collect the samples of each pair; None for a pair that shows none of the classes and is not registered."""
+        last = len(self.schedule.levels) - 1
+        coarse = self.start if self.finest else None
+
+        def samples_of(named: tuple[str, Load]) -> list[Sample] | None:
+            name, load = named
+            pair = load()
+            shown = tuple(c for c in classes if c in _in_both(pair))
+            if not shown:
+                return None
+            schedule = self.schedule.model_copy(update={"loss_classes": shown})
+            found = collect(name, pair, trajectory, schedule, None, coarse=coarse, one_class=one_class)
+            return [s for s in found if s.level == last or not self.finest]
+
+        return list(self.mapper(samples_of, self.pairs))
+
+    def _columns(self, found: Mapping[str, _Rounds], weights: Callable[[Mapping[str, Fit]], Weights]) -> Columns:
+        fits = {name: rounds.fit for name, rounds in found.items() if rounds.fit is not None}
+        return Columns(
+            weights(fits) if fits else self.start,
+            {name: [_curve(i) for i in fit.history] for name, fit in fits.items()},
+            sum(rounds.n_inferences for rounds in found.values()),
+            sum(rounds.n_registrations for rounds in found.values()),
+        )
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """The last fit, None where no pair showed anything to learn from, and the work of all rounds."""
+
+    fit: Fit | None
+    n_registrations: int
+    n_inferences: int
+
+
+def _in_both(pair: ImagePair) -> set[int]:
+    """Structures of both label maps: one that only one image shows costs the same whatever the deformation."""
+    maps = (pair.fixed_labels, pair.moving_labels)
+    return set.intersection(*(set() if labels is None else set(labels.values()) for labels in maps))
 
 
 def _one_column(weights: Weights) -> Weights:
@@ -111,8 +176,12 @@ def _one_column(weights: Weights) -> Weights:
 
 
 def _spread(column: Weights, start: Weights) -> Weights:
-    matrix = np.repeat(column.matrix, len(start.classes), axis=1)
+    matrix: Float64Array = np.repeat(column.matrix, len(start.classes), axis=1)
     return Weights(matrix, start.members, start.classes, column.pairwise)
+
+
+def _is_fit(curve: Sequence[Mapping[str, Any]]) -> bool:
+    return "predicted_loss" in curve[0]
 
 
 def _curve(iteration: Iteration) -> dict[str, Any]:

@@ -51,12 +51,10 @@ def decide(gains: Mapping[int, Sequence[float]]) -> dict[int, Gate]:
 def balanced(learned: Weights, start: Weights) -> Weights:
     """Keep the direction of each learned column, and the start's balance between costs and smoothness.
 
-    The learned pairwise weight is the noisiest number of all: a patch loss has no reason to keep fields smooth.
+    The learned pairwise weight is the noisiest number of all: a patch loss has no reason to keep fields smooth. A
+    column whose sum is not above zero rewards mismatch and is the start's instead.
     """
-    total = learned.matrix.sum(axis=0)
-    wanted = start.matrix.sum(axis=0)
-    scale = np.divide(wanted, total, out=np.zeros_like(total), where=total > 0)
-    matrix = np.where(total > 0, learned.matrix * scale, start.matrix)
+    matrix = _rescaled(learned.matrix, start.matrix)
     return Weights(matrix, start.members, start.classes, start.pairwise)
 
 
@@ -70,11 +68,23 @@ def blend(start: Weights, learned: Weights, share: float, classes: Collection[in
 
 
 def embed(rows: Weights, whole: Weights) -> Weights:
-    """Put the rows of some members into the weights of all; their total per class stays what it was."""
+    """Put the rows of some members into the weights of all; their total per class stays what it was.
+
+    Examples
+    --------
+    >>> whole = Weights.uniform(("sad", "ncc", "mind", "fine"), 0.1)
+    >>> embed(Weights(np.array([[0.75], [0.25]]), ("sad", "ncc"), (0,), 0.1), whole).matrix.ravel()
+    array([0.375, 0.125, 0.25 , 0.25 ])
+    """
     matrix = whole.matrix.copy()
     index = [whole.members.index(m) for m in rows.members]
-    kept = matrix[index].sum(axis=0)
-    total = rows.matrix.sum(axis=0)
-    scale = np.divide(kept, total, out=np.zeros_like(total), where=total > 0)
-    matrix[index] = np.where(total > 0, rows.matrix * scale, matrix[index])
+    matrix[index] = _rescaled(rows.matrix, matrix[index])
     return Weights(matrix, whole.members, whole.classes, whole.pairwise)
+
+
+def _rescaled(columns: Float64Array, like: Float64Array) -> Float64Array:
+    """Columns with the absolute sums of others: the plain sum of a signed column may be as near zero as it likes."""
+    size, wanted = np.abs(columns).sum(axis=0), np.abs(like).sum(axis=0)
+    usable = columns.sum(axis=0) > 0
+    scale = np.divide(wanted, size, out=np.zeros_like(size), where=usable)
+    return np.asarray(np.where(usable, columns * scale, like))

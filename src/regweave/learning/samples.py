@@ -140,6 +140,7 @@ def collect(
     schedule: Schedule,
     scales: Sequence[Float64Array] | None,
     *,
+    coarse: Weights | None = None,
     one_class: bool = False,
 ) -> list[Sample]:
     """Take the terms of each level's first step along the trajectory of some weights.
@@ -150,7 +151,7 @@ def collect(
         Name of the pair.
     pair : ImagePair
         Images with both label maps.
-    weights, schedule, scales
+    weights, schedule, scales, coarse
         As in `align`; the scales are those frozen for the training set, and ``schedule.loss_classes`` says which
         structures count.
     one_class : bool
@@ -173,7 +174,7 @@ def collect(
         terms = restrict(step.terms) if one_class else step.terms
         samples.append(Sample(pair_id, step.level, terms, n_nodes))
 
-    align(pair, weights, schedule, scales=scales, with_loss=True, on_step=keep)
+    align(pair, weights, schedule, coarse=coarse, scales=scales, with_loss=True, on_step=keep)
     return samples
 
 

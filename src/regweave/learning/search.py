@@ -17,6 +17,8 @@ from regweave.types import Float64Array, Weights
 Score = Callable[[Sequence[Weights]], Sequence[float]]
 FIRST_STEP = 0.5
 """Standard deviation of the first generation, in the logarithm of a weight."""
+LEAST_CANDIDATES = 5
+"""The start and a generation of four: with fewer there is nothing to search."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,19 @@ def search(score: Score, start: Weights, n_candidates: int, seed: int = 0) -> Fo
     start : Weights
         Start; columns keep its sums.
     n_candidates : int
-        Candidates that may be scored, the start included.
+        Candidates that may be scored, the start included; at least `LEAST_CANDIDATES`.
     seed : int
         Chooses the candidates.
     """
+    if n_candidates < LEAST_CANDIDATES:
+        raise ValueError(f"a search needs {LEAST_CANDIDATES} candidates, not {n_candidates}; raise the budget")
     import cma  # noqa: PLC0415 - half a second that only this method needs
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # cma warns of an unknown terminal width and the like
-        options = {"seed": seed + 1, "verbose": -9, "maxfevals": n_candidates}
+        # A generator of its own: left alone, cma would seed that of numpy for the whole program.
+        options = {"seed": np.nan, "randn": _normal(np.random.default_rng(seed)), "verbose": -9}
+        options["popsize"] = min(n_candidates - 1, 4 + int(3 * np.log(start.matrix.size)))
         strategy = cma.CMAEvolutionStrategy(np.zeros(start.matrix.size), FIRST_STEP, options)
         best, value = start, score([start])[0]
         history, n_scored = [value], 1
@@ -62,6 +68,13 @@ def search(score: Score, start: Weights, n_candidates: int, seed: int = 0) -> Fo
                 best, value = candidates[top], values[top]
             history.append(value)
     return Found(best, value, tuple(history), n_scored)
+
+
+def _normal(rng: np.random.Generator) -> Callable[..., Float64Array]:
+    def draw(*shape: int) -> Float64Array:
+        return rng.standard_normal(shape)
+
+    return draw
 
 
 def _weights(point: Float64Array, start: Weights) -> Weights:

@@ -83,6 +83,7 @@ def align(
     schedule: Schedule,
     loss_coefficient: float = 0.0,
     *,
+    coarse: Weights | None = None,
     scales: Sequence[Float64Array] | None = None,
     on_step: Callable[[Step], None] | None = None,
     with_loss: bool = False,
@@ -100,6 +101,8 @@ def align(
         Levels, bank, engine and class rule.
     loss_coefficient : float
         0 registers (eq. 2), +η imputes (eq. 9), −1 finds the most violated constraint (eq. 11).
+    coarse : Weights, optional
+        Weights of all levels but the last, where these differ.
     scales : sequence of float arrays of shape (M,), optional
         Scale of each member at each level, as frozen by training; without it they are fitted to this pair at the
         first step of each level.
@@ -109,12 +112,14 @@ def align(
         Measure the loss of every label even where its coefficient is 0, for a learner that looks at the terms.
     """
     needs_loss = with_loss or loss_coefficient != 0
-    _check(pair, weights, schedule, needs_loss)
-    weights = weights.of(tuple(m.name for m in schedule.discrete))
+    _check(pair, (weights, coarse or weights), schedule, needs_loss)
+    names = tuple(m.name for m in schedule.discrete)
+    fine, coarse = weights.of(names), (coarse or weights).of(names)
     scene = Scene.whole(pair, schedule)
     minimize = inference.get(schedule.engine)
     u, records, used = _start(pair), [], []
     for number, level in enumerate(schedule.levels_for(pair.fixed.geometry)):
+        weights = fine if number == len(schedule.levels) - 1 else coarse
         coarser, scene = scene, scene.at(level)
         u = change_level(u, coarser.factors, scene.factors, scene.geometry.shape)
         grid = ControlGrid.cover(scene.geometry, level.spacing_mm, level.support)
@@ -216,12 +221,13 @@ def _start(pair: ImagePair) -> Float32Array:
     return to_voxels(pair.initial_field)
 
 
-def _check(pair: ImagePair, weights: Weights, schedule: Schedule, needs_loss: bool) -> None:
+def _check(pair: ImagePair, weights: Sequence[Weights], schedule: Schedule, needs_loss: bool) -> None:
     names = tuple(m.name for m in schedule.bank)
-    if weights.members != names:
-        raise ValueError(
-            f"weights are for members {list(weights.members)}, the bank has {list(names)}; use the same bank"
-        )
+    for given in weights:
+        if given.members != names:
+            raise ValueError(
+                f"weights are for members {list(given.members)}, the bank has {list(names)}; use the same bank"
+            )
     if needs_loss and (pair.fixed_labels is None or pair.moving_labels is None):
         raise ValueError("the loss compares two label maps; give fixed_labels and moving_labels")
 

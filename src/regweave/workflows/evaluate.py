@@ -17,7 +17,7 @@ from regweave.io import atomic_path, sha256
 from regweave.io.manifest import FILES, PairFiles, check_leak, read_pairs
 from regweave.io.model import Model
 from regweave.registration.settings import Settings
-from regweave.workflows.batch import OnBatchProgress, Outcome, run_tasks, worker_count
+from regweave.workflows.batch import OnBatchProgress, Outcome, program_hash, run_tasks, worker_count
 from regweave.workflows.comparison import Scores, compare
 from regweave.workflows.inputs import Reading, choose_settings
 from regweave.workflows.methods import Method, baseline_methods, modality_of_list, model_methods, tune
@@ -197,7 +197,12 @@ class Runner:
         tasks = []
         for key, method, pair in plan:
             settings = None if method.model is not None else method.settings
-            task = scoring_task(pair, self.hashes(pair), settings, method.model, self.reading, surfaces=surfaces)
+            task = scoring_task(
+                pair, self.hashes(pair), settings, method.model, self.reading,
+                surfaces=surfaces, predict_classes=method.predicted,
+            )  # fmt: skip
+            if method.predicted:
+                task["program"] = program_hash()  # the class predictor is a part of `learning`
             tasks.append((key, task))
         return run_tasks(
             tasks, score_pair, workers=self._workers, scheduler=self._scheduler, store=self._store,

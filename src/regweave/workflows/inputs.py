@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,20 +15,29 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.model import Model
 from regweave.io.nifti_frame import NiftiFrame
 from regweave.io.validate import NonFinite
+from regweave.learning.class_predictor import ClassPredictor
 from regweave.pyramid.intensity import Modality, modality_of
 from regweave.registration import settings as registration_settings
 from regweave.registration.initial import METHODS, initial_affine
 from regweave.registration.settings import Member, Schedule, Settings
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Volume, Weights
 
+ClassesFrom = Literal["labels", "predicted", "none"]
+"""What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
+
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read: the matrix that places NIfTI files, NaN refused or masked, names of the labels."""
+    """How files are read.
+
+    The matrix that places NIfTI files, NaN refused or masked, names of the labels, and the labels that are kept where
+    not all are: the others become background.
+    """
 
     nifti_frame: NiftiFrame = "auto"
     nonfinite: NonFinite = "error"
     label_names: str | Path | None = None
+    classes: tuple[int, ...] | None = None
 
     def image(self, source: Any) -> Volume:
         """Read a file under these rules, or take an image in memory."""
@@ -45,7 +54,8 @@ class Reading:
         else:
             labels, subject = io.as_labels(source), "the label map"
         names = labels.names if self.label_names is None else io.read_names(self.label_names)
-        return LabelMap(labels.data, io.check_same_grid(geometry, labels.geometry, subject), names)
+        data = labels.data if self.classes is None else np.where(np.isin(labels.data, self.classes), labels.data, 0)
+        return LabelMap(data, io.check_same_grid(geometry, labels.geometry, subject), names)
 
 
 @dataclass(frozen=True)
@@ -198,3 +208,50 @@ def check_classes(labels: LabelMap | None, model: Model | None) -> None:
             f"moving labels {unknown} are unknown to the model, which knows {list(model.weights.classes)}",
             "relabel the mask, or train a model with these structures",
         )
+
+
+def coarse_weights(model: Model | None) -> Weights | None:
+    """Weights of all levels but the last: those of the uniform bank where a model acts at the finest level only."""
+    if model is None or model.levels == "all":
+        return None
+    return Weights.uniform(model.weights.members, model.weights.pairwise)
+
+
+def class_predictor(model: Model | None) -> ClassPredictor | None:
+    """Return what tells the classes of an image without labels, where a model brings it and has columns to choose."""
+    if model is None or model.class_predictor is None or len(model.weights.classes) == 1:
+        return None
+    try:
+        found = ClassPredictor.from_dict(model.class_predictor)
+        unknown = [c for c in found.classes if c not in model.weights.classes]
+        if unknown or found.modality != model.modality:
+            raise ValueError(f"it tells {list(found.classes)} in {found.modality} images")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"the model's class predictor is malformed or does not fit its weights ({error})"
+        raise RegweaveError("E170", message, "train it again with `regweave train`") from error
+    return found
+
+
+def see_classes(
+    pair: ImagePair, weights: Weights, predictor: ClassPredictor | None, *, predict: bool
+) -> tuple[ImagePair, ClassesFrom]:
+    """Return the pair with the moving labels that choose the weights, and where they come from.
+
+    Parameters
+    ----------
+    pair : ImagePair
+        Images with the labels that were given.
+    weights : Weights
+        Weights of the run; one column leaves nothing to choose.
+    predictor : ClassPredictor, optional
+        Used where there are no labels.
+    predict : bool
+        Use it even where there are.
+    """
+    if len(weights.classes) == 1:
+        return pair, "none"
+    if pair.moving_labels is not None and not predict:
+        return pair, "labels"
+    if predictor is None:
+        return replace(pair, moving_labels=None), "none"
+    return replace(pair, moving_labels=predictor.predict(pair.moving)), "predicted"

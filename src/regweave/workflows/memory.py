@@ -19,10 +19,10 @@ from regweave.workflows.machine import physical_memory_mb
 
 PROGRAM_MB = 180.0
 """Interpreter and libraries."""
-BYTES_PER_VOXEL = {"fixed": 76.0, "moving": 60.0, "channel": 8.0, "refine": 130.0}
+BYTES_PER_VOXEL = {"fixed": 36.0, "moving": 28.0, "channel": 8.0, "refine": 110.0}
 """Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement."""
-OVERHEAD = 2.5
-"""Time of a step against its absolute differences alone, per member: other metrics, features, inference."""
+WORK = {"cost": 1.6, "features": 120.0, "refine": 270.0, "outputs": 2000.0}
+"""Time of the parts of a run per voxel, member and step (costs: and label), in units of one absolute difference."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def forecast(fixed: Geometry, moving: Geometry, settings: Settings, modality: Mo
         len(bank),
         settings.refine.steps,
         _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings),
-        _seconds(levels, len(bank), refine_shape, settings, len(schedule.continuous)) if probe else float("nan"),
+        _seconds(levels, len(bank), refine_shape, settings, len(schedule.continuous), fixed.shape)
+        if probe
+        else float("nan"),
     )
 
 
@@ -93,11 +95,12 @@ def _seconds(
     refine_shape: tuple[int, int, int],
     settings: Settings,
     n_refined: int,
+    full_shape: tuple[int, int, int],
 ) -> float:
-    rate = _seconds_per_voxel_label()
-    discrete = sum(float(np.prod(p.shape)) * p.n_labels * p.steps for p in levels) * n_members
-    refine = float(np.prod(refine_shape)) * settings.refine.steps * (n_refined * 25 + 25)
-    return rate * (OVERHEAD * discrete + refine)
+    compared = sum(float(np.prod(p.shape)) * p.steps * (WORK["cost"] * p.n_labels + WORK["features"]) for p in levels)
+    refined = WORK["refine"] * float(np.prod(refine_shape)) * settings.refine.steps * max(n_refined, 1)
+    outputs = WORK["outputs"] * float(np.prod(full_shape))
+    return _seconds_per_voxel_label() * (compared * n_members + refined + outputs)
 
 
 def _seconds_per_voxel_label() -> float:

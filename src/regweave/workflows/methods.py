@@ -17,7 +17,7 @@ from regweave.pyramid.intensity import Modality, modality_of
 from regweave.registration import settings as registration_settings
 from regweave.registration.settings import Member, Settings
 from regweave.workflows.batch import Outcome
-from regweave.workflows.inputs import Reading
+from regweave.workflows.inputs import Reading, class_predictor
 from regweave.workflows.scoring import mean_dice
 
 FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
@@ -31,11 +31,14 @@ class Method:
     Parameters
     ----------
     name : str
-        ``uniform``, ``single:NAME``, ``preset:NAME``, ``global`` or ``model:FILE-STEM``.
+        ``uniform``, ``single:NAME``, ``preset:NAME``, ``global`` or ``model:FILE-STEM``, with ``+predicted`` where the
+        moving labels do not choose the weights.
     settings : Settings
         Settings of its registrations; for a model, those stored with it.
     model : (path, SHA-256), optional
         Model file.
+    predicted : bool
+        True if the model's class predictor chooses the weights.
     tunable : bool
         True for a baseline.
     tuning : mapping
@@ -45,6 +48,7 @@ class Method:
     name: str
     settings: Settings
     model: tuple[Path, str] | None = None
+    predicted: bool = False
     tunable: bool = False
     tuning: Mapping[float, float] = field(default_factory=dict)
 
@@ -66,18 +70,25 @@ class Method:
             "name": self.name,
             "settings": self.settings.model_dump(mode="json"),
             "model": None if self.model is None else {"file": self.model[0].name, "sha256": self.model[1]},
+            "predicted_classes": self.predicted,
             "tuning": [{"smoothness": s, "mean_dice": d} for s, d in self.tuning.items()],
         }
 
 
 def model_methods(paths: Sequence[Path]) -> list[tuple[Method, Model]]:
-    """Read models and name their methods: ``global`` for a file of that name, else ``model:`` and the stem."""
+    """Read models and name their methods: ``global`` for a file of that name, else ``model:`` and the stem.
+
+    A model that brings a class predictor is two methods, with the true moving labels and with predicted ones.
+    """
     out = []
     for path in paths:
         model = read_model(path)
         name = "global" if path.stem == "global" else f"model:{path.stem}"
         settings = registration_settings.validate(model.settings, str(path))
-        out.append((Method(name, settings, (path.absolute(), sha256(path))), model))
+        method = Method(name, settings, (path.absolute(), sha256(path)))
+        out.append((method, model))
+        if class_predictor(model) is not None:
+            out.append((replace(method, name=f"{name}+predicted", predicted=True), model))
     names = [method.name for method, _ in out]
     if len(set(names)) < len(names):
         raise UsageError("E192", f"models have the same name: {', '.join(names)}", "rename the files")

@@ -59,6 +59,7 @@ def register(
     metrics: Mapping[str, float] | None = None,
     init: str | Path | None = None,
     engine: str | None = None,
+    predict_classes: bool = False,
     threads: int | None = None,
     reading: given.Reading | None = None,
     on_progress: OnProgress | None = None,
@@ -71,6 +72,7 @@ def register(
         Paths, SimpleITK images, nibabel images, (array, RAS affine) tuples or Volumes.
     moving_labels, fixed_labels : optional
         Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
+        Without it a model's class predictor, if it has one, tells the classes; what it tells is not in the result.
     preset : str, optional
         Name of the settings, by default ``default``; see ``regweave presets``.
     config : path or Settings, optional
@@ -83,6 +85,8 @@ def register(
         Start; by default what the settings say.
     engine : str, optional
         Inference engine instead of that of the settings.
+    predict_classes : bool
+        Let the class predictor choose the weights even where moving labels are given; these are warped and scored.
     threads : int, optional
         Threads of the kernels; the result does not depend on it.
     reading : Reading, optional
@@ -113,16 +117,18 @@ def register(
             given.check_classes(data.moving_labels, loaded)
             modality = given.choose_modality(settings, data)
             weights = given.choose_weights(settings, modality, loaded, metrics)
+            predictor = given.class_predictor(loaded)
             schedule = settings.schedule(modality)
             check_memory(data.fixed.geometry, data.moving.geometry, settings, modality)
         with watch.stage("initial"):
             pair = given.start(data, settings.initial if init is None else init)
+            seen, classes_from = given.see_classes(pair, weights, predictor, predict=predict_classes)
         tell = _Teller(on_progress, settings)
         with watch.stage("levels"):
-            scales = None if loaded is None else loaded.scales
-            aligned = register_pair(pair, weights, schedule, scales=scales, on_step=tell.level)
+            scales, coarse = None if loaded is None else loaded.scales, given.coarse_weights(loaded)
+            aligned = register_pair(seen, weights, schedule, coarse=coarse, scales=scales, on_step=tell.level)
         with watch.stage("refine"):
-            refined = refine(pair, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
+            refined = refine(seen, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
         with watch.stage("outputs"):
             transform = Transform(to_field(refined.displacement, pair.fixed.geometry), pair.initial)
             inverse = invert(transform, pair.moving.geometry)
@@ -138,6 +144,7 @@ def register(
         steps=aligned.steps, refinement=refined.steps, regularity=numbers, inverse_consistency_mm=consistency,
         seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
         weights=weights, settings=settings, modality=modality, hashes=data.hashes, threads=n_threads,
+        classes_from=classes_from,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
 from regweave.registration.settings import Settings
 from regweave.types import LabelMap, Transform, Volume, Weights
+from regweave.workflows.inputs import ClassesFrom
 
 SCHEMA = 1
 DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "nibabel", "pydantic")
@@ -48,6 +49,8 @@ class Result:
         Folding, SDlogJ, Jacobians; mean, 95th percentile and maximum of the inverse error.
     seconds : mapping
         Wall time of each stage.
+    classes_from : "labels", "predicted" or "none"
+        What told the classes that chose the weights.
     """
 
     transform: Transform
@@ -67,6 +70,7 @@ class Result:
     modality: str
     hashes: Mapping[str, str]
     threads: int
+    classes_from: ClassesFrom = "none"
 
     def summary(self) -> dict[str, Any]:
         """Everything but the images, as it is written to ``result.json``."""
@@ -95,6 +99,7 @@ class Result:
                 "platform": platform.system() + "-" + platform.machine(),
                 "threads": self.threads,
                 "modality": self.modality,
+                "classes_from": self.classes_from,
                 "inputs_sha256": dict(self.hashes),
                 "settings": self.settings.model_dump(mode="json"),
             },

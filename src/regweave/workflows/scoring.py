@@ -31,6 +31,7 @@ def scoring_task(
     reading: Reading,
     *,
     surfaces: bool = True,
+    predict_classes: bool = False,
 ) -> dict[str, Any]:
     """Put the arguments of `score_pair` together as JSON values.
 
@@ -48,14 +49,18 @@ def scoring_task(
         How files are read.
     surfaces : bool
         Measure distances of surfaces too.
+    predict_classes : bool
+        Let the model's class predictor choose the weights; the moving labels are for scoring alone.
     """
+    kept = () if reading.classes is None else (None, list(reading.classes))
     return {
         "files": {name: str(getattr(pair, name)) for name in FILES},
         "sha256": dict(hashes),
         "settings": None if settings is None else settings.model_dump(mode="json"),
         "model": None if model is None else [str(model[0]), model[1]],
-        "reading": [reading.nifti_frame, reading.nonfinite],
+        "reading": [reading.nifti_frame, reading.nonfinite, *kept],
         "surfaces": surfaces,
+        **({"predict_classes": True} if predict_classes else {}),
     }
 
 
@@ -80,6 +85,7 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
             **files,
             config=None if task["settings"] is None else Settings.model_validate(task["settings"]),
             model=None if task["model"] is None else task["model"][0],
+            predict_classes=task.get("predict_classes", False),
             threads=1,
             reading=reading,
         )

@@ -1,0 +1,160 @@
+"""What left-out patients say: gains by structure, gates, and one line for each candidate that was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from regweave.evaluation.statistics import paired_bootstrap
+from regweave.io.folds import Fold
+from regweave.learning.columns import Columns, Hyper
+from regweave.learning.gate import Gate, blend, decide
+from regweave.types import Weights
+from regweave.workflows.scoring import mean_dice
+
+SHARES = (0.5, 1.0)
+"""Shares of the way from the uniform bank to the learned columns that are tried on left-out patients."""
+
+Scores = Mapping[str, Mapping[str, Any]]
+"""By pair id, what `regweave.workflows.scoring.score_pair` gives."""
+Register = Callable[[Sequence[Sequence[Weights]]], Sequence[Scores]]
+"""Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to use what was learned: how far to go, in which classes, and what left-out patients gain.
+
+    Parameters
+    ----------
+    hyper : Hyper
+        Hyper-parameters.
+    share : float
+        Share of the way from the uniform bank to the learned columns.
+    classes : tuple of ints
+        Classes whose learned columns are used.
+    gates : mapping from class to Gate
+        What decided that.
+    gain : mapping, optional
+        Gain in mean Dice with these classes, ``mean``, ``low``, ``high``, ``n``; None where nothing is used.
+    """
+
+    hyper: Hyper
+    share: float
+    classes: tuple[int, ...]
+    gates: Mapping[int, Gate]
+    gain: Mapping[str, float] | None = None
+
+    @property
+    def value(self) -> float:
+        """Mean gain on left-out patients; 0 where nothing is used."""
+        return self.gain["mean"] if self.gain is not None else 0.0
+
+    def line(
+        self, surrogate: tuple[float, float] | None, uniform: Scores, learned: Scores, gated: Scores
+    ) -> dict[str, Any]:
+        """Put the surrogate loss and the Dice of warped masks side by side, each before and after learning."""
+        before, after = surrogate or (None, None)
+        return {
+            "C": self.hyper.C,
+            "alpha": self.hyper.alpha,
+            "eta": self.hyper.eta,
+            "share": self.share,
+            "surrogate_uniform": before,
+            "surrogate_learned": after,
+            "dice_uniform": overall(uniform, learned),
+            "dice_learned": overall(learned, learned),
+            "dice_gated": overall(gated, learned),
+            "gated_classes": list(self.classes),
+        }
+
+
+def try_columns(
+    hyper: Hyper,
+    w0: Weights,
+    columns: Sequence[Columns],
+    uniform: Scores,
+    shown: Mapping[str, frozenset[int]],
+    folds: Sequence[Fold],
+    register: Register,
+) -> list[tuple[Choice, dict[str, Any]]]:
+    """Register left-out pairs with what the folds learned, first in all classes, then in those whose gate is open.
+
+    Parameters
+    ----------
+    hyper : Hyper
+        Hyper-parameters that the columns were learned with.
+    w0 : Weights
+        The uniform bank.
+    columns : sequence of Columns
+        What was learned, one for each fold.
+    uniform : Scores
+        Scores of the uniform bank.
+    shown : mapping
+        Structures that a pair shows in both label maps, by id.
+    folds : sequence of Fold
+        The split.
+    register : Register
+        Registers left-out pairs.
+
+    Returns
+    -------
+    list of (Choice, line)
+        For each of `SHARES` what would be used, and the line that the model keeps of it.
+    """
+
+    def blended(share: float, classes: tuple[int, ...]) -> list[Weights]:
+        return [blend(w0, c.weights, share, classes) for c in columns]
+
+    learned = register([blended(share, w0.classes) for share in SHARES])
+    choices = []
+    for share, scores in zip(SHARES, learned, strict=True):
+        gates = decide(gains(uniform, scores, shown, w0.classes))
+        choices.append(Choice(hyper, share, tuple(c for c, gate in gates.items() if gate.open), gates))
+    gated = iter(register([blended(c.share, c.classes) for c in choices if c.classes]))
+    out = []
+    for choice, scores in zip(choices, learned, strict=True):
+        after = next(gated) if choice.classes else uniform
+        gain = gain_interval(uniform, after, folds) if choice.classes else None
+        out.append((replace(choice, gain=gain), choice.line(_surrogate(columns), uniform, scores, after)))
+    return out
+
+
+def _surrogate(columns: Sequence[Columns]) -> tuple[float, float] | None:
+    """Mean surrogate loss of the folds, before and after learning."""
+    found = [s for c in columns if (s := c.surrogate()) is not None]
+    if not found:
+        return None
+    before, after = np.mean(found, axis=0)
+    return float(before), float(after)
+
+
+def overall(scores: Scores, pairs: Scores) -> float:
+    """Mean Dice over the pairs that other scores have."""
+    return float(np.mean([mean_dice(scores[name]) for name in pairs]))
+
+
+def gains(
+    uniform: Scores, scores: Scores, shown: Mapping[str, frozenset[int]], classes: Sequence[int]
+) -> dict[int, list[float]]:
+    """Gain of each class on each left-out pair that shows it; the background's is the mean over the structures."""
+    out: dict[int, list[float]] = {c: [] for c in classes}
+    for name, after in scores.items():
+        before = uniform[name]
+        out[0].append(mean_dice(after) - mean_dice(before))
+        for c in classes[1:]:
+            if c in shown[name]:
+                b, a = (s["labels"][str(c)]["dice_after"] or 0.0 for s in (before, after))
+                out[c].append(a - b)
+    return out
+
+
+def gain_interval(uniform: Scores, scores: Scores, folds: Sequence[Fold]) -> dict[str, float]:
+    """Gain in mean Dice over all left-out pairs, with a 95 % interval by patient."""
+    left_out = [pair for fold in folds for pair in fold.test]
+    differences = [mean_dice(scores[p.id]) - mean_dice(uniform[p.id]) for p in left_out]
+    interval = paired_bootstrap(differences, [p.group for p in left_out])
+    return {"mean": interval.mean, "low": interval.low, "high": interval.high, "n": len(differences)}

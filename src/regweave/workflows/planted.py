@@ -1,0 +1,127 @@
+"""Phantoms with a planted answer: in each organ another metric is right, and the others are led astray.
+
+``noise``
+    Absolute differences are right: many voxels of the organ and round it are replaced by black and white, which
+    squares and products, and so correlation, do not survive.
+``inverted``
+    Mutual information is right: light and dark change places, so that equal intensities and positive correlation
+    pull tissue over the border.
+``bias``
+    Correlation is right: gain and offset change smoothly over the organ and its neighbourhood, and the texture is
+    too faint for the bins of mutual information.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import ndimage
+
+from regweave.types import Float64Array, Geometry, ImagePair, LabelMap, Volume
+
+ORGANS = {1: "noise", 2: "inverted", 3: "bias"}
+RIGHT = {"noise": "sad", "inverted": "mi", "bias": "ncc"}
+"""Metric that is right in each organ, by construction."""
+CENTRES_MM = {1: (-44.0, 26.0, 0.0), 2: (44.0, 26.0, 0.0), 3: (0.0, -42.0, 0.0)}
+RADIUS_MM = 24.0
+REACH_MM = 44.0
+EDGE_MM = 1.5
+VOXEL_MM = 4.0
+IMPULSES = 0.45
+
+
+@dataclass(frozen=True)
+class _Patient:
+    """Everything that differs between patients: shapes and textures, as functions of position."""
+
+    shapes: dict[int, Float64Array]
+    textures: list[Float64Array]
+    shape: tuple[int, int, int]
+
+    def texture(self, number: int, points: Float64Array) -> Float64Array:
+        index = points / VOXEL_MM + (np.array(self.shape).reshape(3, 1, 1, 1) - 1) / 2
+        return np.asarray(ndimage.map_coordinates(self.textures[number], index, order=3, mode="grid-wrap"))
+
+    def inside(self, organ: int, points: Float64Array) -> Float64Array:
+        """Soft mask of an organ: an ellipsoid with a wavy surface."""
+        q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
+        radii = self.shapes[organ].reshape(3, 1, 1, 1)
+        distance = (np.sqrt(((q / radii) ** 2).sum(axis=0)) - 1) * radii.min() + 2.5 * self.texture(3, points)
+        return np.asarray(1 / (1 + np.exp(distance / EDGE_MM)))
+
+
+def planted_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> ImagePair:
+    """Make one pair of images with labels; the seed chooses shapes, textures, noise and deformation.
+
+    Examples
+    --------
+    >>> planted_pair(0, (24, 24, 24)).fixed_labels.values()
+    [1, 2, 3]
+    """
+    rng = np.random.default_rng(seed)
+    patient = _Patient(
+        {o: RADIUS_MM * rng.uniform(0.85, 1.1, 3) for o in ORGANS},
+        [_smooth_noise(rng, shape, s) for s in (1.6, 1.1, 1.1, 3.0)],
+        shape,
+    )
+    geometry = Geometry(shape, _centred(shape))
+    grid = np.moveaxis(geometry.points(np.moveaxis(np.indices(shape).astype(float), 0, -1)), -1, 0)
+    moves = {o: _move(rng) for o in ORGANS}
+    reach = {o: np.exp(-((grid - np.reshape(CENTRES_MM[o], (3, 1, 1, 1))) ** 2).sum(axis=0) / (2 * 32.0**2)) for o in ORGANS}
+    field = sum(moves[o] * reach[o] for o in ORGANS)
+    images = (_image(patient, grid + field, fixed=True), _image(patient, grid, fixed=False))
+    volumes = [Volume(_noisy(image, grid, rng).astype(np.float32), geometry) for image in images]
+    labels = [LabelMap(_labels(patient, p), geometry, ORGANS) for p in (grid + field, grid)]
+    return ImagePair(volumes[0], volumes[1], labels[0], labels[1])
+
+
+def _noisy(image: Float64Array, grid: Float64Array, rng: np.random.Generator) -> Float64Array:
+    """Add weak noise everywhere, and black and white voxels round the first organ."""
+    out = image + 0.012 * rng.standard_normal(image.shape)
+    hit = rng.random(image.shape) < IMPULSES * _near(1, grid)
+    out[hit] = rng.integers(0, 2, int(hit.sum()))
+    return np.asarray(out)
+
+
+def _image(patient: _Patient, points: Float64Array, *, fixed: bool) -> Float64Array:
+    """Look at the tissue at some points."""
+    masks = {o: patient.inside(o, points) for o in ORGANS}
+    image = 0.40 + 0.05 * patient.texture(0, points)
+    noise = 0.75 + 0.03 * patient.texture(1, points)
+    inverted = 0.40 + (-0.16 if fixed else 0.16) * (1 + 0.5 * patient.texture(2, points))
+    bias = 0.46 + 0.035 * patient.texture(2, points)
+    for organ, look in ((1, noise), (2, inverted), (3, bias)):
+        image = image * (1 - masks[organ]) + look * masks[organ]
+    if fixed:
+        q = points - np.reshape(CENTRES_MM[3], (3, 1, 1, 1))
+        near = np.exp(-(q**2).sum(axis=0) / (2 * 30.0**2))
+        image = image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(q[0] / 17.0))
+    return np.asarray(image)
+
+
+def _near(organ: int, points: Float64Array) -> Float64Array:
+    """One in and round an organ, falling to zero further out."""
+    q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
+    return np.asarray(np.exp(-((q**2).sum(axis=0) / REACH_MM**2) ** 4))
+
+
+def _labels(patient: _Patient, points: Float64Array) -> np.ndarray:
+    masks = np.stack([np.full(points.shape[1:], 0.5), *(patient.inside(o, points) for o in ORGANS)])
+    return masks.argmax(axis=0).astype(np.uint8)
+
+
+def _move(rng: np.random.Generator) -> Float64Array:
+    direction = rng.standard_normal(3)
+    return np.asarray(rng.uniform(9.0, 12.0) * direction / np.linalg.norm(direction)).reshape(3, 1, 1, 1)
+
+
+def _smooth_noise(rng: np.random.Generator, shape: tuple[int, int, int], sigma: float) -> Float64Array:
+    noise = ndimage.gaussian_filter(rng.standard_normal(shape), sigma, mode="wrap")
+    return np.asarray(noise / noise.std())
+
+
+def _centred(shape: tuple[int, int, int]) -> Float64Array:
+    affine = np.diag([VOXEL_MM, VOXEL_MM, VOXEL_MM, 1.0])
+    affine[:3, 3] = -VOXEL_MM * (np.array(shape) - 1) / 2
+    return affine

@@ -1,0 +1,88 @@
+"""Registrations of training pairs with weights that are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import RegweaveError
+from regweave.io import sha256
+from regweave.io.folds import Fold
+from regweave.io.manifest import PairFiles
+from regweave.io.model import Levels, Model, write_model
+from regweave.registration.settings import Settings
+from regweave.types import Weights
+from regweave.workflows.batch import content_hash
+from regweave.workflows.cross_validation import Scores
+from regweave.workflows.effort import Effort
+from regweave.workflows.evaluate import Runner
+from regweave.workflows.methods import Method
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Registers pairs with weights, each combination once.
+
+    Parameters
+    ----------
+    run : Runner
+        Runs the registrations.
+    store : path
+        Folder for the models that are tried, which workers read.
+    settings : Settings
+        Settings with their modality.
+    levels : "all" or "finest"
+        Where the weights act.
+    effort : Effort
+        Counts the registrations.
+    """
+
+    run: Runner
+    store: Path
+    settings: Settings
+    levels: Levels
+    effort: Effort
+    _known: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __call__(self, work: Sequence[tuple[Weights, Sequence[PairFiles]]]) -> list[Scores]:
+        """Register pairs with weights; training needs every number, so a failure is an error.
+
+        Raises
+        ------
+        RegweaveError
+            E135 with the pairs that failed.
+        """
+        keyed = []
+        for weights, pairs in work:
+            path, digest = self._model(weights)
+            method = Method("try", self.settings, (path, digest))
+            keyed.append([(f"try/{digest}/{p.id}", method, p) for p in pairs])
+        todo = {key: (key, m, p) for row in keyed for key, m, p in row if key not in self._known}
+        outcomes = self.run(list(todo.values()), surfaces=False) if todo else []
+        self.effort.registrations += len(todo)
+        failed = {todo[o.key][2].id: o.error for o in outcomes if o.error is not None}
+        if failed:
+            listed = "; ".join(f"{name}: {error}" for name, error in sorted(failed.items()))
+            raise RegweaveError("E135", f"training pairs failed: {listed}", "repair them or take them off the list")
+        self._known.update({o.key: o.value for o in outcomes})
+        return [{p.id: self._known[key] for key, _, p in row} for row in keyed]
+
+    def left_out(self, folds: Sequence[Fold], models: Sequence[Sequence[Weights]]) -> list[Scores]:
+        """Register the left-out pairs of each fold with its own weights; one set of scores for each set of models."""
+        work = [(w, fold.test) for of_folds in models for w, fold in zip(of_folds, folds, strict=True)]
+        found = iter(self(work))
+        return [{name: score for _ in folds for name, score in next(found).items()} for _ in models]
+
+    def _model(self, weights: Weights) -> tuple[Path, str]:
+        """Put weights into a file named by what is in it."""
+        model = Model(
+            weights, self.settings.model_dump(mode="json"), str(self.settings.modality), levels=self.levels
+        )  # fmt: skip
+        name = content_hash([weights.matrix, weights.pairwise, weights.classes, model.settings, model.levels])
+        path = (self.store / "models" / f"{name}.json").absolute()
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_model(path, model)
+        return path, sha256(path)

@@ -1,0 +1,84 @@
+"""A tiny training list, and registrations that stay in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from regweave.io import write_image, write_labels
+from regweave.learning import class_predictor
+from regweave.registration.settings import Settings
+from regweave.workflows import batch
+from regweave.workflows.phantom import make_phantom
+from regweave.workflows.workers import attempt
+
+HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
+TINY = Settings.model_validate(
+    {
+        "name": "tiny",
+        "smoothness": 0.1,
+        "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 1}, {"spacing_mm": 48.0, "steps": 1}],
+        "refine": {"steps": 1},
+        "banks": {
+            "mr": [
+                {"name": "sad", "metric": "sad"},
+                {"name": "mi", "metric": "mi"},
+                {"name": "fine", "metric": "ncc", "stage": "refine"},
+            ]
+        },
+    }
+)
+
+
+@dataclass(frozen=True)
+class TrainingList:
+    """Four phantoms in a folder, settings beside them; not to be written to."""
+
+    folder: Path
+    settings: Settings
+
+    def line(self, number: int, name: str | None = None, group: str | None = None, **files: str) -> str:
+        found = {
+            f"{part}{kind}": f"{part}{number}{kind}.nii.gz" for kind in ("", "_labels") for part in ("fixed", "moving")
+        }
+        return ",".join([name or f"p{number}", *(found | files).values(), group or f"g{number}"])
+
+    def write(self, path: Path, *lines: str) -> Path:
+        """Write a list whose files are those of the folder."""
+        here = [",".join(str(self.folder / c) if c.endswith(".nii.gz") else c for c in row.split(",")) for row in lines]
+        path.write_text("\n".join((HEADER, *here)) + "\n")
+        return path
+
+    def files(self, number: int) -> dict[str, Path]:
+        columns = ("fixed", "moving", "fixed_labels", "moving_labels")
+        return dict(zip(columns, (self.folder / c for c in self.line(number).split(",")[1:5]), strict=True))
+
+
+@pytest.fixture(scope="session")
+def training_list(tmp_path_factory) -> TrainingList:
+    folder = tmp_path_factory.mktemp("training")
+    for seed in range(4):
+        pair = make_phantom(seed=seed, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+        for part in ("fixed", "moving"):
+            write_image(folder / f"{part}{seed}.nii.gz", getattr(pair, part))
+            write_labels(folder / f"{part}{seed}_labels.nii.gz", getattr(pair, f"{part}_labels"))
+    (folder / "labels.json").write_text('{"3": "mandible"}')
+    (folder / "tiny.toml").write_text(TINY.toml())
+    return TrainingList(folder, TINY)
+
+
+@pytest.fixture(scope="module")
+def in_process():
+    """Run the tasks of a batch here, one after the other, and train class predictors in no time."""
+
+    def here(function, arguments, _n):
+        for index, argument in enumerate(arguments):
+            yield index, attempt(function, argument)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "on_processes", here)
+        patch.setattr(class_predictor, "SAMPLES", 1000)
+        patch.setattr(class_predictor, "STEPS", 5)
+        yield patch

@@ -149,6 +149,19 @@ def test_tasks_of_an_earlier_program_still_run(files, training_list):
     assert score_pair(task)["labels"]
 
 
+def test_evaluation_of_some_structures(model, files, tmp_path, training_list):
+    """A model of some structures can be evaluated on label maps that show more."""
+    few = replace(model, weights=replace(model.weights, matrix=model.weights.matrix[:, [0, 2, 3]], classes=(0, 2, 3)))
+    write_model(tmp_path / "few.json", replace(few, class_predictor=None))
+    pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
+    words = ["evaluate", str(pairs), "--model", str(tmp_path / "few.json"), "--workers", "1", "--quiet"]
+    assert main([*words, "-o", str(tmp_path / "all")]) == 1  # E130: labels without a column
+    assert main([*words, "-o", str(tmp_path / "some"), "--classes", "2,3"]) == 0
+    content = json.loads((tmp_path / "some" / "results.json").read_text())
+    assert set(content["results"][0]["scores"]["labels"]) == {"2", "3"}
+    assert content["notes"] == ["Structures 2, 3 count; all other labels are background."]
+
+
 def test_command_line_says_where_the_classes_come_from(model, files, tmp_path, capsys):
     write_model(tmp_path / "m.json", model)
     words = ["register", str(files["fixed"]), str(files["moving"]), "--model", str(tmp_path / "m.json")]

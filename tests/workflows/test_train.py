@@ -19,10 +19,11 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_labels
 from regweave.io.model import Model, read_model, write_model
 from regweave.learning.class_predictor import ClassPredictor
+from regweave.learning.samples import collect
 from regweave.types import LabelMap, Weights
 from regweave.workflows import evaluate as evaluate_module
 from regweave.workflows.effort import TrainProgress
-from regweave.workflows.inputs import Reading
+from regweave.workflows.inputs import Reading, read_inputs, start
 from regweave.workflows.methods import FACTORS
 from regweave.workflows.predictor import moving_images, within
 from regweave.workflows.register import register
@@ -300,6 +301,16 @@ def test_memory_limit(training_list, four, tmp_path):
     again = run(four, tmp_path / "n.json", training_list, max_pairs=1, **options)
     assert again.evidence["learned_on"] == found.evidence["learned_on"]
     np.testing.assert_array_equal(again.model.weights.matrix, found.model.weights.matrix)
+    # What the samples of a pair really take decides.
+    pair = start(read_inputs(**training_list.files(0)), "none")
+    schedule = training_list.settings.schedule("mr")
+    schedule = schedule.model_copy(update={"bank": schedule.discrete, "loss_classes": (3,)})
+    samples = collect("p", pair, Weights.uniform(("sad", "mi"), 0.1, (0, 3)), schedule, None)
+    for levels, used in (("all", samples), ("finest", samples[1:])):
+        fits = 2.5 * sum(s.nbytes for s in used) / 2**20
+        path = tmp_path / f"{levels}.json"
+        two = run(four, path, training_list, max_memory_mb=fits, levels=levels, **options)
+        assert len(two.evidence["learned_on"]) == 2
     others = {tuple(within([1.0] * 4, 2.5, np.random.default_rng(seed))) for seed in range(20)}
     assert {len(chosen) for chosen in others} == {2}
     assert len(others) == 6

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from regweave.cli.options import FrameOption, NonFiniteOption
+from regweave.cli.options import FrameOption, NonFiniteOption, parse_values
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
 from regweave.workflows import evaluate as workflow
 from regweave.workflows.batch import BatchProgress
@@ -33,6 +33,9 @@ def evaluate(
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Settings by name; see `regweave presets list`.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Structures that count, label values with commas; others are background.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes, each with one thread; by default all cores.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler to use instead, tcp://HOST:PORT.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an evaluation that was interrupted.")] = False,
@@ -54,7 +57,7 @@ def evaluate(
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
                 train_pairs=train_pairs, workers=workers, scheduler=scheduler, resume=resume, allow_leak=allow_leak,
-                reading=Reading(nifti_frame, nonfinite), on_progress=shown,
+                reading=Reading(nifti_frame, nonfinite, classes=parse_values(classes)), on_progress=shown,
             )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.errors import UsageError
 from regweave.io.nifti_frame import NiftiFrame
 from regweave.io.validate import NonFinite
 
@@ -15,3 +16,19 @@ FrameOption = Annotated[
 NonFiniteOption = Annotated[
     NonFinite, typer.Option(help="Voxels that are not finite numbers: refuse the image, or treat them as background.")
 ]
+
+
+def parse_values(text: str | None) -> tuple[int, ...] | None:
+    """Read label values with commas between them.
+
+    Examples
+    --------
+    >>> parse_values("1,2,7")
+    (1, 2, 7)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(int(v) for v in text.split(","))
+    except ValueError as error:
+        raise UsageError("E194", f"--classes {text} is not a list of label values", "write 1,2,3") from error

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import FrameOption, NonFiniteOption
+from regweave.cli.options import FrameOption, NonFiniteOption, parse_values
 from regweave.cli.weights import as_text
-from regweave.errors import Cancelled, UsageError
+from regweave.errors import Cancelled
 from regweave.workflows.batch import BatchProgress
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.inputs import Reading
@@ -31,8 +31,8 @@ def train(
     c: Annotated[float | None, typer.Option("--C", help="Weight of the slacks.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Weight of the proximity to the start.")] = None,
     eta: Annotated[float | None, typer.Option(help="Weight of the loss in imputation.")] = None,
-    epsilon: Annotated[float, typer.Option(help="Tolerance of the constraints.")] = 1e-3,
-    rounds: Annotated[int, typer.Option(help="Times the trajectories are refreshed.")] = 2,
+    epsilon: Annotated[float, typer.Option(help="Tolerance of the constraints.")] = 1e-2,
+    rounds: Annotated[int, typer.Option(help="Times the trajectories are refreshed.")] = 1,
     signed: Annotated[bool, typer.Option("--signed", help="Allow negative weights, as the paper does.")] = False,
     levels: Annotated[str, typer.Option(help="Where learned weights act: all levels, or the finest.")] = "all",
     folds: Annotated[int, typer.Option(help="Folds of the gate, by patient.")] = 3,
@@ -57,7 +57,7 @@ def train(
     Dice of warped masks of patients that were left out.
     """
     options = TrainOptions(
-        method=method, classes=_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]
+        method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]
         signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb, budget=budget,  # type: ignore[arg-type]
         gate=gate, seed=seed,
     )  # fmt: skip
@@ -72,15 +72,6 @@ def train(
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     if not quiet:
         print(as_text(output, model))
-
-
-def _values(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(v) for v in text.split(","))
-    except ValueError as error:
-        raise UsageError("E194", f"--classes {text} is not a list of label values", "write 1,2,3") from error
 
 
 def _tell(progress: TrainProgress | BatchProgress) -> None:

@@ -18,6 +18,9 @@ from regweave.workflows.scoring import mean_dice
 SHARES = (0.5, 1.0)
 """Shares of the way from the uniform bank to the learned columns that are tried on left-out patients."""
 
+BALANCES = (0.3, 0.1, 0.03)
+"""Factors on the smoothness of the uniform bank that are tried with gated columns: right costs need less of it."""
+
 Scores = Mapping[str, Mapping[str, Any]]
 """By pair id, what `regweave.workflows.scoring.score_pair` gives."""
 Register = Callable[[Sequence[Sequence[Weights]]], Sequence[Scores]]
@@ -40,6 +43,8 @@ class Choice:
         What decided that.
     gain : mapping, optional
         Gain in mean Dice with these classes, ``mean``, ``low``, ``high``, ``n``; None where nothing is used.
+    balance : float
+        Factor on the smoothness of the uniform bank.
     """
 
     hyper: Hyper
@@ -47,6 +52,11 @@ class Choice:
     classes: tuple[int, ...]
     gates: Mapping[int, Gate]
     gain: Mapping[str, float] | None = None
+    balance: float = 1.0
+
+    def apply(self, w0: Weights, learned: Weights) -> Weights:
+        """Return the weights that this choice makes of learned ones."""
+        return replace(blend(w0, learned, self.share, self.classes), pairwise=w0.pairwise * self.balance)
 
     @property
     def value(self) -> float:
@@ -121,6 +131,18 @@ def try_columns(
         gain = gain_interval(uniform, after, folds) if choice.classes else None
         out.append((replace(choice, gain=gain), choice.line(_surrogate(columns), uniform, scores, after)))
     return out
+
+
+def rebalance(
+    choice: Choice, w0: Weights, columns: Sequence[Columns], uniform: Scores, folds: Sequence[Fold], register: Register
+) -> Choice:
+    """Try less smoothness with the gated columns, whose costs the uniform bank's was not tuned for."""
+    if not choice.classes:
+        return choice
+    candidates = [replace(choice, balance=factor) for factor in BALANCES]
+    scores = register([[c.apply(w0, fold.weights) for fold in columns] for c in candidates])
+    tried = [replace(c, gain=gain_interval(uniform, s, folds)) for c, s in zip(candidates, scores, strict=True)]
+    return max([choice, *tried], key=lambda c: c.value)
 
 
 def _surrogate(columns: Sequence[Columns]) -> tuple[float, float] | None:

@@ -164,7 +164,7 @@ def evaluate(
         methods = tune(methods, training, lambda plan: run(plan, surfaces=False))
     plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
     outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
-    notes = _notes(methods, leaked, baselines=baselines, tuned=bool(training))
+    notes = _notes(methods, leaked, reading.classes, baselines=baselines, tuned=bool(training))
     found = Evaluation(Scores(tuple(listed), tuple(methods), outcomes), notes, {p.id: run.hashes(p) for p in listed})
     found.write(folder)
     return found
@@ -258,8 +258,17 @@ def _claim(folder: Path, resume: bool) -> None:
         raise RegweaveError("E153", message, "check the folder and its permissions") from error
 
 
-def _notes(methods: Sequence[Method], leaked: Sequence[str], *, baselines: bool, tuned: bool) -> tuple[str, ...]:
+def _notes(
+    methods: Sequence[Method],
+    leaked: Sequence[str],
+    classes: Sequence[int] | None,
+    *,
+    baselines: bool,
+    tuned: bool,
+) -> tuple[str, ...]:
     notes = []
+    if classes is not None:
+        notes.append(f"Structures {', '.join(map(str, classes))} count; all other labels are background.")
     if leaked:
         who = f"{len(leaked)} test patients were trained on ({', '.join(leaked)})"
         notes.append(f"{who}: these are training figures, not evidence.")

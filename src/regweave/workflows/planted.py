@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from regweave.types import Float64Array, Geometry, ImagePair, LabelMap, Volume
+from regweave.types import Float64Array, Geometry, ImagePair, LabelArray, LabelMap, Volume
 
 ORGANS = {1: "noise", 2: "inverted", 3: "bias"}
 RIGHT = {"noise": "sad", "inverted": "mi", "bias": "ncc"}
@@ -68,8 +68,7 @@ def planted_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> Image
     geometry = Geometry(shape, _centred(shape))
     grid = np.moveaxis(geometry.points(np.moveaxis(np.indices(shape).astype(float), 0, -1)), -1, 0)
     moves = {o: _move(rng) for o in ORGANS}
-    reach = {o: np.exp(-((grid - np.reshape(CENTRES_MM[o], (3, 1, 1, 1))) ** 2).sum(axis=0) / (2 * 32.0**2)) for o in ORGANS}
-    field = sum(moves[o] * reach[o] for o in ORGANS)
+    field = sum(moves[o] * _bump(o, grid, 32.0) for o in ORGANS)
     images = (_image(patient, grid + field, fixed=True), _image(patient, grid, fixed=False))
     volumes = [Volume(_noisy(image, grid, rng).astype(np.float32), geometry) for image in images]
     labels = [LabelMap(_labels(patient, p), geometry, ORGANS) for p in (grid + field, grid)]
@@ -94,21 +93,25 @@ def _image(patient: _Patient, points: Float64Array, *, fixed: bool) -> Float64Ar
     for organ, look in ((1, noise), (2, inverted), (3, bias)):
         image = image * (1 - masks[organ]) + look * masks[organ]
     if fixed:
-        q = points - np.reshape(CENTRES_MM[3], (3, 1, 1, 1))
-        near = np.exp(-(q**2).sum(axis=0) / (2 * 30.0**2))
-        image = image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(q[0] / 17.0))
+        near = _bump(3, points, 30.0)
+        image = image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(points[0] / 17.0))
     return np.asarray(image)
 
 
 def _near(organ: int, points: Float64Array) -> Float64Array:
     """One in and round an organ, falling to zero further out."""
     q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
-    return np.asarray(np.exp(-((q**2).sum(axis=0) / REACH_MM**2) ** 4))
+    return np.asarray(np.exp(-(((q**2).sum(axis=0) / REACH_MM**2) ** 4)))
 
 
-def _labels(patient: _Patient, points: Float64Array) -> np.ndarray:
+def _bump(organ: int, points: Float64Array, sigma_mm: float) -> Float64Array:
+    q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
+    return np.asarray(np.exp(-(q**2).sum(axis=0) / (2 * sigma_mm**2)))
+
+
+def _labels(patient: _Patient, points: Float64Array) -> LabelArray:
     masks = np.stack([np.full(points.shape[1:], 0.5), *(patient.inside(o, points) for o in ORGANS)])
-    return masks.argmax(axis=0).astype(np.uint8)
+    return np.asarray(masks.argmax(axis=0), dtype=np.uint8)
 
 
 def _move(rng: np.random.Generator) -> Float64Array:

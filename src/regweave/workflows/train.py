@@ -24,15 +24,14 @@ from regweave.io import require_absent
 from regweave.io.folds import Fold, split_groups
 from regweave.io.manifest import PairFiles, read_pairs
 from regweave.io.model import Model, write_model
-from regweave.learning.columns import Columns
-from regweave.learning.gate import blend
+from regweave.learning.columns import Columns, Hyper
 from regweave.learning.search import LEAST_CANDIDATES
 from regweave.pyramid.intensity import Modality
 from regweave.registration.settings import Settings, validate
 from regweave.types import Weights
 from regweave.workflows import inputs as given
 from regweave.workflows.batch import BatchProgress, worker_count
-from regweave.workflows.cross_validation import Choice, Scores, try_columns
+from regweave.workflows.cross_validation import Choice, Scores, rebalance, try_columns
 from regweave.workflows.effort import Effort, TrainProgress
 from regweave.workflows.evaluate import Runner
 from regweave.workflows.learning_stage import LearningStage
@@ -107,7 +106,7 @@ class Training:
         with self.effort.stage("predictor"):
             predictor = self._predictor(w0.classes)
         choice = _that_changed(choice, w0, learned.weights)
-        final = blend(w0, learned.weights, choice.share, choice.classes)
+        final = choice.apply(w0, learned.weights)
         more = {"learned_on": [p.id for p in used], "smoothness": tuned, "surrogate_and_dice": trail}
         evidence = self._evidence(learned, choice, more)
         names = {c: "background" if c == 0 else self.survey.names.get(c, str(c)) for c in w0.classes}
@@ -185,15 +184,21 @@ class Training:
             return Choice(grid[0], 1.0, w0.classes, {}), []
         shown = {name: seen.in_both for name, seen in self.survey.seen.items()}
         tried: list[tuple[Choice, dict[str, Any]]] = []
+        learned: dict[Hyper, list[Columns]] = {}
+        register = partial(stage.trials.left_out, folds)
         for hyper in grid:
             columns = []
             for i, fold in enumerate(folds, start=1):
                 numbers = f"C {hyper.C:g}, alpha {hyper.alpha:g}, eta {hyper.eta:g}"
                 self.effort.tell("gate", f"fold {i} of {len(folds)}, {numbers}")
                 columns.append(stage.learn(w0, stage.sampled(fold.train), hyper))
-            tried += try_columns(hyper, w0, columns, uniform, shown, folds, partial(stage.trials.left_out, folds))
+            learned[hyper] = columns
+            tried += try_columns(hyper, w0, columns, uniform, shown, folds, register)
         best = max((choice for choice, _ in tried), key=lambda choice: choice.value)
-        return (best if best.value > 0 else replace(best, classes=(), gain=None)), [line for _, line in tried]
+        best = rebalance(best, w0, learned[best.hyper], uniform, folds, register)
+        return (best if best.value > 0 else replace(best, classes=(), gain=None, balance=1.0)), [
+            line for _, line in tried
+        ]
 
     def _predictor(self, classes: tuple[int, ...]) -> dict[str, Any] | None:
         """Learn to tell the classes of an image without labels; None, with a note, where that cannot be."""
@@ -222,6 +227,7 @@ class Training:
             **more,
             "hyper": vars(choice.hyper),
             "share": choice.share,
+            "balance": choice.balance,
             "gates": {
                 str(c): {"gain": g.gain, "standard_error": g.standard_error, "n": g.n, "used": c in choice.classes}
                 for c, g in choice.gates.items()
@@ -236,7 +242,7 @@ def _that_changed(choice: Choice, w0: Weights, learned: Weights) -> Choice:
     """Drop the classes in which all pairs together taught nothing: the gain of the folds is not theirs."""
     changed = dict(zip(w0.classes, (w0.matrix != learned.matrix).any(axis=0), strict=True))
     kept = tuple(c for c in choice.classes if changed[c])
-    return replace(choice, classes=kept, gain=choice.gain if kept else None)
+    return replace(choice, classes=kept, gain=choice.gain if kept else None, balance=choice.balance if kept else 1.0)
 
 
 def plain(value: Any) -> Any:

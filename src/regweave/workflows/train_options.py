@@ -53,8 +53,8 @@ class TrainOptions:
     C: float | None = None
     alpha: float | None = None
     eta: float | None = None
-    epsilon: float = 1e-3
-    rounds: int = 2
+    epsilon: float = 1e-2
+    rounds: int = 1
     signed: bool = False
     levels: Levels = "all"
     folds: int = 3
@@ -77,9 +77,10 @@ class TrainOptions:
 
     def check(self) -> None:
         """Refuse what no training can mean."""
-        for name, value, known in (("method", self.method, MethodName), ("levels", self.levels, Levels)):
-            if value not in get_args(known):
-                raise UsageError("E194", f"unknown {name} {value!r}", f"available: {', '.join(get_args(known))}")
+        for name, known in (("method", get_args(MethodName)), ("levels", get_args(Levels))):
+            value = getattr(self, name)
+            if value not in known:
+                raise UsageError("E194", f"unknown {name} {value!r}", f"available: {', '.join(known)}")
         for name in ("C", "alpha", "eta"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:

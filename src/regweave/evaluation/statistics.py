@@ -62,7 +62,7 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
     kept = np.flatnonzero(~np.isnan(values))
     if kept.size == 0:
         return Interval(np.nan, np.nan, np.nan)
-    members = [patients_of(groups[i]) for i in kept]
+    members = [patients_of(groups[int(i)]) for i in kept]
     patients = sorted({name for names in members for name in names})
     mean = float(values[kept].mean())
     if len(patients) < 2:

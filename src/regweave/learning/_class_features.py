@@ -63,13 +63,13 @@ class WorkingGrid:
 
     def coarse(self, image: Float32Array) -> Float32Array:
         """Mean of the image in each block."""
-        reversed_axes = [axis for axis, step in enumerate(self.steps) if step < 0]
+        reversed_axes = tuple(axis for axis, step in enumerate(self.steps) if step < 0)
         return np.ascontiguousarray(np.flip(shrink(image, self.factors).transpose(self.order), reversed_axes))
 
     def fine(self, blocks: NDArray[Any]) -> NDArray[Any]:
         """Give each voxel of the image the value of its block: (..., blocks) to (..., X, Y, Z)."""
         lead = blocks.ndim - 3
-        reversed_axes = [lead + axis for axis, step in enumerate(self.steps) if step < 0]
+        reversed_axes = tuple(lead + axis for axis, step in enumerate(self.steps) if step < 0)
         back = [*range(lead), *(lead + int(a) for a in np.argsort(self.order))]
         out = np.flip(blocks, reversed_axes).transpose(back)
         for axis, (factor, n) in enumerate(zip(self.factors, self.shape, strict=True)):

@@ -10,6 +10,7 @@ import pytest
 
 import regweave
 from regweave import MetricLearner
+from regweave.cli.train import train as command
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.manifest import PairFiles
 from regweave.workflows.register import register
@@ -49,6 +50,13 @@ def test_options_and_defaults_are_those_of_training():
     rest = set(defaults) - {f.name for f in fields(TrainOptions)}
     parameters = inspect.signature(train).parameters
     assert all(defaults[name] == parameters[name].default for name in rest)
+
+
+def test_the_command_has_the_same_defaults():
+    names = {"C": "c"}
+    parameters = inspect.signature(command).parameters
+    for option in fields(TrainOptions):
+        assert parameters[names.get(option.name, option.name)].default == getattr(TrainOptions(), option.name)
 
 
 def test_set_params():

@@ -47,10 +47,11 @@ def search(score: Score, start: Weights, n_candidates: int, seed: int = 0) -> Fo
     """
     if n_candidates < LEAST_CANDIDATES:
         raise ValueError(f"a search needs {LEAST_CANDIDATES} candidates, not {n_candidates}; raise the budget")
-    import cma  # noqa: PLC0415 - half a second that only this method needs
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # cma warns of an unknown terminal width and the like
+        import cma  # noqa: PLC0415 - half a second that only this method needs
+
         # A generator of its own: left alone, cma would seed that of numpy for the whole program.
         options = {"seed": np.nan, "randn": _normal(np.random.default_rng(seed)), "verbose": -9}
         options["popsize"] = min(n_candidates - 1, 4 + int(3 * np.log(start.matrix.size)))

@@ -21,6 +21,9 @@ SHARES = (0.5, 1.0)
 BALANCES = (0.3, 0.1, 0.03)
 """Factors on the smoothness of the uniform bank that are tried with gated columns: right costs need less of it."""
 
+NEAR = 0.9
+"""A smoothness within this factor of one that was tried counts as tried."""
+
 Scores = Mapping[str, Mapping[str, Any]]
 """By pair id, what `regweave.workflows.scoring.score_pair` gives."""
 Register = Callable[[Sequence[Sequence[Weights]]], Sequence[Scores]]
@@ -64,20 +67,22 @@ class Choice:
         return self.gain["mean"] if self.gain is not None else 0.0
 
     def line(
-        self, surrogate: tuple[float, float] | None, uniform: Scores, learned: Scores, gated: Scores
+        self, surrogate: tuple[float, float] | None, uniform: Scores, learned: Scores | None, gated: Scores
     ) -> dict[str, Any]:
         """Put the surrogate loss and the Dice of warped masks side by side, each before and after learning."""
+        left_out = gated if learned is None else learned
         before, after = surrogate or (None, None)
         return {
             "C": self.hyper.C,
             "alpha": self.hyper.alpha,
             "eta": self.hyper.eta,
             "share": self.share,
+            "balance": self.balance,
             "surrogate_uniform": before,
             "surrogate_learned": after,
-            "dice_uniform": overall(uniform, learned),
-            "dice_learned": overall(learned, learned),
-            "dice_gated": overall(gated, learned),
+            "dice_uniform": overall(uniform, left_out),
+            "dice_learned": None if learned is None else overall(learned, left_out),
+            "dice_gated": overall(gated, left_out),
             "gated_classes": list(self.classes),
         }
 
@@ -134,15 +139,29 @@ def try_columns(
 
 
 def rebalance(
-    choice: Choice, w0: Weights, columns: Sequence[Columns], uniform: Scores, folds: Sequence[Fold], register: Register
-) -> Choice:
-    """Try less smoothness with the gated columns, whose costs the uniform bank's was not tuned for."""
-    if not choice.classes:
-        return choice
-    candidates = [replace(choice, balance=factor) for factor in BALANCES]
+    choice: Choice,
+    w0: Weights,
+    columns: Sequence[Columns],
+    uniform: Scores,
+    folds: Sequence[Fold],
+    register: Register,
+    *,
+    least: float,
+) -> list[tuple[Choice, dict[str, Any]]]:
+    """Try less smoothness with the gated columns, whose costs the uniform bank's was not tuned for.
+
+    Nothing below ``least``, the smallest smoothness that the uniform bank was tried with: a gain there could be that
+    of the smoothness alone. Other parameters and result as in `try_columns`.
+    """
+    factors = [f for f in BALANCES if w0.pairwise * f >= NEAR * least]
+    if not choice.classes or not factors:
+        return []
+    candidates = [replace(choice, balance=factor) for factor in factors]
     scores = register([[c.apply(w0, fold.weights) for fold in columns] for c in candidates])
-    tried = [replace(c, gain=gain_interval(uniform, s, folds)) for c, s in zip(candidates, scores, strict=True)]
-    return max([choice, *tried], key=lambda c: c.value)
+    return [
+        (replace(c, gain=gain_interval(uniform, s, folds)), c.line(_surrogate(columns), uniform, None, s))
+        for c, s in zip(candidates, scores, strict=True)
+    ]
 
 
 def _surrogate(columns: Sequence[Columns]) -> tuple[float, float] | None:

@@ -69,7 +69,7 @@ _ORGANS: dict[int, tuple[str, _Tissue]] = {
     2: ("cord", _Tissue(540.0, 640.0, gain=1.5)),  # gain and offset
     3: ("mandible", _Tissue(900.0, 900.0)),  # kept
     4: ("left parotid", _Tissue(230.0, 250.0, own=70.0)),  # kept mean, other texture
-    5: ("right parotid", _Tissue(260.0, 330.0, gain=-1.0, own=20.0)),  # inverted texture, fainter edge, own texture
+    5: ("right parotid", _Tissue(260.0, 300.0, gain=-1.0, own=20.0)),  # inverted texture, fainter edge, own texture
     6: ("airway", _Tissue(40.0, 40.0, texture=5.0)),  # kept
 }
 

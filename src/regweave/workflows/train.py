@@ -172,6 +172,7 @@ class Training:
         table = [float(np.mean([mean_dice(s) for s in of_pairs.values()])) for of_pairs in scores]
         best = max(range(len(FACTORS)), key=lambda i: (table[i], FACTORS[i]))
         values = [self.settings.smoothness * f for f in FACTORS]
+        self._least_smoothness = min(values)
         curve = [{"smoothness": v, "mean_dice": d} for v, d in zip(values, table, strict=True)]
         return {"smoothness": values[best], "curve": curve, "mean_dice": table[best]}, scores[best]
 
@@ -194,11 +195,11 @@ class Training:
                 columns.append(stage.learn(w0, stage.sampled(fold.train), hyper))
             learned[hyper] = columns
             tried += try_columns(hyper, w0, columns, uniform, shown, folds, register)
-        best = max((choice for choice, _ in tried), key=lambda choice: choice.value)
-        best = rebalance(best, w0, learned[best.hyper], uniform, folds, register)
-        return (best if best.value > 0 else replace(best, classes=(), gain=None, balance=1.0)), [
-            line for _, line in tried
-        ]
+        best = _best(tried)
+        tried += rebalance(best, w0, learned[best.hyper], uniform, folds, register, least=self._least_smoothness)
+        best = _best(tried)
+        best = best if best.value > 0 else replace(best, classes=(), gain=None, balance=1.0)
+        return best, [line for _, line in tried]
 
     def _predictor(self, classes: tuple[int, ...]) -> dict[str, Any] | None:
         """Learn to tell the classes of an image without labels; None, with a note, where that cannot be."""
@@ -236,6 +237,11 @@ class Training:
             "learned": learned.weights.matrix.tolist(),
             "history": dict(learned.history),
         }
+
+
+def _best(tried: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Choice:
+    """Return the choice with the largest gain, of equals the first."""
+    return max((choice for choice, _ in tried), key=lambda choice: choice.value)
 
 
 def _that_changed(choice: Choice, w0: Weights, learned: Weights) -> Choice:

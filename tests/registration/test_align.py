@@ -251,7 +251,7 @@ def test_given_scales_are_used_and_own_scales_give_the_same_result(pair, registe
 
 
 def test_class_weights_change_the_result(pair):
-    w = Weights(np.array([[0.5, 1.0], [0.5, 0.0]]), MEMBERS, (0, 3), 0.1)
+    w = Weights(np.array([[0.0, 1.0], [1.0, 0.0]]), MEMBERS, (0, 3), 0.1)
     results = {}
     for rule in ("count", "foreground", "share"):
         for at in ("anchored", "displaced"):

@@ -264,10 +264,11 @@ def test_every_method(method, levels, training_list, tmp_path):
     found = run(pairs, tmp_path / "m.json", training_list, **options)
     assert found.model.levels == levels
     matrix = found.model.weights.matrix
-    assert (matrix != 1 / 3).any()
     assert (matrix >= 0).all()
     np.testing.assert_allclose(matrix.sum(axis=0), 1)
-    assert (method == "global") == bool((matrix == matrix[:, :1]).all())
+    if method != "search":  # ten candidates may all be worse than the start
+        assert (matrix != 1 / 3).any()
+        assert (method == "global") == bool((matrix == matrix[:, :1]).all())
     curves = {"lssvm": {"0", "3", "4"}, "lssvm-joint": {"joint"}, "global": {"all"}, "search": {"search"}}
     assert set(found.evidence["history"]) == curves[method]
     if method == "search":

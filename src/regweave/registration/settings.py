@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from regweave import inference, losses, metrics
 from regweave.errors import UsageError
 from regweave.lattice.classes import RULES
+from regweave.registration._toml import to_toml
 from regweave.types import Geometry
 
 PRESETS = "presets"
@@ -268,7 +268,7 @@ class Settings(Model):
 
     def toml(self) -> str:
         """Write the settings as TOML; reading it back gives the same settings."""
-        return _to_toml(self.model_dump(mode="json", exclude_none=True))
+        return to_toml(self.model_dump(mode="json", exclude_none=True))
 
 
 def preset_names() -> list[str]:
@@ -321,33 +321,3 @@ def plain_member(metric: str) -> Member:
     """Return a metric with its default options as the member of its own name."""
     metrics.get(metric)
     return Member(name=metric, metric=metric)
-
-
-def _to_toml(table: dict[str, Any], prefix: str = "") -> str:
-    """Serialise nested tables, arrays of tables and plain values."""
-    plain, nested = [], []
-    for key, value in table.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            nested.append(f"\n[{path}]\n{_to_toml(value, path + '.')}")
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            nested.extend(f"\n[[{path}]]\n{_inline_table(item)}" for item in value)
-        else:
-            plain.append(f"{key} = {_toml_value(value)}\n")
-    return "".join(plain + nested)
-
-
-def _inline_table(item: dict[str, Any]) -> str:
-    return "".join(f"{k} = {_toml_value(v)}\n" for k, v in item.items())
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML string
-    if isinstance(value, list):
-        return f"[{', '.join(_toml_value(v) for v in value)}]"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_toml_value(v)}" for k, v in value.items()) + " }" if value else "{}"
-    return repr(value)

@@ -40,13 +40,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("output", type=Path, help="new folder")
     options.add_argument("--method", default="lssvm-joint")
-    options.add_argument("--eta", type=float, default=10.0)
+    for name, value in (("--eta", 10.0), ("--alpha", 0.05), ("--C", 300.0)):
+        options.add_argument(name, type=float, default=value)
     options.add_argument("--workers", type=int, default=2)
     args = options.parse_args()
     args.output.mkdir(parents=True)
     lists = write_phantoms(args.output)
     model = args.output / f"{args.method}.json"
-    chosen = TrainOptions(method=args.method, eta=args.eta)
+    chosen = TrainOptions(method=args.method, C=args.C, alpha=args.alpha, eta=args.eta)
     train(lists["train"], model, options=chosen, config=SETTINGS, workers=args.workers)
     evaluate(
         lists["test"],

@@ -11,7 +11,7 @@ from regweave.io.model import Levels
 from regweave.learning.columns import Hyper
 
 MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
-GRID = {"C": (100.0,), "alpha": (1.0,), "eta": (1.0, 10.0)}
+GRID = {"C": (300.0,), "alpha": (0.05, 1.0), "eta": (10.0,)}
 """Values tried for hyper-parameters that are not given."""
 LEAST = {"epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "budget": 1, "max_pairs": 1, "seed": 0}
 """Smallest value of each number; epsilon and the memory must be above theirs."""

@@ -56,7 +56,7 @@ def test_folder_is_whole_or_absent(tmp_path, error):
     target = tmp_path / "deep" / "result"
     with pytest.raises(error):
         fail_inside(prepare_output(target), error)
-    assert list(target.parent.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     with prepare_output(target) as folder:
         (folder / "a.txt").write_text("first")
         assert not target.exists()
@@ -166,3 +166,12 @@ def test_fill():
     assert fill_value(Volume(RAMP, GRID)) == 0
     assert fill_value(Volume(RAMP - 100, GRID)) == 0
     assert fill_value(Volume(RAMP - 1024, GRID)) == -1000
+
+
+def test_a_failed_run_leaves_no_parents_behind(tmp_path):
+    with pytest.raises(KeyboardInterrupt), prepare_output(tmp_path / "a" / "b" / "out"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with prepare_output(tmp_path / "a" / "b" / "out"):
+        pass
+    assert (tmp_path / "a" / "b" / "out").is_dir()

@@ -475,3 +475,12 @@ def test_reading_rules_reach_the_files(pair, tmp_path):
     with pytest.warns(RegweaveWarning, match="W205"):
         found = register(tmp_path / "f.nrrd", pair.moving, config=SMALL, reading=Reading(nonfinite="mask"))
     assert any("W205" in w for w in found.warnings)
+
+
+def test_a_label_map_without_labels_is_refused(phantom_pair):
+    pair = phantom_pair.pair
+    empty = dataclasses.replace(pair.moving_labels, data=np.zeros_like(pair.moving_labels.data))
+    with pytest.raises(
+        RegweaveError, match="^E131: the label map shows no structure: every voxel of the moving labels is 0"
+    ):
+        register(pair.fixed, pair.moving, moving_labels=empty)

@@ -5,7 +5,7 @@ Metrics come in their own units; every cost is divided by a scale of its member 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,8 +56,3 @@ def fit_scales(costs: Float32Array) -> Float64Array:
     seen = spread > QUIET_NODE * spread.max(axis=1, keepdims=True)
     squares = (spread**2 * seen).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
     return np.asarray(np.maximum(np.sqrt(squares), 1e-9))
-
-
-def named_scales(scales: Float64Array, comparisons: Sequence[Comparison]) -> Mapping[str, float]:
-    """Scales by member name, for the record."""
-    return {c.member.name: float(s) for c, s in zip(comparisons, scales, strict=True)}

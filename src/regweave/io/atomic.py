@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regweave.errors import RegweaveError
@@ -110,6 +110,7 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
     target = Path(folder).absolute().resolve()
     _require_replaceable(target, folder, overwrite)
     part = target.with_name(f".{target.name}.part-{secrets.token_hex(4)}")
+    created = [parent for parent in target.parents if not parent.exists()]
     try:
         part.mkdir(parents=True)
     except OSError as error:
@@ -122,3 +123,6 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
         raise _unwritable(Path(folder), error) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        for parent in created:  # the innermost first; those that hold the result, or anything, stay
+            with suppress(OSError):
+                parent.rmdir()

@@ -82,6 +82,12 @@ def read_inputs(
     sources = {
         "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels
     }  # fmt: skip
+    for name, found in labels.items():
+        if found is not None and reading.classes is None and not found.values():
+            source = sources[f"{name}_labels"]
+            subject = f"'{source}'" if isinstance(source, str | Path) else "the label map"
+            message = f"{subject} shows no structure: every voxel of the {name} labels is 0"
+            raise RegweaveError("E131", message, "give the right label map, or leave it out")
     values = {**images, **{f"{k}_labels": v for k, v in labels.items()}}
     hashes = {k: _hash(s, values[k]) for k, s in sources.items() if s is not None}
     return Inputs(images["fixed"], images["moving"], labels["fixed"], labels["moving"], hashes)

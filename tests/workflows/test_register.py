@@ -481,6 +481,6 @@ def test_a_label_map_without_labels_is_refused(phantom_pair):
     pair = phantom_pair.pair
     empty = dataclasses.replace(pair.moving_labels, data=np.zeros_like(pair.moving_labels.data))
     with pytest.raises(
-        RegweaveError, match="^E131: the label map shows no structure: every voxel of the moving labels is 0"
+        RegweaveError, match=r"^E131: the label map shows no structure: every voxel of the moving labels is 0"
     ):
         register(pair.fixed, pair.moving, moving_labels=empty)

@@ -119,14 +119,20 @@ def choose_set(wanted: str) -> tuple[str, str]:
 
 def choose_pairs(name: str, n_pairs: int | None, seed: int) -> list[PairName]:
     """Return all pairs of a set, or a seeded sample of them, in the order of their names."""
-    couples = SETS[name].couples(_cases(name))
+    couples = SETS[name].couples(cases_of(name))
     if n_pairs is not None and n_pairs < len(couples):
         chosen = np.random.default_rng(seed).choice(len(couples), n_pairs, replace=False)
         couples = [couples[i] for i in sorted(chosen)]
-    return [PairName(name, fixed, moving, fixed.removesuffix("_ED").removesuffix("_ES")) for fixed, moving in couples]
+    return [PairName(name, fixed, moving, subject_of(fixed)) for fixed, moving in couples]
 
 
-def _cases(name: str) -> list[str]:
+def subject_of(case: str) -> str:
+    """Return the person that a case shows; the two phases of a heart are one person."""
+    return case.removesuffix("_ED").removesuffix("_ES")
+
+
+def cases_of(name: str) -> list[str]:
+    """Return the names of all cases of a set, sorted."""
     if name == PHANTOM:
         return [f"seed_{s}" for s in range(N_PHANTOMS)]
     root = data_root()

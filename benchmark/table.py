@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import RESULTS, ROOT, measured, target
+from _peer_table import peer_table
 
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
 SMOKE = "smoke-"
@@ -24,10 +25,13 @@ STAGES = {
 def table(results: list[dict[str, Any]]) -> str:
     """Return the Markdown of all results, with where they were measured and whom to thank for the data."""
     accuracy = [r for r in results if r["benchmark"] == "accuracy"]
-    others = [r for r in results if r["benchmark"] != "accuracy"]
+    peers = [r for r in results if r["benchmark"] == "peers"]
+    others = [r for r in results if r["benchmark"] not in {"accuracy", "peers"}]
     parts = []
     if accuracy:
         parts += [*_accuracy_table(accuracy), ""]
+    if peers:
+        parts += [*peer_table(peers), ""]
     if others:
         parts += ["| what | measured | wanted | reached |", "| --- | --- | --- | --- |"]
         parts += [_claim_row(c) for r in others for c in r["claims"]]

@@ -46,7 +46,14 @@ def test_evaluate(case, capsys):
     words = ["evaluate", str(case / "pairs.csv"), "-o", str(case / "out"), "--config", str(case / "small.toml")]
     assert main([*words, "--workers", "1"]) == 0
     out, err = capsys.readouterr()
-    assert err == "[1/1] preset:small/a, 0:00 left\n"
+    pages = [case / "out" / "pages" / "a" / "report.html", case / "out" / "report.html"]
+    assert err == "[1/1] preset:small/a, 0:00 left\n" + "".join(f"page {page}\n" for page in pages)
+    assert all(page.is_file() for page in (*pages, case / "out" / "index.html"))
+    kept = json.loads((case / "out" / "pages" / "a" / "result.json").read_text())
+    (scored,) = json.loads((case / "out" / "results.json").read_text())["results"]
+    after = {label: row["dice_after"] for label, row in scored["scores"]["labels"].items()}
+    assert {label: row["after"] for label, row in kept["dice"].items()} == after
+    assert 'href="pages/a/report.html"' in pages[1].read_text()
     assert out == (case / "out" / "summary.md").read_text()
     assert "1 pairs of 1 patients" in out
     assert main(words) == 3
@@ -64,6 +71,20 @@ def test_some_pairs_fail(case, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("failed preset:small/b: E102")
+    assert "E102" in (case / "out" / "index.html").read_text()
+
+
+def test_no_pages(case, capsys):
+    words = ["evaluate", str(case / "pairs.csv"), "-o", str(case / "out"), "--config", str(case / "small.toml")]
+    assert main([*words, "--workers", "1", "--quiet", "--no-report"]) == 0
+    assert sorted(p.name for p in (case / "out").glob("*")) == ["results.csv", "results.json", "summary.md", "tasks"]
+    assert main([*words, "--workers", "1", "--quiet", "--resume", "--pages", "0"]) == 0
+    assert {p.name for p in (case / "out").glob("*")} >= {"report.html", "index.html"}
+    assert not (case / "out" / "pages").exists()
+    (case / "out" / "report.html").unlink()
+    assert main(["report", str(case / "out")]) == 0
+    assert "report.html" in capsys.readouterr().out
+    assert (case / "out" / "report.html").is_file()
 
 
 def test_cancelling_says_what_is_kept(case, capsys, monkeypatch):

@@ -20,7 +20,7 @@ import SimpleITK as sitk  # noqa: N813
 
 from regweave.cli import main
 from regweave.cli.register import parse_metrics
-from regweave.errors import UsageError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
 from regweave.io.model import Model, write_model
 from regweave.registration.settings import Settings, parse, preset, preset_names
@@ -47,6 +47,8 @@ FILES = {
     "inverse.h5",
     "displacement.nii.gz",
     "result.json",
+    "report.html",
+    "view",
     ".regweave-result",
 }
 
@@ -185,6 +187,22 @@ def test_without_labels_there_is_no_label_file(call, tmp_path):
     assert call("--quiet")[0] == 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == FILES - {"warped_labels.nii.gz"}
     assert json.loads((tmp_path / "out" / "result.json").read_text())["dice"] == {}
+
+
+def test_without_a_page(call, tmp_path):
+    status, out, _ = call("--no-report")
+    assert status == 0
+    assert "report.html" not in out
+    assert {p.name for p in (tmp_path / "out").iterdir()} == FILES - {"warped_labels.nii.gz", "report.html", "view"}
+
+
+def test_a_page_that_cannot_be_made_leaves_nothing(call, tmp_path, monkeypatch):
+    def fail(_):
+        raise RegweaveError("E153", "disk full", "make room")
+
+    monkeypatch.setattr("regweave.cli.register.write_page", fail)
+    assert call("--quiet")[0] == 3
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_existing_output(call, tmp_path):

@@ -22,7 +22,7 @@ from regweave.workflows.batch import Outcome
 from regweave.workflows.comparison import Scores, compare
 from regweave.workflows.evaluate import COLUMNS, evaluate
 from regweave.workflows.inputs import Reading
-from regweave.workflows.methods import FACTORS, Method, baseline_methods, tune
+from regweave.workflows.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
 from regweave.workflows.phantom import make_phantom
 from regweave.workflows.register import register
 from regweave.workflows.scoring import mean_dice, score_pair, scoring_task
@@ -140,7 +140,9 @@ def test_tuning(found):
     assert methods["preset:small"]["settings"]["smoothness"] == 0.1
     for name in ("uniform", "single:sad", "single:mi"):
         table = {row["smoothness"]: row["mean_dice"] for row in methods[name]["tuning"]}
-        np.testing.assert_allclose(list(table), [0.1 * f for f in FACTORS])
+        assert 3 <= len(table) <= len(FACTORS)
+        assert set(table) <= {0.1 * f for f in FACTORS}
+        assert 0.1 in table
         assert table[methods[name]["settings"]["smoothness"]] == max(table.values())
     assert methods["single:mi"]["settings"]["refine"]["steps"] == 0
     assert methods["single:mi"]["settings"]["banks"]["mr"][0]["stage"] == "both"
@@ -308,23 +310,28 @@ def test_missing_structure_counts_as_zero():
     assert "| missing | 1 | 1 |" in summary_text(scores, [], [])
 
 
-def test_tuning_leaves_out_pairs_that_fail_and_prefers_the_smoother_of_equals():
+def test_tuning_goes_uphill_leaves_out_pairs_that_fail_and_prefers_the_smoother_of_equals():
     (method, *_) = baseline_methods(SMALL, "mr")
     pairs = [PairFiles(name, *[Path("x")] * 4, name) for name in ("good", "bad")]
-    smallest = min(FACTORS) * SMALL.smoothness
+    start, asked = SMALL.smoothness, []
 
     def run(plan):
-        assert len({key for key, _, _ in plan}) == len(plan) == 2 * len(FACTORS)
+        asked.append({(c.settings.smoothness, c.settings.refine.smoothness) for _, c, _ in plan})
+        assert len({key for key, _, _ in plan}) == len(plan) == 2 * len(asked[-1])
         outcomes = []
         for key, candidate, pair in plan:
-            s = candidate.settings.smoothness
-            value = {"labels": {"1": {"dice_after": 0.7 if 0.1 <= s <= 0.6 else 0.6}}}
-            failed = pair.id == "bad" and s == smallest
+            s, r = candidate.settings.smoothness / start, candidate.settings.refine.smoothness
+            dice = (0.7 if 1 <= s <= 6 else 0.6) + 0.1 * (r > SMALL.refine.smoothness)
+            failed = pair.id == "bad" and s < 0.5
+            value = {"labels": {"1": {"dice_after": dice}}}
             outcomes.append(Outcome(key, None, "E102") if failed else Outcome(key, value))
         return outcomes
 
     (tuned,) = tune([method], pairs, run)
-    assert tuned.settings.smoothness == max(s for s in tuned.tuning if s <= 0.6)
-    assert tuned.tuning[smallest] == 0.6
+    # 0.4, 1 and 2.4 times the start; then 5.6, as good; then 13, worse, where it ends
+    assert tuned.tuning == {start * f: pytest.approx(0.7 if 1 <= f <= 6 else 0.6) for f in FACTORS[3:8]}
+    assert tuned.settings.smoothness == start * FACTORS[6]
+    assert [len(a) for a in asked] == [3, 1, 1, 3, 1, 1]
+    assert tuned.settings.refine.smoothness == SMALL.refine.smoothness * max(REFINE_FACTORS)
     (kept,) = tune([method], pairs[1:], lambda plan: [Outcome(key, None, "E102") for key, _, _ in plan])
     assert kept == method

@@ -20,11 +20,13 @@ from regweave.io import read_labels, write_labels
 from regweave.io.model import Model, read_model, write_model
 from regweave.learning.class_predictor import ClassPredictor
 from regweave.learning.samples import collect
+from regweave.report.training import write_page
 from regweave.types import LabelMap, Weights
 from regweave.workflows import evaluate as evaluate_module
+from regweave.workflows.cross_validation import STRENGTHS
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.inputs import Reading, read_inputs, start
-from regweave.workflows.methods import FACTORS
+from regweave.workflows.methods import FACTORS, REFINE_FACTORS
 from regweave.workflows.predictor import moving_images, within
 from regweave.workflows.register import register
 from regweave.workflows.scoring import score_pair
@@ -92,47 +94,88 @@ def test_the_model_is_all_that_is_left(base):
     assert predictor.classes == tuple(range(7))
     assert predictor.record["n_images"] == 4  # each patient was held out
     # Refinement members keep their weight, and each column its sum.
-    np.testing.assert_allclose(found.weights.matrix[2], 1 / 3)
-    np.testing.assert_allclose(found.weights.matrix.sum(axis=0), 1)
+    strengths = [base.evidence["strengths"].get(str(c), 1.0) for c in found.weights.classes]
+    np.testing.assert_allclose(found.weights.matrix[2], np.array(strengths) / 3)
+    np.testing.assert_allclose(found.weights.matrix.sum(axis=0), strengths)
+
+
+def uphill(curve, values):
+    """True if the curve holds some values in a row, the middle one among them, and both neighbours of the best."""
+    places = [values.index(v) for v in curve]
+    best = values.index(max(curve, key=curve.get))
+    around = {i for i in (best - 1, best + 1) if 0 <= i < len(values)}
+    row = list(range(places[0], places[-1] + 1))
+    return places == row and len(values) // 2 in places and around <= set(places)
 
 
 def test_smoothness_is_the_best_of_the_curve(base, training_list):
     tuned = base.evidence["smoothness"]
     curve = {row["smoothness"]: row["mean_dice"] for row in tuned["curve"]}
-    np.testing.assert_allclose(list(curve), [0.1 * f for f in FACTORS])
+    assert uphill(curve, [0.1 * f for f in FACTORS])
     assert curve[tuned["smoothness"]] == max(curve.values())
     assert base.model.settings["smoothness"] == tuned["smoothness"]
     assert base.model.weights.pairwise == tuned["smoothness"] * base.evidence["balance"]
     assert base.model.weights.pairwise >= 0.9 * min(curve)  # no less than the uniform bank was tried with
+    refine = tuned["refine"]
+    start = training_list.settings.refine.smoothness
+    of_refine = {row["smoothness"]: row["mean_dice"] for row in refine["curve"]}
+    assert uphill(of_refine, [start * f for f in REFINE_FACTORS])
+    assert of_refine[refine["smoothness"]] == max(of_refine.values())
+    assert of_refine[start] == tuned["mean_dice"]
     chosen = training_list.settings.model_copy(update={"smoothness": tuned["smoothness"]})
     dice = [register(**training_list.files(n), config=chosen).summary()["mean_dice"]["after"] for n in range(4)]
     assert tuned["mean_dice"] == pytest.approx(np.mean(dice), rel=1e-12)
+    chosen = chosen.with_refine_smoothness(refine["smoothness"])
+    dice = [register(**training_list.files(n), config=chosen).summary()["mean_dice"]["after"] for n in range(4)]
+    assert refine["mean_dice"] == pytest.approx(np.mean(dice), rel=1e-12)
+    assert base.model.settings["refine"]["smoothness"] == refine["smoothness"]
 
 
 def test_surrogate_and_dice_stand_side_by_side(base):
     lines = base.evidence["surrogate_and_dice"]
     assert [(line["share"], line["balance"]) for line in lines[:2]] == [(0.5, 1.0), (1.0, 1.0)]
-    assert all(line["balance"] < 1 and line["dice_learned"] is None for line in lines[2:])
+    strengths = [line for line in lines if line["strengths"]]
+    assert len(strengths) == len(STRENGTHS) * len(base.model.weights.classes)
+    rest = lines[2 : len(lines) - len(strengths)]
+    assert all(line["balance"] < 1 and line["dice_learned"] is None for line in rest)
     for line in lines:
-        assert line["dice_uniform"] == pytest.approx(base.evidence["smoothness"]["mean_dice"])
-        assert 0 < line["surrogate_learned"] < line["surrogate_uniform"]
+        assert line["dice_uniform"] == pytest.approx(base.evidence["smoothness"]["refine"]["mean_dice"])
+        assert line["strengths"] or 0 < line["surrogate_learned"] < line["surrogate_uniform"]
         assert line["dice_learned"] is None or 0 < line["dice_learned"] < 1
         assert (line["C"], line["eta"]) == (20, 3)
-        assert line["gated_classes"] or line["dice_gated"] == line["dice_uniform"]
-    best = max(line["dice_gated"] - line["dice_uniform"] for line in lines)
+        assert line["gated_classes"] or line["strengths"] or line["dice_gated"] == line["dice_uniform"]
+    best = max(line["dice_gated"] - line["dice_uniform"] for line in lines if not line["strengths"])
     gain = base.evidence["left_out_gain"]
-    assert (0 if gain is None else gain["mean"]) == pytest.approx(max(best, 0), abs=1e-12)
+    if base.evidence["strengths"]:
+        assert gain["mean"] > max(best, 0)
+    else:
+        assert (0 if gain is None else gain["mean"]) == pytest.approx(max(best, 0), abs=1e-12)
 
 
 def test_counts_and_times(base):
-    tune, gate, collected = 4 * len(FACTORS), 4 * 2, 2 + 2 + 4
-    gated = 4 * sum(bool(line["gated_classes"]) for line in base.evidence["surrogate_and_dice"])
+    smoothness = base.evidence["smoothness"]
+    tune, gate, collected = 4 * (len(smoothness["curve"]) + len(smoothness["refine"]["curve"])), 4 * 2, 2 + 2 + 4
+    gated = 4 * sum(bool(line["gated_classes"] or line["strengths"]) for line in base.evidence["surrogate_and_dice"])
     counted = base.evidence["registrations"]
     # A gate that is open for all classes needs no new registrations.
     assert tune + gate + collected <= counted <= tune + gate + gated + collected
     assert base.evidence["inferences"] > 100
     assert f"{counted} registrations, {base.evidence['inferences']} inferences; read" in base.said("done")
     assert "seconds" not in base.path.read_text()
+
+
+def test_the_page_shows_all_that_a_training_records(base, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_bytes(base.path.read_bytes())
+    text = write_page(path).read_text()
+    assert "The model does not record this" not in text
+    assert "standard deviation over 2 folds" in text
+    (overlay,) = base.evidence["overlays"].values()
+    assert overlay["imputed"]["loss"] <= overlay["predicted"]["loss"]
+    assert len(overlay["counts"]) == len(overlay["imputed"]["rows"]) == len(overlay["predicted"]["rows"])
+    counted = base.evidence["stages"].values()
+    assert sum(stage["registrations"] for stage in counted) == base.evidence["registrations"]
+    assert sum(stage["inferences"] for stage in counted) == base.evidence["inferences"]
 
 
 def test_evidence_names_what_was_trained_on(base):
@@ -142,7 +185,8 @@ def test_evidence_names_what_was_trained_on(base):
     assert len(base.evidence["pairs"]["p0"]["fixed"]) == 64
     for c, gate in base.evidence["gates"].items():
         k = base.model.weights.classes.index(int(c))
-        changed = bool((base.model.weights.matrix[:, k] != 1 / 3).any())
+        strength = base.evidence["strengths"].get(c, 1.0)
+        changed = not np.allclose(base.model.weights.matrix[:, k], strength / 3)
         assert gate["used"] == changed
         assert gate["n"] == 4
 
@@ -181,7 +225,7 @@ def test_killed_and_resumed_on_two_workers_with_rows_in_another_order(base, chil
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert 10 <= len([*tasks.glob("*.json")]) < 4 * len(FACTORS)
+    assert 10 <= len([*tasks.glob("*.json")]) < 4 * (len(FACTORS) + len(REFINE_FACTORS))
     assert not (tmp_path / "m.json").exists()
     with pytest.raises(RegweaveError, match=r"E150.*--resume"):
         run(pairs, tmp_path / "m.json", training_list)
@@ -191,7 +235,8 @@ def test_killed_and_resumed_on_two_workers_with_rows_in_another_order(base, chil
     assert "Dice gain" in out
     assert "inferences; read" in err
     assert (tmp_path / "m.json").read_bytes() == base.path.read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["child.py", "m.json", "pairs.csv"]
+    left = ["child.py", "m.effort.json", "m.json", "m.report.html", "pairs.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == left
 
 
 def test_a_damaged_pair_is_left_out(base, training_list, tmp_path):
@@ -272,10 +317,10 @@ def test_every_method(method, levels, training_list, tmp_path):
     curves = {"lssvm": {"0", "3", "4"}, "lssvm-joint": {"joint"}, "global": {"all"}, "search": {"search"}}
     assert set(found.evidence["history"]) == curves[method]
     if method == "search":
-        assert found.evidence["registrations"] <= 2 * len(FACTORS) + 20
+        assert found.evidence["registrations"] <= 2 * (len(FACTORS) + len(REFINE_FACTORS)) + 20
         scores = [row["mean_dice"] for row in found.evidence["history"]["search"]]
         assert scores == sorted(scores)
-        assert scores[0] == pytest.approx(found.evidence["smoothness"]["mean_dice"])
+        assert scores[0] == pytest.approx(found.evidence["smoothness"]["refine"]["mean_dice"])
 
 
 @pytest.mark.parametrize(
@@ -293,7 +338,8 @@ def test_any_bank(bank, training_list, tmp_path):
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
     found = run(pairs, tmp_path / "m.json", training_list, config=settings, classes=(3,))
     assert found.model.weights.members == tuple(m["name"] for m in bank)
-    np.testing.assert_allclose(found.model.weights.matrix.sum(axis=0), 1)
+    strengths = [found.evidence["strengths"].get(str(c), 1.0) for c in (0, 3)]
+    np.testing.assert_allclose(found.model.weights.matrix.sum(axis=0), strengths)
 
 
 def test_memory_limit(training_list, four, tmp_path):

@@ -18,7 +18,21 @@ from typing import Annotated, Any
 import typer
 
 import regweave
-from regweave.cli import about, check, convert, demo, evaluate, plan, presets, register, train, warp, weights
+from regweave.cli import (
+    about,
+    check,
+    convert,
+    demo,
+    evaluate,
+    plan,
+    presets,
+    register,
+    report,
+    reproduce,
+    train,
+    warp,
+    weights,
+)
 from regweave.errors import (
     EXIT_INTERNAL,
     EXIT_OK,
@@ -32,6 +46,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     register.register,
     train.train,
     evaluate.evaluate,
+    report.report,
+    reproduce.reproduce,
     plan.plan,
     check.check,
     convert.convert,

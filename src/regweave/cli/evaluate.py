@@ -12,10 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from regweave.cli.options import FrameOption, NonFiniteOption, parse_values
-from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
+from regweave.errors import EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
+from regweave.report import evaluation, registration
 from regweave.workflows import evaluate as workflow
 from regweave.workflows.batch import BatchProgress
 from regweave.workflows.inputs import Reading
+from regweave.workflows.worst import keep_registration, worst_pairs
 
 
 def evaluate(
@@ -42,23 +44,30 @@ def evaluate(
     allow_leak: Annotated[
         bool, typer.Option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
     ] = False,
+    pages: Annotated[
+        int, typer.Option(help="Worst pairs of the last method that get a page of their own.", min=0, metavar="N")
+    ] = 3,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Register every pair with every method; write results.csv, results.json and summary.md.
+    """Register every pair with every method; write results.csv, results.json, summary.md and HTML pages.
 
     Exit status 1 if some registrations failed: the others are in the results, and the failures are named there.
     """
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
+    reading = Reading(nifti_frame, nonfinite, classes=parse_values(classes))
     try:
         with _Shown(quiet) as shown:
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
                 train_pairs=train_pairs, workers=workers, scheduler=scheduler, resume=resume, allow_leak=allow_leak,
-                reading=Reading(nifti_frame, nonfinite, classes=parse_values(classes)), on_progress=shown,
+                reading=reading, on_progress=shown,
             )  # fmt: skip
+        if not no_report:
+            _write_pages(found, output, reading, pages, quiet=quiet)
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     failures = found.scores.failures
@@ -68,6 +77,20 @@ def evaluate(
         print((output / "summary.md").read_text(encoding="utf-8"), end="")
     if failures:
         raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: int, *, quiet: bool) -> None:
+    """Write the pages of the worst pairs, then those of the evaluation, which link to them."""
+    method = found.scores.methods[-1]
+    written = []
+    for pair in worst_pairs(found.scores, n):
+        try:
+            written.append(registration.write_page(keep_registration(method, pair, reading, folder)))
+        except RegweaveError as error:  # the results are there; a page less is no reason to hide them
+            print(f"no page of {pair.id}: {error}", file=sys.stderr)
+    written.append(evaluation.write_page(folder))
+    if not quiet:
+        print("\n".join(f"page {path}" for path in written), file=sys.stderr, flush=True)
 
 
 class _Shown:

@@ -14,6 +14,7 @@ from regweave.cli.options import FrameOption, NonFiniteOption
 from regweave.cli.tables import overlap_table
 from regweave.errors import UsageError
 from regweave.io import prepare_output
+from regweave.report.registration import PAGE, write_page
 from regweave.workflows import register as workflow
 from regweave.workflows.inputs import Reading
 
@@ -39,9 +40,10 @@ def register(
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Register MOVING to FIXED and write the warped image, both transforms and the numbers behind them."""
+    """Register MOVING to FIXED and write the warped image, both transforms, the numbers behind them and a page."""
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
     reading = Reading(nifti_frame, nonfinite, label_names)
@@ -51,8 +53,11 @@ def register(
                 fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels,
                 preset=preset, config=config, model=model, metrics=parse_metrics(metric),
                 init=init, engine=engine, threads=threads, reading=reading, on_progress=shown,
+                keep_view=not no_report,
             )  # fmt: skip
         result.write(folder)
+        if not no_report:
+            write_page(folder)
     if quiet:
         return
     console = Console()
@@ -65,6 +70,8 @@ def register(
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
     console.print(f"time        {sum(result.seconds.values()):.1f} s")
     console.print(f"result      {output}", soft_wrap=True)
+    if not no_report:
+        console.print(f"page        {output / PAGE}", soft_wrap=True)
 
 
 def parse_metrics(given: list[str] | None) -> dict[str, float] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,9 @@ import typer
 from regweave.cli.options import FrameOption, NonFiniteOption, parse_values
 from regweave.cli.weights import as_text
 from regweave.errors import Cancelled
+from regweave.report import training
 from regweave.workflows.batch import BatchProgress
-from regweave.workflows.effort import TrainProgress
+from regweave.workflows.effort import TrainProgress, write_effort
 from regweave.workflows.inputs import Reading
 from regweave.workflows.train import train as workflow
 from regweave.workflows.train_options import TrainOptions
@@ -47,11 +50,12 @@ def train(
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://HOST:PORT.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Learn how much each structure trusts each metric, from masks alone, and write a model.
+    """Learn how much each structure trusts each metric, from masks alone; write a model and its page.
 
     What is learned is used, structure by structure, only where it raised the
     Dice of warped masks of patients that were left out.
@@ -61,22 +65,39 @@ def train(
         signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb, budget=budget,  # type: ignore[arg-type]
         gate=gate, seed=seed,
     )  # fmt: skip
+    shown = _Shown(quiet)
     try:
         model = workflow(
             pairs, output, options=options, preset=preset, config=config, loss=loss,
             metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=scheduler,
             resume=resume, overwrite=overwrite, reading=Reading(nifti_frame, nonfinite),
-            on_progress=None if quiet else _tell,
+            on_progress=shown,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     if not quiet:
         print(as_text(output, model))
+    if not no_report:
+        write_effort(output, shown.stages)
+        page = training.write_page(output)
+        if not quiet:
+            print(f"page {page}", file=sys.stderr)
 
 
-def _tell(progress: TrainProgress | BatchProgress) -> None:
-    if isinstance(progress, TrainProgress):
-        print(f"{progress.stage}: {progress.message}", file=sys.stderr, flush=True)
-    elif progress.done == progress.total or progress.done % 20 == 0:
-        left = f", {progress.seconds_left:.0f} s left" if progress.seconds_left == progress.seconds_left else ""
-        print(f"  {progress.done}/{progress.total} registrations{left}", file=sys.stderr, flush=True)
+class _Shown:
+    """Says where training is, and keeps what its stages have cost."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self.stages: Mapping[str, Mapping[str, float]] = {}
+
+    def __call__(self, progress: TrainProgress | BatchProgress) -> None:
+        if isinstance(progress, TrainProgress) and progress.stages is not None:
+            self.stages = progress.stages
+        if self._quiet:
+            return
+        if isinstance(progress, TrainProgress):
+            print(f"{progress.stage}: {progress.message}", file=sys.stderr, flush=True)
+        elif progress.done == progress.total or progress.done % 20 == 0:
+            left = "" if math.isnan(progress.seconds_left) else f", {progress.seconds_left:.0f} s left"
+            print(f"  {progress.done}/{progress.total} registrations{left}", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from regweave.learning.cccp import Iteration
 from regweave.learning.lssvm import Fit, fit_lssvm
+from regweave.learning.overlay import overlay
 from regweave.learning.samples import Sample, collect
 from regweave.registration.settings import Schedule
 from regweave.types import Float64Array, ImagePair, Weights
@@ -46,6 +47,7 @@ class Columns:
     history: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     n_inferences: int = 0
     n_registrations: int = 0
+    overlays: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def surrogate(self) -> tuple[float, float] | None:
         """Mean loss Δ of the predictions under the start and under what was learned; None for a search."""
@@ -126,7 +128,10 @@ class Trainer:
                 samples, w0, C=h.C, alpha=h.alpha, eta=h.eta, epsilon=h.epsilon, signed=h.signed,
                 engine=self.schedule.engine, max_outer=h.max_outer, mapper=self.mapper,
             )  # fmt: skip
-            found = _Rounds(fit, n_registrations, found.n_inferences + fit.history[-1].n_inferences)
+            shown = max(samples, key=lambda s: s.level)
+            # One inference for the record: it teaches nothing and does not count.
+            seen = overlay(shown, fit.imputed[shown.key], fit.weights, self.schedule.engine)
+            found = _Rounds(fit, n_registrations, found.n_inferences + fit.history[-1].n_inferences, seen)
         return found
 
     def _samples(self, trajectory: Weights, classes: tuple[int, ...], one_class: bool) -> list[list[Sample] | None]:
@@ -153,6 +158,7 @@ class Trainer:
             {name: [_curve(i) for i in fit.history] for name, fit in fits.items()},
             sum(rounds.n_inferences for rounds in found.values()),
             sum(rounds.n_registrations for rounds in found.values()),
+            {name: rounds.seen for name, rounds in found.items() if rounds.seen is not None},
         )
 
 
@@ -163,6 +169,7 @@ class _Rounds:
     fit: Fit | None
     n_registrations: int
     n_inferences: int
+    seen: dict[str, Any] | None = None
 
 
 def _in_both(pair: ImagePair) -> set[int]:

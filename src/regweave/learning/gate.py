@@ -19,19 +19,20 @@ STANDARD_ERRORS = 1.0
 
 @dataclass(frozen=True)
 class Gate:
-    """Decision for one class: its mean gain in Dice on left-out pairs, the standard error, their number."""
+    """Decision for one class: mean gain in Dice on left-out pairs, standard error, number, and the errors asked for."""
 
     gain: float
     standard_error: float
     n: int
+    wanted: float = STANDARD_ERRORS
 
     @property
     def open(self) -> bool:
-        """True if the learned column is used."""
-        return self.n > 1 and self.gain > STANDARD_ERRORS * self.standard_error
+        """True if what was tried is used."""
+        return self.n > 1 and self.gain > self.wanted * self.standard_error
 
 
-def decide(gains: Mapping[int, Sequence[float]]) -> dict[int, Gate]:
+def decide(gains: Mapping[int, Sequence[float]], wanted: float = STANDARD_ERRORS) -> dict[int, Gate]:
     """Decide each class from the gains of left-out pairs, one number for each pair that shows it.
 
     Examples
@@ -44,7 +45,7 @@ def decide(gains: Mapping[int, Sequence[float]]) -> dict[int, Gate]:
         x = np.asarray(values, dtype=np.float64)
         x = x[np.isfinite(x)]
         error = float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else float("inf")
-        out[c] = Gate(float(x.mean()) if len(x) else float("nan"), error, len(x))
+        out[c] = Gate(float(x.mean()) if len(x) else float("nan"), error, len(x), wanted)
     return out
 
 

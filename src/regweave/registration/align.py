@@ -25,6 +25,7 @@ from regweave.registration.settings import Level, Schedule
 from regweave.types import (
     Float32Array,
     Float64Array,
+    Geometry,
     ImagePair,
     IntArray,
     Solution,
@@ -40,7 +41,8 @@ VALID_SHARE = 0.25
 class Step:
     """One refinement step, with its evidence.
 
-    ``terms`` and ``solution`` are what a learner needs; they are not kept by `align`.
+    ``terms`` and ``solution`` are what a learner needs; they are not kept by `align`. ``grid`` lies on ``geometry``,
+    the fixed image's grid at this level.
     """
 
     level: int
@@ -50,6 +52,8 @@ class Step:
     solution: Solution
     scales: Float64Array
     seconds: Mapping[str, float]
+    grid: ControlGrid
+    geometry: Geometry
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def align(
             clock.lap("inference")
             u = _core.compose(u, increment(grid, labels, solution.labels))  # φ ← φ ∘ (id + d)
             clock.lap("compose")
-            done = Step(number, step, level.spacing_mm, terms, solution, level_scales, clock.laps)
+            done = Step(number, step, level.spacing_mm, terms, solution, level_scales, clock.laps, grid, scene.geometry)
             records.append(_record(done))
             if on_step is not None:
                 on_step(done)
@@ -194,9 +198,10 @@ def _class_shares(
         return shares
     rule = RULES[schedule.class_rule]
     masks = one_hot(scene.moved_labels(u), weights.classes)
+    box = grid.with_support(tuple(round(edge * schedule.class_reach) for edge in grid.support))
     if schedule.class_at == "anchored":
-        return rule(grid.pool(masks).T)
-    displaced = [_core.mean_volume(m[None], m[None], *grid.support_arguments, *labels.offsets) for m in masks]
+        return rule(box.pool(masks).T)
+    displaced = [_core.mean_volume(m[None], m[None], *box.support_arguments, *labels.offsets) for m in masks]
     return rule(np.stack(displaced, axis=-1))
 
 

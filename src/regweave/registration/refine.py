@@ -106,10 +106,11 @@ def refine(
     compared = _compare(scene, u, members, weights, schedule, settings)
     factor, stretch = _units(scene.geometry)
     v, descent, records = np.zeros_like(u), _Descent(settings, stretch), []
+    smoothness = settings.smoothness_for(schedule.modality)
     least, best = np.inf, u
     for step in range(settings.steps + 1):
         start = time.perf_counter()
-        data, smooth, force = _measure(compared, u, v, settings.smoothness, factor)
+        data, smooth, force = _measure(compared, u, v, smoothness, factor)
         if data + smooth < least:
             least, best = data + smooth, u
         if step == settings.steps:

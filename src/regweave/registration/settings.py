@@ -148,6 +148,8 @@ class Refine(Model):
         Distance of the control points of one step, in those voxels.
     smoothness : float
         Weight of the squared gradient of the displacement against costs whose typical force is 1.
+    smoothness_ct : float, optional
+        The same for CT, where it differs.
     rate : float
         Length of a step, in voxels, where the gradient is steady.
     radius_voxels : int
@@ -158,8 +160,13 @@ class Refine(Model):
     max_voxels: int = Field(default=2_500_000, ge=1000)
     spacing_voxels: float = Field(default=2.0, ge=1, le=16)
     smoothness: float = Field(default=0.5, gt=0)
+    smoothness_ct: float | None = Field(default=None, gt=0)
     rate: float = Field(default=0.3, gt=0, le=0.5)
     radius_voxels: int = Field(default=2, ge=1, le=16)
+
+    def smoothness_for(self, modality: Literal["ct", "mr"]) -> float:
+        """Smoothness for images of a modality."""
+        return self.smoothness_ct if modality == "ct" and self.smoothness_ct is not None else self.smoothness
 
     def factors(self, geometry: Geometry) -> tuple[int, int, int]:
         """Whole factors by which the stage shrinks the axes of an image."""
@@ -181,6 +188,7 @@ class Schedule(Model):
     engine: str = "trws"
     class_rule: str = "foreground"
     class_at: Literal["displaced", "anchored"] = "anchored"
+    class_reach: float = Field(default=1.0, ge=1, le=8)
     pairwise: Literal["fluid", "elastic"] = "fluid"
     loss: str = "dice"
     loss_classes: tuple[int, ...] | None = None
@@ -224,6 +232,8 @@ class Settings(Model):
     """One registration's settings, as in a preset file.
 
     ``banks`` holds a bank for each modality; the images decide which one is used, unless ``modality`` says so.
+    ``class_reach`` is the edge of the box in which the classes of a node are counted, in supports: above 1, nodes just
+    outside an organ, whose border they see, use its column too.
     ``reference_mm`` is the length of image that the control spacings are meant for; a shorter one, a crop round a
     small organ say, gets proportionally smaller spacings.
     """
@@ -235,6 +245,7 @@ class Settings(Model):
     engine: str = "trws"
     class_rule: str = "foreground"
     class_at: Literal["displaced", "anchored"] = "anchored"
+    class_reach: float = Field(default=1.0, ge=1, le=8)
     pairwise: Literal["fluid", "elastic"] = "fluid"
     loss: str = "dice"
     levels: tuple[Level, ...] = Field(min_length=1)
@@ -262,9 +273,15 @@ class Settings(Model):
             engine=self.engine,
             class_rule=self.class_rule,
             class_at=self.class_at,
+            class_reach=self.class_reach,
             pairwise=self.pairwise,
             loss=self.loss,
         )
+
+    def with_refine_smoothness(self, value: float) -> Settings:
+        """Return the same settings with one smoothness of the refinement for all modalities."""
+        refine = self.refine.model_copy(update={"smoothness": value, "smoothness_ct": None})
+        return self.model_copy(update={"refine": refine})
 
     def toml(self) -> str:
         """Write the settings as TOML; reading it back gives the same settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,12 @@ SHARES = (0.5, 1.0)
 
 BALANCES = (0.3, 0.1, 0.03)
 """Factors on the smoothness of the uniform bank that are tried with gated columns: right costs need less of it."""
+
+STRENGTHS = (0.3, 3.0)
+"""Factors on the whole column of a class that are tried: its costs against the smoothness there."""
+
+STRENGTH_ERRORS = 2.0
+"""A factor must gain this many standard errors: it is the best of several that are tried."""
 
 NEAR = 0.9
 """A smoothness within this factor of one that was tried counts as tried."""
@@ -48,6 +54,8 @@ class Choice:
         Gain in mean Dice with these classes, ``mean``, ``low``, ``high``, ``n``; None where nothing is used.
     balance : float
         Factor on the smoothness of the uniform bank.
+    strengths : mapping from class to float
+        Factors on whole columns, 1 where a class is not named.
     """
 
     hyper: Hyper
@@ -56,10 +64,13 @@ class Choice:
     gates: Mapping[int, Gate]
     gain: Mapping[str, float] | None = None
     balance: float = 1.0
+    strengths: Mapping[int, float] = field(default_factory=dict)
 
     def apply(self, w0: Weights, learned: Weights) -> Weights:
         """Return the weights that this choice makes of learned ones."""
-        return replace(blend(w0, learned, self.share, self.classes), pairwise=w0.pairwise * self.balance)
+        w = blend(w0, learned, self.share, self.classes)
+        factors = np.array([self.strengths.get(c, 1.0) for c in w.classes])
+        return replace(w, matrix=w.matrix * factors, pairwise=w0.pairwise * self.balance)
 
     @property
     def value(self) -> float:
@@ -78,6 +89,7 @@ class Choice:
             "eta": self.hyper.eta,
             "share": self.share,
             "balance": self.balance,
+            "strengths": {str(c): f for c, f in self.strengths.items()},
             "surrogate_uniform": before,
             "surrogate_learned": after,
             "dice_uniform": overall(uniform, left_out),
@@ -162,6 +174,40 @@ def rebalance(
         (replace(c, gain=gain_interval(uniform, s, folds)), c.line(_surrogate(columns), uniform, None, s))
         for c, s in zip(candidates, scores, strict=True)
     ]
+
+
+def strengthen(
+    choice: Choice,
+    w0: Weights,
+    columns: Sequence[Columns],
+    uniform: Scores,
+    folds: Sequence[Fold],
+    register: Register,
+) -> list[tuple[Choice, dict[str, Any]]]:
+    """Try stronger and weaker columns, one class after the other: how far its costs are to be trusted at all.
+
+    A factor that raises the mean Dice of left-out pairs by `STRENGTH_ERRORS` standard errors is kept while the next
+    classes are tried. Parameters and result as in `rebalance`.
+    """
+    names = [p.id for fold in folds for p in fold.test]
+    best, out = choice, []
+    current = uniform if choice.gain is None else register([[choice.apply(w0, c.weights) for c in columns]])[0]
+    for k in w0.classes:
+        candidates = [replace(best, strengths={**best.strengths, k: f}) for f in STRENGTHS]
+        scores = register([[c.apply(w0, fold.weights) for fold in columns] for c in candidates])
+        means = [overall(s, s) for s in scores]
+        top = int(np.argmax(means))
+        gate = decide({k: [mean_dice(scores[top][n]) - mean_dice(current[n]) for n in names]}, STRENGTH_ERRORS)[k]
+        for i, (candidate, s) in enumerate(zip(candidates, scores, strict=True)):
+            used = i == top and gate.open
+            gain = gain_interval(uniform, s, folds) if used else None
+            tried = replace(candidate, gain=gain)
+            out.append((tried, candidate.line(None, uniform, None, s)))
+            if used:
+                best, following = tried, s
+        if gate.open:
+            current = following
+    return out
 
 
 def _surrogate(columns: Sequence[Columns]) -> tuple[float, float] | None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regweave.io import atomic_path, sha256
 
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """Where training is, in words."""
+    """Where training is, in words; the last message brings what each stage has cost."""
 
     stage: str
     message: str
+    stages: Mapping[str, Mapping[str, float]] | None = None
 
 
 @dataclass
@@ -24,19 +30,28 @@ class Effort:
     registrations: int = 0
     inferences: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def tell(self, stage: str, message: str) -> None:
         """Say where training is."""
         self.tell_progress(TrainProgress(stage, message))
 
+    def finish(self) -> None:
+        """Say that training is done, and what each stage has cost."""
+        stages = {name: {**self.counts[name], "seconds": seconds} for name, seconds in self.seconds.items()}
+        self.tell_progress(TrainProgress("done", self.text(), stages))
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time of the block to a stage."""
+        """Add the time and the counts of the block to a stage."""
         start = time.perf_counter()
+        before = {"registrations": self.registrations, "inferences": self.inferences}
         try:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            known = self.counts.get(name, {})
+            self.counts[name] = {key: known.get(key, 0) + getattr(self, key) - n for key, n in before.items()}
 
     def text(self) -> str:
         """One line for a person.
@@ -48,3 +63,24 @@ class Effort:
         """
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         return f"{self.registrations} registrations, {self.inferences} inferences; {stages}"
+
+
+def effort_path(model: Path) -> Path:
+    """Return where the cost of a training is kept: beside the model, which does not depend on the machine."""
+    return model.with_name(f"{model.stem}.effort.json")
+
+
+def write_effort(model: Path, stages: Mapping[str, Mapping[str, float]]) -> None:
+    """Write what the stages have cost beside a model, bound to it by its hash."""
+    content = {"model_sha256": sha256(model), "stages": stages}
+    with atomic_path(effort_path(model)) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_effort(model: Path) -> dict[str, Any]:
+    """Return what the stages have cost; empty where no file says it, or it speaks of another model."""
+    try:
+        content = json.loads(effort_path(model).read_text(encoding="utf-8"))
+        return dict(content["stages"]) if content["model_sha256"] == sha256(model) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

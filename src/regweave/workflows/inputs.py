@@ -60,13 +60,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A pair before its initial alignment, and the hash of each thing it was read from."""
+    """A pair before its initial alignment, the hash of each thing it was read from, and the names of files."""
 
     fixed: Volume
     moving: Volume
     fixed_labels: LabelMap | None
     moving_labels: LabelMap | None
     hashes: Mapping[str, str]
+    sources: Mapping[str, str]
 
 
 def read_inputs(
@@ -90,7 +91,8 @@ def read_inputs(
             raise RegweaveError("E131", message, "give the right label map, or leave it out")
     values = {**images, **{f"{k}_labels": v for k, v in labels.items()}}
     hashes = {k: _hash(s, values[k]) for k, s in sources.items() if s is not None}
-    return Inputs(images["fixed"], images["moving"], labels["fixed"], labels["moving"], hashes)
+    files = {k: "/".join(Path(s).absolute().parts[1:][-2:]) for k, s in sources.items() if isinstance(s, str | Path)}
+    return Inputs(images["fixed"], images["moving"], labels["fixed"], labels["moving"], hashes, files)
 
 
 def _hash(source: Any, value: Volume | LabelMap | None) -> str:

@@ -21,7 +21,50 @@ from regweave.workflows.inputs import Reading, class_predictor
 from regweave.workflows.scoring import mean_dice
 
 FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
-"""Smoothness values that tuning tries, against that of the settings: nine over three decades."""
+"""Smoothness values that tuning may take, against that of the settings: nine over three decades."""
+REFINE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Then those of the refinement."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A smoothness that tuning turns: where it is, what it is multiplied with, and where the curve is kept."""
+
+    name: str
+    record: str
+    factors: tuple[float, ...]
+    get: Callable[[Settings], float]
+    set: Callable[[Settings, float], Settings]
+
+    def values(self, settings: Settings) -> list[float]:
+        """Values to try."""
+        return [self.get(settings) * factor for factor in self.factors]
+
+
+def _refine_smoothness(settings: Settings) -> float:
+    return settings.refine.smoothness_for("ct" if settings.modality == "ct" else "mr")
+
+
+LEVELS = Knob(
+    "levels", "tuning", FACTORS,
+    lambda settings: settings.smoothness,
+    lambda settings, value: settings.model_copy(update={"smoothness": value}),
+)  # fmt: skip
+REFINE = Knob(
+    "refine", "refine_tuning", REFINE_FACTORS,
+    _refine_smoothness,
+    lambda settings, value: settings.with_refine_smoothness(value),
+)  # fmt: skip
+KNOBS = (LEVELS, REFINE)
+
+
+def _curve(found: Mapping[float, float]) -> list[dict[str, float]]:
+    return [{"smoothness": s, "mean_dice": d} for s, d in found.items()]
+
+
+def best_of(found: Mapping[float, float]) -> float:
+    """Return the smoothness with the best Dice, of equals the larger."""
+    return max(found, key=lambda smoothness: (found[smoothness], smoothness))
 
 
 @dataclass(frozen=True)
@@ -41,8 +84,8 @@ class Method:
         True if the model's class predictor chooses the weights.
     tunable : bool
         True for a baseline.
-    tuning : mapping
-        Mean Dice on the training pairs by smoothness, after tuning.
+    tuning, refine_tuning : mapping
+        Mean Dice on the training pairs by smoothness of the levels, then by that of the refinement, after tuning.
     """
 
     name: str
@@ -51,18 +94,23 @@ class Method:
     predicted: bool = False
     tunable: bool = False
     tuning: Mapping[float, float] = field(default_factory=dict)
+    refine_tuning: Mapping[float, float] = field(default_factory=dict)
 
-    def candidates(self) -> list[Method]:
-        """Return the method with each smoothness that tuning tries."""
-        values = [self.settings.smoothness * factor for factor in FACTORS]
-        return [replace(self, settings=self.settings.model_copy(update={"smoothness": v})) for v in values]
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """What tuning turns, in order: the smoothness of the levels, and of the refinement if there is one."""
+        return (LEVELS, REFINE) if self.settings.refine.steps else (LEVELS,)
 
-    def tuned(self, found: Mapping[float, float]) -> Method:
+    def at(self, knob: Knob, value: float) -> Method:
+        """Return the method with another smoothness."""
+        return replace(self, settings=knob.set(self.settings, value))
+
+    def tuned(self, knob: Knob, found: Mapping[float, float]) -> Method:
         """Take the smoothness with the best Dice, of equals the larger; where there is none, keep the settings'."""
         if not found:
             return self
-        best = max(found, key=lambda smoothness: (found[smoothness], smoothness))
-        return replace(self, settings=self.settings.model_copy(update={"smoothness": best}), tuning=dict(found))
+        settings = knob.set(self.settings, best_of(found))
+        return replace(self, settings=settings, **{knob.record: dict(sorted(found.items()))})  # type: ignore[arg-type]
 
     def describe(self) -> dict[str, Any]:
         """Everything that says what was run, as JSON values."""
@@ -71,7 +119,8 @@ class Method:
             "settings": self.settings.model_dump(mode="json"),
             "model": None if self.model is None else {"file": self.model[0].name, "sha256": self.model[1]},
             "predicted_classes": self.predicted,
-            "tuning": [{"smoothness": s, "mean_dice": d} for s, d in self.tuning.items()],
+            "tuning": _curve(self.tuning),
+            "refine_tuning": _curve(self.refine_tuning),
         }
 
 
@@ -126,12 +175,20 @@ def modality_of_list(settings: Settings, pairs: Sequence[PairFiles], reading: Re
     raise problem
 
 
+def tuned_as(method: Method, record: Mapping[str, Any]) -> Method:
+    """Tune a method with the curves that training has recorded, instead of measuring them again."""
+    for knob, part in ((LEVELS, record), (REFINE, record.get("refine"))):
+        if part is not None:
+            method = method.tuned(knob, {row["smoothness"]: row["mean_dice"] for row in part["curve"]})
+    return method
+
+
 def tune(
     methods: Sequence[Method],
     pairs: Sequence[PairFiles],
     run: Callable[[list[tuple[str, Method, PairFiles]]], list[Outcome]],
 ) -> list[Method]:
-    """Choose the smoothness of each baseline on training pairs; all get the same number of registrations.
+    """Choose the smoothness of each baseline on training pairs: uphill from the settings', value by value.
 
     Parameters
     ----------
@@ -142,19 +199,41 @@ def tune(
     run : callable
         Runs (key, method, pair) triples and returns an outcome for each, in order.
     """
-    plan = [
-        (f"tune/{method.name}/{candidate.settings.smoothness!r}/{pair.id}", candidate, pair)
-        for method in methods
-        if method.tunable
-        for candidate in method.candidates()
-        for pair in pairs
-    ]
-    outcomes = run(plan)
-    dice: dict[str, dict[float, list[float]]] = {}
-    for (_, candidate, _), outcome in zip(plan, outcomes, strict=True):
-        score = float("nan") if outcome.error is not None else mean_dice(outcome.value)
-        dice.setdefault(candidate.name, {}).setdefault(candidate.settings.smoothness, []).append(score)
-    return [method.tuned(_means(dice.get(method.name, {}))) for method in methods]
+    for knob in KNOBS:
+        turned = [m for m in methods if m.tunable and knob in m.knobs]
+        dice: dict[str, dict[float, list[float]]] = {m.name: {} for m in turned}
+        while plan := [
+            (f"tune/{m.name}/{knob.name}/{value!r}/{pair.id}", m.at(knob, value), pair, value)
+            for m in turned
+            for value in next_values(knob.values(m.settings), _means(dice[m.name]))
+            if value not in dice[m.name]
+            for pair in pairs
+        ]:
+            outcomes = run([(key, candidate, pair) for key, candidate, pair, _ in plan])
+            for (_, candidate, _, value), outcome in zip(plan, outcomes, strict=True):
+                score = float("nan") if outcome.error is not None else mean_dice(outcome.value)
+                dice[candidate.name].setdefault(value, []).append(score)
+        methods = [method.tuned(knob, _means(dice.get(method.name, {}))) for method in methods]
+    return list(methods)
+
+
+def next_values(values: Sequence[float], found: Mapping[float, float]) -> list[float]:
+    """Values to try next: the middle one and its neighbours, then the neighbours of the best until it has them.
+
+    Examples
+    --------
+    >>> next_values([1, 2, 4, 8, 16], {})
+    [2, 4, 8]
+    >>> next_values([1, 2, 4, 8, 16], {2: 0.5, 4: 0.6, 8: 0.7})
+    [16]
+    >>> next_values([1, 2, 4, 8, 16], {2: 0.5, 4: 0.6, 8: 0.7, 16: 0.6})
+    []
+    """
+    if not found:
+        middle = len(values) // 2
+        return list(values[middle - 1 : middle + 2])
+    best = values.index(best_of(found))
+    return [values[i] for i in (best - 1, best + 1) if 0 <= i < len(values) and values[i] not in found]
 
 
 def _means(dice: Mapping[float, Sequence[float]]) -> dict[float, float]:

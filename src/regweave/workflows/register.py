@@ -26,6 +26,7 @@ from regweave.registration.refine import RefineStep, refine
 from regweave.registration.settings import Settings
 from regweave.types import Field, ImagePair, LabelMap, Transform
 from regweave.workflows import inputs as given
+from regweave.workflows.evidence import Witness
 from regweave.workflows.machine import allowed_threads, kernel_threads, peak_memory_mb
 from regweave.workflows.memory import check_memory
 from regweave.workflows.result import Result
@@ -63,6 +64,7 @@ def register(
     threads: int | None = None,
     reading: given.Reading | None = None,
     on_progress: OnProgress | None = None,
+    keep_view: bool = False,
 ) -> Result:
     """Register a moving image to a fixed one.
 
@@ -93,6 +95,9 @@ def register(
         How files are read: NIfTI frame, NaN, file with the names of the labels.
     on_progress : callable, optional
         Called with a `Progress` after every step.
+    keep_view : bool
+        Keep what a page shows beyond the result: which metric decided where, and how clearly. ``save`` then writes
+        the folder ``view`` too.
 
     Returns
     -------
@@ -124,9 +129,12 @@ def register(
             pair = given.start(data, settings.initial if init is None else init)
             seen, classes_from = given.see_classes(pair, weights, predictor, predict=predict_classes)
         tell = _Teller(on_progress, settings)
+        witness = Witness(weights, schedule, then=tell.level)
         with watch.stage("levels"):
             scales, coarse = None if loaded is None else loaded.scales, given.coarse_weights(loaded)
-            aligned = register_pair(seen, weights, schedule, coarse=coarse, scales=scales, on_step=tell.level)
+            aligned = register_pair(
+                seen, weights, schedule, coarse=coarse, scales=scales, on_step=witness if keep_view else tell.level
+            )
         with watch.stage("refine"):
             refined = refine(seen, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
         with watch.stage("outputs"):
@@ -144,7 +152,7 @@ def register(
         steps=aligned.steps, refinement=refined.steps, regularity=numbers, inverse_consistency_mm=consistency,
         seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
         weights=weights, settings=settings, modality=modality, hashes=data.hashes, threads=n_threads,
-        classes_from=classes_from,
+        classes_from=classes_from, pair=pair, keep_view=keep_view, nodes=witness.nodes, sources=data.sources,
     )  # fmt: skip
 
 

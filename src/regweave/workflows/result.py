@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,11 @@ from regweave.io import (
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
 from regweave.registration.settings import Settings
-from regweave.types import LabelMap, Transform, Volume, Weights
+from regweave.types import ImagePair, LabelMap, Transform, Volume, Weights
+from regweave.workflows.evidence import NodeMaps
 from regweave.workflows.inputs import ClassesFrom
+from regweave.workflows.structure_table import structure_rows
+from regweave.workflows.view import write_view
 
 SCHEMA = 1
 DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "nibabel", "pydantic")
@@ -51,6 +54,14 @@ class Result:
         Wall time of each stage.
     classes_from : "labels", "predicted" or "none"
         What told the classes that chose the weights.
+    pair : ImagePair, optional
+        What was registered, at its start.
+    keep_view : bool
+        Whether `write` adds the folder ``view``, from which ``regweave report`` makes a page.
+    nodes : NodeMaps, optional
+        Evidence of the last discrete step, for the view.
+    sources : mapping
+        Name and folder of each input that was a file.
     """
 
     transform: Transform
@@ -71,9 +82,17 @@ class Result:
     hashes: Mapping[str, str]
     threads: int
     classes_from: ClassesFrom = "none"
+    pair: ImagePair | None = None
+    keep_view: bool = False
+    nodes: NodeMaps | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def structures(self) -> list[dict[str, Any]]:
+        """Dice, distances of surfaces and volumes of each structure, measured when asked for."""
+        return [] if self.pair is None else structure_rows(self.pair, self.warped_labels, self.dice)
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the images, as it is written to ``result.json``."""
+        """Everything but the images; ``result.json`` has `structures` besides."""
         w = self.weights
         return {
             "schema": SCHEMA,
@@ -122,8 +141,11 @@ class Result:
         write_transform(folder / "transform.h5", self.transform)
         write_transform(folder / "inverse.h5", self.inverse)
         write_displacement(folder / "displacement.nii.gz", total_displacement(self.transform))
+        if self.keep_view and self.pair is not None:
+            write_view(folder, self.pair, self.nodes, self.sources)
+        content = {**self.summary(), "structures": self.structures()}
         with atomic_path(folder / "result.json") as part:
-            part.write_text(json.dumps(_plain(self.summary()), indent=2) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(_plain(content), indent=2) + "\n", encoding="utf-8")
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write all files into a new folder, which appears when it is complete."""

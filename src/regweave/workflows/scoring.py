@@ -80,7 +80,7 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
     """
     files, reading = task["files"], Reading(*task["reading"])
     _forget_peak()
-    with _silent_warnings():
+    with silent_warnings():
         result = register(
             **files,
             config=None if task["settings"] is None else Settings.model_validate(task["settings"]),
@@ -139,7 +139,7 @@ def _number(value: float) -> float | None:
 
 
 @contextmanager
-def _silent_warnings() -> Iterator[None]:
+def silent_warnings() -> Iterator[None]:
     """Keep our warnings off the terminal: they are in the result, and many workers would talk at once."""
     with warnings.catch_warnings():
         shown = warnings.showwarning

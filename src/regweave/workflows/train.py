@@ -31,11 +31,11 @@ from regweave.registration.settings import Settings, validate
 from regweave.types import Weights
 from regweave.workflows import inputs as given
 from regweave.workflows.batch import BatchProgress, worker_count
-from regweave.workflows.cross_validation import Choice, Scores, rebalance, try_columns
+from regweave.workflows.cross_validation import Choice, Scores, rebalance, strengthen, try_columns
 from regweave.workflows.effort import Effort, TrainProgress
 from regweave.workflows.evaluate import Runner
 from regweave.workflows.learning_stage import LearningStage
-from regweave.workflows.methods import FACTORS, Method, modality_of_list
+from regweave.workflows.methods import LEVELS, Knob, Method, best_of, modality_of_list, next_values
 from regweave.workflows.predictor import fit_predictor, moving_images
 from regweave.workflows.scoring import mean_dice
 from regweave.workflows.structures import Survey, choose_structures, survey
@@ -78,6 +78,7 @@ class Training:
         self.settings, self.options, self.run, self.store, self.workers = settings, options, run, store, workers
         self.effort = Effort(tell)
         self.failed: dict[str, str] = {}
+        self._of_folds: Sequence[Columns] = ()
 
     def fit(self) -> Model:
         """Train and return the model."""
@@ -92,7 +93,6 @@ class Training:
         self._folds()  # before anything is computed: too few patients are an error of the list
         with self.effort.stage("tune"):
             tuned, uniform = self._tune()
-        self.settings = self.settings.model_copy(update={"smoothness": tuned["smoothness"]})
         bank = tuple(m.name for m in self.settings.schedule(self._modality).bank)
         w0 = Weights.uniform(bank, self.settings.smoothness, (0, *self.classes))
         trials = Trials(self.run, self.store, self.settings, self.options.levels, self.effort)
@@ -110,7 +110,7 @@ class Training:
         more = {"learned_on": [p.id for p in used], "smoothness": tuned, "surrogate_and_dice": trail}
         evidence = self._evidence(learned, choice, more)
         names = {c: "background" if c == 0 else self.survey.names.get(c, str(c)) for c in w0.classes}
-        self.effort.tell("done", self.effort.text())
+        self.effort.finish()
         return Model(
             final, self.settings.model_dump(mode="json"), self._modality, names, None, plain(evidence),
             self.options.levels, predictor,
@@ -158,23 +158,38 @@ class Training:
         return split_groups(self.pairs, 2, self.options.seed)
 
     def _tune(self) -> tuple[dict[str, Any], Scores]:
-        """Choose the smoothness of the uniform bank on the training pairs, as every baseline's is."""
-        base = Method("uniform", self.settings, tunable=True)
-        plan = [
-            (f"tune/{f!r}/{p.id}", c, p) for f, c in zip(FACTORS, base.candidates(), strict=True) for p in self.pairs
-        ]
-        self.effort.tell("tune", f"smoothness of the uniform bank: {len(plan)} registrations")
-        outcomes = self.run(plan, surfaces=False)
-        self.effort.registrations += len(plan)
-        self._leave_out({p.id: o.error for (_, _, p), o in zip(plan, outcomes, strict=True) if o.error is not None})
-        by_key = {o.key: o.value for o in outcomes}
-        scores = [{p.id: by_key[f"tune/{f!r}/{p.id}"] for p in self.pairs} for f in FACTORS]
-        table = [float(np.mean([mean_dice(s) for s in of_pairs.values()])) for of_pairs in scores]
-        best = max(range(len(FACTORS)), key=lambda i: (table[i], FACTORS[i]))
-        values = [self.settings.smoothness * f for f in FACTORS]
-        self._least_smoothness = min(values)
-        curve = [{"smoothness": v, "mean_dice": d} for v, d in zip(values, table, strict=True)]
-        return {"smoothness": values[best], "curve": curve, "mean_dice": table[best]}, scores[best]
+        """Choose both smoothnesses of the uniform bank on the training pairs, as every baseline's are."""
+        uniform: Scores = {}
+        found: dict[str, Any] = {}
+        for knob in Method("uniform", self.settings).knobs:
+            base = Method("uniform", self.settings, tunable=True)
+            curve, scores = self._try_values(knob, base)
+            best = best_of(curve)
+            self.settings, uniform = knob.set(self.settings, best), scores[best]
+            listed = [{"smoothness": v, "mean_dice": d} for v, d in curve.items()]
+            found[knob.name] = {"smoothness": best, "curve": listed, "mean_dice": curve[best]}
+            if knob is LEVELS:
+                self._least_smoothness = min(curve)
+        return {**found["levels"], **{k: v for k, v in found.items() if k != "levels"}}, uniform
+
+    def _try_values(self, knob: Knob, base: Method) -> tuple[dict[float, float], dict[float, Scores]]:
+        """Go uphill from the settings' smoothness; mean Dice and scores by value."""
+        values = knob.values(base.settings)
+        means: dict[float, float] = {}
+        known: dict[str, Mapping[str, Any]] = {}
+        while tried := next_values(values, means):
+            plan = [(f"tune/{knob.name}/{v!r}/{p.id}", base.at(knob, v), p) for v in tried for p in self.pairs]
+            self.effort.tell("tune", f"smoothness of the {knob.name}, uniform bank: {len(plan)} registrations")
+            outcomes = self.run(plan, surfaces=False)
+            self.effort.registrations += len(plan)
+            failed = {p.id: o.error for (_, _, p), o in zip(plan, outcomes, strict=True) if o.error is not None}
+            self._leave_out(failed)
+            known |= {o.key: o.value for o in outcomes}
+            scores: dict[float, Scores] = {
+                v: {p.id: known[f"tune/{knob.name}/{v!r}/{p.id}"] for p in self.pairs} for v in [*means, *tried]
+            }
+            means = {v: float(np.mean([mean_dice(s) for s in of.values()])) for v, of in sorted(scores.items())}
+        return means, scores
 
     def _choose(
         self, w0: Weights, uniform: Scores, folds: Sequence[Fold], stage: LearningStage
@@ -199,6 +214,9 @@ class Training:
         tried += rebalance(best, w0, learned[best.hyper], uniform, folds, register, least=self._least_smoothness)
         best = _best(tried)
         best = best if best.value > 0 else replace(best, classes=(), gain=None, balance=1.0)
+        tried += (strong := strengthen(best, w0, learned[best.hyper], uniform, folds, register))
+        best = _best([(best, {}), *strong])
+        self._of_folds = learned[best.hyper]
         return best, [line for _, line in tried]
 
     def _predictor(self, classes: tuple[int, ...]) -> dict[str, Any] | None:
@@ -224,18 +242,22 @@ class Training:
             "skipped": self.skipped,
             "registrations": self.effort.registrations,
             "inferences": self.effort.inferences,
+            "stages": self.effort.counts,
             "options": dict(vars(self.options)),
             **more,
             "hyper": vars(choice.hyper),
             "share": choice.share,
             "balance": choice.balance,
+            "strengths": {str(c): f for c, f in choice.strengths.items()},
             "gates": {
                 str(c): {"gain": g.gain, "standard_error": g.standard_error, "n": g.n, "used": c in choice.classes}
                 for c, g in choice.gates.items()
             },
             "left_out_gain": choice.gain,
             "learned": learned.weights.matrix.tolist(),
+            "learned_by_fold": [columns.weights.matrix.tolist() for columns in self._of_folds],
             "history": dict(learned.history),
+            "overlays": dict(learned.overlays),
         }
 
 
@@ -248,7 +270,9 @@ def _that_changed(choice: Choice, w0: Weights, learned: Weights) -> Choice:
     """Drop the classes in which all pairs together taught nothing: the gain of the folds is not theirs."""
     changed = dict(zip(w0.classes, (w0.matrix != learned.matrix).any(axis=0), strict=True))
     kept = tuple(c for c in choice.classes if changed[c])
-    return replace(choice, classes=kept, gain=choice.gain if kept else None, balance=choice.balance if kept else 1.0)
+    if kept or choice.strengths:
+        return replace(choice, classes=kept)
+    return replace(choice, classes=(), gain=None, balance=1.0)
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,57 @@
+"""Which patients of a set may be tuned and trained on, and which are for the test; fixed, by name.
+
+The patients of a set are sorted by name. The first half, one less where their number is odd, are for training, the
+others for the test. Pairs are made inside each half, so no patient is on both sides. A limit keeps the first pairs of
+a walk through all of them with a fixed stride: it meets every patient early, and a larger limit only adds pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from _pairs import SETS, PairName, cases_of, files, subject_of
+from regweave.io.manifest import PairFiles, write_pairs
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def patients(set_name: str) -> tuple[list[str], list[str]]:
+    """Return the patients for training and those for the test."""
+    names = sorted({subject_of(case) for case in cases_of(set_name)})
+    return names[: len(names) // 2], names[len(names) // 2 :]
+
+
+def training_pairs(set_name: str, limit: int | None) -> list[PairName]:
+    """Pairs of training patients: all of them, or the first of the walk."""
+    return _pairs_among(set_name, patients(set_name)[0], limit)
+
+
+def test_pairs(set_name: str, limit: int | None) -> list[PairName]:
+    """Pairs of test patients: all of them, or the first of the walk."""
+    return _pairs_among(set_name, patients(set_name)[1], limit)
+
+
+def write_csv(pairs: Iterable[PairName], path: str | Path) -> None:
+    """Write pairs of a real set as a list for `regweave train` and `regweave evaluate`; a group is ``p07+p11``."""
+    write_pairs(path, [_line(pair) for pair in pairs])
+
+
+def _line(name: PairName) -> PairFiles:
+    people = dict.fromkeys(map(subject_of, (name.fixed, name.moving)))
+    return PairFiles(id=f"{name.moving}-to-{name.fixed}", group="+".join(people), **files(name))
+
+
+def _pairs_among(set_name: str, people: Sequence[str], limit: int | None) -> list[PairName]:
+    chosen = [case for case in cases_of(set_name) if subject_of(case) in people]
+    couples = SETS[set_name].couples(chosen)
+    n = len(couples)
+    step = stride(n)
+    walk = [couples[k * step % n] for k in range(n if limit is None else min(limit, n))]
+    return [PairName(set_name, fixed, moving, subject_of(fixed)) for fixed, moving in walk]
+
+
+def stride(n: int) -> int:
+    """Return the number nearest to n times the golden ratio that has no factor in common with n."""
+    return min((k for k in range(1, n + 1) if math.gcd(k, n) == 1), key=lambda k: abs(k - n * GOLDEN))

@@ -1,0 +1,95 @@
+"use strict";
+
+const CONTOURS = {
+  fixed: { colour: "#27d3f5", dash: [] },
+  before: { colour: "#ffb000", dash: [5, 4] },
+  after: { colour: "#ff5ce1", dash: [] },
+};
+const MEMBERS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#8c6bb1", "#b2df8a",
+  "#a6761d", "#fb9a99", "#66c2a5"];
+const SMALL_TO_LARGE = ["#1f4fd8", "#7fb2ff", "#d9d9d9", "#ff9b73", "#c81e1e"];
+const LOW_TO_HIGH = ["#30123b", "#365c8d", "#1f9e89", "#7ad151", "#fde725"];
+const FOLD = "#fff200";
+
+const rgb = (hex) => [1, 3, 5].map((n) => parseInt(hex.slice(n, n + 2), 16));
+
+/** 256 colours between the stops. */
+function ramp(stops) {
+  const colours = stops.map(rgb);
+  return Array.from({ length: 256 }, (_, code) => {
+    const place = (code / 255) * (colours.length - 1);
+    const n = Math.min(Math.floor(place), colours.length - 2);
+    return colours[n].map((v, c) => v + (place - n) * (colours[n + 1][c] - v));
+  });
+}
+
+/** Grey of each code of a volume in a window. */
+function greys(table, [low, high]) {
+  return Uint8ClampedArray.from(table, (value) => (255 * (value - low)) / Math.max(high - low, 1e-9));
+}
+
+/** How two greys become one; x and y are millimetres in the plane, `s` the settings. */
+const MIXES = {
+  fixed: (a) => a,
+  moving: (a, b) => b,
+  warped: (a, b) => b,
+  blend: (a, b, s) => a + (b - a) * s.blend,
+  flicker: (a, b, s) => (s.second ? b : a),
+  checker: (a, b, s, x, y) => ((Math.floor(x / s.tile) + Math.floor(y / s.tile)) % 2 ? b : a),
+  difference: (a, b) => 128 + (a - b),
+};
+
+/** Fill the pixels of a slice: the mixed images, and the map over them. */
+function paintSlice(pixels, slice, a, b, mix, settings, spacing, overlay) {
+  const { width, height, first, across, down } = slice;
+  let out = 0;
+  for (let j = 0; j < height; j++) {
+    for (let i = 0; i < width; i++, out += 4) {
+      const at = first + i * across + j * down;
+      const grey = Math.max(0, Math.min(255,
+        mix(a.grey[a.codes[at]], b.grey[b.codes[at]], settings, i * spacing[0], j * spacing[1])));
+      const colour = overlay && overlay.colours[overlay.codes[at]];
+      for (let c = 0; c < 3; c++) {
+        pixels[out + c] = colour ? grey + overlay.strength * (colour[c] - grey) : grey;
+      }
+      pixels[out + 3] = 255;
+    }
+  }
+}
+
+/** Draw pieces x0, y0, x1, y1 as one path. */
+function strokePieces(context, pieces, place, style, width) {
+  context.beginPath();
+  for (let n = 0; n < pieces.length; n += 4) {
+    context.moveTo(...place(pieces[n], pieces[n + 1]));
+    context.lineTo(...place(pieces[n + 2], pieces[n + 3]));
+  }
+  context.setLineDash(style.dash.map((d) => d * width));
+  context.strokeStyle = style.colour;
+  context.lineWidth = 1.6 * width;
+  context.stroke();
+  context.setLineDash([]);
+}
+
+/** Lines of the deformed grid in a plane: each regular point stands where the field takes it. */
+function gridPieces(grid, plane, position) {
+  const { shape, step, unit, values } = grid;
+  const count = shape[0] * shape[1] * shape[2];
+  const strides = [1, shape[0], shape[0] * shape[1]];
+  const depth = Math.min(position[plane.through] / step, shape[plane.through] - 1);
+  const below = Math.floor(depth), part = depth - below;
+  const above = Math.min(below + 1, shape[plane.through] - 1);
+  const moved = (axis, i, j) => {
+    const at = axis * count + i * strides[plane.across] + j * strides[plane.down];
+    return unit * ((1 - part) * values[at + below * strides[plane.through]] + part * values[at + above * strides[plane.through]]);
+  };
+  const point = (i, j) => [i * step + moved(plane.across, i, j), j * step + moved(plane.down, i, j)];
+  const pieces = [];
+  for (let j = 0; j < shape[plane.down]; j++) {
+    for (let i = 0; i < shape[plane.across]; i++) {
+      if (i + 1 < shape[plane.across]) pieces.push(...point(i, j), ...point(i + 1, j));
+      if (j + 1 < shape[plane.down]) pieces.push(...point(i, j), ...point(i, j + 1));
+    }
+  }
+  return pieces;
+}

@@ -1,0 +1,31 @@
+"use strict";
+
+const TYPES = { u1: Uint8Array, u2: Uint16Array, i2: Int16Array };
+
+/** Bytes of a zlib stream in base64, as an array of its type. */
+async function unpack(item) {
+  const text = atob(item.data);
+  const bytes = new Uint8Array(text.length);
+  for (let n = 0; n < text.length; n++) bytes[n] = text.charCodeAt(n);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new TYPES[item.type](await new Response(stream).arrayBuffer());
+}
+
+/** The planes: which display axis (0 left, 1 posterior, 2 superior) runs across, which down, which through. */
+const PLANES = [
+  { name: "axial", across: 0, down: 1, through: 2, up: false, letters: ["R", "L", "A", "P"] },
+  { name: "coronal", across: 0, down: 2, through: 1, up: true, letters: ["R", "L", "S", "I"] },
+  { name: "sagittal", across: 1, down: 2, through: 0, up: true, letters: ["A", "P", "S", "I"] },
+];
+
+/** Places of the voxels of a slice: first index and the two strides. */
+function sliceOf(plane, shape, position) {
+  const strides = [1, shape[0], shape[0] * shape[1]];
+  return {
+    width: shape[plane.across],
+    height: shape[plane.down],
+    first: strides[plane.through] * position[plane.through],
+    across: strides[plane.across],
+    down: strides[plane.down],
+  };
+}

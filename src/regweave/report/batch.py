@@ -1,0 +1,118 @@
+"""The list of all registrations of a batch, each with a mark: pass, or what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from regweave.io import atomic_path
+from regweave.report._results import RULES, Results, Row, mean
+from regweave.report._values import fixed, signed
+from regweave.report.page import asset, document, escape
+
+NAME = "index.html"
+STYLE = (
+    "a{color:var(--accent)}"
+    ".filters{display:flex;flex-wrap:wrap;gap:10px 16px;align-items:end;margin:12px 0}"
+    ".filters label{display:grid;gap:2px;font-size:.88rem}"
+    ".filters .check{display:flex;align-items:center;gap:6px;min-height:34px}"
+    "th button{border:0;background:none;padding:2px 4px;min-height:0;font-weight:600}"
+    "th[aria-sort=ascending] button::after{content:' ↑'}th[aria-sort=descending] button::after{content:' ↓'}"
+    "tr.fails th:first-child{box-shadow:inset 4px 0 var(--bad)}"
+    "tr.passes th:first-child{box-shadow:inset 4px 0 var(--good)}"
+    "tbody th{min-width:9ch}td.what{min-width:12ch;max-width:44ch}"
+    ".rules dt{font-weight:600;float:left;clear:left;min-width:6em}.rules dd{margin-left:6.5em}"
+)
+COLUMNS = (
+    ("pair", "text"),
+    ("method", "text"),
+    ("mark", "text"),
+    ("what", "text"),
+    ("Dice before", "number"),
+    ("Dice after", "number"),
+    ("change", "number"),
+    ("HD95 mm", "number"),
+    ("folding %", "number"),
+    ("seconds", "number"),
+)
+
+
+def write_page(folder: str | Path) -> Path:
+    """Write ``index.html`` into the folder of an evaluation, without links to pages of single registrations."""
+    where = Path(folder)
+    with atomic_path(where / NAME) as part:
+        part.write_text(page_text(Results.read(where), {}), encoding="utf-8")
+    return where / NAME
+
+
+def page_text(results: Results, links: Mapping[tuple[str, str], str]) -> str:
+    """Return the list as HTML; ``links`` are addresses by (pair, method)."""
+    failing = sum(bool(row.marks()) for row in results.rows)
+    count = f"{len(results.rows)} registrations: {len(results.rows) - failing} pass, {failing} do not"
+    body = (
+        f'<p>{escape(count)} · <a href="report.html">Evaluation</a></p>'
+        f"<details><summary>Rules</summary>{_rules()}</details>"
+        f"{_filters(results)}"
+        '<p class="quiet" id="count" role="status" aria-live="polite"></p>'
+        f"{_table(results, links)}"
+    )
+    return document("Registrations", body, style=STYLE, scripts=[asset("batch.js")])
+
+
+def _rules() -> str:
+    items = "".join(f"<dt>{escape(rule)}</dt><dd>{escape(text)}</dd>" for rule, text in RULES.items())
+    return f'<p>A registration passes if none of these holds:</p><dl class="rules">{items}</dl>'
+
+
+def _filters(results: Results) -> str:
+    methods = "".join(f'<option value="{escape(m)}">{escape(m)}</option>' for m in results.methods)
+    marks = "".join(f'<option value="{escape(rule)}">{escape(rule)}</option>' for rule in RULES)
+    return (
+        '<div class="filters" role="search">'
+        '<label>Find<input id="find" type="search" placeholder="pair, method, error" title="Shortcut: /"></label>'
+        f'<label>Method<select id="method"><option value="">all</option>{methods}</select></label>'
+        '<label>Mark<select id="mark"><option value="">all</option><option value="pass">pass</option>'
+        f'<option value="fail">fail</option>{marks}</select></label>'
+        '<button type="button" id="reset">Show all</button></div>'
+    )
+
+
+def _table(results: Results, links: Mapping[tuple[str, str], str]) -> str:
+    head = "".join(
+        f'<th scope="col" data-kind="{kind}"{_side(kind)}><button type="button">{escape(title)}</button></th>'
+        for title, kind in COLUMNS
+    )
+    rows = "\n".join(_line(row, links.get((row.id, row.method))) for row in results.rows)
+    return f'<div class="wide"><table id="rows"><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _side(kind: str) -> str:
+    return ' class="number"' if kind == "number" else ""
+
+
+def _line(row: Row, link: str | None) -> str:
+    marks = row.marks()
+    before, after = row.mean_dice("dice_before"), row.mean_dice()
+    hd95, folding = row.values("hd95_mm"), 100 * row.number("folding_fraction")
+    values = [
+        (before, fixed(before, 3)),
+        (after, fixed(after, 3)),
+        (after - before, signed(after - before, 3)),
+        (mean(hd95), fixed(mean(hd95), 2)),
+        (folding, fixed(folding, 4)),
+        (row.number("seconds"), fixed(row.number("seconds"), 1)),
+    ]
+    cells = "".join(
+        f'<td class="number" data-value="{"" if math.isnan(value) else repr(value)}">{text}</td>'
+        for value, text in values
+    )
+    name = f'<a href="{escape(link)}">{escape(row.id)}</a>' if link else escape(row.id)
+    word = '<span class="bad">✗ fail</span>' if marks else '<span class="good">✓ pass</span>'
+    what = row.error if row.error is not None else ", ".join(marks)
+    return (
+        f'<tr class="{"fails" if marks else "passes"}" data-method="{escape(row.method)}" '
+        f'data-marks="{escape(" ".join(marks) or "pass")}">'
+        f'<th scope="row">{name}</th><td>{escape(row.method)}</td><td>{word}</td>'
+        f'<td class="what">{escape(what)}</td>{cells}</tr>'
+    )

@@ -1,0 +1,124 @@
+"""What the folder of a registration holds, read for its page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import RegweaveError
+from regweave.io.files import damaged, require_file
+from regweave.io.grids import check_same_grid
+from regweave.io.images import read_labels, read_stored
+from regweave.io.transforms import read_transform
+from regweave.types import Field, Float32Array, Geometry, LabelArray
+from regweave.workflows.evidence import NodeMaps
+from regweave.workflows.view import FOLDER, read_nodes
+
+IMAGES = {"fixed": f"{FOLDER}/fixed.nii.gz", "moving": f"{FOLDER}/moving.nii.gz", "warped": "warped.nii.gz"}
+LABELS = {
+    "fixed": f"{FOLDER}/fixed_labels.nii.gz",
+    "before": f"{FOLDER}/moving_labels.nii.gz",
+    "after": "warped_labels.nii.gz",
+}
+
+
+NEEDED = (
+    "dice", "mean_dice", "structures", "steps", "refinement", "seconds", "peak_memory_mb", "warnings", "weights",
+    "folding_fraction", "sdlogj", "sdlogj_l2r", "min_jacobian", "max_jacobian", "inverse_consistency_mm", "provenance",
+)  # fmt: skip
+"""What a page needs of ``result.json``."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A registration as its folder tells it; everything lies on the fixed grid.
+
+    Parameters
+    ----------
+    record : mapping
+        ``result.json``.
+    geometry : Geometry
+        The fixed grid.
+    images : mapping
+        ``fixed``, ``moving`` as it was at the start, ``warped``.
+    labels : mapping
+        ``fixed``, ``before`` and ``after``, those that exist.
+    names : mapping
+        Name of each label.
+    sources : mapping
+        Name of each input that was a file.
+    field : Field
+        The deformation, without the affine start.
+    nodes : NodeMaps, optional
+        Evidence of the last discrete step.
+    """
+
+    record: Mapping[str, Any]
+    geometry: Geometry
+    images: Mapping[str, Float32Array]
+    labels: Mapping[str, LabelArray]
+    names: Mapping[int, str]
+    sources: Mapping[str, str]
+    field: Field
+    nodes: NodeMaps | None
+
+
+def read_contents(folder: Path) -> Contents:
+    """Read the folder that ``regweave register`` wrote.
+
+    Raises
+    ------
+    RegweaveError
+        E101 or E102 where a file is missing or damaged, E198 where the folder was written without its view.
+    """
+    record = read_json(folder / "result.json")
+    lost = [key for key in NEEDED if key not in record]
+    if lost:
+        raise damaged(f"'{folder / 'result.json'}'", f"it lacks {', '.join(lost)}")
+    if not (folder / FOLDER / "view.json").is_file():
+        message = f"'{folder}' has no folder '{FOLDER}': it was written without what the page shows"
+        raise RegweaveError("E198", message, "register again without --no-report, or with keep_view=True")
+    view = read_json(folder / FOLDER / "view.json")
+    geometry = read_stored(folder / IMAGES["fixed"], "auto").geometry
+    try:
+        members = tuple(str(m) for m in view["members"])
+        names = {int(value): str(name) for value, name in view["names"].items()}
+        sources = {str(key): str(name) for key, name in view["sources"].items()}
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise damaged(f"'{folder / FOLDER / 'view.json'}'", f"it does not describe a view ({error})") from error
+    return Contents(
+        record=record,
+        geometry=geometry,
+        images={name: _image(folder / path, geometry) for name, path in IMAGES.items()},
+        labels={name: _labels(folder / path, geometry) for name, path in LABELS.items() if (folder / path).is_file()},
+        names=names,
+        sources=sources,
+        field=read_transform(folder / "transform.h5", geometry).field,
+        nodes=read_nodes(folder, members),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file."""
+    try:
+        found = json.loads(require_file(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(f"'{path}'", f"it is no JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise damaged(f"'{path}'", f"it holds a {type(found).__name__}, not an object")
+    return found
+
+
+def _image(path: Path, geometry: Geometry) -> Float32Array:
+    stored = read_stored(path, "auto")
+    check_same_grid(geometry, stored.geometry, path)
+    return stored.intensities()
+
+
+def _labels(path: Path, geometry: Geometry) -> LabelArray:
+    labels = read_labels(path)
+    check_same_grid(geometry, labels.geometry, path)
+    return labels.data

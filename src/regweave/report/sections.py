@@ -1,0 +1,219 @@
+"""Parts of a registration's page that are numbers and words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from regweave.report.page import Markup, escape, table
+from regweave.report.step_chart import step_chart
+
+COSTS = {"images, % of the first step": "data", "smoothness, %": "smoothness"}
+GRADES = {
+    "4": "no error seen",
+    "3": "small, below a voxel",
+    "2": "visible, usable with care",
+    "1": "large",
+    "0": "wrong",
+}
+
+
+def summary_cards(record: Mapping[str, Any]) -> str:
+    """Return the numbers that are looked at first."""
+    dice = record["mean_dice"]
+    gaps = [s["gap"] for s in record["steps"] if s["gap"] is not None]
+    consistency = record["inverse_consistency_mm"]
+    missing = sum(bool(s["missing"]) for s in record["structures"])
+    cards = [
+        ("mean Dice, before → after", f"{_n(dice.get('before'))} → {_n(dice.get('after'))}" if dice else "no labels"),
+        ("structures missing", f"{missing} of {len(record['structures'])}" if record["structures"] else "no labels"),
+        ("voxels folded", f"{_n(record['folding_fraction'], '.3%')}"),
+        ("inverse error, 95 %", f"{_n(consistency['p95'], '.2f')} mm"),
+        ("largest certified gap", f"{max(gaps):.3%}" if gaps else "none"),
+        ("time", f"{_n(record['seconds']['total'], '.1f')} s"),
+    ]
+    shown = "".join(f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in cards)
+    notes = "".join(f'<p class="warn">Warning {escape(text)}</p>' for text in record["warnings"])
+    return f'<div class="cards">{shown}</div>{notes}'
+
+
+def structure_section(rows: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of structures: measured where both label maps were given, else those that can be drawn."""
+    if not drawn:
+        return ""
+    measured = {row["label"]: row for row in rows}
+    header = [
+        "structure", "show", "", "Dice before", "after", "0 … 1", "HD95 mm", "ASSD mm", "fixed ml", "moving ml",
+        "warped ml", "volume change", "missing",
+    ]  # fmt: skip
+    lines = [_structure(item, measured.get(item["label"])) for item in drawn]
+    note = (
+        "HD95 and ASSD compare warped with fixed surfaces (border voxels, both directions). Volume change compares "
+        "the warped structure with the moving one. A missing structure lacks voxels in the fixed or the warped labels; "
+        "it stays in the mean with its Dice of 0."
+    )
+    shown = table(header, lines, numeric={3, 4, 6, 7, 8, 9, 10, 11})
+    return f'<h2>Structures</h2>{shown}<p class="quiet">{note}</p>'
+
+
+def _structure(item: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[object]:
+    name, label = escape(item["name"]), escape(item["label"])
+    show = Markup(f'<input type="checkbox" checked data-show="{label}" aria-label="Show contours of {name}">')
+    go = Markup(f'<button type="button" data-go="{label}" aria-label="Go to {name}">Go</button>')
+    if row is None:
+        return [item["name"], show, go, *[None] * 10]
+    before, after = row["dice_before"], row["dice_after"]
+    old, new = row["volume_before_ml"], row["volume_after_ml"]
+    change = f"{new / old - 1:+.0%}" if old else None
+    missing = Markup('<b class="bad">missing</b>') if row["missing"] else "no"
+    volumes = [None if v is None else f"{v:.2f}" for v in (row["volume_fixed_ml"], old, new)]
+    distances = [None if v is None else f"{v:.2f}" for v in (row["hd95_mm"], row["assd_mm"])]
+    return [item["name"], show, go, before, after, _change(before, after), *distances, *volumes, change, missing]
+
+
+def _change(before: float | None, after: float | None) -> Markup | None:
+    if before is None or after is None:
+        return None
+    a, b = 6 + 108 * before, 6 + 108 * after
+    kind = "better" if after >= before else "worse"
+    return Markup(
+        f'<svg class="change" viewBox="0 0 120 16" role="img" aria-label="Dice {before:.2f} to {after:.2f}">'
+        f'<path class="rail" d="M6 8H114"/><path class="{kind}" d="M{a:.1f} 8H{b:.1f}"/>'
+        f'<circle class="from" cx="{a:.1f}" cy="8" r="4"/><circle class="to" cx="{b:.1f}" cy="8" r="5"/></svg>'
+    )
+
+
+def optimisation_section(record: Mapping[str, Any]) -> str:
+    """Return energy and certified gap of each discrete step, and the cost of the refinement."""
+    steps, refinement = record["steps"], record["refinement"]
+    levels = [f"{s['spacing_mm']:g} mm" for s in steps]
+    energies = step_chart(
+        "Energy of each discrete step, relative to the first of its level",
+        [("energy, % of the level's first", _relative([s["energy"] for s in steps], levels))],
+        groups=levels,
+    )
+    gaps = [100 * s["gap"] for s in steps if s["gap"] is not None]
+    shown = step_chart(
+        "Certified gap of each discrete step", [("gap, %", gaps)],
+        groups=levels if len(gaps) == len(levels) else (), from_zero=True,
+    )  # fmt: skip
+    costs = [(name, _relative([r[key] for r in refinement])) for name, key in COSTS.items()]
+    refined = step_chart("Cost of each gradient step, relative to the first", costs)
+    rows = [
+        [f"{s['spacing_mm']:g} mm, step {s['step'] + 1}", s["n_nodes"], s["n_labels"], f"{s['energy']:.4f}",
+         "none" if s["lower_bound"] is None else f"{s['lower_bound']:.4f}", _n(s["gap"], ".4%"), s["iterations"],
+         f"{sum(s['seconds'].values()):.2f}"]
+        for s in steps
+    ]  # fmt: skip
+    header = ["discrete step", "nodes", "labels", "energy", "lower bound", "gap", "iterations", "seconds"]
+    numbers = table(header, rows, numeric=set(range(1, 8)))
+    return (
+        "<h2>Optimisation</h2><p>No deformation of the control grid within a step has an energy below its lower bound; "
+        "the gap is how far the one found may be from the best, relative to its energy. Energies compare within a step "
+        'only: each step measures its costs anew.</p><div class="columns">'
+        f"<div><h3>Energy</h3>{energies}</div><div><h3>Certified gap, %</h3>{shown}</div>"
+        + (f"<div><h3>Refinement</h3>{refined}</div>" if refined else "")
+        + f"</div><details><summary>Numbers of each step</summary>{numbers}</details>"
+    )
+
+
+def field_section(record: Mapping[str, Any]) -> str:
+    """Return folding, Jacobians and inverse consistency."""
+    inverse = record["inverse_consistency_mm"]
+    rows = [
+        ["voxels folded (J ≤ 0)", _n(record["folding_fraction"], ".4%")],
+        ["smallest and largest Jacobian", f"{_n(record['min_jacobian'])} and {_n(record['max_jacobian'])}"],
+        ["standard deviation of log J", _n(record["sdlogj"])],
+        ["the same as Learn2Reg computes it", _n(record["sdlogj_l2r"])],
+        ["inverse error: mean", f"{_n(inverse['mean'], '.3f')} mm"],
+        ["inverse error: 95th percentile", f"{_n(inverse['p95'], '.3f')} mm"],
+        ["inverse error: largest", f"{_n(inverse['max'], '.3f')} mm"],
+    ]
+    return (
+        "<h2>Deformation</h2>"
+        + table(["measure", "value"], rows, numeric={1})
+        + '<p class="quiet">The Jacobian is that of the map from fixed to moving points, without the affine start: '
+        "above 1 the moving tissue is the larger, and shrinks when it is warped.</p>"
+    )
+
+
+def weights_section(record: Mapping[str, Any], names: Mapping[int, str], parts: Mapping[str, float]) -> str:
+    """Return the weights of each class, and how much of the image each member decides."""
+    w, provenance = record["weights"], record["provenance"]
+    stages = {m["name"]: m["stage"] for m in provenance["settings"]["banks"].get(provenance["modality"], [])}
+    classes = ["background" if c == 0 else names.get(c, str(c)) for c in w["classes"]]
+    if len(classes) == 1:
+        classes = ["everywhere"]
+    header = ["member", "used in", *(f"weight: {c}" for c in classes), "decides, of voxels"]
+    rows = [
+        [m, stages.get(m, "–"), *(f"{v:.3f}" for v in values), _n(parts.get(m), ".1%")]
+        for m, values in zip(w["members"], w["matrix"], strict=True)
+    ]
+    told = {"labels": "the moving labels", "predicted": "the model's class predictor, from the moving image"}
+    chosen = told.get(provenance["classes_from"], "nothing: one set of weights serves all tissue")
+    return (
+        "<h2>Which metric decides where</h2>"
+        "<p>The map “deciding metric” shows, for the last discrete step, the member of the bank whose weighted and "
+        "scaled cost differs most between the possible displacements of a control point (standard deviation over "
+        "labels); what is equal for all displacements decides nothing. Values between control points are interpolated. "
+        "The number at the cross-hair is that member's share of the sum over all members. The map “confidence” is the "
+        "distance, in units of the energy, from a control point's best displacement to its second best by the images "
+        "alone, before smoothness; 0 is a tie. The refinement that follows uses its own members.</p>"
+        + table(header, rows, numeric=set(range(2, len(header))))
+        + f"<p>Pairwise weight {_n(w['pairwise'], '.4g')}. Classes were told by {escape(chosen)}.</p>"
+    )
+
+
+def provenance_section(record: Mapping[str, Any], sources: Mapping[str, str]) -> str:
+    """Return inputs with hashes, versions and settings."""
+    p = record["provenance"]
+    inputs = [[key, sources.get(key, "in memory"), Markup(f"<code>{escape(h)}</code>")]
+              for key, h in p["inputs_sha256"].items()]  # fmt: skip
+    versions = [["regweave", p["regweave"]], ["python", p["python"]], *p["dependencies"].items()]
+    versions += [["platform", p["platform"]], ["threads", p["threads"]], ["modality", p["modality"]]]
+    versions += [[f"seconds: {k}", f"{v:.2f}"] for k, v in record["seconds"].items()]
+    versions += [["peak memory", f"{record['peak_memory_mb']:.0f} MB"]]
+    name = escape(p["settings"]["name"])
+    settings = escape(json.dumps(p["settings"], indent=2, ensure_ascii=False))
+    return (
+        "<h2>Record</h2>"
+        + table(["input", "file", "SHA-256"], inputs)
+        + f"<details><summary>Versions, time, memory</summary>{table(['what', 'value'], versions)}</details>"
+        + f"<details><summary>Settings “{name}”</summary><pre>{settings}</pre></details>"
+    )
+
+
+def signoff_section(structures: Sequence[Mapping[str, Any]]) -> str:
+    """Return the fields that a reader fills; the script of the page writes them as TSV."""
+    options = '<option value=""></option>' + "".join(
+        f'<option value="{grade}">{grade} · {escape(text)}</option>' for grade, text in GRADES.items()
+    )
+    rows = [
+        [s["name"], Markup(f'<select name="grade-{n}" aria-label="Grade of {escape(s["name"])}">{options}</select>')]
+        for n, s in enumerate(structures)
+    ]
+    return (
+        '<h2>Sign-off</h2><p class="quiet">Nothing is stored in the page: export before closing it.</p>'
+        f'<form id="signoff">{table(["structure", "grade"], rows)}'
+        '<div class="fields"><label>Name <input name="reviewer" autocomplete="off"></label>'
+        '<label>Date <input name="date" type="date"></label>'
+        '<label class="long">Comment <input name="comment" autocomplete="off"></label>'
+        '<button type="submit">Export TSV</button></div></form>'
+        '<textarea id="tsv" readonly hidden aria-label="Exported table"></textarea>'
+    )
+
+
+def _relative(values: Sequence[float], groups: Sequence[str] = ()) -> list[float]:
+    """Percent of the first value, or of the first of each group."""
+    out: list[float] = []
+    first = 1.0
+    for i, value in enumerate(values):
+        if i == 0 or (groups and groups[i] != groups[i - 1]):
+            first = abs(value) or 1.0
+        out.append(100 * value / first)
+    return out
+
+
+def _n(value: float | None, form: str = ".3f") -> str:
+    return "–" if value is None else format(value, form)

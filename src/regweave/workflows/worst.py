@@ -1,0 +1,69 @@
+"""The worst cases of an evaluation, registered once more and kept for a look."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from regweave.io import atomic_path, prepare_output
+from regweave.io.manifest import PairFiles
+from regweave.workflows.comparison import Scores
+from regweave.workflows.inputs import Reading
+from regweave.workflows.methods import Method
+from regweave.workflows.register import register
+from regweave.workflows.scoring import mean_dice, silent_warnings
+
+PAGES = "pages"
+RECORD = "page.json"
+
+
+def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
+    """Return the pairs with the lowest mean Dice of the last method, the lowest first; failures have nothing to show.
+
+    Parameters
+    ----------
+    scores : Scores
+        What was found.
+    n : int
+        How many, at most.
+    """
+    method = scores.methods[-1]
+    done = [(mean_dice(o.value), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None]
+    return [pair for _, _, pair in sorted(done, key=lambda row: row[:2])[:n]]
+
+
+def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder: Path) -> Path:
+    """Register a pair as an evaluation did, and write the whole result with what a page shows.
+
+    Parameters
+    ----------
+    method : Method
+        Method of the evaluation.
+    pair : PairFiles
+        What to register.
+    reading : Reading
+        How files are read.
+    folder : path
+        Folder of the evaluation.
+
+    Returns
+    -------
+    Path
+        Folder of the result, ``pages/<id>``; an earlier one of that name is replaced.
+    """
+    files = {name: getattr(pair, name) for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
+    with silent_warnings():
+        result = register(
+            **files,
+            config=None if method.model is not None else method.settings,
+            model=None if method.model is None else method.model[0],
+            predict_classes=method.predicted,
+            reading=reading,
+            keep_view=True,
+        )
+    target = folder / PAGES / pair.id
+    with prepare_output(target, overwrite=True) as part:
+        result.write(part)
+        with atomic_path(part / RECORD) as record:
+            record.write_text(json.dumps({"id": pair.id, "method": method.name}) + "\n", encoding="utf-8")
+    return target

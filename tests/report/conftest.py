@@ -1,0 +1,62 @@
+"""A small registration with its page, whose names try to break out of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nibabel as nib
+import pytest
+
+from regweave.io import write_image, write_labels
+from regweave.registration.settings import Settings
+from regweave.report.registration import write_page
+from regweave.workflows.inputs import Reading
+from regweave.workflows.phantom import make_phantom
+from regweave.workflows.register import register
+
+SETTINGS = Settings.model_validate(
+    {
+        "name": "small",
+        "smoothness": 0.1,
+        "levels": [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 24.0, "steps": 1}],
+        "refine": {"steps": 4},
+        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
+    }
+)
+HOSTILE_NAMES = {
+    1: "<img src=x onerror=window.hacked=1>",
+    2: "</script><script>window.hacked=1</script>",
+    3: '"><svg onload=window.hacked=1>',
+    4: "=HYPERLINK(1)",
+}
+HOSTILE_FILE = '"><img src=x onerror=window.hacked=1>.nii.gz'
+HEADER_TEXT = "<script>window.hacked=1</script>"
+
+
+@pytest.fixture(scope="session")
+def result_folder(tmp_path_factory) -> Path:
+    """Folder of a registration with its page; not to be written to."""
+    folder = tmp_path_factory.mktemp("page")
+    pair = make_phantom(seed=1, shape=(32, 30, 28), spacing_mm=(6.0, 6.0, 7.0)).pair
+    paths = {}
+    for name in ("fixed", "moving"):
+        paths[name] = folder / (HOSTILE_FILE if name == "moving" else "fixed.nii.gz")
+        write_image(paths[name], getattr(pair, name))
+        paths[f"{name}_labels"] = folder / f"{name}_labels.nii.gz"
+        write_labels(paths[f"{name}_labels"], getattr(pair, f"{name}_labels"))
+    _sign(paths["fixed"])
+    names = folder / "names.json"
+    names.write_text(json.dumps(HOSTILE_NAMES))
+    result = register(**paths, config=SETTINGS, reading=Reading(label_names=names), keep_view=True)
+    result.save(folder / "out")
+    write_page(folder / "out")
+    return folder / "out"
+
+
+def _sign(path: Path) -> None:
+    """Put text that means harm where scanners put the patient's name."""
+    image = nib.load(path)
+    image.header["descrip"] = HEADER_TEXT.encode()
+    image.header["db_name"] = b"<b>DOE^JOHN</b>"
+    nib.save(nib.Nifti1Image(image.get_fdata(dtype="float32"), image.affine, image.header), path)

@@ -1,0 +1,209 @@
+"""Charts: positions follow the numbers, names cannot break out, nothing is drawn where nothing is known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from regweave.report._grouped import Box
+from regweave.report._svg import DARK, LIGHT, NAMESPACE, STYLE, scale
+from regweave.report.charts import bar_chart, box_plot, interval_plot, line_chart
+
+HOSTILE = '</svg><script>alert("1")</script>\x00\x1b&\'"'
+NAN = math.nan
+
+
+def parse(text: str) -> ElementTree.Element:
+    return ElementTree.fromstring(text)
+
+
+def of_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    return [e for e in root.iter() if name in (e.get("class") or "").split()]
+
+
+def y_map(root: ElementTree.Element):
+    """The straight line through the ticks of the upward axis, from what is drawn."""
+    axis = of_class(root, "axis")[0]
+    ticks = [e for e in axis if e.tag == "text" and e.get("text-anchor") == "end"]
+    values = [float(e.text.replace("−", "-")) for e in ticks]
+    slope, start = np.polyfit(values, [float(e.get("y")) for e in ticks], 1)
+    return lambda v: start + slope * v
+
+
+def test_boxes_lie_where_the_numbers_are():
+    values = [0.60, 0.70, 0.72, 0.74, 0.80, 0.99, 0.10]
+    root = parse(box_plot({"liver": {"sad": values}}, title="t", y_label="Dice"))
+    y = y_map(root)
+    lower, median, upper = np.percentile(values, (25, 50, 75))
+    (bar,), (box,), (square,) = (of_class(root, n) for n in ("median", "box", "mean"))
+    assert float(bar.get("y1")) == float(bar.get("y2")) == pytest.approx(y(median), abs=0.01)
+    assert float(box.get("y")) == pytest.approx(y(upper), abs=0.01)
+    assert float(box.get("y")) + float(box.get("height")) == pytest.approx(y(lower), abs=0.01)
+    centre = float(square.get("y")) + float(square.get("height")) / 2
+    assert centre == pytest.approx(y(np.mean(values)), abs=0.01)
+    far = sorted(v for v in values if v < lower - 1.5 * (upper - lower) or v > upper + 1.5 * (upper - lower))
+    assert far == [0.10, 0.99]
+    drawn = [float(c.get("cy")) for c in of_class(root, "outlier")]
+    assert drawn == pytest.approx([y(v) for v in far], abs=0.01)
+    ends = {float(line.get(k)) for line in of_class(root, "whisker") for k in ("y1", "y2")}
+    expected = (0.60, lower, upper, 0.80)
+    assert sorted(ends) == pytest.approx(sorted(y(v) for v in expected), abs=0.01)
+
+
+def test_every_method_of_every_organ_has_its_place():
+    groups = {f"organ {g}": {f"method {m}": [0.1 * m + 0.01 * g] for m in range(9)} for g in range(8)}
+    root = parse(box_plot(groups, title="t", y_label="Dice"))
+    items = of_class(root, "item")
+    names = [(i.get("data-group"), i.get("data-name")) for i in items]
+    assert names == [(g, m) for g, methods in groups.items() for m in methods]
+    # Rows have the same scale, one below the other, and no two boxes lie on each other.
+    places = [(float(box.get("x")), float(box.get("y"))) for box in of_class(root, "box")]
+    assert len(set(places)) == len(places)
+    width, height = (float(root.get(k)) for k in ("width", "height"))
+    assert all(0 < x < width and 0 < y < height for x, y in places)
+    starts = sorted({float(t.get("y")) for t in root.iter("text") if t.text == "0.0"})
+    assert len(starts) > 1
+    assert len({round(b - a, 3) for a, b in itertools.pairwise(starts)}) == 1
+
+
+def test_missing_numbers_are_left_out_and_said():
+    groups = {"a": {"x": [NAN, 0.5, math.inf], "y": [NAN]}}
+    root = parse(box_plot(groups, title="t", y_label="Dice"))
+    assert len(of_class(root, "median")) == 1
+    assert "a, y: no value" in root.find("desc").text
+    assert Box.of([NAN]) is None
+    assert Box.of([2.0]) == Box(1, 2, 2, 2, 2, 2, 2, ())
+
+
+def test_bars_begin_at_zero_and_whiskers_show_the_spread():
+    groups = {"a": {"sad": (0.5, 0.1), "ncc": (-0.2, 0.0), "mi": (0.3, NAN), "none": (NAN, 1.0)}}
+    root = parse(bar_chart(groups, title="t", y_label="weight"))
+    y = y_map(root)
+    bars = of_class(root, "bar")
+    spans = [(float(b.get("y")), float(b.get("y")) + float(b.get("height"))) for b in bars]
+    expected = [(y(0.5), y(0)), (y(0), y(-0.2)), (y(0.3), y(0))]
+    np.testing.assert_allclose(spans, expected, atol=0.01)
+    (whisker,) = of_class(root, "spread")
+    ends = [float(whisker.get(k)) for k in ("y1", "y2")]
+    assert ends == pytest.approx([y(0.4), y(0.6)], abs=0.01)
+
+
+def test_lines_follow_their_points():
+    series = {"a": [(0, 4.0), (1, 2.0), (2, 1.0)], "b": [(0, 3.0), (2, NAN)]}
+    root = parse(line_chart(series, title="t", x_label="step", y_label="loss"))
+    y = y_map(root)
+    lines = {s.get("data-name"): s.find("polyline") for s in of_class(root, "series")}
+    points = np.array([p.split(",") for p in lines["a"].get("points").split()], dtype=float)
+    assert points[:, 1] == pytest.approx([y(4), y(2), y(1)], abs=0.01)
+    assert points[1, 0] - points[0, 0] == pytest.approx(points[2, 0] - points[1, 0], abs=0.01)
+    assert len(lines["b"].get("points").split()) == 1
+    assert lines["a"].get("stroke-dasharray") != lines["b"].get("stroke-dasharray")
+
+
+def test_powers_of_ten_are_evenly_spaced():
+    root = parse(
+        line_chart({"gap": [(0, 1.0), (1, 0.1), (2, 0.01), (3, 0.0)]}, title="t", x_label="x", y_label="y", log_y=True)
+    )
+    (series,) = of_class(root, "series")
+    points = np.array([p.split(",") for p in series.find("polyline").get("points").split()], dtype=float)
+    assert len(points) == 3
+    assert points[1, 1] - points[0, 1] == pytest.approx(points[2, 1] - points[1, 1], abs=0.01)
+
+
+def test_intervals_and_zero():
+    rows = [("a", 0.02, 0.01, 0.04), ("b", -0.03, -0.05, 0.01), ("c", 0.01, NAN, NAN)]
+    root = parse(interval_plot(rows, title="t", x_label="Dice"))
+    lines, values = of_class(root, "interval"), of_class(root, "value")
+    assert len(lines) == 2
+    assert len(values) == 3
+    centre = [float(v.get("x")) + 4 for v in values]
+    zero = float(of_class(root, "zero")[0].get("x1"))
+    slope = (centre[0] - zero) / 0.02
+    assert slope > 0
+    assert centre == pytest.approx([zero + slope * row[1] for row in rows], abs=0.01)
+    ends = [[float(line.get(k)) for k in ("x1", "x2")] for line in lines]
+    np.testing.assert_allclose(ends, [[zero + slope * v for v in row[2:]] for row in rows[:2]], atol=0.02)
+    assert "+0.0200 [+0.0100, +0.0400]" in "".join(root.itertext())
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_names_cannot_break_out(standalone):
+    drawn = [
+        box_plot({HOSTILE: {HOSTILE: [1.0]}}, title=HOSTILE, y_label=HOSTILE, standalone=standalone),
+        bar_chart({HOSTILE: {HOSTILE: (1.0, 0.1)}}, title=HOSTILE, y_label=HOSTILE, standalone=standalone),
+        line_chart(
+            {HOSTILE: [(0, 1)], "b": []}, title=HOSTILE, x_label=HOSTILE, y_label=HOSTILE, standalone=standalone
+        ),
+        interval_plot([(HOSTILE, 1.0, 0.5, 2.0)], title=HOSTILE, x_label=HOSTILE, standalone=standalone),
+    ]
+    for text in drawn:
+        assert "<script" not in text
+        assert "\x00" not in text
+        assert "\x1b" not in text
+        root = parse(text)
+        prefix = f"{{{NAMESPACE}}}" if standalone else ""
+        assert root.tag == f"{prefix}svg"
+        assert root.find(f"{prefix}title").text == HOSTILE.replace("\x00", "").replace("\x1b", "")
+        assert root.get("role") == "img"
+        assert root.get("aria-label")
+
+
+def test_a_file_of_its_own_needs_no_style_sheet():
+    text = box_plot({"a": {"x": [1.0, 2.0]}}, title="t", y_label="y", standalone=True)
+    assert "var(" not in text
+    assert LIGHT["paper"] in text
+    assert "var(--chart-series-1" in box_plot({"a": {"x": [1.0, 2.0]}}, title="t", y_label="y")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        box_plot({}, title="t", y_label="y"),
+        bar_chart({}, title="t", y_label="y"),
+        line_chart({}, title="t", x_label="x", y_label="y"),
+        interval_plot([], title="t", x_label="x"),
+    ],
+)
+def test_nothing_to_draw_is_said(text):
+    assert "no data" in "".join(parse(text).itertext())
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.62, 0.91], (0.6, 0.7, 0.8, 0.9, 1.0)),
+        ([0.0, 0.0], (-0.06, -0.04, -0.02, 0.0, 0.02, 0.04, 0.06)),
+        ([-1.3e-5, 2.9e-5], (-2e-05, -1e-05, 0.0, 1e-05, 2e-05, 3e-05)),
+        ([3, 1234], (0.0, 250.0, 500.0, 750.0, 1000.0, 1250.0)),
+    ],
+)
+def test_ticks_are_round_and_hold_all_values(values, ticks):
+    found = scale(values, 100, 0)
+    assert found.ticks == pytest.approx(ticks, abs=1e-12)
+    assert found.low <= min(values)
+    assert max(values) <= found.high
+    texts = found.tick_texts()
+    assert [float(t.replace("−", "-")) for t in texts] == pytest.approx(ticks, rel=1e-9, abs=1e-12)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+def test_colours_have_contrast(colours):
+    paper = luminance(colours["paper"])
+    for name, colour in colours.items():
+        low, high = sorted((luminance(colour), paper))
+        ratio = (high + 0.05) / (low + 0.05)
+        if name in ("ink", "soft"):
+            assert ratio >= 4.5, name
+        elif name not in ("paper", "rule"):
+            assert ratio >= 3, name
+    assert all(f"--chart-{name}" in STYLE for name in colours)

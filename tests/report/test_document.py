@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from regweave.report.page import Markup, cell, document, embed, escape, table
+
+HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "\"'><b onclick=x>", "<!--", "]]>"]
+
+
+class Tags(HTMLParser):
+    """Names of the elements that a text opens, and the content of the scripts that hold data."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.opened, self.data, self._in_data = [], "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.opened.append(tag)
+        self._in_data = tag == "script" and ("type", "application/json") in attrs
+
+    def handle_endtag(self, tag):
+        self._in_data = False
+
+    def handle_data(self, data):
+        if self._in_data:
+            self.data += data
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_opens_no_element(text):
+    assert Tags(f'<p title="{escape(text)}">{escape(text)}</p>').opened == ["p"]
+    assert Tags(table(["a", text], [[text, text]], caption=text)).opened == [
+        "div", "table", "caption", "thead", "tr", "th", "th", "tbody", "tr", "th", "td",
+    ]  # fmt: skip
+    assert Tags(document(text, "")).opened == Tags(document("plain", "")).opened
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_embedded_data_comes_back_and_stays_inside(text):
+    value = {"name": text, "list": [1, None, "\u2028"]}
+    parsed = Tags(embed("d", value))
+    assert parsed.opened == ["script"]
+    assert json.loads(parsed.data) == value
+
+
+def test_marks_that_turn_text_around_are_shown():
+    assert escape("a\u202eb\x00") == "a\ufffdb\ufffd"
+
+
+def test_nan_is_no_json():
+    with pytest.raises(ValueError, match="JSON"):
+        embed("d", [float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.123"), (None, "–"), (float("nan"), "–"), (3, "3"), ("<", "&lt;"), (Markup("<b>"), "<b>")],
+)
+def test_cells(value, text):
+    assert cell(value) == text
+
+
+def test_numbers_are_set_to_the_right():
+    shown = table(["name", "n"], [["a", 1]], numeric={1})
+    assert '<td class="number">1</td>' in shown
+    assert '<th scope="row">a</th>' in shown
+
+
+def test_only_the_page_s_own_scripts_and_styles_may_run():
+    page = document("t", "<p>x</p>", style=".a { color: red; }", scripts=["let a = '<';"])
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page).group(1)
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    bodies = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", page, flags=re.DOTALL)
+    assert len(bodies) == 3
+    for body in bodies:
+        assert base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() in policy

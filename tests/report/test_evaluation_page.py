@@ -1,0 +1,238 @@
+"""Pages of an evaluation: the ladder, the list with its marks, the links; all from results.json."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from regweave.errors import RegweaveError
+from regweave.report._results import RULES, Results
+from regweave.report.evaluation import write_page
+
+HOSTILE = "</script><script>alert(1)</script>"
+
+
+def scores(*dice: float | None, before: float = 0.5, missing: int | None = None, **more: object) -> dict[str, object]:
+    labels = {
+        str(i): {
+            "name": HOSTILE if i == 1 else f"organ {i}",
+            "dice_before": before,
+            "dice_after": value,
+            "hd95_mm": None if i == missing else 3.0,
+            "assd_mm": None if i == missing else 1.0,
+            "missing": i == missing,
+        }
+        for i, value in enumerate(dice, start=1)
+    }
+    numbers = {"seconds": 1.5, "peak_mb": 200.0, "folding_fraction": 0.0, "sdlogj": 0.1, "smoothness": 0.05}
+    return {"labels": labels, **numbers, "modality": "ct", "warnings": [], **more}
+
+
+def row(name: str, method: str, value: dict[str, object] | None, error: str | None = None) -> dict[str, object]:
+    return {"id": name, "method": method, "error": error, "scores": value}
+
+
+def comparison(method: str, label: str | None, mean: float, low: float | None, high: float | None) -> dict[str, object]:
+    counts = {"n": 2, "better": 2, "worse": 0, "equal": 0}
+    return {"method": method, "label": label, "mean": mean, "low": low, "high": high, **counts}
+
+
+CONTENT = {
+    "schema": 1,
+    "notes": [f"Note {HOSTILE}"],
+    "pairs": [{"id": i, "group": f"p{i}", "inputs_sha256": {"fixed": "ef" * 32}} for i in "abc"],
+    "methods": [{"name": m, "settings": {"x": HOSTILE}} for m in ("uniform", "model:m")],
+    "reference": "uniform",
+    "comparison": [comparison("model:m", None, 0.1, 0.05, 0.2), comparison("model:m", "1", 0.1, None, None)],
+    "results": [
+        row("a", "uniform", scores(0.6, 0.9)),
+        row("a", "model:m", scores(0.7, 0.9, folding_fraction=0.001)),
+        row("b", "uniform", scores(0.3, 0.4)),
+        row("b", "model:m", scores(0.6, None, missing=2)),
+        row("c", "uniform", scores(0.6, 0.6, warnings=["W202: inverse error is 2 mm"])),
+        row("c", "model:m", None, f"E102: broken {HOSTILE}"),
+    ],
+    "provenance": {"regweave": "0"},
+}
+MARKS = {
+    ("a", "uniform"): [],
+    ("a", "model:m"): ["folding"],
+    ("b", "uniform"): ["worse"],
+    ("b", "model:m"): ["worse", "missing"],
+    ("c", "uniform"): ["inverse"],
+    ("c", "model:m"): ["failed"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "results.json").write_text(json.dumps(CONTENT))
+    return tmp_path
+
+
+class Reader(HTMLParser):
+    """Collects links, tags, table rows and what could load or run anything."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.outside: list[str] = []
+        self.rows: list[tuple[dict[str, str], list[str]]] = []
+        self.tags: list[str] = []
+        self.text = page.read_text(encoding="utf-8")
+        self.feed(self.text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        found = dict(attrs)
+        self.links += [found["href"]] if tag == "a" else []
+        self.outside += [k for k in found if k.startswith("on") or k in ("src", "srcset", "style", "action")]
+        if tag == "tr":
+            self.rows.append((found, []))
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1][1].append("")
+
+    def handle_data(self, data):
+        if self.rows and self.rows[-1][1]:
+            self.rows[-1][1][-1] += data.strip()
+
+
+def test_marks_follow_the_rules(folder):
+    found = {(r.id, r.method): r.marks() for r in Results.read(folder).rows}
+    assert found == MARKS
+    assert {mark for marks in found.values() for mark in marks} == set(RULES)
+
+
+def test_the_list_has_every_registration_with_its_mark(folder):
+    write_page(folder)
+    page = Reader(folder / "index.html")
+    listed = [(attributes, cells) for attributes, cells in page.rows if "data-marks" in attributes]
+    assert {(cells[0], cells[1]): attributes["data-marks"].split() for attributes, cells in listed} == {
+        key: marks or ["pass"] for key, marks in MARKS.items()
+    }
+    assert [("✓ pass" in cells[2]) for _, cells in listed] == [not marks for marks in MARKS.values()]
+    assert all(text in page.text for text in RULES.values())
+    assert "E102: broken" in page.text
+
+
+def test_the_ladder_is_sorted_and_tells_failures(folder):
+    page = Reader(write_page(folder))
+    ladder = [cells for _, cells in page.rows if cells[0] in ("uniform", "model:m", "before registration")][:3]
+    assert [cells[0] for cells in ladder] == ["uniform", "model:m", "before registration"]
+    # Means over the pairs that succeeded: (0.75 + 0.35 + 0.6) / 3 and (0.8 + 0.3) / 2.
+    assert [cells[2] for cells in ladder] == ["0.5667", "0.5500", "0.5000"]
+    assert ladder[1][3:9] == ["+0.1000", "[+0.0500, +0.2000]", "2", "0", "0", "2"]
+    assert ladder[1][9:] == ["1", "better"]
+    assert "compare methods with failures by their differences" in page.text
+
+
+def test_boxes_hold_the_dice_of_each_organ(folder):
+    text = Reader(write_page(folder)).text
+    assert "2 organ 2, model:m: mean 0.45, median 0.45" in text  # 0.9, and 0 for the missing one
+    assert "mean, before: mean 0.5" in text
+
+
+def test_worst_cases_link_to_the_pages_that_exist(folder):
+    for name, method in (("b", "model:m"), ("a", "other"), ("c", "model:m")):
+        (folder / "pages" / name).mkdir(parents=True)
+        (folder / "pages" / name / "page.json").write_text(json.dumps({"id": name, "method": method}))
+    for name in "ab":
+        (folder / "pages" / name / "report.html").write_text("")
+    for page in (write_page(folder), folder / "index.html"):
+        links = [link for link in Reader(page).links if "pages/" in link]
+        assert links == ["pages/b/report.html"]
+        assert all((folder / link).is_file() for link in Reader(page).links)
+    worst = [cells for _, cells in Reader(folder / "report.html").rows if cells[0] in "ab" and len(cells) == 6]
+    assert [cells[0] for cells in worst[:2]] == ["b", "a"]
+    assert worst[0][1:] == ["0.500", "0.300", "2 organ 2", "0.000", "worse, missing"]
+
+
+@pytest.mark.parametrize("name", ["report.html", "index.html"])
+def test_nothing_from_the_file_becomes_markup(folder, name):
+    write_page(folder)
+    page = Reader(folder / name)
+    assert page.outside == []
+    assert page.tags.count("script") == {"report.html": 1, "index.html": 2}[name]  # those of the page itself
+    assert "<script>alert" not in page.text
+    assert re.findall(r"https?://[^\"'<\s]+", page.text) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"results": 3}', '{"results": [{"id": 1}]}', '{"results": [{}]}'])
+def test_damaged_results(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(RegweaveError, match="E102"):
+        write_page(tmp_path)
+
+
+def test_a_registration_without_scores_is_damage(tmp_path):
+    broken = {**CONTENT, "results": [row("a", "m", {"labels": {}})]}
+    (tmp_path / "results.json").write_text(json.dumps(broken))
+    with pytest.raises(RegweaveError, match="no scores of a with m"):
+        write_page(tmp_path)
+
+
+def test_no_results(tmp_path):
+    with pytest.raises(RegweaveError, match="E101"):
+        write_page(tmp_path)
+
+
+def test_only_failures(tmp_path):
+    content = {**CONTENT, "results": [row("a", "m", None, "E102: x")], "comparison": [], "reference": "m"}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    page = Reader(write_page(tmp_path))
+    assert "E102: x" in page.text
+
+
+DRIVE = """
+const frame = document.createElement("pre");
+const visible = () => [...document.querySelectorAll("#rows tbody tr")].filter((r) => !r.hidden)
+  .map((r) => r.cells[0].textContent + r.cells[1].textContent[0]).join(" ");
+const out = [visible()];
+const set = (id, value) => {
+  const e = document.getElementById(id);
+  e.value = value;
+  e.dispatchEvent(new Event(e.tagName === "INPUT" ? "input" : "change"));
+};
+set("mark", "fail"); out.push(visible());
+set("mark", "worse"); out.push(visible());
+set("mark", ""); set("method", "model:m"); out.push(visible());
+set("find", "e102"); out.push(visible());
+document.getElementById("reset").click(); out.push(visible());
+const after = document.querySelectorAll("#rows thead button")[5];
+after.click(); out.push(visible());
+after.click(); out.push(visible());
+document.dispatchEvent(new KeyboardEvent("keydown", { key: "/", bubbles: true }));
+document.documentElement.dataset.answer = JSON.stringify(out);
+"""
+
+
+@pytest.mark.slow
+def test_the_list_is_filtered_and_sorted_in_a_browser(folder):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser on this machine")
+    write_page(folder)
+    page = folder / "index.html"
+    # The policy of the page lets no other script run, so the test takes it off.
+    text = re.sub(r"<meta http-equiv=.*?>", "", page.read_text())
+    page.write_text(text.replace("</body>", f"<script>{DRIVE}</script></body>"))
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    done = subprocess.run([browser, *words], capture_output=True, text=True, timeout=60, check=True)
+    (answer,) = re.findall(r'data-answer="(.*?)"', done.stdout)
+    everything = "au am bu bm cu cm"
+    assert json.loads(answer.replace("&quot;", '"')) == [
+        everything,
+        "am bu bm cu cm",
+        "bu bm",
+        "am bm cm",
+        "cm",
+        everything,
+        "bm bu cu au am cm",  # a failure has no number and stays at the end
+        "am au cu bu bm cm",
+    ]

@@ -1,0 +1,342 @@
+"""The page in a real browser: what a reader does changes what is seen, and nothing leaves the page."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HOSTILE_FILE = '"><img src=x onerror=window.hacked=1>.nii.gz'
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PLANES = ("axial", "coronal", "sagittal")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="the Python package playwright is not installed")
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    with api.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield running
+        running.close()
+
+
+class Reader:
+    """A page with a record of what it said and asked for."""
+
+    def __init__(self, context, path: Path):
+        self.page = context.new_page()
+        self.said, self.asked = [], []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def ready(self) -> Reader:
+        self.page.wait_for_selector("html[data-viewer]")
+        assert self.page.evaluate("document.documentElement.dataset.viewer") == "ready"
+        return self
+
+    def planes(self) -> list[str]:
+        """Pixels of the three planes."""
+        return [self.page.evaluate(f"document.getElementById('{name}').toDataURL()") for name in PLANES]
+
+    def greys(self, key: str) -> np.ndarray:
+        """Red channel of the middle of the axial plane after a key, away from letters and scale."""
+        self.press(key)
+        values = self.page.evaluate("""() => {
+            const c = document.getElementById('axial'), w = c.width >> 2, h = c.height >> 2;
+            return [...c.getContext('2d').getImageData(3 * w >> 1, 3 * h >> 1, w, h).data].filter((_, n) => n % 4 === 0);
+        }""")
+        return np.array(values, dtype=float)
+
+    def press(self, keys: str) -> list[str]:
+        for key in keys:
+            self.page.keyboard.press(key)
+        return self.planes()
+
+    def text(self, selector: str) -> str:
+        return self.page.inner_text(selector)
+
+
+@pytest.fixture
+def fresh(browser, result_folder):
+    """A page of its own."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield Reader(context, result_folder / "report.html").ready()
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def shared(browser, result_folder):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield Reader(context, result_folder / "report.html").ready()
+    context.close()
+
+
+@pytest.fixture
+def reader(shared):
+    """The viewer of a shared page, as it is at the start."""
+    shared.page.evaluate("document.activeElement.blur(); document.getElementById('reset').click()")
+    return shared
+
+
+def test_opens_from_a_file_without_error_or_request(fresh, result_folder):
+    for key in "mwbcdj2geu":
+        fresh.press(key)
+    assert fresh.said == []
+    others = [url for url in fresh.asked if not url.startswith(("data:", "blob:"))]
+    assert others == [(result_folder / "report.html").as_uri()]
+    assert not fresh.page.is_visible("#pictures")
+
+
+def test_each_view_looks_different(reader):
+    reader.page.uncheck("#cross")
+    seen = {name: tuple(reader.press(key)) for key, name in zip("fmwbcd", range(6), strict=True)}
+    assert len(set(seen.values())) == 6
+
+
+def test_views_are_what_their_names_say(reader):
+    """Blending by 0 shows the fixed image, by 100 the warped one; before and after are two images."""
+    fixed, warped = reader.press("f"), reader.press("w")
+    for value, expected in (("0", fixed), ("100", warped)):
+        reader.page.fill("#blend", value)
+        assert reader.planes() == expected
+    assert reader.press("p") == reader.press("m")
+    reader.press("p")
+    assert reader.press("w") == warped
+
+
+def test_mixed_views_against_the_single_ones(reader):
+    """Pixel by pixel: blend is the mean, a checkerboard has tiles of both, the difference is around grey."""
+    reader.press("13x")
+    reader.page.uncheck("#smooth")
+    fixed, warped = (reader.greys(key) for key in "fw")
+    blend, checker, difference = (reader.greys(key) for key in "bcd")
+    inside = fixed > 0  # the frame around the image is black
+    assert np.abs(blend - (fixed + warped) / 2)[inside].max() <= 1
+    assert np.abs(difference - np.clip(128 + fixed - warped, 0, 255))[inside].max() <= 1
+    from_fixed, from_warped = checker == fixed, checker == warped
+    assert (from_fixed | from_warped)[inside].all()
+    apart = inside & (fixed != warped)
+    assert 0.3 < from_fixed[apart].mean() < 0.7
+
+
+def test_flicker_shows_both_images_in_turn(reader):
+    first = reader.text("figcaption .what")
+    reader.press("k")
+    seen = {}
+    for _ in range(40):
+        caption, picture = reader.page.evaluate(
+            "[document.querySelector('figcaption .what').innerText, document.getElementById('axial').toDataURL()]"
+        )
+        seen[caption] = picture
+        if len(seen) == 2:
+            break
+        reader.page.wait_for_timeout(100)
+    assert set(seen) == {"flicker: fixed", "flicker: warped, after"}
+    assert len(set(seen.values())) == 2
+    reader.press("b")
+    assert reader.text("figcaption .what") == first
+
+
+@pytest.mark.parametrize("key", ["1", "2", "3", "g", "x", "j", "e", "u", "+"])
+def test_each_key_changes_the_planes_and_back(reader, key):
+    before = reader.planes()
+    changed = reader.press(key)
+    assert all(a != b for a, b in zip(before, changed, strict=True))
+    assert reader.press("-" if key == "+" else key) == before
+
+
+@pytest.mark.parametrize(
+    ("control", "value"),
+    [("#strength", "90"), ("#brightness", "40"), ("#contrast", "-50"), ("#window", "1"), ("#map", "confidence")],
+)
+def test_each_control_changes_the_planes(reader, control, value):
+    before = reader.press("j")
+    field = reader.page.locator(control)
+    if field.evaluate("e => e.tagName") == "SELECT":
+        field.select_option(value)
+    else:
+        field.fill(value)
+    assert all(a != b for a, b in zip(before, reader.planes(), strict=True))
+    reader.page.click("#reset")
+    assert reader.press("j") == before
+
+
+def test_scrolling_moves_the_other_planes_lines(reader):
+    start = reader.planes()
+    place = reader.text("#readout")
+    reader.page.focus("#axial")
+    reader.page.keyboard.press("PageUp")
+    moved = reader.planes()
+    assert all(a != b for a, b in zip(start, moved, strict=True))  # a new slice, and lines that moved
+    assert reader.text("#readout") != place
+    reader.page.keyboard.press("PageDown")
+    assert reader.planes() == start
+    reader.page.keyboard.press("ArrowRight")
+    assert reader.text("#readout") != place
+    reader.page.keyboard.press("Home")
+    assert reader.planes() == start
+    box = reader.page.locator("#coronal").bounding_box()
+    reader.page.mouse.move(box["x"] + 50, box["y"] + 50)
+    reader.page.mouse.wheel(0, -100)
+    reader.page.wait_for_timeout(50)
+    assert reader.planes() != start
+
+
+def test_axial_arrows_follow_the_letters(reader):
+    def place() -> list[float]:
+        return [float(v) for v in reader.text("#readout dd").split(",")]
+
+    left, posterior, superior = place()
+    reader.page.focus("#axial")
+    for key in ("ArrowRight", "ArrowDown", "PageUp"):
+        reader.page.keyboard.press(key)
+    assert place() == pytest.approx([left + 6.0, posterior + 6.0, superior + 7.0], abs=0.11)
+    reader.page.focus("#coronal")
+    reader.page.keyboard.press("ArrowUp")
+    assert place()[2] == pytest.approx(superior + 14.0, abs=0.11)
+
+
+def test_a_click_puts_the_cross_hair_there(reader):
+    box = reader.page.locator("#axial").bounding_box()
+    reader.page.mouse.click(box["x"] + box["width"] * 0.25, box["y"] + box["height"] * 0.5)
+    # Right of the body is on the left of the picture: LPS x is negative there.
+    assert float(reader.text("#readout dd").split(",")[0]) < -20.0
+
+
+def test_structures_can_be_hidden_and_found(fresh):
+    with_all = fresh.planes()
+    for box in fresh.page.locator("[data-show]").all():
+        box.uncheck()
+    without = fresh.planes()
+    assert without != with_all
+    fresh.press("13")
+    assert fresh.planes() == without
+    place = fresh.text("#readout")
+    fresh.page.locator("[data-go]").nth(3).click()
+    assert fresh.text("#readout") != place
+    assert "=HYPERLINK(1)" in fresh.text("#readout")
+
+
+def test_the_legend_follows_the_map(reader):
+    reader.press("e")
+    assert "sad" in reader.text("#legend")
+    assert "ncc" in reader.text("#legend")
+    reader.press("j")
+    assert "equal volume" in reader.text("#legend")
+    reader.press("n")
+    assert reader.text("#legend") == ""
+
+
+def test_keys_do_nothing_while_text_is_written(reader):
+    before = reader.planes()
+    reader.page.fill("[name=comment]", "")
+    reader.page.type("[name=comment]", "mwdj")
+    assert reader.planes() == before
+    assert reader.page.input_value("[name=comment]") == "mwdj"
+
+
+def test_the_help_lists_the_keys(fresh):
+    assert not fresh.page.is_visible("#key-help")
+    fresh.press("?")
+    assert fresh.page.is_visible("#key-help")
+    assert fresh.page.get_attribute("#keys", "aria-expanded") == "true"
+
+
+def test_sign_off_is_exported_as_a_table(fresh, tmp_path):
+    fresh.page.select_option("[name=grade-0]", "3")
+    fresh.page.select_option("[name=grade-3]", "0")
+    fresh.page.fill("[name=reviewer]", "A. Reader")
+    fresh.page.fill("[name=date]", "2026-11-15")
+    fresh.page.fill("[name=comment]", "=1+1\ttab")
+    with fresh.page.expect_download() as wait:
+        fresh.page.click("#signoff button")
+    wait.value.save_as(tmp_path / "signoff.tsv")
+    text = (tmp_path / "signoff.tsv").read_text(encoding="utf-8")
+    assert fresh.page.input_value("#tsv") == text
+    rows = list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+    assert len(rows) == 6
+    assert [row["grade"] for row in rows] == ["3", "", "", "0", "", ""]
+    assert rows[0]["structure"] == "<img src=x onerror=window.hacked=1>"
+    assert rows[3]["structure"] == "'=HYPERLINK(1)"
+    assert {row["reviewer"] for row in rows} == {"A. Reader"}
+    assert {row["date"] for row in rows} == {"2026-11-15"}
+    assert rows[0]["comment"].startswith("'=1+1")
+    assert len(rows[0]["fixed_sha256"]) == 64
+    assert 0 < float(rows[1]["dice_after"]) <= 1
+
+
+def test_hostile_names_stay_text(fresh):
+    assert fresh.page.evaluate("window.hacked") is None
+    assert fresh.said == []
+    assert HOSTILE_FILE in fresh.page.title()
+    assert HOSTILE_FILE in fresh.text("h1")
+    names = fresh.text("main")
+    for name in ("<img src=x onerror=window.hacked=1>", "</script><script>window.hacked=1</script>"):
+        assert name in names
+    assert "DOE" not in fresh.page.content()
+    assert "<script>window.hacked" not in fresh.page.content()
+
+
+def test_dark_and_light(fresh):
+    ink = "getComputedStyle(document.documentElement).color"
+    light = fresh.page.evaluate(ink)
+    fresh.page.click("#theme")
+    dark = fresh.page.evaluate(ink)
+    assert dark != light
+    fresh.page.click("#theme")
+    assert fresh.page.evaluate(ink) == light
+    fresh.page.emulate_media(color_scheme="dark")
+    fresh.page.evaluate("delete document.documentElement.dataset.theme")
+    assert fresh.page.evaluate(ink) == dark
+
+
+def test_nothing_is_cut_off_on_a_tablet(browser, result_folder):
+    context = browser.new_context(viewport={"width": 820, "height": 1180}, has_touch=True)
+    reader = Reader(context, result_folder / "report.html").ready()
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= 820
+    before = reader.planes()
+    box = reader.page.locator("#axial").bounding_box()
+    reader.page.touchscreen.tap(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.4)
+    assert reader.planes() != before
+    context.close()
+
+
+def test_every_input_has_a_name(reader):
+    script = """() => [...document.querySelectorAll('input, select, textarea, button, canvas[tabindex]')].filter((e) =>
+        !(e.labels && e.labels.length && e.labels[0].textContent.trim()) && !e.ariaLabel && !e.textContent.trim()
+    ).map((e) => e.outerHTML)"""
+    assert reader.page.evaluate(script) == []
+
+
+@pytest.mark.parametrize("how", ["no script", "no decompression"])
+def test_pictures_take_the_place_of_the_viewer(browser, result_folder, how):
+    context = browser.new_context(java_script_enabled=how != "no script")
+    context.add_init_script("delete window.DecompressionStream")
+    page = context.new_page()
+    page.goto((result_folder / "report.html").as_uri())
+    if how == "no decompression":
+        page.wait_for_selector("html[data-viewer=failed]")
+        assert "cannot run the viewer" in page.inner_text("#viewer-note")
+    assert page.locator("#pictures img").count() == 9
+    assert page.locator("#pictures img").first.is_visible()
+    assert not page.is_visible("#viewer")
+    if how == "no decompression":
+        assert page.evaluate("[...document.images].every((i) => i.naturalWidth > 0)")
+    context.close()

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from regweave.cli import main
+from regweave.errors import RegweaveError
+from regweave.report import registration
+from regweave.report.contents import read_contents
+from regweave.report.registration import registration_page, write_page
+from regweave.report.viewer import prepare
+from regweave.types import Geometry
+
+
+@pytest.fixture
+def copy(result_folder, tmp_path):
+    return shutil.copytree(result_folder, tmp_path / "copy")
+
+
+def embedded(page: str, name: str):
+    return json.loads(re.search(rf'id="{name}">(.*?)</script>', page).group(1))
+
+
+def test_report_makes_the_same_page_again(copy, capsys):
+    page = copy / "report.html"
+    first = page.read_bytes()
+    page.unlink()
+    assert main(["report", str(copy)]) == 0
+    assert page.read_bytes() == first
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_the_page_follows_the_json(copy):
+    content = json.loads((copy / "result.json").read_text())
+    content["structures"][1]["hd95_mm"] = 123.45
+    content["structures"][2]["missing"] = True
+    (copy / "result.json").write_text(json.dumps(content))
+    text = write_page(copy).read_text(encoding="utf-8")
+    assert "123.45" in text
+    assert '<b class="bad">missing</b>' in text
+    assert "1 of 6" in text
+
+
+def test_a_folder_without_its_view_is_named(copy, capsys):
+    shutil.rmtree(copy / "view")
+    assert main(["report", str(copy)]) == 3
+    assert "E198" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_result_is_named(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 3
+    assert "E198" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["view/fixed.nii.gz", "warped.nii.gz", "view/nodes.npz", "view/view.json", "result.json"]
+)
+def test_damaged_files_are_named(copy, name):
+    path = copy / name
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(RegweaveError, match="E102") as caught:
+        write_page(copy)
+    assert name.split("/")[-1] in str(caught.value)
+
+
+def test_a_record_without_its_parts_is_named(copy):
+    content = json.loads((copy / "result.json").read_text())
+    del content["steps"]
+    (copy / "result.json").write_text(json.dumps(content))
+    with pytest.raises(RegweaveError, match="lacks steps"):
+        write_page(copy)
+
+
+def test_old_page_survives_a_failure(copy, monkeypatch):
+    def fail(_):
+        raise KeyboardInterrupt
+
+    before = (copy / "report.html").read_bytes()
+    monkeypatch.setattr(registration, "registration_page", fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_page(copy)
+    assert (copy / "report.html").read_bytes() == before
+    assert not list(copy.glob(".*part*"))
+
+
+def test_numbers_of_the_record_are_on_the_page(result_folder):
+    record = json.loads((result_folder / "result.json").read_text())
+    text = (result_folder / "report.html").read_text(encoding="utf-8")
+    for digest in record["provenance"]["inputs_sha256"].values():
+        assert digest in text
+    for step in record["steps"]:
+        assert f"{step['energy']:.4f}" in text
+        assert f"{step['lower_bound']:.4f}" in text
+    assert f"{record['inverse_consistency_mm']['p95']:.3f} mm" in text
+    assert f"{record['structures'][0]['assd_mm']:.2f}" in text
+
+
+def test_volumes_on_the_page_are_those_of_the_files(result_folder):
+    contents = read_contents(result_folder)
+    shown = prepare(contents)
+    # The phantom's grid runs along the body's axes, so nothing is turned.
+    assert shown.display.geometry.shape == contents.geometry.shape
+    for name in ("fixed", "moving", "warped"):
+        table = shown.tables["fixed" if name == "fixed" else "moving"]
+        error = np.abs(table[shown.codes[name]] - contents.images[name])
+        assert error.mean() < 0.005 * np.ptp(contents.images[name])
+    for name, codes in shown.labels.items():
+        np.testing.assert_array_equal(codes, contents.labels[name])  # labels 1 to 6 are codes 1 to 6
+
+
+def test_large_volumes_are_reduced_and_the_page_says_so(result_folder, monkeypatch):
+    contents = read_contents(result_folder)
+    monkeypatch.setattr(registration, "prepare", lambda c: prepare(c, budget=6000))
+    text = registration_page(contents)
+    assert "reduced from 32 × 30 × 28" in text
+    assert np.prod(embedded(text, "view-data")["shape"]) <= 6000
+
+
+@pytest.mark.slow
+def test_a_page_of_128_cubed_voxels_of_noise_stays_below_15_mb(result_folder):
+    contents = read_contents(result_folder)
+    rng = np.random.default_rng(0)
+    shape = (128, 128, 128)
+    geometry = Geometry(shape, np.diag([2.0, 2.0, 2.0, 1.0]))
+    field = type(contents.field)(rng.normal(size=(3, *shape)).astype(np.float32), geometry)
+    images = {name: rng.normal(size=shape).astype(np.float32) for name in contents.images}
+    noise = replace(contents, geometry=geometry, images=images, field=field, labels={})
+    size = len(registration_page(noise).encode())
+    assert 8e6 < size < 15e6  # nothing compresses here: scans are smaller
+
+
+def test_a_result_without_labels_has_a_page(result_folder, tmp_path):
+    folder = shutil.copytree(result_folder, tmp_path / "plain")
+    for path in ("view/fixed_labels.nii.gz", "view/moving_labels.nii.gz", "warped_labels.nii.gz"):
+        (folder / path).unlink()
+    record = json.loads((folder / "result.json").read_text())
+    record.update(dice={}, mean_dice={}, structures=[])
+    (folder / "result.json").write_text(json.dumps(record))
+    text = write_page(folder).read_text(encoding="utf-8")
+    assert "no labels" in text
+    assert "whole image" in text
+    assert "<h2>Structures</h2>" not in text

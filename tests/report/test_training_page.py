@@ -1,0 +1,196 @@
+"""The page of a training: from the model file alone, hostile names escaped, whatever parts it lacks."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave.errors import RegweaveError
+from regweave.io.model import Model, write_model
+from regweave.report.training import write_page
+from regweave.types import Weights
+from regweave.workflows.effort import Effort, effort_path, read_effort, write_effort
+
+HOSTILE = '<img src=x onerror="alert(1)">'
+LEARNED = [[0.5, 0.8], [0.5, 0.2]]
+
+
+class Reader(HTMLParser):
+    """Collects tags, the attributes that could load or run anything, and the text."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.outside: list[str] = []
+        self.words: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.outside += [
+            f"{k}={v}" for k, v in attrs if k.startswith("on") or k in ("src", "srcset", "style", "action")
+        ]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def iteration(number: int) -> dict[str, object]:
+    return {
+        "number": number, "objective": 10.0 - number, "upper": 10.5 - number, "duality_gap": 0.5, "slack_sum": 2.0,
+        "predicted_loss": 0.3 - 0.01 * number, "imputed_loss": 0.2,
+    }  # fmt: skip
+
+
+def line(**changes: object) -> dict[str, object]:
+    known = {"C": 300, "alpha": 1.0, "eta": 10, "share": 1.0, "balance": 1.0, "gated_classes": [4]}
+    scores = {"surrogate_uniform": 0.3, "surrogate_learned": 0.2, "dice_uniform": 0.7, "dice_learned": 0.72}
+    return {**known, **scores, "dice_gated": 0.73, **changes}
+
+
+CURVE = [{"smoothness": s, "mean_dice": 0.7} for s in (0.01, 0.1, 1.0)]
+EVIDENCE = {
+    "method": "lssvm-joint",
+    "groups": ["p1", "p2+p3"],
+    "pairs": {HOSTILE: {"fixed": "ab" * 32, "moving": "cd" * 32}, "b": {}},
+    "learned_on": ["b"],
+    "failed": {"x": "E102"},
+    "skipped": {"b": [4]},
+    "registrations": 30,
+    "inferences": 400,
+    "stages": {"tune": {"registrations": 18, "inferences": 0}, "learn": {"registrations": 12, "inferences": 400}},
+    "options": {"gate": True, "seed": 0},
+    "hyper": {"C": 300},
+    "share": 0.5,
+    "strengths": {"4": 3.0},
+    "balance": 1.0,
+    "gates": {
+        "0": {"gain": -0.01, "standard_error": 0.02, "n": 6, "used": False},
+        "4": {"gain": 0.03, "standard_error": 0.01, "n": 6, "used": True},
+    },
+    "left_out_gain": {"mean": 0.02, "low": 0.01, "high": 0.03, "n": 6},
+    "learned": LEARNED,
+    "learned_by_fold": [[[0.5, 0.7], [0.5, 0.3]], [[0.5, 0.9], [0.5, 0.1]]],
+    "history": {"joint": [iteration(0), iteration(1)]},
+    "surrogate_and_dice": [line(), line(share=0.5, dice_learned=None)],
+    "smoothness": {"smoothness": 0.1, "curve": CURVE, "refinement": {"smoothness": 1.0, "curve": CURVE}},
+    "overlays": {
+        "joint": {
+            "level": 2,
+            "axes": ["i", "j"],
+            "imputed": {"loss": 0.1, "rows": ["0 0 0.5 0", "0 0 0 0"]},
+            "predicted": {"loss": 0.2, "rows": ["0 0 0.25 0", "0 0 0 0"]},
+            "counts": ["0 1", "0 0"],
+        }
+    },
+}
+
+
+def save(path: Path, evidence: object) -> Path:
+    weights = Weights(np.array([[0.5, 0.65], [0.5, 0.35]]), ("sad", HOSTILE), (0, 4), 0.05)
+    write_model(path, Model(weights, {"name": HOSTILE}, "ct", {0: "background", 4: HOSTILE}, evidence=evidence))
+    return path
+
+
+def test_everything_that_is_recorded_is_shown(tmp_path):
+    page = write_page(save(tmp_path / "mine.json", EVIDENCE))
+    assert page == tmp_path / "mine.report.html"
+    found = Reader(page)
+    assert "The model does not record this" not in found.text
+    for words in ("+0.0200", "[+0.0100, +0.0300]", "standard deviation over 2 folds", "lssvm-joint", "3 patients"):
+        assert words in found.text
+    for title in ("Objective, eq. (7)", "Duality gap", "Loss on samples", "Surrogate loss of the candidates"):
+        assert title in found.text
+    assert found.text.count("ab" * 6) == 1
+    assert "ab" * 7 not in found.text
+    assert found.text.count("the curve has not turned") == 1  # in the refinement, not in the levels
+
+
+def test_nothing_from_the_file_becomes_markup(tmp_path):
+    found = Reader(write_page(save(tmp_path / "mine.json", EVIDENCE)))
+    assert found.outside == []
+    assert not {"img", "iframe", "link", "object", "base", "form"} & set(found.tags)
+    text = (tmp_path / "mine.report.html").read_text()
+    assert "<img" not in text
+    assert re.findall(r"https?://[^\"'<\s]+", text) == []
+
+
+def test_whiskers_are_the_spread_of_the_folds_where_a_gate_is_open(tmp_path):
+    text = write_page(save(tmp_path / "mine.json", EVIDENCE)).read_text()
+    used, learned = re.findall(r"<svg .*?</svg>", text, flags=re.DOTALL)[:2]
+    spread = np.std([0.7, 0.9], ddof=1)
+    assert f"0.8 ± {spread:.2g}" in learned
+    assert f"0.65 ± {0.5 * 3.0 * spread:.2g}" in used
+    assert used.count('class="spread"') == 2  # the class whose gate is shut is uniform whatever the folds say
+
+
+def test_gates_lie_right_of_zero_where_they_are_open(tmp_path):
+    text = write_page(save(tmp_path / "mine.json", EVIDENCE)).read_text()
+    assert "background: uniform: −0.0100 [−0.0300, +0.0100]" in text
+    assert "+0.0300 [+0.0200, +0.0400]" in text
+
+
+def test_seconds_come_from_beside_the_model_and_from_no_other(tmp_path):
+    path = save(tmp_path / "mine.json", EVIDENCE)
+    assert "they lie beside the model" in Reader(write_page(path)).text
+    write_effort(path, {"tune": {"registrations": 18, "seconds": 12.34}, "learn": {"seconds": 1.0}})
+    text = Reader(write_page(path)).text
+    assert "12.3" in text
+    assert "13.3" in text
+    save(path, {**EVIDENCE, "registrations": 31})
+    assert read_effort(path) == {}
+    effort_path(path).write_text("[")
+    assert read_effort(path) == {}
+
+
+def test_stages_have_their_own_counts():
+    said = []
+    effort = Effort(said.append)
+    for _ in range(2):
+        with effort.stage("tune"):
+            effort.registrations += 3
+    with effort.stage("learn"):
+        effort.inferences += 5
+    effort.finish()
+    assert effort.counts == {
+        "tune": {"registrations": 6, "inferences": 0},
+        "learn": {"registrations": 0, "inferences": 5},
+    }
+    assert said[-1].stages["tune"]["seconds"] == effort.seconds["tune"]
+
+
+@pytest.mark.parametrize("drop", [[key] for key in EVIDENCE] + [list(EVIDENCE)], ids=lambda keys: "+".join(keys[:2]))
+def test_a_page_without_some_parts(tmp_path, drop):
+    kept = {key: value for key, value in EVIDENCE.items() if key not in drop}
+    found = Reader(write_page(save(tmp_path / "mine.json", kept)))
+    assert "Weights of the model by class" in found.text
+
+
+@pytest.mark.parametrize("key", list(EVIDENCE))
+@pytest.mark.parametrize("value", [None, "text", [1, "x", {}], {"a": None}], ids=str)
+def test_parts_of_another_kind_are_no_error(tmp_path, key, value):
+    found = Reader(write_page(save(tmp_path / "mine.json", {**EVIDENCE, key: value})))
+    assert "Weights of the model by class" in found.text
+
+
+def test_a_search_has_its_own_curve(tmp_path):
+    curve = [{"number": i, "mean_dice": 0.5 + 0.1 * i} for i in range(3)]
+    text = write_page(save(tmp_path / "mine.json", {**EVIDENCE, "history": {"search": curve}})).read_text()
+    assert "mean Dice of training masks" in text
+    assert "Duality gap" not in text
+
+
+def test_no_model_no_page(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"format": "other"}))
+    with pytest.raises(RegweaveError, match="E170"):
+        write_page(tmp_path / "a.json")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]

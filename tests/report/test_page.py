@@ -218,6 +218,11 @@ def test_a_click_puts_the_cross_hair_there(reader):
     reader.page.mouse.click(box["x"] + box["width"] * 0.25, box["y"] + box["height"] * 0.5)
     # Right of the body is on the left of the picture: LPS x is negative there.
     assert float(reader.text("#readout dd").split(",")[0]) < -20.0
+    box = reader.page.locator("#coronal").bounding_box()
+    reader.page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.2)
+    left, _, superior = (float(v) for v in reader.text("#readout dd").split(","))
+    assert left > 20.0
+    assert superior > 20.0
 
 
 def test_structures_can_be_hidden_and_found(fresh):

@@ -105,7 +105,8 @@ def curves(model: Model) -> str:
         charts.append(_half(searches, "Search", "candidate", "mean Dice of training masks"))
     if fits:
         objective = {f"{name}, attained": _points(rows, "objective") for name, rows in fits.items()}
-        objective |= {f"{name}, upper bound": _points(rows, "upper") for name, rows in fits.items()}
+        if len(fits) == 1:  # with more, the chart of the gap alone tells how far the bounds are apart
+            objective |= {f"{name}, upper bound": _points(rows, "upper") for name, rows in fits.items()}
         charts.append(_half(objective, "Objective, eq. (7)", "outer iteration", "objective"))
         gap = {name: _points(rows, "duality_gap") for name, rows in fits.items()}
         charts.append(_half(gap, "Duality gap", "outer iteration", "gap", log_y=True))

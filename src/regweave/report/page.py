@@ -106,7 +106,7 @@ def embed(name: str, value: object) -> str:
     """Put data on the page as JSON that no text inside can break out of; script reads it by the id ``name``."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for char in "<>&":  # "</script>" and "<!--" would end or change the element
-        pass
+        text = text.replace(char, f"\\u{ord(char):04x}")
     return f'<script type="application/json" id="{escape(name)}">{text}</script>'
 
 

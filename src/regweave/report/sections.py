@@ -87,7 +87,7 @@ def _change(before: float | None, after: float | None) -> Markup | None:
 def optimisation_section(record: Mapping[str, Any]) -> str:
     """Return energy and certified gap of each discrete step, and the cost of the refinement."""
     steps, refinement = record["steps"], record["refinement"]
-    levels = [f"{s['spacing_mm']:g} mm" for s in steps]
+    levels = [f"{s['spacing_mm']:.3g} mm" for s in steps]
     energies = step_chart(
         "Energy of each discrete step, relative to the first of its level",
         [("energy, % of the level's first", _relative([s["energy"] for s in steps], levels))],
@@ -101,7 +101,7 @@ def optimisation_section(record: Mapping[str, Any]) -> str:
     costs = [(name, _relative([r[key] for r in refinement])) for name, key in COSTS.items()]
     refined = step_chart("Cost of each gradient step, relative to the first", costs)
     rows = [
-        [f"{s['spacing_mm']:g} mm, step {s['step'] + 1}", s["n_nodes"], s["n_labels"], f"{s['energy']:.4f}",
+        [f"{s['spacing_mm']:.3g} mm, step {s['step'] + 1}", s["n_nodes"], s["n_labels"], f"{s['energy']:.4f}",
          "none" if s["lower_bound"] is None else f"{s['lower_bound']:.4f}", _n(s["gap"], ".4%"), s["iterations"],
          f"{sum(s['seconds'].values()):.2f}"]
         for s in steps

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from regweave.report.page import escape
 
-WIDTH, HEIGHT = 620.0, 170.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 12.0, 14.0, 34.0
+WIDTH, HEIGHT = 620.0, 180.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 12.0, 24.0, 34.0
+KEY_WIDTH = 230.0
 
 
 def step_chart(
@@ -66,9 +67,8 @@ def step_chart(
             f"<title>{escape(name)}, {escape(x_label)} {i + 1}: {v:{number}}</title></circle>"
             for i, v in enumerate(row)
         ]
-    right = WIDTH - RIGHT - 4
     keys = [
-        f'<text class="s{i}" x="{right:g}" y="{TOP + 12 + 14 * i:g}" text-anchor="end">{escape(name)}</text>'
+        f'<text class="s{i}" x="{LEFT + KEY_WIDTH * i:g}" y="12">{escape(name)}</text>'
         for i, (name, _) in enumerate(series)
     ]
     return (

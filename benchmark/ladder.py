@@ -1,0 +1,160 @@
+"""The ladder on a real set, on held-out patients: before, each metric alone, the uniform bank, every way of learning.
+
+Training and test patients are those of `_split.py`. Everything that is tuned or learned sees training pairs alone; each
+baseline has its own smoothness of the levels and of the refinement. Interrupted, it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from _common import ROOT, Claim, parser, write
+from _pairs import SETS
+from _split import patients, test_pairs, training_pairs, write_csv
+from regweave.evaluation.statistics import count_better, paired_bootstrap
+from regweave.io.manifest import read_pairs
+from regweave.io.model import write_model
+from regweave.registration import settings as registration_settings
+from regweave.registration.settings import Settings
+from regweave.workflows.comparison import Scores
+from regweave.workflows.effort import TrainProgress
+from regweave.workflows.evaluate import Runner, evaluate
+from regweave.workflows.inputs import Reading
+from regweave.workflows.methods import Method
+from regweave.workflows.train import Training
+from regweave.workflows.train_options import TrainOptions
+
+METHODS = {
+    "global": TrainOptions(method="global"),
+    "lssvm": TrainOptions(method="lssvm"),
+    "joint": TrainOptions(method="lssvm-joint"),
+    "search": TrainOptions(method="search", budget=200, max_pairs=4),
+}
+DEFAULT = "model:joint"
+GAINS = {"best single metric": 0.02, "uniform": -0.002}
+LEAST_CLASS = -0.005
+
+
+def settings_of(stage: str) -> Settings:
+    """Return ``default``, or its discrete levels alone."""
+    whole = registration_settings.preset("default")
+    if stage == "default":
+        return whole
+    content = whole.model_dump(mode="json")
+    content["name"], content["refine"]["steps"] = f"{whole.name.replace('@', '-')}-levels", 0
+    content["banks"] = {k: [m for m in bank if m["stage"] != "refine"] for k, bank in content["banks"].items()}
+    return registration_settings.validate(content, "the ladder")
+
+
+def difference(scores: Scores, a: Method, b: Method, label: str | None = None) -> dict[str, Any]:
+    """Mean paired difference a − b with its interval by patient and counts."""
+    d = scores.dice(a, label) - scores.dice(b, label)
+    interval = paired_bootstrap(d, [pair.group for pair in scores.pairs])
+    n = int((~np.isnan(d)).sum())
+    return {"mean": interval.mean, "low": interval.low, "high": interval.high, "n": n, **count_better(d)._asdict()}
+
+
+def condense(scores: Scores) -> dict[str, Any]:
+    """Means by method and structure, and differences of the default learner to the rungs below it."""
+    by_name = {m.name: m for m in scores.methods}
+    learned = by_name[DEFAULT]
+    singles = [m for m in scores.methods if m.name.startswith("single:")]
+    best = max(singles, key=lambda m: float(np.nanmean(scores.dice(m))))
+    rivals = {"best single metric": best, **{name: m for name, m in by_name.items() if m is not learned}}
+    return {
+        "n_pairs": len(scores.pairs),
+        "before": float(np.nanmean(scores.dice(learned, None, "dice_before"))),
+        "methods": {
+            m.name: {
+                "mean_dice": float(np.nanmean(scores.dice(m))),
+                "dice": {label: float(np.nanmean(scores.dice(m, label))) for label in scores.labels()},
+                "folding_fraction": float(np.max(scores.numbers(m, "folding_fraction"))),
+                "sdlogj": float(np.mean(scores.numbers(m, "sdlogj"))),
+                "seconds": float(np.mean(scores.numbers(m, "seconds"))),
+                "smoothness": m.settings.smoothness,
+                "refine_smoothness": m.settings.refine.smoothness if m.settings.refine.steps else None,
+            }
+            for m in scores.methods
+        },
+        "best_single": best.name,
+        "differences": {name: difference(scores, learned, m) for name, m in rivals.items()},
+        "by_class": {label: difference(scores, learned, by_name["uniform"], label) for label in scores.labels()},
+    }
+
+
+def claims_of(found: Mapping[str, Any], where: str) -> list[Claim]:
+    """What the ladder is held against."""
+    claims = [
+        Claim(f"learned − {rival}, mean Dice, {where}", found["differences"][rival]["mean"], "+.4f", target=least)
+        for rival, least in GAINS.items()
+    ]
+    worst = min(found["by_class"].values(), key=lambda d: d["mean"])["mean"]
+    return [*claims, Claim(f"learned − uniform, worst structure, {where}", worst, "+.4f", target=LEAST_CLASS)]
+
+
+def models_of(folder: Path, base: Settings, names: Sequence[str], reading: Reading, workers: int) -> list[Path]:
+    """Train every model that is not there yet; all take the tuning of the uniform bank from one store."""
+    out = []
+    for name in names:
+        path = folder / f"{name}.json"
+        if not path.exists():
+            print(f"training {name}", flush=True)
+            run = Runner(reading, workers, None, folder / "tasks", None)
+            listed = read_pairs(folder / "train.csv")
+            write_model(path, Training(listed, base, METHODS[name], run, folder / "tried", _tell, workers).fit())
+        out.append(path)
+    return out
+
+
+def _tell(progress: object) -> None:
+    if isinstance(progress, TrainProgress):
+        print(f"  {progress.stage}: {progress.message}", flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Train, evaluate, condense and write."""
+    options = parser(__doc__, pairs=12)
+    options.add_argument("--set", default="openkbp_head_neck", help="set of REGWEAVE_DATA")
+    options.add_argument("--stage", choices=("default", "levels"), default="default", help="with refinement or without")
+    options.add_argument("--train-pairs", type=int, default=8, help="training pairs")
+    options.add_argument("--methods", default=",".join(METHODS), help="ways of learning, separated by commas")
+    options.add_argument("--work", type=Path, default=ROOT / "build" / "ladder", help="folder for models and results")
+    options.add_argument("--workers", type=int, default=2)
+    args = options.parse_args(words)
+    folder = args.work / f"{args.set}-{args.stage}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(training_pairs(args.set, args.train_pairs), folder / "train.csv")
+    write_csv(test_pairs(args.set, args.pairs), folder / "test.csv")
+    base, reading = settings_of(args.stage), Reading(classes=tuple(SETS[args.set].labels))
+    models = models_of(folder, base, args.methods.split(","), reading, args.workers)
+    print("evaluating", flush=True)
+    found = evaluate(
+        folder / "test.csv", folder / "evaluation", models=models, baselines=True, config=base,
+        train_pairs=folder / "train.csv", workers=args.workers, resume=True, reading=reading,
+    )  # fmt: skip
+    condensed = condense(found.scores)
+    train_people, test_people = patients(args.set)
+    content = {
+        "data": args.set, "credit": SETS[args.set].credit, "stage": args.stage, "settings": base.name,
+        "n_training_pairs": args.train_pairs, "training_patients": len(train_people), "test_patients": len(test_people),
+        **condensed,
+        "training": {p.stem: _cost(p) for p in models},
+    }  # fmt: skip
+    where = f"{args.set}, {args.stage}, {condensed['n_pairs']} pairs"
+    write(args.output or f"ladder-{args.set}-{args.stage}", args.seed, content, claims_of(condensed, where))
+
+
+def _cost(path: Path) -> dict[str, Any]:
+    evidence = json.loads(path.read_text(encoding="utf-8"))["evidence"]
+    keys = ("registrations", "inferences", "left_out_gain", "gates", "strengths", "balance", "share")
+    return {key: evidence[key] for key in keys}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

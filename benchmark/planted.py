@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Any
 
-from _common import ROOT
+from _common import ROOT, Claim, parser, write
+from _pairs import SETS
+from regweave.evaluation.statistics import count_better, paired_bootstrap
 from regweave.io import write_image, write_labels
 from regweave.io.manifest import PairFiles, write_pairs
+from regweave.io.model import Model
+from regweave.workflows.comparison import Scores
 from regweave.workflows.evaluate import evaluate
-from regweave.workflows.planted import planted_pair
+from regweave.workflows.planted import ORGANS, RIGHT, planted_pair
 from regweave.workflows.train import TrainOptions, train
 
 SETTINGS = ROOT / "benchmark" / "cases" / "planted.toml"
-SEEDS = {"train": range(8), "test": range(100, 108)}
+SEEDS = {"train": range(20, 28), "test": range(300, 308)}
+"""Seen by nobody while settings were chosen: that was done on 0 to 7, 100 to 107 and 200 to 207."""
+LEAST_GAIN = 0.03
 
 
 def write_phantoms(folder: Path) -> dict[str, Path]:
@@ -35,29 +41,61 @@ def write_phantoms(folder: Path) -> dict[str, Path]:
     return lists
 
 
+def condense(scores: Scores, model: Model) -> tuple[dict[str, Any], list[Claim]]:
+    """Means, differences of the learned weights to every baseline, and the metric with the largest weight by organ."""
+    by_name = {m.name: m for m in scores.methods}
+    learned = next(m for m in scores.methods if m.model is not None and not m.predicted)
+    baselines = [m for m in scores.methods if m.model is None]
+    groups = [pair.group for pair in scores.pairs]
+    differences, claims = {}, []
+    for rival in baselines:
+        d = scores.dice(learned) - scores.dice(rival)
+        found = paired_bootstrap(d, groups)
+        differences[rival.name] = {**found._asdict(), "n": len(d), **count_better(d)._asdict()}
+        claims.append(
+            Claim(f"learned − {rival.name}, planted phantoms, mean Dice", found.mean, "+.3f", target=LEAST_GAIN)
+        )
+    w = model.weights
+    largest = {ORGANS[c]: w.members[int(w.matrix[:, w.classes.index(c)].argmax())] for c in ORGANS}
+    right = sum(largest[organ] == metric for organ, metric in RIGHT.items())
+    claims.append(Claim("organs whose planted metric has the largest weight", right, "d", target=len(RIGHT)))
+    content = {
+        "before": float(scores.dice(learned, None, "dice_before").mean()),
+        "mean_dice": {name: float(scores.dice(m).mean()) for name, m in by_name.items()},
+        "dice": {n: {k: float(scores.dice(m, k).mean()) for k in scores.labels()} for n, m in by_name.items()},
+        "differences": differences,
+        "largest_weight": largest,
+        "training": {k: model.evidence[k] for k in ("registrations", "inferences", "stages", "strengths", "gates")},
+    }
+    return content, claims
+
+
 def main() -> None:
-    """Make the phantoms, train, evaluate, and say where the summary is."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("output", type=Path, help="new folder")
+    """Make the phantoms, train, evaluate, and write what was found."""
+    options = parser(__doc__, output="planted")
+    options.add_argument("folder", type=Path, help="new folder")
     options.add_argument("--method", default="lssvm-joint")
     for name, value in (("--eta", 10.0), ("--alpha", 0.05), ("--C", 300.0)):
         options.add_argument(name, type=float, default=value)
     options.add_argument("--workers", type=int, default=2)
     args = options.parse_args()
-    args.output.mkdir(parents=True)
-    lists = write_phantoms(args.output)
-    model = args.output / f"{args.method}.json"
+    args.folder.mkdir(parents=True)
+    lists = write_phantoms(args.folder)
+    path = args.folder / f"{args.method}.json"
     chosen = TrainOptions(method=args.method, C=args.C, alpha=args.alpha, eta=args.eta)
-    train(lists["train"], model, options=chosen, config=SETTINGS, workers=args.workers)
-    evaluate(
+    model = train(lists["train"], path, options=chosen, config=SETTINGS, workers=args.workers)
+    found = evaluate(
         lists["test"],
-        args.output / "evaluation",
-        models=[model],
+        args.folder / "evaluation",
+        models=[path],
         baselines=True,
         train_pairs=lists["train"],
         workers=args.workers,
     )
-    print(f"wrote {args.output / 'evaluation' / 'summary.md'}")
+    content, claims = condense(found.scores, model)
+    seeds = {name: [s.start, s.stop] for name, s in SEEDS.items()}
+    content = {"data": "planted phantoms", "credit": SETS["phantom"].credit, "seeds": seeds, **content}
+    write(args.output, args.seed, content, claims)
 
 
 if __name__ == "__main__":

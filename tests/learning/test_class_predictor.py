@@ -197,6 +197,10 @@ def test_refuses_stored_numbers_that_do_not_fit(predictor):
     short = {**content["perceptron"], "hidden_bias": content["perceptron"]["hidden_bias"][1:]}
     with pytest.raises(ValueError, match="do not fit"):
         ClassPredictor.from_dict({**content, "perceptron": short})
+    fewer = {**content["perceptron"], "hidden": content["perceptron"]["hidden"][1:]}
+    n = len(content["perceptron"]["hidden"])
+    with pytest.raises(ValueError, match=f"{n - 1} features, mr images have {n}"):
+        ClassPredictor.from_dict({**content, "perceptron": fewer})
 
 
 def test_blocks_of_the_working_grid_against_a_loop():

@@ -60,7 +60,8 @@ class Reader:
         self.press(key)
         values = self.page.evaluate("""() => {
             const c = document.getElementById('axial'), w = c.width >> 2, h = c.height >> 2;
-            return [...c.getContext('2d').getImageData(3 * w >> 1, 3 * h >> 1, w, h).data].filter((_, n) => n % 4 === 0);
+            const pixels = c.getContext('2d').getImageData(3 * w >> 1, 3 * h >> 1, w, h).data;
+            return [...pixels].filter((_, n) => n % 4 === 0);
         }""")
         return np.array(values, dtype=float)
 

@@ -38,11 +38,11 @@ def test_report_makes_the_same_page_again(copy, capsys):
 def test_the_page_follows_the_json(copy):
     content = json.loads((copy / "result.json").read_text())
     content["structures"][1]["hd95_mm"] = 123.45
-    content["structures"][2]["missing"] = True
+    content["structures"][2].update(missing=True, volume_fixed_ml=0.0)
     (copy / "result.json").write_text(json.dumps(content))
     text = write_page(copy).read_text(encoding="utf-8")
     assert "123.45" in text
-    assert '<b class="bad">missing</b>' in text
+    assert '<b class="bad">missing in fixed</b>' in text
     assert "1 of 6" in text
 
 

@@ -58,7 +58,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "warp": (warp.image, warp.labels, warp.points),
     "presets": (presets.list_, presets.show),
-    "weights": (weights.show, weights.compare),
+    "weights": (weights.list_, weights.show, weights.compare),
 }
 GROUP_HELP = {"warp": warp.__doc__, "presets": presets.__doc__, "weights": weights.__doc__}
 

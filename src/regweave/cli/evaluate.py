@@ -26,7 +26,7 @@ def evaluate(
     ],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
-    model: Annotated[list[Path] | None, typer.Option(help="Model to evaluate; repeat for several.")] = None,
+    model: Annotated[list[Path] | None, typer.Option(help="Model file or shipped name; repeat for several.")] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Also the uniform mix and each member of the bank alone.")
     ] = False,

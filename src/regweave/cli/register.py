@@ -28,7 +28,7 @@ def register(
     fixed_labels: Annotated[Path | None, typer.Option(help="Segmentation of the fixed image, for Dice.")] = None,
     preset: Annotated[str | None, typer.Option(help="Settings by name; see `regweave presets list`.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
-    model: Annotated[Path | None, typer.Option(help="Weights per structure, JSON.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Weights per structure: a file, or a shipped model's name.")] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(help="Use this metric or member, NAME or NAME=WEIGHT; repeat for a mix."),

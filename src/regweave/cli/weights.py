@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ import typer
 
 from regweave.errors import UsageError
 from regweave.io.manifest import patients_of
-from regweave.io.model import Model, read_model
+from regweave.io.model import Model, read_model, shipped_models
 
 WIDTH = 80
 GAP = "  "
@@ -19,8 +20,16 @@ ENDS = ("mean", "low", "high")
 LONGEST = 16
 """Longest name of a class or member that a table shows whole."""
 
-ModelArgument = Annotated[list[Path], typer.Argument(help="Model files, JSON.", metavar="MODEL.json...")]
+ModelArgument = Annotated[list[Path], typer.Argument(help="Model files, or names of shipped models.", metavar="MODEL.json...")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def list_() -> None:
+    """Name the models that come with the package; `--model NAME` uses one."""
+    for name, path in shipped_models().items():
+        model = read_model(path)
+        names = ", ".join(_class_name(model, c) for c in model.weights.classes[1:])
+        print(textwrap.fill(f"{name}  {model.modality}: {names}", WIDTH, subsequent_indent="    "))
 
 
 def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:

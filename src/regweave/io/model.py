@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -55,6 +56,20 @@ class Model:
     class_predictor: Mapping[str, Any] | None = None
 
 
+def shipped_models() -> dict[str, Path]:
+    """Models that come with the package, for users without training data, by name."""
+    folder = Path(str(resources.files("regweave").joinpath("models")))
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+
+
+def find_model(given: str | Path) -> Path:
+    """Return the file of a model that is given by path, or by the name of a shipped one; a file comes first."""
+    path, shipped = Path(given), shipped_models()
+    if path.exists() or str(given) not in shipped:
+        return path
+    return shipped[str(given)]
+
+
 def write_model(path: str | Path, model: Model) -> None:
     """Write a model; the table reads ``weights[member][class value]``."""
     w = model.weights
@@ -82,8 +97,8 @@ def write_model(path: str | Path, model: Model) -> None:
 
 
 def read_model(path: str | Path) -> Model:
-    """Read a model; E170 names what is wrong with a file that is not one."""
-    file = require_file(path)
+    """Read a model, a file or a shipped one; E170 names what is wrong with a file that is not one."""
+    file = require_file(find_model(path))
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -92,6 +92,11 @@ def working_voxel_mm(geometries: list[Geometry]) -> float:
     return float(np.median([(np.array(g.shape) * g.spacing_mm).max() / LONGEST_AXIS for g in geometries]))
 
 
+def n_features(modality: Modality) -> int:
+    """Number of features of a voxel."""
+    return 2 + (modality == "ct") + len(SCALES) + 1 + 6 * len(NEIGHBOURS) + 3
+
+
 def features(volume: Volume, grid: WorkingGrid, modality: Modality, voxel_mm: float) -> Float32Array:
     """Features of every voxel of the working grid, (F, blocks).
 

@@ -154,6 +154,9 @@ class ClassPredictor:
         perceptron = Perceptron.from_dict(content["perceptron"])
         if len(classes) != len(perceptron.output_bias):
             raise ValueError(f"{len(classes)} classes, but the classifier tells {len(perceptron.output_bias)}")
+        expected = see.n_features(content["modality"])
+        if perceptron.hidden.shape[0] != expected:
+            raise ValueError(f"{perceptron.hidden.shape[0]} features, {content['modality']} images have {expected}")
         names = {int(value): str(name) for value, name in content["names"].items()}
         voxel_mm = float(content["voxel_mm"])
         return cls(classes, content["modality"], voxel_mm, perceptron, names, dict(content["record"]))

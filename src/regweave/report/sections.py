@@ -66,7 +66,9 @@ def _structure(item: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[o
     before, after = row["dice_before"], row["dice_after"]
     old, new = row["volume_before_ml"], row["volume_after_ml"]
     change = f"{new / old - 1:+.0%}" if old else None
-    missing = Markup('<b class="bad">missing</b>') if row["missing"] else "no"
+    lacking = [name for name, volume in (("fixed", row["volume_fixed_ml"]), ("warped", new)) if volume == 0]
+    where = f" in {' and '.join(lacking)}" if lacking else ""
+    missing = Markup(f'<b class="bad">missing{where}</b>') if row["missing"] else "no"
     volumes = [None if v is None else f"{v:.2f}" for v in (row["volume_fixed_ml"], old, new)]
     distances = [None if v is None else f"{v:.2f}" for v in (row["hd95_mm"], row["assd_mm"])]
     return [item["name"], show, go, before, after, _change(before, after), *distances, *volumes, change, missing]
@@ -110,8 +112,8 @@ def optimisation_section(record: Mapping[str, Any]) -> str:
     numbers = table(header, rows, numeric=set(range(1, 8)))
     return (
         "<h2>Optimisation</h2><p>No deformation of the control grid within a step has an energy below its lower bound; "
-        "the gap is how far the one found may be from the best, relative to its energy. Energies compare within a step "
-        'only: each step measures its costs anew.</p><div class="columns">'
+        "the gap is how far the one found may be from the best, relative to its energy. Energies compare within a level "
+        'at best: each step measures its costs anew, around the deformation so far.</p><div class="columns">'
         f"<div><h3>Energy</h3>{energies}</div><div><h3>Certified gap, %</h3>{shown}</div>"
         + (f"<div><h3>Refinement</h3>{refined}</div>" if refined else "")
         + f"</div><details><summary>Numbers of each step</summary>{numbers}</details>"

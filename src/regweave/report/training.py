@@ -159,9 +159,9 @@ def _curves(model: Model) -> str:
     if not found:
         return ""
     words = (
-        "Iteration 0 is the uniform bank. The duality gap is the width of the interval in which inference proves the true "
-        "objective to lie. Predicted is the loss of what the weights find, imputed that of the deformations they are "
-        "taught with."
+        "Iteration 0 is the uniform bank. The duality gap is the width of the interval in which inference proves the "
+        "true objective to lie. Predicted is the loss of what the weights find, imputed that of the deformations they "
+        "are taught with."
     )
     return _quiet(words) + found
 

@@ -12,7 +12,7 @@ import numpy as np
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.manifest import PairFiles
-from regweave.io.model import Model, read_model
+from regweave.io.model import Model, find_model, read_model
 from regweave.pyramid.intensity import Modality, modality_of
 from regweave.registration import settings as registration_settings
 from regweave.registration.settings import Member, Settings
@@ -130,7 +130,7 @@ def model_methods(paths: Sequence[Path]) -> list[tuple[Method, Model]]:
     A model that brings a class predictor is two methods, with the true moving labels and with predicted ones.
     """
     out = []
-    for path in paths:
+    for path in map(find_model, paths):
         model = read_model(path)
         name = "global" if path.stem == "global" else f"model:{path.stem}"
         settings = registration_settings.validate(model.settings, str(path))

@@ -1,7 +1,8 @@
 """The ladder on a real set, on held-out patients: before, each metric alone, the uniform bank, every way of learning.
 
-Training and test patients are those of `_split.py`. Everything that is tuned or learned sees training pairs alone; each
-baseline has its own smoothness of the levels and of the refinement. Interrupted, it goes on where it stopped.
+Training and test patients are those of `_split.py`. Everything that is tuned or learned sees training pairs alone. The
+uniform bank and the best single metrics have their own smoothness of the levels and of the refinement. Interrupted, it
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from _common import ROOT, Claim, parser, write
 from _pairs import SETS
 from _split import patients, test_pairs, training_pairs, write_csv
 from regweave.evaluation.statistics import count_better, paired_bootstrap
-from regweave.io.manifest import read_pairs
+from regweave.io.manifest import PairFiles, read_pairs
 from regweave.io.model import write_model
 from regweave.registration import settings as registration_settings
 from regweave.registration.settings import Settings
 from regweave.workflows.comparison import Scores
 from regweave.workflows.effort import TrainProgress
-from regweave.workflows.evaluate import Runner, evaluate
+from regweave.workflows.evaluate import Runner
 from regweave.workflows.inputs import Reading
-from regweave.workflows.methods import Method
+from regweave.workflows.methods import Method, baseline_methods, modality_of_list, model_methods, tune
+from regweave.workflows.scoring import mean_dice
 from regweave.workflows.train import Training
 from regweave.workflows.train_options import TrainOptions
 
@@ -77,6 +79,7 @@ def condense(scores: Scores) -> dict[str, Any]:
                 "folding_fraction": float(np.max(scores.numbers(m, "folding_fraction"))),
                 "sdlogj": float(np.mean(scores.numbers(m, "sdlogj"))),
                 "seconds": float(np.mean(scores.numbers(m, "seconds"))),
+                "tuned": bool(m.tuning) or m.model is not None,
                 "smoothness": m.settings.smoothness,
                 "refine_smoothness": m.settings.refine.smoothness if m.settings.refine.steps else None,
             }
@@ -96,6 +99,33 @@ def claims_of(found: Mapping[str, Any], where: str) -> list[Claim]:
     ]
     worst = min(found["by_class"].values(), key=lambda d: d["mean"])["mean"]
     return [*claims, Claim(f"learned − uniform, worst structure, {where}", worst, "+.4f", target=LEAST_CLASS)]
+
+
+def baselines_of(base: Settings, pairs: Sequence[PairFiles], run: Runner, finalists: int) -> list[Method]:
+    """Tune the uniform bank and the best single metrics; the other metrics keep the smoothness of the settings.
+
+    Which ones are best is told by the training pairs, with the smoothness of the settings.
+    """
+    print("tuning the baselines", flush=True)
+    uniform, *singles = baseline_methods(base, modality_of_list(base, pairs, run.reading))
+    plan = [(f"first/{m.name}/{p.id}", m, p) for m in singles for p in pairs]
+    dice: dict[str, list[float]] = {}
+    for (_, method, _), outcome in zip(plan, run(plan, surfaces=False), strict=True):
+        dice.setdefault(method.name, []).append(float("nan") if outcome.error else mean_dice(outcome.value))
+    ranked = sorted(singles, key=lambda m: -float(np.nanmean(dice[m.name])))
+    tuned = tune([uniform, *ranked[:finalists]], pairs, lambda work: run(work, surfaces=False))
+    return [*tuned, *ranked[finalists:]]
+
+
+def scores_of(methods: Sequence[Method], pairs: Sequence[PairFiles], run: Runner) -> Scores:
+    """Register every test pair with every method."""
+    plan = [(f"{m.name}/{p.id}", m, p) for m in methods for p in pairs]
+    outcomes = {(m.name, p.id): o for (_, m, p), o in zip(plan, run(plan), strict=True)}
+    return Scores(tuple(pairs), tuple(methods), outcomes)
+
+
+def _trained(paths: Sequence[Path]) -> list[Method]:
+    return [method for method, _ in model_methods(paths)]
 
 
 def models_of(folder: Path, base: Settings, names: Sequence[str], reading: Reading, workers: int) -> list[Path]:
@@ -123,6 +153,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--set", default="openkbp_head_neck", help="set of REGWEAVE_DATA")
     options.add_argument("--stage", choices=("default", "levels"), default="default", help="with refinement or without")
     options.add_argument("--train-pairs", type=int, default=8, help="training pairs")
+    options.add_argument("--finalists", type=int, default=4, help="single metrics that are tuned")
     options.add_argument("--methods", default=",".join(METHODS), help="ways of learning, separated by commas")
     options.add_argument("--work", type=Path, default=ROOT / "build" / "ladder", help="folder for models and results")
     options.add_argument("--workers", type=int, default=2)
@@ -133,12 +164,10 @@ def main(words: Sequence[str] | None = None) -> None:
     write_csv(test_pairs(args.set, args.pairs), folder / "test.csv")
     base, reading = settings_of(args.stage), Reading(classes=tuple(SETS[args.set].labels))
     models = models_of(folder, base, args.methods.split(","), reading, args.workers)
+    run = Runner(reading, args.workers, None, folder / "tasks", None)
+    methods = [*baselines_of(base, read_pairs(folder / "train.csv"), run, args.finalists), *_trained(models)]
     print("evaluating", flush=True)
-    found = evaluate(
-        folder / "test.csv", folder / "evaluation", models=models, baselines=True, config=base,
-        train_pairs=folder / "train.csv", workers=args.workers, resume=True, reading=reading,
-    )  # fmt: skip
-    condensed = condense(found.scores)
+    condensed = condense(scores_of(methods, read_pairs(folder / "test.csv"), run))
     train_people, test_people = patients(args.set)
     content = {
         "data": args.set, "credit": SETS[args.set].credit, "stage": args.stage, "settings": base.name,

@@ -112,7 +112,7 @@ def optimisation_section(record: Mapping[str, Any]) -> str:
     numbers = table(header, rows, numeric=set(range(1, 8)))
     return (
         "<h2>Optimisation</h2><p>No deformation of the control grid within a step has an energy below its lower bound; "
-        "the gap is how far the one found may be from the best, relative to its energy. Energies compare within a level "
+        "the gap is how far the one found may be from the best, relative to its energy. Energies compare in a level "
         'at best: each step measures its costs anew, around the deformation so far.</p><div class="columns">'
         f"<div><h3>Energy</h3>{energies}</div><div><h3>Certified gap, %</h3>{shown}</div>"
         + (f"<div><h3>Refinement</h3>{refined}</div>" if refined else "")

@@ -40,7 +40,7 @@ QUICK = {
     PAPER_METHOD: TRAINED[PAPER_METHOD],
     "global": TrainOptions(method="global", gate=False),
     "joint": TrainOptions(method="lssvm-joint", gate=False),
-    "search": TrainOptions(method="search", budget=48, gate=False),
+    "search": TrainOptions(method="search", budget=30, gate=False),
 }
 """Those of a fast look: without gates, and so without a second per-class model."""
 

@@ -1,0 +1,211 @@
+"""A cohort of phantom patients, each scanned when treatment is planned and once more later.
+
+Organs look like those of a head and neck. Between the two scans each of them moves, and changes its look in a way
+that only some metrics stand:
+
+``metal``
+    The mandible and its neighbourhood are full of black and white voxels, as of dental metal: absolute differences
+    are right, squares and products do not survive.
+``agent``
+    Light and dark change places in the parotids, as by a contrast agent: mutual information is right, equal
+    intensities and positive correlation pull tissue over the border.
+``coil``
+    Gain and offset change smoothly over the brainstem, as with another coil: correlation is right, and the texture
+    is too faint for the bins of mutual information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import ndimage
+
+from regweave.types import Float64Array, Geometry, ImagePair, LabelArray, LabelMap, Volume
+
+VOXEL_MM = 4.0
+EDGE_MM = 1.5
+"""Width of the border between two tissues."""
+IMPULSES = 0.45
+"""Share of voxels that metal makes black or white."""
+METAL_REACH_MM = 24.0
+COIL_REACH_MM = 32.0
+MOVE_MM = (9.0, 12.0)
+MOVE_REACH_MM = 30.0
+"""How far an organ's tissue moves, and how far round it the movement is felt."""
+BODY = 0.40
+BODY_RADII_MM = (84.0, 90.0, 140.0)
+
+Distance = Callable[[Float64Array], Float64Array]
+
+
+@dataclass(frozen=True)
+class Organ:
+    """One structure: its name, what happens to its look, and the metric that stands it."""
+
+    name: str
+    change: str
+    right: str
+    centre_mm: tuple[float, float, float]
+
+
+ORGANS = {
+    1: Organ("brainstem", "coil", "ncc", (0.0, 38.0, 36.0)),
+    2: Organ("left parotid", "agent", "mi", (54.0, 20.0, 8.0)),
+    3: Organ("right parotid", "agent", "mi", (-54.0, 20.0, 8.0)),
+    4: Organ("mandible", "metal", "sad", (0.0, -38.0, -40.0)),
+}
+"""By label value; x grows to the left, y to the back, z upwards."""
+RADII_MM = {1: (19.0, 18.0, 32.0), 2: (17.0, 22.0, 27.0), 3: (17.0, 22.0, 27.0)}
+ARCH_MM, ARCH_DEPTH_MM, ARCH_WIDTH_MM = 42.0, 46.0, 13.0
+"""Half the width of the mandible's arch, its depth, and half its thickness."""
+
+
+def _ellipsoid(centre: Float64Array, radii: Float64Array) -> Distance:
+    c, r = centre.reshape(3, 1, 1, 1), radii.reshape(3, 1, 1, 1)
+    return lambda points: (np.sqrt((((points - c) / r) ** 2).sum(axis=0)) - 1.0) * float(r.min())
+
+
+def _arch(centre: Float64Array, scale: Float64Array) -> Distance:
+    """Half an ellipse, open to the back, as thick as it is high."""
+    x0, y0, z0 = centre
+    half, depth, width = ARCH_MM * scale[0], ARCH_DEPTH_MM * scale[1], ARCH_WIDTH_MM * scale[2]
+    angle = np.linspace(0.0, np.pi, 25)
+    line = np.stack([half * np.cos(angle), depth * (0.5 - np.sin(angle)), np.zeros_like(angle)])
+
+    def distance(points: Float64Array) -> Float64Array:
+        q = points - np.reshape((x0, y0, z0), (3, 1, 1, 1))
+        square = np.full(points.shape[1:], np.inf)
+        for place in line.T:
+            square = np.minimum(square, ((q - place.reshape(3, 1, 1, 1)) ** 2).sum(axis=0))
+        return np.asarray(np.sqrt(square) - width)
+
+    return distance
+
+
+class _Patient:
+    """One anatomy: shapes, textures and movements, as functions of the place in the planning scan."""
+
+    def __init__(self, rng: np.random.Generator, shape: tuple[int, int, int]) -> None:
+        self._shape = shape
+        self._textures = [_smooth_noise(rng, shape, sigma) for sigma in (1.6, 1.1, 3.0)]
+        self.moves = {value: _move(rng) for value in ORGANS}
+        self.centres = {v: np.array(o.centre_mm) + rng.uniform(-4.0, 4.0, 3) for v, o in ORGANS.items()}
+        scales = {v: rng.uniform(0.85, 1.1, 3) for v in ORGANS}
+        self._distances = {v: _ellipsoid(self.centres[v], np.array(r) * scales[v]) for v, r in RADII_MM.items()}
+        self._distances |= {v: _arch(self.centres[v], scales[v]) for v in ORGANS if v not in RADII_MM}
+        self._body = _ellipsoid(np.zeros(3), np.array(BODY_RADII_MM) * rng.uniform(0.95, 1.05, 3))
+
+    def texture(self, number: int, points: Float64Array) -> Float64Array:
+        index = points / VOXEL_MM + (np.array(self._shape).reshape(3, 1, 1, 1) - 1) / 2
+        return np.asarray(ndimage.map_coordinates(self._textures[number], index, order=3, mode="grid-wrap"))
+
+    def distances(self, points: Float64Array) -> dict[int, Float64Array]:
+        """Signed distance to each organ's wavy surface, about, negative inside."""
+        waves = 2.5 * self.texture(2, points)
+        return {value: distance(points) + waves for value, distance in self._distances.items()}
+
+    def body(self, points: Float64Array) -> Float64Array:
+        return _inside(self._body(points) + 2.5 * self.texture(2, points))
+
+    def moved(self, points: Float64Array) -> Float64Array:
+        """Take a place in the later scan to that of the same tissue in the planning scan."""
+        # Tissue moves as the organs near it do: weights that sum to at most one keep the map one to one.
+        near = {v: np.exp(-np.maximum(d(points), 0.0) ** 2 / (2 * MOVE_REACH_MM**2)) for v, d in self._distances.items()}
+        total = np.maximum(1.0, sum(near.values()))
+        return points + sum(near[v] / total * self.moves[v].reshape(3, 1, 1, 1) for v in near)
+
+
+def cohort_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> ImagePair:
+    """Make the two scans of one patient, with labels: the later one is fixed, the planning one is moving.
+
+    Parameters
+    ----------
+    seed : int
+        Chooses the patient: shapes, textures, movements and noise; the same seed gives the same bits.
+    shape : tuple of three ints
+        Voxels of 4 mm along each axis.
+
+    Examples
+    --------
+    >>> cohort_pair(0, (40, 40, 40)).fixed_labels.name(4)
+    'mandible'
+    """
+    rng = np.random.default_rng(seed)
+    patient = _Patient(rng, shape)
+    geometry = Geometry(shape, _centred(shape))
+    planning = np.moveaxis(geometry.points(np.moveaxis(np.indices(shape).astype(float), 0, -1)), -1, 0)
+    later = patient.moved(planning)
+    fixed, moving = (_scan(patient, p, geometry, rng, later=p is later) for p in (later, planning))
+    return ImagePair(fixed[0], moving[0], fixed[1], moving[1])
+
+
+def _scan(
+    patient: _Patient, points: Float64Array, geometry: Geometry, rng: np.random.Generator, *, later: bool
+) -> tuple[Volume, LabelMap]:
+    """Look at the tissue at some points."""
+    distances = patient.distances(points)
+    fine = patient.texture(1, points)
+    looks = {
+        "coil": BODY + 0.06 + 0.035 * fine,
+        "agent": BODY + (-0.16 if later else 0.16) * (1 + 0.5 * fine),
+        "metal": 0.75 + 0.03 * fine,
+    }
+    body = patient.body(points)
+    image = body * (BODY + 0.05 * patient.texture(0, points))
+    for value, organ in ORGANS.items():
+        share = _inside(distances[value])
+        image = image * (1 - share) + looks[organ.change] * share
+    for value, organ in ORGANS.items():
+        image = _CHANGES[organ.change](image, distances[value], points, rng, later) if organ.change in _CHANGES else image
+    image = image + 0.012 * rng.standard_normal(image.shape)
+    names = {value: organ.name for value, organ in ORGANS.items()}
+    return Volume(image.astype(np.float32), geometry), LabelMap(_labels(distances), geometry, names)
+
+
+def _coil(
+    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
+) -> Float64Array:
+    """Change gain and offset round an organ in the later scan."""
+    if not later:
+        return image
+    near = np.exp(-np.maximum(distance + 12.0, 0.0) ** 2 / (2 * (COIL_REACH_MM - 8.0) ** 2))
+    return np.asarray(image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(points[0] / 17.0)))
+
+
+def _metal(
+    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
+) -> Float64Array:
+    """Make voxels in and round an organ black or white, others in each scan."""
+    near = np.exp(-((np.maximum(distance, 0.0) / METAL_REACH_MM) ** 8))
+    hit = rng.random(image.shape) < IMPULSES * near
+    return np.where(hit, rng.integers(0, 2, image.shape), image)
+
+
+_CHANGES = {"coil": _coil, "metal": _metal}
+
+
+def _labels(distances: dict[int, Float64Array]) -> LabelArray:
+    depth = np.stack([np.zeros_like(distances[1]), *(distances[value] for value in ORGANS)])
+    return np.asarray(np.array([0, *ORGANS])[depth.argmin(axis=0)], dtype=np.uint8)
+
+
+def _inside(distance: Float64Array) -> Float64Array:
+    return np.asarray(1 / (1 + np.exp(np.clip(distance / EDGE_MM, -30.0, 30.0))))
+
+
+def _move(rng: np.random.Generator) -> Float64Array:
+    direction = rng.standard_normal(3)
+    return np.asarray(rng.uniform(*MOVE_MM) * direction / np.linalg.norm(direction))
+
+
+def _smooth_noise(rng: np.random.Generator, shape: tuple[int, int, int], sigma: float) -> Float64Array:
+    noise = ndimage.gaussian_filter(rng.standard_normal(shape), sigma, mode="wrap")
+    return np.asarray(noise / noise.std())
+
+
+def _centred(shape: tuple[int, int, int]) -> Float64Array:
+    affine = np.diag([VOXEL_MM, VOXEL_MM, VOXEL_MM, 1.0])
+    affine[:3, 3] = -VOXEL_MM * (np.array(shape) - 1) / 2
+    return affine

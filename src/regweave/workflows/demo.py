@@ -1,0 +1,328 @@
+"""From a folder of scans, or from none, to learned weights and what they are worth on patients left out of learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave.errors import RegweaveError
+from regweave.evaluation.statistics import count_better
+from regweave.io import write_image, write_labels
+from regweave.io.folds import split_groups
+from regweave.io.manifest import FILES, PairFiles, read_pairs, write_pairs
+from regweave.io.model import Model
+from regweave.registration.settings import Settings
+from regweave.types import ImagePair
+from regweave.workflows.batch import BatchProgress
+from regweave.workflows.cohort import ORGANS, cohort_pair
+from regweave.workflows.comparison import Scores
+from regweave.workflows.effort import TrainProgress, write_effort
+from regweave.workflows.evaluate import Evaluation, evaluate
+from regweave.workflows.inputs import Reading
+from regweave.workflows.methods import Method
+from regweave.workflows.train import train
+from regweave.workflows.train_options import TrainOptions
+from regweave.workflows.worst import keep_registration
+
+N_TRAIN, N_TEST = 6, 4
+FIRST_TEST = 1000
+"""Held-out phantoms have seeds of their own, whatever the number of those trained on."""
+MOST_CASES = 20
+LEAST_CASES = 6
+LISTS = ("PAIRS.csv", "pairs.csv")
+MODEL, EVALUATION = "weights.json", "evaluation"
+IMAGE, LABELS = "image.nii.gz", "labels.nii.gz"
+
+_MEMBERS = [
+    {"name": "sad", "metric": "sad"},
+    {"name": "mi", "metric": "mi", "support": 3},
+    {"name": "ncc", "metric": "ncc"},
+]
+SETTINGS = Settings.model_validate(
+    {
+        "name": "demo",
+        "smoothness": 0.1,
+        "class_reach": 2.0,
+        "loss": "voxel",
+        "reference_mm": 192.0,
+        "levels": [
+            {"spacing_mm": mm, "voxels_per_spacing": 6.0, "support": 5, "steps": 4} for mm in (48.0, 24.0, 12.0)
+        ],
+        "banks": {"ct": _MEMBERS, "mr": _MEMBERS},
+    }
+)
+"""Three metrics that differ much, and no refinement: a registration of a phantom takes about 0.3 s."""
+OPTIONS = TrainOptions(C=300.0, alpha=0.05, eta=10.0, folds=3)
+
+OnProgress = Callable[[TrainProgress | BatchProgress], None]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Two lists of pairs without a patient in common, and how they came about.
+
+    Parameters
+    ----------
+    train, test : path
+        Lists to learn from and to try the weights on.
+    source : str
+        One sentence.
+    right : mapping
+        Metric that is right by construction, by label; empty for real scans.
+    """
+
+    train: Path
+    test: Path
+    source: str
+    right: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Against:
+    """The learned weights against one other method, over the mean Dice of each pair."""
+
+    name: str
+    difference: float
+    better: int
+    worse: int
+    n: int
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a demo found.
+
+    Parameters
+    ----------
+    structures : mapping
+        Names by label.
+    dice : mapping
+        By method, and ``before``: mean Dice over all structures, then of each.
+    best_single : str
+        Single metric with the highest mean Dice on the training pairs.
+    against : sequence of Against
+        Learned weights against every baseline.
+    learned : str
+        Method that has the learned weights.
+    n_train, n_test, n_patients : int
+        Pairs, and patients of the test.
+    model : Model
+        The weights.
+    shown : str
+        Id of the pair that has a page of its own.
+    failures : sequence of str
+        Registrations that failed.
+    """
+
+    structures: Mapping[str, str]
+    dice: Mapping[str, Sequence[float]]
+    best_single: str
+    against: Sequence[Against]
+    learned: str
+    n_train: int
+    n_test: int
+    n_patients: int
+    model: Model
+    shown: str
+    failures: Sequence[str]
+
+
+def make_cohort(
+    folder: Path,
+    seed: int = 0,
+    *,
+    n_train: int = N_TRAIN,
+    n_test: int = N_TEST,
+    make: Callable[[int], ImagePair] = cohort_pair,
+) -> Lists:
+    """Write the scans of phantom patients and the two lists.
+
+    Parameters
+    ----------
+    folder : path
+        New folder for them.
+    seed : int
+        Chooses the cohort.
+    n_train, n_test : int
+        Patients to learn from, and held out.
+    make : callable
+        Makes the two scans of a patient from a number.
+    """
+    folder.mkdir(parents=True)
+    made = {}
+    for name, first, n in (("train", 0, n_train), ("test", FIRST_TEST, n_test)):
+        numbers = range(first, first + n)
+        seeds = [int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) for number in numbers]
+        pairs = [_write_patient(folder, f"{name}{i:02d}", make(s)) for i, s in enumerate(seeds, start=1)]
+        made[name] = folder / f"{name}.csv"
+        write_pairs(made[name], pairs)
+    source = f"{n_train + n_test} phantom patients, each scanned at planning and once more later"
+    return Lists(made["train"], made["test"], source, {value: organ.right for value, organ in ORGANS.items()})
+
+
+def _write_patient(folder: Path, name: str, pair: ImagePair) -> PairFiles:
+    place = folder / name
+    place.mkdir()
+    files = {column: place / f"{column}.nii.gz" for column in FILES}
+    write_image(files["fixed"], pair.fixed)
+    write_image(files["moving"], pair.moving)
+    assert pair.fixed_labels is not None
+    assert pair.moving_labels is not None
+    write_labels(files["fixed_labels"], pair.fixed_labels)
+    write_labels(files["moving_labels"], pair.moving_labels)
+    return PairFiles(id=name, group=name, **files)
+
+
+def split_folder(data: Path, folder: Path, seed: int = 0) -> Lists:
+    """Split a user's scans into patients to learn from and patients held out, and write the two lists.
+
+    A folder with PAIRS.csv is split into halves by patient. Else each sub-folder with image.nii.gz and labels.nii.gz
+    is a patient: neighbours in the order of names become couples, registered both ways; the first half of the
+    couples is learned from.
+
+    Parameters
+    ----------
+    data : path
+        Folder with PAIRS.csv or CASE/{image,labels}.nii.gz.
+    folder : path
+        New folder for the lists.
+    seed : int
+        Chooses the halves of PAIRS.csv.
+
+    Raises
+    ------
+    RegweaveError
+        E138 where the folder has neither, or too few.
+    """
+    listed = next((data / name for name in LISTS if (data / name).is_file()), None)
+    if listed is not None:
+        half = split_groups(read_pairs(listed), 2, seed)[0]
+        halves: dict[str, Sequence[PairFiles]] = {"train": half.train, "test": half.test}
+        dropped = f"; {len(half.dropped)} pairs have patients in both halves and are left out" if half.dropped else ""
+        source = f"the pairs of {listed.name}, half of the patients held out{dropped}"
+    else:
+        halves, source = _couples(data)
+    folder.mkdir(parents=True)
+    for name, pairs in halves.items():
+        write_pairs(folder / f"{name}.csv", pairs)
+    return Lists(folder / "train.csv", folder / "test.csv", source, {})
+
+
+def _couples(data: Path) -> tuple[dict[str, Sequence[PairFiles]], str]:
+    found = sorted(p.parent for p in data.glob(f"*/{IMAGE}") if (p.parent / LABELS).is_file())
+    if len(found) < LEAST_CASES:
+        what = f"{len(found)} cases" if data.is_dir() else "no such folder"
+        message = f"'{data}': a demo needs {LISTS[0]} or at least {LEAST_CASES} cases, found {what}"
+        raise RegweaveError("E138", message, f"write {LISTS[0]}, or put each case in CASE/{IMAGE} and CASE/{LABELS}")
+    used = found[: MOST_CASES - MOST_CASES % 2][: len(found) - len(found) % 2]
+    couples = [(used[i], used[i + 1]) for i in range(0, len(used), 2)]
+    # The gate needs two couples to learn from even where that leaves fewer for the test.
+    n = max(2, len(couples) // 2)
+    halves = {"train": couples[:n], "test": couples[n:]}
+    pairs = {name: [_pair(*way) for a, b in part for way in ((a, b), (b, a))] for name, part in halves.items()}
+    source = f"{len(used)} of {len(found)} cases, neighbours by name registered to each other"
+    return {name: tuple(part) for name, part in pairs.items()}, source
+
+
+def _pair(fixed: Path, moving: Path) -> PairFiles:
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in f"{moving.name}-to-{fixed.name}")
+    files = (fixed / IMAGE, moving / IMAGE, fixed / LABELS, moving / LABELS)
+    patients = "+".join(p.name.replace("+", "_").replace(";", "_") for p in (fixed, moving))
+    return PairFiles(name.lstrip(".-"), *files, group=patients)
+
+
+def learn(
+    folder: Path,
+    lists: Lists,
+    *,
+    settings: Settings = SETTINGS,
+    options: TrainOptions = OPTIONS,
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Model:
+    """Learn the weights, and write the model and what it has cost into the folder."""
+    stages: dict[str, Mapping[str, float]] = {}
+
+    def keep(progress: TrainProgress | BatchProgress) -> None:
+        if isinstance(progress, TrainProgress) and progress.stages is not None:
+            stages.update(progress.stages)
+        if on_progress is not None:
+            on_progress(progress)
+
+    model = train(lists.train, folder / MODEL, options=options, config=settings, workers=workers, on_progress=keep)
+    write_effort(folder / MODEL, stages)
+    return model
+
+
+def judge(
+    folder: Path,
+    lists: Lists,
+    model: Model,
+    *,
+    classes: tuple[int, ...] | None = None,
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Story:
+    """Register the held-out patients with the learned weights and with every tuned baseline; keep one registration."""
+    reading = Reading(classes=classes)
+    found = evaluate(
+        lists.test, folder / EVALUATION, models=[folder / MODEL], baselines=True, train_pairs=lists.train,
+        workers=workers, reading=reading, on_progress=on_progress,
+    )  # fmt: skip
+    learned = _learned(found.scores)
+    shown = _worst(found.scores, learned)
+    if shown is not None:
+        keep_registration(learned, shown, reading, folder / EVALUATION)
+    return _story(found, model, learned, "" if shown is None else shown.id, len(read_pairs(lists.train)))
+
+
+def _learned(scores: Scores) -> Method:
+    return next(m for m in scores.methods if m.model is not None and not m.predicted)
+
+
+def _worst(scores: Scores, method: Method) -> PairFiles | None:
+    """Return the pair on which the method did worst: the one to look at."""
+    dice = scores.dice(method)
+    return None if np.isnan(dice).all() else scores.pairs[int(np.nanargmin(dice))]
+
+
+def _story(found: Evaluation, model: Model, learned: Method, shown: str, n_train: int) -> Story:
+    scores = found.scores
+    labels = scores.labels()
+
+    def means(method: Method, when: str) -> list[float]:
+        return [_mean(scores.dice(method, label, when)) for label in (None, *labels)]
+
+    dice = {"before": means(scores.reference, "dice_before")}
+    dice |= {method.name: means(method, "dice_after") for method in scores.methods}
+    baselines = [m for m in scores.methods if m.tunable]
+    singles = [m for m in baselines if m.name.startswith("single:")]
+    return Story(
+        structures=labels,
+        dice=dice,
+        best_single=max(singles, key=lambda m: max(m.tuning.values(), default=float("-inf"))).name,
+        against=[_against(scores, learned, m) for m in baselines],
+        learned=learned.name,
+        n_train=n_train,
+        n_test=len(scores.pairs),
+        n_patients=len({name for pair in scores.pairs for name in pair.patients}),
+        model=model,
+        shown=shown,
+        failures=[f"{o.key}: {o.error}" for o in scores.failures],
+    )
+
+
+def _against(scores: Scores, learned: Method, other: Method) -> Against:
+    differences = scores.dice(learned) - scores.dice(other)
+    counts: Any = count_better(differences)
+    n = int((~np.isnan(differences)).sum())
+    return Against(other.name, _mean(differences), counts.better, counts.worse, n)
+
+
+def _mean(values: Any) -> float:
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if kept.size else float("nan")

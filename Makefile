@@ -17,10 +17,10 @@ FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format type bench all clean
+.PHONY: help setup demo test test-all lint format type docs bench all clean
 
 help:
-	@echo "targets: demo test test-all lint format type bench all setup clean"
+	@echo "targets: demo test test-all lint format type docs bench all setup clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
@@ -37,7 +37,7 @@ $(VENV)/.package: pyproject.toml CMakeLists.txt $(CORE) $(FOLDERS) | $(VENV)/.pi
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/.pip
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(VENV)/.pip
 	$(PIP) install --quiet --group $*
 	@touch $@
 
@@ -67,11 +67,14 @@ format: $(VENV)/.lint
 type: $(VENV)/.package $(VENV)/.lint
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python benchmark/run.py
 
 all: lint type test
 
 clean:
-	rm -rf $(VENV) build dist $(DEMO_OUTPUT) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site $(DEMO_OUTPUT) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmark examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -38,6 +38,36 @@ def peer_table(results: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def short_table(results: Sequence[dict[str, Any]]) -> list[str]:
+    """One row for each method, one column for each set: Dice, and seconds of the deformable stage."""
+    names = list(dict.fromkeys(n for r in results for n in r["methods"]))
+
+    def rank(name: str) -> float:
+        found = [r["methods"][name]["summary"]["dice"]["mean"] for r in results if name in r["methods"]]
+        return -sum(v or 0.0 for v in found) / len(results)
+
+    lines = [
+        "Mean Dice on test patients, and seconds of the deformable stage on the same machine:",
+        "",
+        "| method | " + " | ".join(f"`{r['data']}`" for r in results) + " |",
+        "| --- | " + " | ".join("---" for _ in results) + " |",
+    ]
+    for name in sorted(names, key=rank):
+        cells = [_short(r["methods"].get(name)) for r in results]
+        lines.append("| " + " | ".join([name if name == START else f"`{name}`", *cells]) + " |")
+    return lines
+
+
+def _short(method: dict[str, Any] | None) -> str:
+    if method is None:
+        return ""
+    s = method["summary"]
+    if s["dice"]["mean"] is None:
+        return "failed"
+    seconds = "" if s["seconds"] is None else f", {s['seconds']:.1f} s"
+    return f"{s['dice']['mean']:.3f}{seconds}"
+
+
 def _cells(result: dict[str, Any], name: str) -> list[str]:
     method = result["methods"][name]
     s = method["summary"]

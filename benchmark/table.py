@@ -1,4 +1,4 @@
-"""Write the evidence table of README.md from the JSON files of the benchmarks, and from nothing else."""
+"""Write docs/evidence.md, and its short form in README.md, from the JSON files of the benchmarks and nothing else."""
 
 from __future__ import annotations
 
@@ -8,30 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from _common import RESULTS, ROOT, measured, target
-from _peer_table import peer_table
+from _ladder_table import ladder_table, rungs_table
+from _peer_table import peer_table, short_table
 
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
+TITLE = "# Evidence\n\nMade from `benchmark/results/*.json` by `python benchmark/table.py`."
 SMOKE = "smoke-"
 VERDICT = {True: "yes", False: "**no**", None: ""}
 
 
 STAGES = {
     "paper@1 levels": "`paper@1`",
-    "default@1 levels": "`default@1`, levels only",
-    "default@1 refined": "`default@1`",
+    "default@2 levels": "`default@2`, levels only",
+    "default@2 refined": "`default@2`",
 }
+
+
+def of_kind(results: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Results of one benchmark."""
+    return [r for r in results if r["benchmark"] == kind]
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """Return the Markdown of all results, with where they were measured and whom to thank for the data."""
-    accuracy = [r for r in results if r["benchmark"] == "accuracy"]
-    peers = [r for r in results if r["benchmark"] == "peers"]
-    others = [r for r in results if r["benchmark"] not in {"accuracy", "peers"}]
     parts = []
-    if accuracy:
-        parts += [*_accuracy_table(accuracy), ""]
-    if peers:
-        parts += [*peer_table(peers), ""]
+    for kind, tables in TABLES.items():
+        found = of_kind(results, kind)
+        for lines_of in tables if found else ():
+            parts += [*lines_of(found), ""]
+    others = [r for r in results if r["benchmark"] not in {"accuracy", "peers"}]
     if others:
         parts += ["| what | measured | wanted | reached |", "| --- | --- | --- | --- |"]
         parts += [_claim_row(c) for r in others for c in r["claims"]]
@@ -41,6 +46,19 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(
         [*parts, "", "Commands:", "", *commands, "", "Measured on:", "", *places, "", "Data:", "", *credits_]
     )
+
+
+def short(results: list[dict[str, Any]]) -> str:
+    """Return the tables of README.md: peers, the ladder, and every target that is missed."""
+    parts = []
+    for kind, lines_of in (("peers", short_table), ("ladder", ladder_table)):
+        if found := of_kind(results, kind):
+            parts += [*lines_of(found), ""]
+    missed = [c for r in results for c in r["claims"] if c["met"] is False]
+    met = sum(c["met"] is True for r in results for c in r["claims"])
+    parts += [f"Of {met + len(missed)} targets that the benchmarks check, {met} are reached. Missed:", ""]
+    parts += [f"- {c['what']}: {measured(c)}, wanted {target(c)}" for c in missed]
+    return "\n".join([*parts, "", "All tables, commands, machines and data: [evidence](docs/evidence.md)."])
 
 
 def _accuracy_table(results: list[dict[str, Any]]) -> list[str]:
@@ -81,6 +99,9 @@ def _place(result: dict[str, Any]) -> str:
     )
 
 
+TABLES = {"peers": (peer_table,), "ladder": (ladder_table, rungs_table), "accuracy": (_accuracy_table,)}
+
+
 def insert(page: str, evidence: str) -> str:
     """Put the table between the two markers of a page."""
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
@@ -98,13 +119,14 @@ def main() -> None:
     paths = args.results or sorted(p for p in RESULTS.glob("*.json") if not p.name.startswith(SMOKE))
     if not paths:
         raise SystemExit("no results under benchmark/results; run the benchmarks first")
-    evidence = table([json.loads(p.read_text(encoding="utf-8")) for p in paths])
+    results = [json.loads(p.read_text(encoding="utf-8")) for p in paths]
     if args.print:
-        print(evidence)
+        print(table(results))
         return
     readme = ROOT / "README.md"
-    readme.write_text(insert(readme.read_text(encoding="utf-8"), evidence), encoding="utf-8")
-    print(f"wrote the claims of {len(paths)} files to README.md")
+    readme.write_text(insert(readme.read_text(encoding="utf-8"), short(results)), encoding="utf-8")
+    (ROOT / "docs" / "evidence.md").write_text(f"{TITLE}\n\n{table(results)}\n", encoding="utf-8")
+    print(f"wrote what {len(paths)} files say to README.md and docs/evidence.md")
 
 
 if __name__ == "__main__":

@@ -116,8 +116,8 @@ def refine(
         if step == settings.steps:
             break
         update = descent.update(_core.ffd_adjoint(force, grid.origin, grid.spacing, grid.nodes), step)
-        delta = _held_back(u, update, grid)
-        u, v = _core.compose(u, delta), _core.compose(v, delta)  # φ ← φ ∘ (id + δ)
+        delta, u = _held_back(u, update, grid)  # φ ← φ ∘ (id + δ)
+        v = _core.compose(v, delta)
         records.append(RefineStep(step, data, smooth, time.perf_counter() - start))
         if on_step is not None:
             on_step(records[-1])
@@ -219,20 +219,24 @@ class _Descent:
         return np.asarray((d / self._stretch).clip(-reach, reach), dtype=np.float32)
 
 
-def _held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float32Array:
-    """Dense step, with control points near a voxel that it would bring below the least Jacobian left where they are."""
+def _held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> tuple[Float32Array, Float32Array]:
+    """Dense step δ and u ∘ (id + δ).
+
+    Control points near a voxel that the step would bring below the least Jacobian are left where they are.
+    """
     before = None
     for _ in range(4):
-        delta = _core.ffd(update, grid.origin, grid.spacing, grid.image_shape)
-        jacobian = _core.jacobian(_core.compose(u, delta))
+        delta = np.asarray(_core.ffd(update, grid.origin, grid.spacing, grid.image_shape))
+        composed = np.asarray(_core.compose(u, delta))
+        jacobian = _core.jacobian(composed)
         folding = jacobian < LEAST_JACOBIAN
         if not folding.any():
-            return np.asarray(delta)
+            return delta, composed
         if before is None:
             before = _core.jacobian(u)
         folding &= jacobian < before
         if not folding.any():
-            return np.asarray(delta)
+            return delta, composed
         near = _core.ffd_adjoint(folding[None].astype(np.float32), grid.origin, grid.spacing, grid.nodes) > 0
         update = np.where(near, np.float32(0), update)
-    return np.zeros_like(u)
+    return np.zeros_like(u), u

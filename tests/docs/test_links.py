@@ -1,0 +1,75 @@
+"""Links between pages, to files and to headings lead somewhere; each page is in the navigation; the commands are current."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def prose_of(page: Path) -> str:
+    """Text without code blocks and code spans, where brackets mean other things."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def slug(heading: str) -> str:
+    """Anchor of a heading as Python-Markdown makes it."""
+    plain = unicodedata.normalize("NFKD", heading.replace("`", "")).encode("ascii", "ignore").decode("ascii")
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
+def anchors_of(page: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {slug(found) for found in re.findall(r"^#+\s+(.+?)\s*$", text, flags=re.MULTILINE)}
+
+
+def dead_links(page: Path, text: str) -> list[str]:
+    found = []
+    for link in LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert dead_links(page, prose_of(page)) == []
+
+
+def test_dead_links_are_seen() -> None:
+    text = "[a](errors.md) [b](errors.md#exit-statuses) [c](none.md) [d](errors.md#none) [e](https://example.org)"
+    assert dead_links(DOCS / "index.md", text) == ["none.md", "errors.md#none"]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def test_the_page_of_commands_is_what_the_program_says() -> None:
+    spec = importlib.util.spec_from_file_location("make_cli", DOCS / "_make_cli.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run python docs/_make_cli.py"
+
+
+def test_pages_load_nothing_from_elsewhere() -> None:
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "font: false" in config
+    assert "extra_javascript" not in config
+    assert not [page for page in DOCS.rglob("*.md") if re.search(r"<(script|link|img)|!\[[^\]]*\]\(http", prose_of(page))]

@@ -4,8 +4,8 @@
 with ``make`` or ``pip`` are left out: they prepare the machine. A ``python`` block whose title is a file of the package or
 of its tests is that file: it is put there, in a folder that the package takes for its own.
 
-Fast, the default preset has one step per level and commands run in this process. The slow tests change nothing and
-run in a shell.
+Fast, the presets have one step per level, commands run in this process, and ``regweave demo``, which takes minutes, does
+not run. The slow tests change nothing and run in a shell.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from regweave.cli import main
 from regweave.learning import class_predictor
 from regweave.registration import settings as registration_settings
 from regweave.registration.settings import Settings
-from regweave.workflows import batch, phantom
+from regweave.workflows import batch
 from regweave.workflows.workers import attempt
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,7 @@ SHOWN = ("text", "toml", "json", "csv")
 UNTAGGED = {"reproduce.md"}  # needs the real sets; it is written with its experiments
 NOT_RUN = ("make ", "pip ")
 FOLDERS = {"metrics": metrics, "losses": losses}
+MINUTES = "regweave demo"
 PLAIN = re.compile(r"^regweave [^|&;$`]*$")
 
 
@@ -106,6 +107,8 @@ class Page:
             self.python(block)
         else:
             for command in commands_of(block.text):
+                if command.startswith(MINUTES) and not self.in_shell:
+                    continue
                 plain = PLAIN.match(command) and not self.in_shell
                 out = self.here(command) if plain else self.shell(command)
                 if "pytest" in command:
@@ -182,12 +185,10 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
         for index, argument in enumerate(arguments):
             yield index, attempt(function, argument)
 
-    small = phantom.make_phantom(0, (20, 20, 20), (9.0, 9.0, 9.0))
     monkeypatch.setattr(registration_settings, "preset", cheap)
     monkeypatch.setattr(batch, "on_processes", here)
     monkeypatch.setattr(class_predictor, "SAMPLES", 500)
     monkeypatch.setattr(class_predictor, "STEPS", 3)
-    monkeypatch.setattr("regweave.cli.demo.make_phantom", lambda seed: small)
 
 
 def run_page(page: Path, folder: Path, *, in_shell: bool) -> None:

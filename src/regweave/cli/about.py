@@ -7,20 +7,21 @@ import os
 import platform
 import re
 import subprocess
+import textwrap
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 import regweave
+from regweave.cli.help import WIDTH
+from regweave.cli.options import JsonOption
 from regweave.workflows.machine import allowed_threads
 
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 
 
 def about(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the version of the program, of the machine and of the libraries."""
     facts = describe()
@@ -29,7 +30,8 @@ def about(
         return
     for key, value in facts.items():
         pairs = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        print(f"{key:<14}{', '.join(pairs) if isinstance(pairs, list) else pairs}")
+        text = f"{key:<14}{', '.join(pairs) if isinstance(pairs, list) else pairs}"
+        print(textwrap.fill(text, WIDTH, subsequent_indent=" " * 14, break_long_words=False, break_on_hyphens=False))
     print("For research use only; not a medical device.")
 
 

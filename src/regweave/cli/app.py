@@ -33,6 +33,7 @@ from regweave.cli import (
     warp,
     weights,
 )
+from regweave.cli.help import SUMMARIES, WIDTH, Command, Group
 from regweave.errors import (
     EXIT_INTERNAL,
     EXIT_OK,
@@ -94,19 +95,26 @@ def make_app() -> typer.Typer:
     """Put the program together from `COMMANDS` and `GROUPS`."""
     settings: dict[str, Any] = {
         "no_args_is_help": True,
-        "add_completion": False,
         "pretty_exceptions_enable": False,
+        "rich_markup_mode": None,
+        "context_settings": {"max_content_width": WIDTH},
+        "cls": Group,
     }
     app = typer.Typer(**settings)
     app.callback()(_program)
     for command in COMMANDS:
-        app.command(command.__name__.rstrip("_"))(_cancellable(command))
+        _add(app, command)
     for name, members in GROUPS.items():
-        group = typer.Typer(**settings, help=GROUP_HELP[name])
+        group = typer.Typer(**settings, add_completion=False, help=GROUP_HELP[name])
         for command in members:
-            group.command(command.__name__.rstrip("_"))(_cancellable(command))
-        app.add_typer(group, name=name)
+            _add(group, command, f"{name} ")
+        app.add_typer(group, name=name, short_help=SUMMARIES[name])
     return app
+
+
+def _add(app: typer.Typer, command: Callable[..., None], before: str = "") -> None:
+    name = command.__name__.rstrip("_")
+    app.command(name, cls=Command, short_help=SUMMARIES[before + name])(_cancellable(command))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from regweave.cli.options import JsonOption
 from regweave.errors import EXIT_INPUT
 from regweave.io import Inspection, inspect_image
 
 
 def check(
     files: Annotated[list[Path], typer.Argument(help="Image or label files.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check image files: header, frame, spacing, values and whether the file is whole.
 

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from regweave.cli.options import FrameOption, NonFiniteOption, parse_values
+from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, parse_values
+from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
 from regweave.report import evaluation, registration
 from regweave.workflows import evaluate as workflow
@@ -21,12 +22,12 @@ from regweave.workflows.worst import keep_registration, worst_pairs
 
 
 def evaluate(
-    pairs: Annotated[
-        Path, typer.Argument(help="CSV file: id,fixed,moving,fixed_labels,moving_labels[,group].", metavar="PAIRS.csv")
-    ],
+    pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
-    model: Annotated[list[Path] | None, typer.Option(help="Model file or shipped name; repeat for several.")] = None,
+    model: Annotated[
+        list[Path] | None, typer.Option(help="Model file or shipped name; repeat for several.", metavar="MODEL")
+    ] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Also the uniform mix and each member of the bank alone.")
     ] = False,
@@ -50,11 +51,15 @@ def evaluate(
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
+    as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Register every pair with every method; write results.csv, results.json, summary.md and HTML pages.
 
-    Exit status 1 if some registrations failed: the others are in the results, and the failures are named there.
+    The columns of the list are id, fixed, moving, fixed_labels, moving_labels
+    and, if patients have several pairs, group: the patients of a pair, with +
+    between them. Exit status 1 if some registrations failed: the others are
+    in the results, and the failures are named there.
     """
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
@@ -73,8 +78,10 @@ def evaluate(
     failures = found.scores.failures
     for outcome in failures:
         print(f"failed {outcome.key}: {outcome.error}", file=sys.stderr)
-    if not quiet:
-        print((output / "summary.md").read_text(encoding="utf-8"), end="")
+    if as_json:
+        print((output / "results.json").read_text(encoding="utf-8"), end="")
+    elif not quiet:
+        print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
     if failures:
         raise typer.Exit(EXIT_SOME_FAILED)
 

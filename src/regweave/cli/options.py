@@ -17,6 +17,8 @@ NonFiniteOption = Annotated[
     NonFinite, typer.Option(help="Voxels that are not finite numbers: refuse the image, or treat them as background.")
 ]
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+
 
 def parse_values(text: str | None) -> tuple[int, ...] | None:
     """Read label values with commas between them.

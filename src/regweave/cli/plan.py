@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from regweave.cli.options import FrameOption, NonFiniteOption
+from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption
 from regweave.io import overlap_fraction
 from regweave.workflows import inputs as given
 from regweave.workflows.machine import allowed_threads, kernel_threads, physical_memory_mb
@@ -28,7 +28,7 @@ def plan(
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     threads: Annotated[int | None, typer.Option(help="Threads that the run would use.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Forecast peak memory and time of a registration, and print its grids and labels."""
     data = given.read_inputs(fixed, moving, reading=given.Reading(nifti_frame, nonfinite))

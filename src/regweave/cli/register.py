@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regweave.cli.options import FrameOption, NonFiniteOption
+from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption
 from regweave.cli.tables import overlap_table
 from regweave.errors import UsageError
 from regweave.io import prepare_output
@@ -28,10 +29,12 @@ def register(
     fixed_labels: Annotated[Path | None, typer.Option(help="Segmentation of the fixed image, for Dice.")] = None,
     preset: Annotated[str | None, typer.Option(help="Settings by name; see `regweave presets list`.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
-    model: Annotated[Path | None, typer.Option(help="Weights per structure: a file, or a shipped model's name.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Weights per structure: a file, or a shipped model's name.")
+    ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Use this metric or member, NAME or NAME=WEIGHT; repeat for a mix."),
+        typer.Option(help="Use this metric or member; repeat for a mix.", metavar="NAME[=WEIGHT]"),
     ] = None,
     init: Annotated[str | None, typer.Option(help="none, moments, affine, or an ITK transform file.")] = None,
     engine: Annotated[str | None, typer.Option(help="Inference engine: trws, fastpd, icm.")] = None,
@@ -41,6 +44,7 @@ def register(
     nonfinite: NonFiniteOption = "error",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
+    as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Register MOVING to FIXED and write the warped image, both transforms, the numbers behind them and a page."""
@@ -58,6 +62,9 @@ def register(
         result.write(folder)
         if not no_report:
             write_page(folder)
+    if as_json:
+        print_json(output, page=not no_report)
+        return
     if quiet:
         return
     console = Console()
@@ -72,6 +79,13 @@ def register(
     console.print(f"result      {output}", soft_wrap=True)
     if not no_report:
         console.print(f"page        {output / PAGE}", soft_wrap=True)
+
+
+def print_json(output: Path, *, page: bool) -> None:
+    """Print what result.json says, and where the result and its page are."""
+    record = json.loads((output / "result.json").read_text(encoding="utf-8"))
+    where = {"output": str(output), "page": str(output / PAGE) if page else None}
+    print(json.dumps({**where, **record}, indent=1, ensure_ascii=False))
 
 
 def parse_metrics(given: list[str] | None) -> dict[str, float] | None:

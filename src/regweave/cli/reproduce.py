@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
 from regweave.report.reproduce import write_page
 from regweave.workflows import reproduce as workflow
@@ -49,7 +50,7 @@ def reproduce(
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished work is kept; continue with --resume") from error
     if not quiet:
-        print((output / "summary.md").read_text(encoding="utf-8"), end="")
+        print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
         print(f"\nreport  {output / 'report.html'}")
     failed = [row for e in content["experiments"] for row in e["results"] if row["error"] is not None]
     for row in failed:

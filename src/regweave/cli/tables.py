@@ -1,13 +1,24 @@
-"""Tables that several commands print."""
+"""Tables and texts that several commands print, within 80 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from rich import box
 from rich.table import Table
+
+from regweave.cli.help import WIDTH
+
+GAP = "  "
+LONGEST = 16
+"""Longest name of a class or member that a table shows whole."""
+LONGEST_IN_TEXT = 26
+"""The same for tables of a summary."""
 
 
 def overlap_table(dice: Mapping[int, Mapping[str, Any]], *, plain: bool) -> Table:
@@ -21,3 +32,91 @@ def overlap_table(dice: Mapping[int, Mapping[str, Any]], *, plain: bool) -> Tabl
         before, after = row["before"], row["after"]
         table.add_row(row["name"], f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
     return table
+
+
+def short(name: str, longest: int = LONGEST) -> str:
+    """Shorten a name for a table; names come from files, so control characters go too.
+
+    Examples
+    --------
+    >>> short("glandula parotidea sinistra")
+    'glandula paroti…'
+    """
+    plain = "".join(c for c in name if c.isprintable())
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+
+
+def text_table(
+    title: str, header: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]], *, longest: int = LONGEST
+) -> str:
+    """Lay out columns of text within 80 characters; columns that do not fit go below.
+
+    Parameters
+    ----------
+    title : str
+        Above the names of the lines.
+    header : sequence of str
+        Column titles.
+    lines : sequence of (str, cells)
+        Name and cells of each line.
+    longest : int
+        Longest title or name, other than one of several words, that is shown whole.
+
+    Examples
+    --------
+    >>> print(text_table("organ", ["Dice"], [("cord", ["0.9"])]))
+    organ  Dice
+    cord    0.9
+    """
+    names = [name if " " in name else short(name, longest) for name, _ in lines]
+    left = max(len(title), *(len(name) for name in names))
+    columns = [[short(h, longest), *(cells[k] for _, cells in lines)] for k, h in enumerate(header)]
+    blocks: list[list[list[str]]] = [[]]
+    room = WIDTH - left
+    for column in columns:
+        need = len(GAP) + max(map(len, column))
+        if need > room and blocks[-1]:
+            blocks.append([])
+            room = WIDTH - left
+        blocks[-1].append([cell.rjust(need) for cell in column])
+        room -= need
+    texts = []
+    for block in blocks:
+        rows = [name.ljust(left) + "".join(column[i] for column in block) for i, name in enumerate([title, *names])]
+        texts.append("\n".join(row.rstrip() for row in rows))
+    return "\n\n".join(texts)
+
+
+def terminal_text(markdown: str) -> str:
+    r"""Lay out our own summaries for a terminal: tables within 80 columns, paragraphs wrapped, marks dropped.
+
+    Examples
+    --------
+    >>> print(terminal_text("## Dice\n\n| | mean |\n| --- | ---: |\n| sad | 0.7 |"))
+    Dice
+    <BLANKLINE>
+         mean
+    sad   0.7
+    """
+    parts = []
+    for kind, group in groupby(markdown.splitlines(), key=lambda line: line[:1]):
+        lines = list(group)
+        if kind == "|":
+            parts.append(_from_markdown(lines))
+        elif kind in {"", "#"}:
+            parts += [line.lstrip("# ") for line in lines]
+        else:
+            parts += [_wrapped(line) for line in lines]
+    return "\n".join(parts)
+
+
+def _from_markdown(lines: Sequence[str]) -> str:
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
+    header, *body = [row for row in rows if not all(re.fullmatch(r":?-+:?", cell) for cell in row)]
+    return text_table(header[0], header[1:], [(row[0], row[1:]) for row in body], longest=LONGEST_IN_TEXT)
+
+
+def _wrapped(line: str) -> str:
+    plain = line.replace("**", "").replace("`", "")
+    indent = "  " if plain.startswith("- ") else ""
+    return textwrap.fill(plain, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

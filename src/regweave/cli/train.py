@@ -22,7 +22,7 @@ from regweave.workflows.train_options import TrainOptions
 
 
 def train(
-    pairs: Annotated[Path, typer.Argument(help="List: id,fixed,moving,fixed_labels,moving_labels[,group].")],
+    pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model to write, JSON.")],
     preset: Annotated[str, typer.Option(help="Settings by name.")] = "default",
@@ -58,7 +58,9 @@ def train(
     """Learn how much each structure trusts each metric, from masks alone; write a model and its page.
 
     What is learned is used, structure by structure, only where it raised the
-    Dice of warped masks of patients that were left out.
+    Dice of warped masks of patients that were left out. The columns of the
+    list are id, fixed, moving, fixed_labels, moving_labels and, if patients
+    have several pairs, group: the patients of a pair, with + between them.
     """
     options = TrainOptions(
         method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""``regweave weights``: what models have learned, as tables of class × member."""
+"""Show what models have learned, as tables of class and member."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from typing import Annotated, Any
 
 import typer
 
+from regweave.cli.help import WIDTH
+from regweave.cli.options import JsonOption
+from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.io.manifest import patients_of
 from regweave.io.model import Model, read_model, shipped_models
 
-WIDTH = 80
-GAP = "  "
 ENDS = ("mean", "low", "high")
-LONGEST = 16
-"""Longest name of a class or member that a table shows whole."""
 
-ModelArgument = Annotated[list[Path], typer.Argument(help="Model files, or names of shipped models.", metavar="MODEL.json...")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ModelArgument = Annotated[
+    list[Path], typer.Argument(help="Model files, or names of shipped models.", metavar="MODEL.json...")
+]
 
 
-def list_() -> None:
+def list_(*, as_json: JsonOption = False) -> None:
     """Name the models that come with the package; `--model NAME` uses one."""
-    for name, path in shipped_models().items():
-        model = read_model(path)
+    shipped = {name: read_model(path) for name, path in shipped_models().items()}
+    if as_json:
+        print(
+            json.dumps([{"name": n, **_as_dict(Path(n), m)} for n, m in shipped.items()], indent=1, ensure_ascii=False)
+        )
+        return
+    for name, model in shipped.items():
         names = ", ".join(_class_name(model, c) for c in model.weights.classes[1:])
         print(textwrap.fill(f"{name}  {model.modality}: {names}", WIDTH, subsequent_indent="    "))
 
@@ -56,7 +61,7 @@ def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     names = [str(n) for n in range(1, len(models) + 1)]
     header = [*names, *(f"{n}-1" for n in names[1:])]
     lines = [(_row_title(row), [_cell(v) for v in row["weights"]] + _signed(row["differences"])) for row in rows]
-    print("\n" + _table("class member", header, lines))
+    print("\n" + text_table("class member", header, lines))
 
 
 def _as_dict(path: Path, model: Model) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def as_text(path: Path, model: Model) -> str:
         header.append("gate")
         lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
     facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_evidence(model.evidence)]
-    return "\n".join([*facts, "", _table("class", header, lines)])
+    return "\n".join([*facts, "", text_table("class", header, lines)])
 
 
 def _evidence(evidence: Mapping[str, Any]) -> list[str]:
@@ -148,13 +153,7 @@ def _class_name(model: Model, value: int) -> str:
 
 
 def _row_title(row: Mapping[str, Any]) -> str:
-    return row["class"] if row["member"] is None else f"{_short(row['class'])} {_short(row['member'])}"
-
-
-def _short(name: str) -> str:
-    """Names come from files: no control characters, and not too long for a table."""
-    plain = "".join(c for c in name if c.isprintable())
-    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
+    return row["class"] if row["member"] is None else f"{short(row['class'])} {short(row['member'])}"
 
 
 def _cell(value: float | None) -> str:
@@ -163,24 +162,3 @@ def _cell(value: float | None) -> str:
 
 def _signed(values: Sequence[float | None]) -> list[str]:
     return ["-" if v is None else f"{v:+.4f}" for v in values]
-
-
-def _table(title: str, header: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """Lay out columns of text within 80 characters; columns that do not fit go below."""
-    names = [name if " " in name else _short(name) for name, _ in lines]
-    left = max(len(title), *(len(name) for name in names))
-    columns = [[_short(h), *(cells[k] for _, cells in lines)] for k, h in enumerate(header)]
-    blocks: list[list[list[str]]] = [[]]
-    room = WIDTH - left
-    for column in columns:
-        need = len(GAP) + max(map(len, column))
-        if need > room and blocks[-1]:
-            blocks.append([])
-            room = WIDTH - left
-        blocks[-1].append([cell.rjust(need) for cell in column])
-        room -= need
-    texts = []
-    for block in blocks:
-        rows = [name.ljust(left) + "".join(column[i] for column in block) for i, name in enumerate([title, *names])]
-        texts.append("\n".join(row.rstrip() for row in rows))
-    return "\n\n".join(texts)

@@ -112,9 +112,10 @@ class _Patient:
     def moved(self, points: Float64Array) -> Float64Array:
         """Take a place in the later scan to that of the same tissue in the planning scan."""
         # Tissue moves as the organs near it do: weights that sum to at most one keep the map one to one.
-        near = {v: np.exp(-np.maximum(d(points), 0.0) ** 2 / (2 * MOVE_REACH_MM**2)) for v, d in self._distances.items()}
+        depths = {v: np.maximum(distance(points), 0.0) for v, distance in self._distances.items()}
+        near = {v: np.exp(-(depth**2) / (2 * MOVE_REACH_MM**2)) for v, depth in depths.items()}
         total = np.maximum(1.0, sum(near.values()))
-        return points + sum(near[v] / total * self.moves[v].reshape(3, 1, 1, 1) for v in near)
+        return np.asarray(points + sum(near[v] / total * self.moves[v].reshape(3, 1, 1, 1) for v in near))
 
 
 def cohort_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> ImagePair:
@@ -158,7 +159,8 @@ def _scan(
         share = _inside(distances[value])
         image = image * (1 - share) + looks[organ.change] * share
     for value, organ in ORGANS.items():
-        image = _CHANGES[organ.change](image, distances[value], points, rng, later) if organ.change in _CHANGES else image
+        if organ.change in _CHANGES:
+            image = _CHANGES[organ.change](image, distances[value], points, rng, later)
     image = image + 0.012 * rng.standard_normal(image.shape)
     names = {value: organ.name for value, organ in ORGANS.items()}
     return Volume(image.astype(np.float32), geometry), LabelMap(_labels(distances), geometry, names)
@@ -170,7 +172,7 @@ def _coil(
     """Change gain and offset round an organ in the later scan."""
     if not later:
         return image
-    near = np.exp(-np.maximum(distance + 12.0, 0.0) ** 2 / (2 * (COIL_REACH_MM - 8.0) ** 2))
+    near = np.exp(-(np.maximum(distance + 12.0, 0.0) ** 2) / (2 * (COIL_REACH_MM - 8.0) ** 2))
     return np.asarray(image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(points[0] / 17.0)))
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from regweave.errors import RegweaveError
-from regweave.evaluation.statistics import count_better
 from regweave.io import write_image, write_labels
 from regweave.io.folds import split_groups
 from regweave.io.manifest import FILES, PairFiles, read_pairs, write_pairs
@@ -19,11 +17,10 @@ from regweave.registration.settings import Settings
 from regweave.types import ImagePair
 from regweave.workflows.batch import BatchProgress
 from regweave.workflows.cohort import ORGANS, cohort_pair
-from regweave.workflows.comparison import Scores
 from regweave.workflows.effort import TrainProgress, write_effort
-from regweave.workflows.evaluate import Evaluation, evaluate
+from regweave.workflows.evaluate import evaluate
 from regweave.workflows.inputs import Reading
-from regweave.workflows.methods import Method
+from regweave.workflows.story import Story, learned_method, tell
 from regweave.workflows.train import train
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.worst import keep_registration
@@ -50,13 +47,13 @@ SETTINGS = Settings.model_validate(
         "loss": "voxel",
         "reference_mm": 192.0,
         "levels": [
-            {"spacing_mm": mm, "voxels_per_spacing": 6.0, "support": 5, "steps": 4} for mm in (48.0, 24.0, 12.0)
+            {"spacing_mm": mm, "voxels_per_spacing": 6.0, "support": 5, "steps": 3} for mm in (48.0, 24.0, 12.0)
         ],
         "banks": {"ct": _MEMBERS, "mr": _MEMBERS},
     }
 )
 """Three metrics that differ much, and no refinement: a registration of a phantom takes about 0.3 s."""
-OPTIONS = TrainOptions(C=300.0, alpha=0.05, eta=10.0, folds=3)
+OPTIONS = TrainOptions(C=300.0, alpha=0.05, eta=10.0, epsilon=0.03, folds=2)
 
 OnProgress = Callable[[TrainProgress | BatchProgress], None]
 
@@ -79,56 +76,6 @@ class Lists:
     test: Path
     source: str
     right: Mapping[int, str]
-
-
-@dataclass(frozen=True)
-class Against:
-    """The learned weights against one other method, over the mean Dice of each pair."""
-
-    name: str
-    difference: float
-    better: int
-    worse: int
-    n: int
-
-
-@dataclass(frozen=True)
-class Story:
-    """What a demo found.
-
-    Parameters
-    ----------
-    structures : mapping
-        Names by label.
-    dice : mapping
-        By method, and ``before``: mean Dice over all structures, then of each.
-    best_single : str
-        Single metric with the highest mean Dice on the training pairs.
-    against : sequence of Against
-        Learned weights against every baseline.
-    learned : str
-        Method that has the learned weights.
-    n_train, n_test, n_patients : int
-        Pairs, and patients of the test.
-    model : Model
-        The weights.
-    shown : str
-        Id of the pair that has a page of its own.
-    failures : sequence of str
-        Registrations that failed.
-    """
-
-    structures: Mapping[str, str]
-    dice: Mapping[str, Sequence[float]]
-    best_single: str
-    against: Sequence[Against]
-    learned: str
-    n_train: int
-    n_test: int
-    n_patients: int
-    model: Model
-    shown: str
-    failures: Sequence[str]
 
 
 def make_cohort(
@@ -241,10 +188,12 @@ def learn(
     *,
     settings: Settings = SETTINGS,
     options: TrainOptions = OPTIONS,
+    classes: tuple[int, ...] | None = None,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Model:
     """Learn the weights, and write the model and what it has cost into the folder."""
+    options = replace(options, classes=classes)
     stages: dict[str, Mapping[str, float]] = {}
 
     def keep(progress: TrainProgress | BatchProgress) -> None:
@@ -273,56 +222,16 @@ def judge(
         lists.test, folder / EVALUATION, models=[folder / MODEL], baselines=True, train_pairs=lists.train,
         workers=workers, reading=reading, on_progress=on_progress,
     )  # fmt: skip
-    learned = _learned(found.scores)
-    shown = _worst(found.scores, learned)
-    if shown is not None:
-        keep_registration(learned, shown, reading, folder / EVALUATION)
-    return _story(found, model, learned, "" if shown is None else shown.id, len(read_pairs(lists.train)))
-
-
-def _learned(scores: Scores) -> Method:
-    return next(m for m in scores.methods if m.model is not None and not m.predicted)
-
-
-def _worst(scores: Scores, method: Method) -> PairFiles | None:
-    """Return the pair on which the method did worst: the one to look at."""
-    dice = scores.dice(method)
-    return None if np.isnan(dice).all() else scores.pairs[int(np.nanargmin(dice))]
-
-
-def _story(found: Evaluation, model: Model, learned: Method, shown: str, n_train: int) -> Story:
     scores = found.scores
-    labels = scores.labels()
-
-    def means(method: Method, when: str) -> list[float]:
-        return [_mean(scores.dice(method, label, when)) for label in (None, *labels)]
-
-    dice = {"before": means(scores.reference, "dice_before")}
-    dice |= {method.name: means(method, "dice_after") for method in scores.methods}
-    baselines = [m for m in scores.methods if m.tunable]
-    singles = [m for m in baselines if m.name.startswith("single:")]
-    return Story(
-        structures=labels,
-        dice=dice,
-        best_single=max(singles, key=lambda m: max(m.tuning.values(), default=float("-inf"))).name,
-        against=[_against(scores, learned, m) for m in baselines],
-        learned=learned.name,
-        n_train=n_train,
-        n_test=len(scores.pairs),
-        n_patients=len({name for pair in scores.pairs for name in pair.patients}),
-        model=model,
-        shown=shown,
-        failures=[f"{o.key}: {o.error}" for o in scores.failures],
-    )
-
-
-def _against(scores: Scores, learned: Method, other: Method) -> Against:
-    differences = scores.dice(learned) - scores.dice(other)
-    counts: Any = count_better(differences)
-    n = int((~np.isnan(differences)).sum())
-    return Against(other.name, _mean(differences), counts.better, counts.worse, n)
-
-
-def _mean(values: Any) -> float:
-    kept = values[~np.isnan(values)]
-    return float(kept.mean()) if kept.size else float("nan")
+    learned = learned_method(scores)
+    dice = scores.dice(learned)
+    shown = None
+    if not np.isnan(dice).all():  # the pair on which it did worst is the one to look at
+        shown = scores.pairs[int(np.nanargmin(dice))]
+        keep_registration(learned, shown, reading, folder / EVALUATION)
+    story = tell(
+        scores, model, source=lists.source, n_train=len(read_pairs(lists.train)),
+        shown=None if shown is None else shown.id, right=lists.right,
+    )  # fmt: skip
+    story.write(folder)
+    return story

@@ -1,0 +1,218 @@
+"""What a demo found, as numbers that its page and the terminal tell alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave.evaluation.statistics import count_better
+from regweave.io import atomic_path
+from regweave.io.model import Model
+from regweave.workflows.comparison import Scores
+from regweave.workflows.methods import Method
+
+NAME = "demo.json"
+SINGLE = "single:"
+BEFORE = "before"
+
+
+@dataclass(frozen=True)
+class Against:
+    """The learned weights against one other method, by the mean Dice of each pair."""
+
+    method: str
+    difference: float
+    better: int
+    worse: int
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What one class has learned: its share of each metric, whether it is used, and the metric made to be right."""
+
+    name: str
+    shares: Mapping[str, float]
+    used: bool
+    right: str | None
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a demo found; all values are JSON values.
+
+    Parameters
+    ----------
+    source : str
+        Where the scans come from.
+    n_train, n_test, n_patients : int
+        Pairs that were learned from, pairs of the test, and their patients.
+    structures : sequence of str
+        Names.
+    dice : mapping
+        By title of the method: mean Dice over all structures, then of each; None where there is none.
+    learned, best_single : str
+        Title of the learned weights, and of the single metric with the highest Dice on the training pairs.
+    against : sequence of Against
+        Learned weights against every baseline.
+    trust : sequence of Trust
+        Weights by class.
+    gain : float, optional
+        Gain of left-out patients in training; None where nothing learned is used.
+    shown : str, optional
+        Pair that has a page of its own: that on which the learned weights did worst.
+    failures : sequence of str
+        Registrations that failed.
+    """
+
+    source: str
+    n_train: int
+    n_test: int
+    n_patients: int
+    structures: Sequence[str]
+    dice: Mapping[str, Sequence[float | None]]
+    learned: str
+    best_single: str
+    against: Sequence[Against]
+    trust: Sequence[Trust]
+    gain: float | None
+    shown: str | None
+    failures: Sequence[str]
+
+    def sentences(self) -> list[str]:
+        """Tell gains and losses alike, a sentence each."""
+        before, after = self.dice[BEFORE][0], self.dice[self.learned][0]
+        if before is None or after is None:
+            return ["No held-out pair could be registered with the learned weights."]
+        out = [
+            f"On {self.n_patients} patients that were not learned from, the learned weights bring the mean Dice from "
+            f"{before:.3f} to {after:.3f}."
+        ]
+        best = next(row for row in self.against if row.method == self.best_single)
+        others = [row for row in self.against if row is not best]
+        out.append(f"Against {best.method}, the best single metric of the training patients: {_difference(best)}.")
+        out += [f"Against {row.method}: {_difference(row)}." for row in others]
+        if self.gain is None:
+            out.append("In training, left-out patients did not gain by learning: the weights are uniform.")
+        if self.failures:
+            out.append(f"{len(self.failures)} registrations failed; the page of the evaluation names them.")
+        return out
+
+    def write(self, folder: Path) -> None:
+        """Write ``demo.json``."""
+        with atomic_path(folder / NAME) as part:
+            part.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Story:
+        """Read what `write` wrote."""
+        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        values = {field.name: content[field.name] for field in fields(cls)}
+        values["against"] = [Against(**row) for row in values["against"]]
+        values["trust"] = [Trust(**row) for row in values["trust"]]
+        return cls(**values)
+
+
+def title_of(method: Method) -> str:
+    """Words for a method.
+
+    Examples
+    --------
+    >>> from regweave.registration.settings import preset
+    >>> title_of(Method("single:mi", preset("default")))
+    'mi alone'
+    """
+    if method.model is not None:
+        return "learned, no masks" if method.predicted else "learned"
+    return f"{method.name.removeprefix(SINGLE)} alone" if method.name.startswith(SINGLE) else f"{method.name} mix"
+
+
+def tell(
+    scores: Scores, model: Model, *, source: str, n_train: int, shown: str | None, right: Mapping[int, str]
+) -> Story:
+    """Put the story together from the scores of an evaluation and the model that was evaluated.
+
+    Parameters
+    ----------
+    scores : Scores
+        Of the baselines and the model.
+    model : Model
+        The learned weights.
+    source : str
+        Where the scans come from.
+    n_train : int
+        Pairs that were learned from.
+    shown : str, optional
+        Pair with a page of its own.
+    right : mapping
+        Metric that is right by construction, by label; empty for real scans.
+    """
+    labels = scores.labels()
+
+    def means(method: Method, when: str = "dice_after") -> list[float | None]:
+        return [_mean(scores.dice(method, label, when)) for label in (None, *labels)]
+
+    learned = learned_method(scores)
+    baselines = [m for m in scores.methods if m.tunable]
+    best = max(
+        (m for m in baselines if m.name.startswith(SINGLE)), key=lambda m: max(m.tuning.values(), default=float("-inf"))
+    )
+    gain = model.evidence.get("left_out_gain")
+    return Story(
+        source=source,
+        n_train=n_train,
+        n_test=len(scores.pairs),
+        n_patients=len({name for pair in scores.pairs for name in pair.patients}),
+        structures=list(labels.values()),
+        dice={BEFORE: means(scores.reference, "dice_before"), **{title_of(m): means(m) for m in scores.methods}},
+        learned=title_of(learned),
+        best_single=title_of(best),
+        against=[_against(scores, learned, m) for m in baselines],
+        trust=_trust(model, right),
+        gain=gain["mean"] if isinstance(gain, Mapping) else None,
+        shown=shown,
+        failures=[f"{o.key}: {o.error}" for o in scores.failures],
+    )
+
+
+def learned_method(scores: Scores) -> Method:
+    """Return the method that has the learned weights and the true masks to choose them."""
+    return next(m for m in scores.methods if m.model is not None and not m.predicted)
+
+
+def _trust(model: Model, right: Mapping[int, str]) -> list[Trust]:
+    w, gates = model.weights, model.evidence.get("gates", {})
+    shares = w.matrix / np.maximum(np.abs(w.matrix).sum(axis=0), 1e-12)
+    return [
+        Trust(
+            model.class_names.get(value, str(value)),
+            dict(zip(w.members, shares[:, k].tolist(), strict=True)),
+            bool(gates.get(str(value), {}).get("used", True)),
+            right.get(value),
+        )
+        for k, value in enumerate(w.classes)
+    ]
+
+
+def _against(scores: Scores, learned: Method, other: Method) -> Against:
+    differences = scores.dice(learned) - scores.dice(other)
+    counts = count_better(differences)
+    n = int((~np.isnan(differences)).sum())
+    return Against(title_of(other), _mean(differences) or 0.0, counts.better, counts.worse, n)
+
+
+def _difference(row: Against) -> str:
+    if not row.pairs:
+        return "no pair in common"
+    word = "better" if row.difference > 0 else "worse" if row.difference < 0 else "no different"
+    return f"{word} by {abs(row.difference):.3f}, better on {row.better} of {row.pairs} pairs and worse on {row.worse}"
+
+
+def _mean(values: Any) -> float | None:
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if kept.size else None

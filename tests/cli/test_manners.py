@@ -1,0 +1,188 @@
+"""How the program behaves in a terminal and in a pipe: help, widths, colours, JSON, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+
+from regweave import errors
+from regweave.cli import app as program
+from regweave.cli import main
+from regweave.cli.help import EXAMPLES, EXIT_STATUS, SECTIONS, SUMMARIES, WIDTH
+from regweave.cli.tables import terminal_text, text_table
+from regweave.io import write_image, write_labels
+from regweave.types import Geometry, LabelMap, Volume
+
+
+def commands():
+    """Every command by its words, groups left out."""
+    root = typer.main.get_command(program.make_app())
+    found = {}
+    for name, command in root.commands.items():
+        members = getattr(command, "commands", None)
+        found |= {name: command} if members is None else {f"{name} {k}": v for k, v in members.items()}
+    return found
+
+
+COMMANDS = commands()
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+
+
+@pytest.mark.parametrize("name", ["", "warp", "presets", "weights", *COMMANDS])
+def test_help_fits_80_columns_and_is_plain(name, narrow, capsys):
+    assert main([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "\x1b" not in text
+    assert "..." not in re.sub(r"(FILES|MODEL\.json|\[ARGS\])\.\.\.", "", text)  # no summary is cut
+    assert ("Exit status" if name == "" else "Examples") in text
+
+
+def test_help_lists_every_exit_status_of_the_program():
+    stated = {int(line.split()[0]) for line in EXIT_STATUS}
+    assert stated == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_example_is_a_call_that_the_command_understands(name):
+    calls = " ".join(EXAMPLES[name]).replace("\\ ", " ").split("regweave ")[1:]
+    assert calls
+    for call in calls:
+        words = call.partition(">")[0].split()
+        assert words[: len(name.split())] == name.split()
+        COMMANDS[name].make_context(name, words[len(name.split()) :])  # raises on an unknown or missing word
+
+
+def test_every_option_has_a_heading_and_every_command_a_summary():
+    headings = [name for names in SECTIONS.values() for name in names]
+    assert len(set(headings)) == len(headings)
+    used = {p.name for command in COMMANDS.values() for p in command.params}
+    assert used - set(headings) == set()
+    assert set(SUMMARIES) == set(COMMANDS) | set(program.GROUPS)
+    assert max(map(len, SUMMARIES.values())) <= 60
+
+
+def test_usage_names_what_must_be_given(narrow, capsys):
+    main(["register", "--help"])
+    assert capsys.readouterr().out.startswith("Usage: regweave register FIXED MOVING -o OUTPUT [OPTIONS]\n")
+
+
+def test_a_misspelt_command_ends_with_status_2_and_a_plain_hint(capsys):
+    assert main(["regster"]) == errors.EXIT_USAGE
+    found = capsys.readouterr()
+    assert "register" in found.err
+    assert "\x1b" not in found.err
+    assert found.out == ""
+
+
+def run(*words, **environment):
+    command = [sys.executable, "-c", "import sys; from regweave.cli import main; sys.exit(main())", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+
+
+def test_completion_script_and_answers():
+    script = run(_REGWEAVE_COMPLETE="source_bash")
+    assert script.returncode == 0
+    assert "complete -o default -F _regweave_completion" in script.stdout
+    answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave ev", COMP_CWORD="1")
+    assert answer.stdout.split() == ["evaluate"]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    geometry = Geometry((20, 20, 20), np.diag([-4.0, -4.0, 4.0, 1.0]))
+    where = np.indices(geometry.shape).astype(float)
+    for name, shift in (("fixed", 0.0), ("moving", 1.0)):
+        radius = np.sqrt(((where - 9.5 - shift) ** 2).sum(axis=0))
+        write_image(folder / f"{name}.nii.gz", Volume((100 * np.exp(-radius / 5)).astype(np.float32), geometry))
+        write_labels(folder / f"{name}_labels.nii.gz", LabelMap((radius < 5).astype(np.uint8), geometry))
+    return folder
+
+
+def test_json_alone_goes_to_standard_output(images, tmp_path, capsys):
+    pair = [str(images / f"{name}.nii.gz") for name in ("fixed", "moving")]
+    labels = [f"--{name}-labels={images / name}_labels.nii.gz" for name in ("fixed", "moving")]
+    result = tmp_path / "result"
+    calls = {
+        "register": ["register", *pair, *labels, "-o", str(result), "--preset", "paper", "--json"],
+        "plan": ["plan", *pair, "--json"],
+        "check": ["check", *pair, "--json"],
+        "presets": ["presets", "list", "--json"],
+        "weights": ["weights", "list", "--json"],
+        "about": ["about", "--json"],
+    }
+    found = {}
+    for name, words in calls.items():
+        assert main(words) == 0, name
+        found[name] = json.loads(capsys.readouterr().out)
+    assert found["register"]["output"] == str(result)
+    assert Path(found["register"]["page"]).is_file()
+    assert found["register"]["mean_dice"] == json.loads((result / "result.json").read_text())["mean_dice"]
+    assert found["plan"]["peak_memory_mb"] > 0
+    assert [one["ok"] for one in found["check"]] == [True, True]
+    assert "paper@1" in found["presets"]
+
+
+def test_text_of_the_commands_fits_80_columns(images, tmp_path, monkeypatch, narrow, capsys):
+    monkeypatch.chdir(images)
+    register = ["register", "fixed.nii.gz", "moving.nii.gz", "--fixed-labels", "fixed_labels.nii.gz"]
+    register += ["--moving-labels", "moving_labels.nii.gz", "--preset", "paper", "-o", "result", "--overwrite"]
+    calls = [
+        register, ["plan", *register[1:3]], ["check", *register[1:3]], ["about"], ["presets", "list"],
+        ["weights", "list"], ["report", "result"], ["convert", "result/transform.h5", "-o", "f.mha", "--overwrite"],
+    ]  # fmt: skip
+    for words in calls:
+        assert main(words) == 0, words
+        out, err = capsys.readouterr()
+        assert out
+        assert "\x1b" not in out + err
+        lines = [line for line in (out + err).splitlines() if not line.startswith("warning")]
+        assert max(map(len, lines)) <= WIDTH, words
+
+
+def test_no_color_is_obeyed_on_a_terminal(images, monkeypatch, tmp_path):
+    pty = pytest.importorskip("pty")
+    main_end, other = pty.openpty()
+    environment = os.environ | {"NO_COLOR": "1", "COLUMNS": "80", "TERM": "xterm-256color"}
+    command = [sys.executable, "-c", "import sys; from regweave.cli import main; sys.exit(main())"]
+    command += ["plan", str(images / "fixed.nii.gz"), str(images / "moving.nii.gz")]
+    done = subprocess.run(command, stdout=other, stderr=other, env=environment, check=False)
+    text = os.read(main_end, 1 << 16).decode()
+    os.close(main_end)
+    os.close(other)
+    assert done.returncode == 0
+    assert "peak memory" in text
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", text)  # colours; bold is none
+
+
+def test_tables_go_below_where_they_do_not_fit_beside():
+    text = text_table("organ", [f"column{i}" for i in range(12)], [("cord", ["0.123"] * 12)])
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert text.count("organ") == 2
+    assert text.count("0.123") == 12
+
+
+def test_a_summary_keeps_every_number_on_the_terminal():
+    markdown = (
+        "# Title\n\n**Note.** `a`\n\n| | mean | organ |\n| --- | ---: | ---: |\n| sad | 0.712 | 0.5 |\n\n- x "
+        + "y " * 60
+    )
+    text = terminal_text(markdown)
+    assert text.splitlines()[:3] == ["Title", "", "Note. a"]
+    assert ["sad", "0.712", "0.5"] in [line.split() for line in text.splitlines()]
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "|" not in text

@@ -27,7 +27,7 @@ from regweave.workflows.comparison import Scores
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.evaluate import Runner
 from regweave.workflows.inputs import Reading
-from regweave.workflows.methods import Method, baseline_methods, modality_of_list, model_methods, tune
+from regweave.workflows.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
 from regweave.workflows.scoring import mean_dice
 from regweave.workflows.train import Training
 from regweave.workflows.train_options import TrainOptions
@@ -81,7 +81,7 @@ def condense(scores: Scores) -> dict[str, Any]:
                 "seconds": float(np.mean(scores.numbers(m, "seconds"))),
                 "tuned": bool(m.tuning) or m.model is not None,
                 "smoothness": m.settings.smoothness,
-                "refine_smoothness": m.settings.refine.smoothness if m.settings.refine.steps else None,
+                "refine_smoothness": REFINE.get(m.settings) if m.settings.refine.steps else None,
             }
             for m in scores.methods
         },

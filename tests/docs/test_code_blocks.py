@@ -4,8 +4,8 @@
 with ``make`` or ``pip`` are left out: they prepare the machine. A ``python`` block whose title is a file of the package or
 of its tests is that file: it is put there, in a folder that the package takes for its own.
 
-Fast, the presets have one step per level, commands run in this process, and ``regweave demo``, which takes minutes, does
-not run. The slow tests change nothing and run in a shell.
+Fast, the presets have one level of one step, training tries one value of everything, commands run in this process, and
+``regweave demo``, which takes minutes, does not run. The slow tests change nothing and run in a shell.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from regweave.cli import main
 from regweave.learning import class_predictor
 from regweave.registration import settings as registration_settings
 from regweave.registration.settings import Settings
-from regweave.workflows import batch
+from regweave.workflows import batch, cross_validation, methods, train, train_options
 from regweave.workflows.workers import attempt
 
 ROOT = Path(__file__).parents[2]
@@ -82,9 +82,9 @@ RUNNING = [page for page in PAGES if any(block.tag in RUN for block in blocks_of
 
 
 def cheap(name: str, real=registration_settings.preset) -> Settings:
-    """Return a preset with one step in each of two levels and a small bank."""
+    """Return a preset with one level of one step and a small bank."""
     content = real(name).model_dump(mode="json")
-    content["levels"] = [{**level, "steps": 1} for level in content["levels"][-2:]]
+    content["levels"] = [{**content["levels"][1], "steps": 1}]
     content["refine"]["steps"] = min(1, content["refine"]["steps"])
     for modality, bank in content["banks"].items():
         fine = [m for m in bank if m["stage"] == "refine"][:1]
@@ -187,6 +187,11 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(registration_settings, "preset", cheap)
     monkeypatch.setattr(batch, "on_processes", here)
+    for module in (train, methods):
+        monkeypatch.setattr(module, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
+    monkeypatch.setattr(train_options, "GRID", {**train_options.GRID, "alpha": (1.0,)})
+    for name, few in {"SHARES": (1.0,), "BALANCES": (), "STRENGTHS": (3.0,)}.items():
+        monkeypatch.setattr(cross_validation, name, few)
     monkeypatch.setattr(class_predictor, "SAMPLES", 500)
     monkeypatch.setattr(class_predictor, "STEPS", 3)
 

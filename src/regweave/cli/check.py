@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from regweave.cli.help import WIDTH
 from regweave.cli.options import JsonOption
 from regweave.errors import EXIT_INPUT
 from regweave.io import Inspection, inspect_image
@@ -44,10 +46,19 @@ def _as_dict(one: Inspection) -> dict[str, Any]:
 def _as_text(one: Inspection) -> str:
     lines = [f"{one.path}: {'not usable' if one.problems else 'ok'}"]
     flat = {**one.facts, **one.facts.get("nifti", {})}
-    lines += [f"  {key:<17}{_value(value)}" for key, value in flat.items() if key != "nifti"]
+    lines += [_line(key, _value(value)) for key, value in flat.items() if key != "nifti"]
     lines += [f"  warning {text}" for text in one.warnings]
     lines += [f"  error {p.code}: {p.message}\n    {p.hint}" for p in one.problems]
     return "\n".join(lines)
+
+
+def _line(key: str, value: str) -> str:
+    """One fact; what does not fit beside its name goes below."""
+    line = f"  {key:<17}{value}"
+    if len(line) <= WIDTH:
+        return line
+    below = textwrap.fill(value, WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+    return f"  {key}\n{below}"
 
 
 def _value(value: Any) -> str:

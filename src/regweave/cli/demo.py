@@ -91,7 +91,9 @@ def run(
 ) -> Story:
     """Learn, judge and write the pages."""
     shown.begin("learning")
-    model = workflow.learn(folder, lists, settings=settings, classes=classes, workers=workers, on_progress=shown)
+    model = workflow.learn(
+        folder, lists, settings=settings, options=workflow.OPTIONS, classes=classes, workers=workers, on_progress=shown
+    )
     shown.begin("held-out patients")
     story = workflow.judge(folder, lists, model, classes=classes, workers=workers, on_progress=shown)
     shown.begin("pages")

@@ -10,11 +10,12 @@ import typer
 from rich.console import Console
 
 from regweave.errors import RegweaveError
-from regweave.report import evaluation, registration, training
+from regweave.report import evaluation, registration, reproduce, training
 
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "result.json": registration.write_page,
     "results.json": evaluation.write_page,
+    "reproduce.json": reproduce.write_page,
 }
 """What writes the page of a folder, by the file that tells what the folder is."""
 
@@ -34,5 +35,5 @@ def write_page(result: Path) -> Path:
         if (result / name).is_file():
             return write(result)
     message = f"'{result}' is no result: it has no {' and no '.join(FOLDERS)}"
-    hint = "give a folder that `regweave register` or `regweave evaluate` wrote, or a model file"
+    hint = "give a folder that `register`, `evaluate` or `reproduce` wrote, or a model file"
     raise RegweaveError("E198", message, hint)

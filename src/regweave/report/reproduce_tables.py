@@ -161,16 +161,24 @@ def truth_table(experiment: Experiment) -> Table | None:
     )  # fmt: skip
 
 
+def _span(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.3g}" if low == high else f"{low:.3g}–{high:.3g}"
+
+
+def _at_the_end(run: Mapping[str, Any]) -> bool:
+    """Tell whether tuning took the smallest or the largest value that it tried."""
+    tried = [row["smoothness"] for row in run.get("tuning", ())]
+    return bool(tried) and run["smoothness"] in (min(tried), max(tried))
+
+
 def cost_table(experiment: Experiment, timing: Mapping[str, float]) -> Table:
     """List what each method costs: smoothness, training, seconds of a registration, folding."""
     rows = []
     for method in ladder(experiment)[1:]:
         runs = [r for r in experiment["runs"] if r["method"] == method]
         folds = [r["folding_fraction"] for r in experiment["results"] if r["method"] == method and r["error"] is None]
-        smoothness = sorted(r["smoothness"] for r in runs)
-        span = (
-            f"{smoothness[0]:.3g}" if smoothness[0] == smoothness[-1] else f"{smoothness[0]:.3g}–{smoothness[-1]:.3g}"
-        )
+        span = _span([r["smoothness"] for r in runs]) + (" *" if any(map(_at_the_end, runs)) else "")
         trained = [
             str(round(np.mean([r[k] for r in runs]))) if k in runs[0] else "–" for k in ("registrations", "inferences")
         ]
@@ -178,4 +186,4 @@ def cost_table(experiment: Experiment, timing: Mapping[str, float]) -> Table:
         folding = f"{100 * np.mean([f or 0.0 for f in folds]):.4f}" if folds else "–"
         rows.append([words(method), span, *trained, seconds, folding])
     header = ["method", "smoothness λ", "registrations", "inferences", "s per pair, 1 thread", "folding %"]
-    return Table("Cost: training (mean of splits) and use", header, rows)
+    return Table("Cost: training (mean of splits) and use; * best λ at the end of the range tried", header, rows)

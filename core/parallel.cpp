@@ -2,17 +2,124 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
-#include <vector>
+
+#if !defined(_WIN32)
+#include <pthread.h>
+#endif
 
 namespace regweave {
 
 namespace {
+
 std::atomic<int> n_threads{1};
+
+// One call of parallel_for. A helper that wakes late finds no task left and never touches ``task``, which
+// lives only as long as the call.
+struct Job {
+    Job(int n, int helpers, const std::function<void(int)>& task) : n(n), places(helpers), task(task) {}
+
+    // Takes tasks until none is left.
+    void work() {
+        int taken = 0;
+        for (int i = next++; i < n; i = next++, ++taken) {
+            try {
+                if (!failed) task(i);
+            } catch (...) {
+                std::lock_guard<std::mutex> lock(mutex);
+                if (!failed.exchange(true)) failure = std::current_exception();
+            }
+        }
+        if (taken && (done += taken) == n) {
+            std::lock_guard<std::mutex> lock(mutex);
+            finished.notify_all();
+        }
+    }
+
+    void wait() {
+        // Helpers mostly end within microseconds of each other; sleeping and waking would cost more.
+        for (int spin = 0; spin < 2000 && done < n; ++spin) std::this_thread::yield();
+        std::unique_lock<std::mutex> lock(mutex);
+        finished.wait(lock, [&] { return done == n; });
+    }
+
+    const int n;
+    std::atomic<int> places, next{0}, done{0};
+    const std::function<void(int)>& task;
+    std::atomic<bool> failed{false};
+    std::exception_ptr failure;
+    std::mutex mutex;
+    std::condition_variable finished;
+};
+
+// Threads that wait for jobs. They are started once and never joined: starting threads for every call costs
+// more than many calls, and on a busy machine a call would wait until each of them had its turn, work or no
+// work.
+class Crew {
+  public:
+    void post(const std::shared_ptr<Job>& job, int helpers) {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            for (; size_ < helpers; ++size_) std::thread([this] { serve(); }).detach();
+            jobs_.push_back(job);
+        }
+        for (int i = 0; i < helpers; ++i) wake_.notify_one();
+    }
+
+    void remove(const std::shared_ptr<Job>& job) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());
+    }
+
+  private:
+    std::shared_ptr<Job> take() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        while (true) {
+            for (auto& job : jobs_)
+                if (job->next < job->n && job->places-- > 0) return job;
+            wake_.wait(lock);
+        }
+    }
+
+    void serve() {
+        while (true) take()->work();
+    }
+
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<std::shared_ptr<Job>> jobs_;
+    int size_ = 0;
+};
+
+// Never destroyed: its threads outlive static destructors.
+std::atomic<Crew*> the_crew{nullptr};
+
+#if !defined(_WIN32)
+// The threads of a crew do not survive a fork; the child starts its own.
+void forget_crew() { the_crew = nullptr; }
+#endif
+
+Crew& crew() {
+    static std::mutex mutex;
+    if (Crew* found = the_crew) return *found;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!the_crew) {
+#if !defined(_WIN32)
+        static const int registered = pthread_atfork(nullptr, nullptr, forget_crew);
+        (void)registered;
+#endif
+        the_crew = new Crew;
+    }
+    return *the_crew;
 }
+
+}  // namespace
 
 int threads() { return n_threads.load(); }
 
@@ -27,23 +134,12 @@ void parallel_for(int n, const std::function<void(int)>& task) {
         for (int i = 0; i < n; ++i) task(i);
         return;
     }
-    std::atomic<int> next{0};
-    std::exception_ptr failure;
-    std::mutex failure_mutex;
-    auto work = [&] {
-        try {
-            for (int i = next++; i < n; i = next++) task(i);
-        } catch (...) {
-            std::lock_guard<std::mutex> lock(failure_mutex);
-            failure = std::current_exception();
-            next = n;
-        }
-    };
-    std::vector<std::thread> crew;
-    for (int t = 1; t < workers; ++t) crew.emplace_back(work);
-    work();
-    for (auto& member : crew) member.join();
-    if (failure) std::rethrow_exception(failure);
+    auto job = std::make_shared<Job>(n, workers - 1, task);
+    crew().post(job, workers - 1);
+    job->work();
+    job->wait();
+    crew().remove(job);
+    if (job->failure) std::rethrow_exception(job->failure);
 }
 
 }  // namespace regweave

@@ -84,7 +84,7 @@ RUNNING = [page for page in PAGES if any(block.tag in RUN for block in blocks_of
 def cheap(name: str, real=registration_settings.preset) -> Settings:
     """Return a preset with one level of one step and a small bank."""
     content = real(name).model_dump(mode="json")
-    content["levels"] = [{**content["levels"][1], "steps": 1}]
+    content["levels"] = [{**content["levels"][0], "steps": 1}]
     content["refine"]["steps"] = min(1, content["refine"]["steps"])
     for modality, bank in content["banks"].items():
         fine = [m for m in bank if m["stage"] == "refine"][:1]

@@ -44,9 +44,7 @@ def phantom_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pair(folder, 0, ("fixed", "moving"))
     write_pair(folder, 1, ("today", "planning"), shift=-1000.0)  # on the Hounsfield scale
     for path, seeds in (("pairs.csv", range(2, 5)), ("others.csv", range(5, 7))):
-        rows = [
-            ",".join([f"pair{n}", *write_pair(folder, n, (f"p{n}_fixed", f"p{n}_moving")), f"p{n}"]) for n in seeds
-        ]
+        rows = [",".join([f"pair{n}", *write_pair(folder, n, (f"p{n}_fixed", f"p{n}_moving")), f"p{n}"]) for n in seeds]
         (folder / path).write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")
     points = np.array([[0.0, 0.0, 0.0], [20.0, -10.0, 15.0]])
     for name in ("fixed_points.csv", "today_points.csv", "planning_points.csv"):

@@ -1,8 +1,8 @@
 """Every code block of the documentation and the README runs, page by page, in a folder with small phantoms.
 
-``sh`` and ``python`` blocks run; ``text``, ``toml`` blocks do not, and a block without a tag is an error. Lines that begin
-with ``make`` or ``pip`` are left out: they prepare the machine. A ``python`` block whose title is a file of the package or
-of its tests is that file: it is put there, in a folder that the package takes for its own.
+``sh`` and ``python`` blocks run; ``text`` and ``toml`` blocks do not, and a block without a tag is an error. Lines that
+begin with ``make`` or ``pip`` are left out: they prepare the machine. A ``python`` block whose title is a file of the
+package or of its tests is that file: it is put there, in a folder that the package takes for its own.
 
 Fast, the presets have one level of one step, training tries one value of everything, commands run in this process, and
 ``regweave demo``, which takes minutes, does not run. The slow tests change nothing and run in a shell.
@@ -121,8 +121,8 @@ class Page:
         file.write_text(block.text, encoding="utf-8")
         if str(block.title).startswith("src/regweave/"):
             self.dropped.append(f"regweave.{file.parent.name}.{file.stem}")
-            for name in FOLDERS:
-                FOLDERS[name].available.cache_clear()
+            for package in FOLDERS.values():
+                package.available.cache_clear()
 
     def python(self, block: Block) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -240,7 +240,11 @@ def test_pages_that_extend_the_package_do(page_folder: Path, little_work: None) 
 
 
 def test_a_block_that_fails_is_seen(page_folder: Path, little_work: None) -> None:
-    for tag, text in (("python", "1 / 0"), ("sh", "regweave register nothing.nii.gz fixed.nii.gz -o x"), ("sh", "false")):
+    for tag, text in (
+        ("python", "1 / 0"),
+        ("sh", "regweave register nothing.nii.gz fixed.nii.gz -o x"),
+        ("sh", "false"),
+    ):
         with pytest.raises((AssertionError, ZeroDivisionError)):
             Page(page_folder, in_shell=False).run(Block(tag, None, text, 1))
 

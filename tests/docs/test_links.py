@@ -1,4 +1,4 @@
-"""Links between pages, to files and to headings lead somewhere; each page is in the navigation; the commands are current."""
+"""Links lead somewhere, each page is in the navigation, and the page of commands is current."""
 
 from __future__ import annotations
 
@@ -72,4 +72,6 @@ def test_pages_load_nothing_from_elsewhere() -> None:
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "font: false" in config
     assert "extra_javascript" not in config
-    assert not [page for page in DOCS.rglob("*.md") if re.search(r"<(script|link|img)|!\[[^\]]*\]\(http", prose_of(page))]
+    assert not [
+        page for page in DOCS.rglob("*.md") if re.search(r"<(script|link|img)|!\[[^\]]*\]\(http", prose_of(page))
+    ]

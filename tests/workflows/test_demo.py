@@ -92,10 +92,9 @@ def test_too_few_cases_are_an_error(tmp_path, names):
 def story(learned, single, *, gain=0.1, failed=False):
     """Tell the story of two pairs with given Dice."""
     weights = Weights(np.array([[0.5, 0.75], [0.5, 0.25]]), ("sad", "mi"), (0, 1), 0.1)
-    model = Model(
-        weights, {}, "mr", {0: "background", 1: "cord"}, None,
-        {"gates": {"0": {"used": False}, "1": {"used": True}}, "left_out_gain": None if gain is None else {"mean": gain}},
-    )  # fmt: skip
+    gates = {"0": {"used": False}, "1": {"used": True}}
+    evidence = {"gates": gates, "left_out_gain": None if gain is None else {"mean": gain}}
+    model = Model(weights, {}, "mr", {0: "background", 1: "cord"}, None, evidence)
     methods = (
         Method("uniform", SETTINGS, tunable=True, tuning={0.1: 0.6}),
         Method("single:sad", SETTINGS, tunable=True, tuning={0.1: 0.7}),

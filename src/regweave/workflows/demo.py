@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,6 +122,8 @@ def _write_patient(folder: Path, name: str, pair: ImagePair) -> PairFiles:
     assert pair.moving_labels is not None
     write_labels(files["fixed_labels"], pair.fixed_labels)
     write_labels(files["moving_labels"], pair.moving_labels)
+    names = json.dumps({str(value): name for value, name in pair.moving_labels.names.items()}, indent=1)
+    (place / "labels.json").write_text(names + "\n", encoding="utf-8")
     return PairFiles(id=name, group=name, **files)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
-BENCHMARKS = ("accuracy", "certify", "repeat", "speed")
+BENCHMARKS = ("accuracy", "certify", "ladder", "peers", "repeat", "scaling", "speed", "training")
 
 
 def read_case(path: Path) -> list[dict[str, Any]]:

@@ -94,7 +94,8 @@ def working_voxel_mm(geometries: list[Geometry]) -> float:
 
 def n_features(modality: Modality) -> int:
     """Number of features of a voxel."""
-    return 2 + (modality == "ct") + len(SCALES) + 1 + 6 * len(NEIGHBOURS) + 3
+    intensities = 3 if modality == "ct" else 2
+    return intensities + len(SCALES) + 1 + 6 * len(NEIGHBOURS) + 3
 
 
 def features(volume: Volume, grid: WorkingGrid, modality: Modality, voxel_mm: float) -> Float32Array:

@@ -93,7 +93,7 @@ def working_voxel_mm(geometries: list[Geometry]) -> float:
 
 
 def n_features(modality: Modality) -> int:
-    """Number of features of a voxel."""
+    """Count the features of a voxel."""
     intensities = 3 if modality == "ct" else 2
     return intensities + len(SCALES) + 1 + 6 * len(NEIGHBOURS) + 3
 

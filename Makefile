@@ -68,7 +68,7 @@ type: $(VENV)/.package $(VENV)/.lint
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python benchmark/run.py

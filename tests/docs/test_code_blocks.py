@@ -38,7 +38,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\s*$")
 RUN = ("sh", "python")
 SHOWN = ("text", "toml", "json", "csv")
-UNTAGGED = {"reproduce.md"}  # needs the real sets; it is written with its experiments
 NOT_RUN = ("make ", "pip ")
 FOLDERS = {"metrics": metrics, "losses": losses}
 MINUTES = "regweave demo"
@@ -226,7 +225,7 @@ def test_blocks_of_a_page_run_as_typed(page: Path, page_folder: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_says_whether_it_runs(page: Path) -> None:
     tags = {block.tag for block in blocks_of(page)}
-    assert tags <= {*RUN, *SHOWN, *([""] if page.name in UNTAGGED else [])}
+    assert tags <= {*RUN, *SHOWN}
 
 
 def test_pages_that_extend_the_package_do(page_folder: Path, little_work: None) -> None:

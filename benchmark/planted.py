@@ -17,8 +17,8 @@ from regweave.workflows.planted import ORGANS, RIGHT, planted_pair
 from regweave.workflows.train import TrainOptions, train
 
 SETTINGS = ROOT / "benchmark" / "cases" / "planted.toml"
-SEEDS = {"train": range(60, 68), "test": range(600, 608)}
-"""Seen by nobody while settings were chosen: that was done on 0 to 7, 20 to 27, 100 to 107, 200 to 207, 300 to 307."""
+SEEDS = {"train": range(70, 78), "test": range(700, 708)}
+"""Seen by nobody while settings were chosen: that was done on others, below 70 and from 100 to 607."""
 LEAST_GAIN = 0.03
 
 

@@ -7,8 +7,8 @@
     Mutual information is right: light and dark change places, so that equal intensities and positive correlation
     pull tissue over the border.
 ``bias``
-    Correlation is right: gain and offset change smoothly over the organ and its neighbourhood, and the texture is
-    too faint for the bins of mutual information.
+    Correlation is right: gain and offset change smoothly over the organ and its neighbourhood, and the texture of both
+    is too faint for the bins of mutual information.
 """
 
 from __future__ import annotations
@@ -86,10 +86,11 @@ def _noisy(image: Float64Array, grid: Float64Array, rng: np.random.Generator) ->
 def _image(patient: _Patient, points: Float64Array, *, fixed: bool) -> Float64Array:
     """Look at the tissue at some points."""
     masks = {o: patient.inside(o, points) for o in ORGANS}
-    image = 0.40 + 0.05 * patient.texture(0, points)
+    faint = 1 - 0.65 * _bump(3, points, 34.0)
+    image = 0.40 + 0.05 * faint * patient.texture(0, points)
     noise = 0.75 + 0.03 * patient.texture(1, points)
     inverted = 0.40 + (-0.16 if fixed else 0.16) * (1 + 0.5 * patient.texture(2, points))
-    bias = 0.46 + 0.035 * patient.texture(2, points)
+    bias = 0.42 + 0.05 * faint * patient.texture(2, points)
     for organ, look in ((1, noise), (2, inverted), (3, bias)):
         image = image * (1 - masks[organ]) + look * masks[organ]
     if fixed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import resource
 import sys
 import time
@@ -35,7 +36,9 @@ def attempt(adapter: str, job: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}".strip().splitlines()
-        return {"error": " ".join(line.strip() for line in text if line.strip())[:300]}
+        words = " ".join(line.strip() for line in text if line.strip())
+        # Addresses would make every failure a different one.
+        return {"error": re.sub(r"\(0x[0-9a-f]+\)", "", words)[:300]}
     return {
         "error": None,
         "seconds": float(seconds),

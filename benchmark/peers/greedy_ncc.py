@@ -6,13 +6,15 @@ import time
 from typing import Any
 
 import _fields
+import numpy as np
 
 DISTRIBUTION = "picsl_greedy"
+FEWEST_VOXELS = 4
 SETTINGS: dict[str, dict[str, Any]] = {
-    "default": {"words": "-m NCC 2x2x2 -n 100x50x10"},
-    "100x100x100": {"words": "-m NCC 2x2x2 -n 100x100x100"},
-    "100x100x100, smooth 1.2 0.5": {"words": "-m NCC 2x2x2 -n 100x100x100 -s 1.2vox 0.5vox"},
-    "100x100x100, smooth 3 1": {"words": "-m NCC 2x2x2 -n 100x100x100 -s 3vox 1vox"},
+    "default": {"steps": [100, 50, 10], "words": ""},
+    "100x100x100": {"steps": [100, 100, 100], "words": ""},
+    "100x100x100, smooth 1.2 0.5": {"steps": [100, 100, 100], "words": "-s 1.2vox 0.5vox"},
+    "100x100x100, smooth 0.8 0.3": {"steps": [100, 100, 100], "words": "-s 0.8vox 0.3vox"},
 }
 
 
@@ -22,10 +24,13 @@ def run(fixed_path: str, moving_path: str, out_field_path: str, setting: dict[st
     from picsl_greedy import Greedy3D
 
     fixed, moving = _fields.read_image(fixed_path), _fields.read_image(moving_path)
+    # Each level halves the image, and greedy's smoothing refuses fewer than four slices.
+    levels = max(1, int(np.log2(min(fixed.GetSize()) / FEWEST_VOXELS)) + 1)
+    steps = "x".join(map(str, setting["steps"][-levels:]))
     greedy = Greedy3D()
     start = time.perf_counter()
     greedy.execute(
-        f"-d 3 -float -threads {threads} -i fixed moving {setting['words']} -o warp -V 0",
+        f"-d 3 -float -threads {threads} -i fixed moving -m NCC 2x2x2 -n {steps} {setting['words']} -o warp -V 0",
         fixed=fixed,
         moving=moving,
         warp=None,

@@ -16,8 +16,8 @@ STEPS = 100
 SETTINGS: dict[str, dict[str, Any]] = {
     "matched, sigma 1": {"match": True, "sigma": 1.0},
     "matched, sigma 1.5": {"match": True, "sigma": 1.5},
+    "matched, sigma 0.7": {"match": True, "sigma": 0.7},
     "raw, sigma 1": {"match": False, "sigma": 1.0},
-    "raw, sigma 1.5": {"match": False, "sigma": 1.5},
 }
 
 

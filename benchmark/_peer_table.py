@@ -44,7 +44,7 @@ def short_table(results: Sequence[dict[str, Any]]) -> list[str]:
 
     def rank(name: str) -> float:
         found = [r["methods"][name]["summary"]["dice"]["mean"] for r in results if name in r["methods"]]
-        return -sum(v or 0.0 for v in found) / len(results)
+        return -sum(v or 0.0 for v in found) / len(found)
 
     lines = [
         "Mean Dice on test patients, and seconds of the deformable stage on the same machine:",

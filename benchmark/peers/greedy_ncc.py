@@ -25,8 +25,8 @@ def run(fixed_path: str, moving_path: str, out_field_path: str, setting: dict[st
 
     fixed, moving = _fields.read_image(fixed_path), _fields.read_image(moving_path)
     # Each level halves the image, and greedy's smoothing refuses fewer than four slices.
-    levels = max(1, int(np.log2(min(fixed.GetSize()) / FEWEST_VOXELS)) + 1)
-    steps = "x".join(map(str, setting["steps"][-levels:]))
+    levels = max(1, int(np.log2(min(*fixed.GetSize(), *moving.GetSize()) / FEWEST_VOXELS)) + 1)
+    steps = "x".join(map(str, setting["steps"][:levels]))
     greedy = Greedy3D()
     start = time.perf_counter()
     greedy.execute(

@@ -43,7 +43,7 @@ _MEMBERS = [
 SETTINGS = Settings.model_validate(
     {
         "name": "demo",
-        "smoothness": 0.1,
+        "smoothness": 1.0,
         "class_reach": 2.0,
         "loss": "voxel",
         "reference_mm": 192.0,

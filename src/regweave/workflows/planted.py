@@ -1,8 +1,8 @@
 """Phantoms with a planted answer: in each organ another metric is right, and the others are led astray.
 
 ``noise``
-    Absolute differences are right: many voxels of the organ and round it are replaced by black and white, which
-    squares and products, and so correlation, do not survive.
+    Absolute differences are right: more than half of the voxels of the organ and round it are replaced by random greys,
+    which squares and products, and so correlation, do not survive, and which fill every bin of mutual information.
 ``inverted``
     Mutual information is right: light and dark change places, so that equal intensities and positive correlation
     pull tissue over the border.
@@ -28,7 +28,7 @@ RADIUS_MM = 24.0
 REACH_MM = 44.0
 EDGE_MM = 1.5
 VOXEL_MM = 4.0
-IMPULSES = 0.45
+IMPULSES = 0.6
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def planted_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> Image
 
 
 def _noisy(image: Float64Array, grid: Float64Array, rng: np.random.Generator) -> Float64Array:
-    """Add weak noise everywhere, and black and white voxels round the first organ."""
+    """Add weak noise everywhere, and voxels of random grey round the first organ."""
     out = image + 0.012 * rng.standard_normal(image.shape)
     hit = rng.random(image.shape) < IMPULSES * _near(1, grid)
-    out[hit] = rng.integers(0, 2, int(hit.sum()))
+    out[hit] = rng.random(int(hit.sum()))
     return np.asarray(out)
 
 

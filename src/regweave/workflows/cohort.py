@@ -7,8 +7,8 @@ that only some metrics stand:
     The mandible and its neighbourhood are full of black and white voxels, as of dental metal: absolute differences
     are right, squares and products do not survive.
 ``agent``
-    Light and dark change places in the parotids, as by a contrast agent: mutual information is right, equal
-    intensities and positive correlation pull tissue over the border.
+    Light and dark change places in and round the parotids, as by a contrast agent: mutual information is right,
+    equal intensities and positive correlation pull tissue over the border.
 ``coil``
     Gain and offset change smoothly over the brainstem, as with another coil: correlation is right, and the texture
     is too faint for the bins of mutual information.
@@ -30,9 +30,10 @@ EDGE_MM = 1.5
 IMPULSES = 0.45
 """Share of voxels that metal makes black or white."""
 METAL_REACH_MM = 24.0
+AGENT_REACH_MM = 16.0
 COIL_REACH_MM = 32.0
 MOVE_MM = (9.0, 12.0)
-MOVE_REACH_MM = 30.0
+MOVE_REACH_MM = 20.0
 """How far an organ's tissue moves, and how far round it the movement is felt."""
 BODY = 0.40
 BODY_RADII_MM = (84.0, 90.0, 140.0)
@@ -150,7 +151,7 @@ def _scan(
     fine = patient.texture(1, points)
     looks = {
         "coil": BODY + 0.06 + 0.035 * fine,
-        "agent": BODY + (-0.16 if later else 0.16) * (1 + 0.5 * fine),
+        "agent": BODY + 0.16 * (1 + 0.5 * fine),
         "metal": 0.75 + 0.03 * fine,
     }
     body = patient.body(points)
@@ -159,8 +160,7 @@ def _scan(
         share = _inside(distances[value])
         image = image * (1 - share) + looks[organ.change] * share
     for value, organ in ORGANS.items():
-        if organ.change in _CHANGES:
-            image = _CHANGES[organ.change](image, distances[value], points, rng, later)
+        image = _CHANGES[organ.change](image, distances[value], points, rng, later)
     image = image + 0.012 * rng.standard_normal(image.shape)
     names = {value: organ.name for value, organ in ORGANS.items()}
     return Volume(image.astype(np.float32), geometry), LabelMap(_labels(distances), geometry, names)
@@ -176,6 +176,14 @@ def _coil(
     return np.asarray(image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(points[0] / 17.0)))
 
 
+def _agent(
+    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
+) -> Float64Array:
+    """Let light and dark change places in and round an organ in the later scan."""
+    near = np.exp(-((np.maximum(distance, 0.0) / AGENT_REACH_MM) ** 4)) if later else np.zeros_like(image)
+    return np.asarray(image + 2 * near * (BODY - image))
+
+
 def _metal(
     image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
 ) -> Float64Array:
@@ -185,7 +193,7 @@ def _metal(
     return np.where(hit, rng.integers(0, 2, image.shape), image)
 
 
-_CHANGES = {"coil": _coil, "metal": _metal}
+_CHANGES = {"coil": _coil, "agent": _agent, "metal": _metal}
 
 
 def _labels(distances: dict[int, Float64Array]) -> LabelArray:

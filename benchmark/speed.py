@@ -1,6 +1,6 @@
 """How long does a registration take, against a peer, against the arithmetic, and as images grow?
 
-The peer is the deformable stage of antspyx with its defaults (`pip install --group peers`), run in turn with ours on
+The peer is the deformable stage of antspyx with its defaults (`pip install antspyx`), run in turn with ours on
 the same pairs and threads; images are in memory on both sides. Sizes are measured in fresh processes from files.
 """
 
@@ -121,7 +121,7 @@ def _peer(threads: int) -> Register:
 
 
 def _absent(p: Prepared, labels: list[int]) -> dict[str, Any]:
-    raise RuntimeError("antspyx is not installed; pip install --group peers")
+    raise RuntimeError("antspyx is not installed; pip install antspyx")
 
 
 def against_peer(rows: Sequence[Mapping[str, Any]], p: Prepared, threads: int) -> dict[str, Any]:

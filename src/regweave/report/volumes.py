@@ -53,7 +53,7 @@ class Display:
     def turn(self, data: NDArray[Any]) -> NDArray[Any]:
         """Put the axes in the display's order, without shrinking."""
         out = data.transpose(self.axes)
-        return np.ascontiguousarray(np.flip(out, [a for a in range(3) if self.flipped[a]]))
+        return np.ascontiguousarray(np.flip(out, tuple(a for a in range(3) if self.flipped[a])))
 
     def image(self, data: Float32Array) -> Float32Array:
         """Mean of the merged voxels."""

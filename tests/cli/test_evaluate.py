@@ -9,6 +9,7 @@ import pytest
 
 from regweave.cli import evaluate as command
 from regweave.cli import main
+from regweave.cli.tables import terminal_text
 from regweave.io import write_image, write_labels
 from regweave.io.model import Model, write_model
 from regweave.types import Weights
@@ -54,7 +55,9 @@ def test_evaluate(case, capsys):
     after = {label: row["dice_after"] for label, row in scored["scores"]["labels"].items()}
     assert {label: row["after"] for label, row in kept["dice"].items()} == after
     assert 'href="pages/a/report.html"' in pages[1].read_text()
-    assert out == (case / "out" / "summary.md").read_text()
+    summary = (case / "out" / "summary.md").read_text()
+    assert out.rstrip("\n") == terminal_text(summary).rstrip("\n")
+    assert out.startswith("Evaluation\n")
     assert "1 pairs of 1 patients" in out
     assert main(words) == 3
     assert "error E150" in capsys.readouterr().err

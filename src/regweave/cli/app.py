@@ -114,7 +114,7 @@ def make_app() -> typer.Typer:
 
 def _add(app: typer.Typer, command: Callable[..., None], before: str = "") -> None:
     name = command.__name__.rstrip("_")
-    app.command(name, cls=Command, short_help=SUMMARIES[before + name])(_cancellable(command))
+    app.command(name, cls=Command, short_help=SUMMARIES.get(before + name))(_cancellable(command))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

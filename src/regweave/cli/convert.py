@@ -59,5 +59,7 @@ def convert(
     else:
         write_displacement(output, total_displacement(found))
         content = "displacement in float32, affine included"
-    print(f"read  {transform}: {CONVENTION}")
-    print(f"wrote {output}: {content}; {CONVENTION}")
+    print(f"read  {transform}")
+    print(f"      {CONVENTION}")
+    print(f"wrote {output}: {content}")
+    print(f"      {CONVENTION}")

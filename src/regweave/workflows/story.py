@@ -19,6 +19,7 @@ from regweave.workflows.methods import Method
 NAME = "demo.json"
 SINGLE = "single:"
 BEFORE = "before"
+NO_MASKS = "learned, no masks"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,9 @@ class Story:
         others = [row for row in self.against if row is not best]
         out.append(f"Against {best.method}, the best single metric of the training patients: {_difference(best)}.")
         out += [f"Against {row.method}: {_difference(row)}." for row in others]
+        alone = self.dice.get(NO_MASKS, [None])[0]
+        if alone is not None:
+            out.append(f"Without masks of the moving images, whose structures the model then tells: {alone:.3f}.")
         if self.gain is None:
             out.append("In training, left-out patients did not gain by learning: the weights are uniform.")
         if self.failures:
@@ -128,7 +132,7 @@ def title_of(method: Method) -> str:
     'mi alone'
     """
     if method.model is not None:
-        return "learned, no masks" if method.predicted else "learned"
+        return NO_MASKS if method.predicted else "learned"
     return f"{method.name.removeprefix(SINGLE)} alone" if method.name.startswith(SINGLE) else f"{method.name} mix"
 
 

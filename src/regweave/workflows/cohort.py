@@ -180,8 +180,11 @@ def _agent(
     image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
 ) -> Float64Array:
     """Let light and dark change places in and round an organ in the later scan."""
-    near = np.exp(-((np.maximum(distance, 0.0) / AGENT_REACH_MM) ** 4)) if later else np.zeros_like(image)
-    return np.asarray(image + 2 * near * (BODY - image))
+    if not later:
+        return image
+    near = np.exp(-((np.maximum(distance, 0.0) / AGENT_REACH_MM) ** 4))
+    tissue = np.clip(image / BODY, 0.0, 1.0)  # air stays dark
+    return np.asarray(image + 2 * near * tissue * (BODY - image))
 
 
 def _metal(

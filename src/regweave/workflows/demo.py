@@ -48,7 +48,7 @@ SETTINGS = Settings.model_validate(
         "loss": "voxel",
         "reference_mm": 192.0,
         "levels": [
-            {"spacing_mm": mm, "voxels_per_spacing": 6.0, "support": 5, "steps": 3} for mm in (48.0, 24.0, 12.0)
+            {"spacing_mm": mm, "voxels_per_spacing": 6.0, "support": 5, "steps": 3} for mm in (48.0, 24.0, 16.0)
         ],
         "banks": {"ct": _MEMBERS, "mr": _MEMBERS},
     }

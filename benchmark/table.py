@@ -19,8 +19,8 @@ VERDICT = {True: "yes", False: "**no**", None: ""}
 
 STAGES = {
     "paper@1 levels": "`paper@1`",
-    "default@2 levels": "`default@2`, levels only",
-    "default@2 refined": "`default@2`",
+    "default@3 levels": "`default@3`, levels only",
+    "default@3 refined": "`default@3`",
 }
 
 

@@ -223,3 +223,30 @@ def test_anisotropic_grids_are_smooth_in_millimetres():
         mm = to_field(found.displacement, p.fixed.geometry).data
         lengths.append(np.sqrt((mm**2).mean(axis=(1, 2, 3))))
     assert np.abs(np.log(lengths[0] / lengths[1])).max() < np.log(2.5)
+
+
+def test_start_is_smoothed_in_control_spacings_of_the_last_level(pair):
+    u = np.random.default_rng(3).normal(scale=0.3, size=(3, *SHAPE)).astype(np.float32)
+    u = ndimage.gaussian_filter(u, (0, 1, 1, 1))
+    sigma = 0.25 * 48.0 / 6.0  # share of the spacing of the schedule's only level, in voxels of 6 mm
+    by_hand = np.stack([ndimage.gaussian_filter(c, sigma, mode="nearest", truncate=3.0) for c in u])
+    asked, wanted = (
+        run(pair, settings=Refine(steps=3, start_sigma=share), start=start)
+        for share, start in ((0.25, u), (0, by_hand))
+    )
+    assert np.array_equal(asked.displacement, wanted.displacement)
+    assert not np.array_equal(asked.displacement, run(pair, settings=Refine(steps=3), start=u).displacement)
+
+
+def test_smoothing_the_start_does_not_fold(pair):
+    """A strong swirl is invertible, its average over a wide window is not."""
+    x = np.stack(np.meshgrid(*map(np.arange, SHAPE), indexing="ij")).astype(np.float64) - 15.5
+    angle = 2.0 * np.log1p((x[0] ** 2 + x[1] ** 2) / 120)
+    u = np.zeros((3, *SHAPE), dtype=np.float32)
+    u[0] = np.cos(angle) * x[0] - np.sin(angle) * x[1] - x[0]
+    u[1] = np.sin(angle) * x[0] + np.cos(angle) * x[1] - x[1]
+    wide = np.stack([ndimage.gaussian_filter(c, 2.0, mode="nearest", truncate=3.0) for c in u])
+    assert _core.jacobian(u).min() > 0.1
+    assert _core.jacobian(wide).min() < 0
+    found = run(pair, settings=Refine(steps=1, start_sigma=0.25), start=u)
+    assert _core.jacobian(found.displacement).min() > 0

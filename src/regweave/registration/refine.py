@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from regweave import _core, metrics
 from regweave.energy.cost_volume import Comparison
@@ -32,6 +33,10 @@ REACH = 0.4
 """Largest displacement of a control point in one step, in control spacings: cubic B-splines fold beyond."""
 LEAST_FORCE = 1e-3
 """Forces of this size are rounding and are not scaled up; features are in [0, 1]."""
+LEAST_SIGMA_VOXELS = 0.1
+"""A Gaussian narrower than this changes nothing."""
+CUT = 3.0
+"""Half the length of the smoothing kernel, in standard deviations."""
 IDENTITY = np.ascontiguousarray(np.eye(4)[:3])
 FIRST_MOMENT, SECOND_MOMENT = 0.9, 0.99
 QUIET = 0.1
@@ -84,7 +89,7 @@ def refine(
 ) -> Refinement:
     """Minimise the weighted costs plus the smoothness of the displacement, starting from the discrete result.
 
-    The result is the best of all steps, so it never costs more than the start.
+    The result is the best of all steps, so it never costs more than the start, smoothed as ``settings`` say.
 
     Parameters
     ----------
@@ -102,6 +107,7 @@ def refine(
         return _left_out(displacement, schedule, settings)
     scene = Scene.whole(pair, schedule).at(settings)
     u = change_level(displacement, (1, 1, 1), scene.factors, scene.geometry.shape)
+    u = _smoothed(u, settings.start_sigma * schedule.levels_for(pair.fixed.geometry)[-1].spacing_mm, scene.geometry)
     grid = ControlGrid.every(scene.geometry.shape, settings.spacing_voxels)
     compared = _compare(scene, u, members, weights, schedule, settings)
     factor, stretch = _units(scene.geometry)
@@ -123,6 +129,17 @@ def refine(
             on_step(records[-1])
     u = change_level(best, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
     return Refinement(u, tuple(records), tuple(m.name for m in members))
+
+
+def _smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Array:
+    """Smooth the start; less so where that would fold, which an average of displacements can, though it hardly does."""
+    while sigma_mm > LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
+        sigma = sigma_mm / geometry.spacing_mm
+        out = np.stack([ndimage.gaussian_filter(c, sigma, mode="nearest", truncate=CUT) for c in u])
+        if (_core.jacobian(out) > LEAST_JACOBIAN).all() or (_core.jacobian(u) <= LEAST_JACOBIAN).any():
+            return out
+        sigma_mm /= 2
+    return u
 
 
 def _measure(

@@ -154,6 +154,9 @@ class Refine(Model):
         Length of a step, in voxels, where the gradient is steady.
     radius_voxels : int
         Half the window of local correlation, for members without a support of their own.
+    start_sigma : float
+        The result of the levels is smoothed by a Gaussian of this many control spacings of the last level before the
+        first step: what the control grid could not decide is left to the steps.
     """
 
     steps: int = Field(default=0, ge=0, le=1000)
@@ -163,6 +166,7 @@ class Refine(Model):
     smoothness_ct: float | None = Field(default=None, gt=0)
     rate: float = Field(default=0.3, gt=0, le=0.5)
     radius_voxels: int = Field(default=2, ge=1, le=16)
+    start_sigma: float = Field(default=0.0, ge=0, le=4)
 
     def smoothness_for(self, modality: Literal["ct", "mr"]) -> float:
         """Smoothness for images of a modality."""

@@ -14,6 +14,7 @@ import math
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import _split
@@ -68,36 +69,60 @@ def _hash(setting: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def tune(bench: Bench, methods: Sequence[Method], names: Sequence[PairName]) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Share:
+    """Slow methods get the first of the pairs only."""
+
+    slow: frozenset[str]
+    train_pairs: int
+    pairs: int
+
+    def training(self, method: Method, names: Sequence[PairName]) -> Sequence[PairName]:
+        """Training pairs of a method."""
+        return names[: self.train_pairs] if method.name in self.slow else names
+
+    def test(self, method: Method, names: Sequence[PairName]) -> Sequence[PairName]:
+        """Test pairs of a method."""
+        return names[: self.pairs] if method.name in self.slow else names
+
+
+def tune(bench: Bench, methods: Sequence[Method], names: Sequence[PairName], share: Share) -> dict[str, dict[str, Any]]:
     """Scores of every setting on the training pairs, by method and setting."""
     for name in names:
-        bench.run(name, [(m, s) for m in methods for s in m.settings])
+        bench.run(name, [(m, s) for m in methods if name in share.training(m, names) for s in m.settings])
     return {
-        m.name: {s: tuning_score([bench.rows[m.name, s, n] for n in names]) for s in m.settings} for m in methods
-    }  # fmt: skip
+        m.name: {s: tuning_score([bench.rows[m.name, s, n] for n in share.training(m, names)]) for s in m.settings}
+        for m in methods
+    }
 
 
 def compare(
-    bench: Bench, methods: Sequence[Method], scores: dict[str, Any], names: Sequence[PairName], args: Namespace
+    bench: Bench,
+    methods: Sequence[Method],
+    scores: dict[str, Any],
+    names: Sequence[PairName],
+    share: Share,
+    args: Namespace,
 ) -> dict[str, dict[str, Any]]:
     """Results of every method on the test pairs with the setting it chose."""
     chosen = {m.name: best(scores[m.name]) for m in methods}
     settings = {m.name: list(m.settings) if args.all_settings else [chosen[m.name]] for m in methods}
     for name in names:
-        bench.run(name, [(m, s) for m in methods for s in settings[m.name]])
+        bench.run(name, [(m, s) for m in methods if name in share.test(m, names) for s in settings[m.name]])
     ours = [bench.rows[OURS, chosen[OURS], n] for n in names]
     starts = [bench.starts[n] for n in names]
     out: dict[str, dict[str, Any]] = {START: {"summary": summarise(starts, ours, args.seed), "pairs": starts}}
     for m in methods:
-        rows = [bench.rows[m.name, chosen[m.name], n] for n in names]
+        own = share.test(m, names)
+        rows = [bench.rows[m.name, chosen[m.name], n] for n in own]
         shown = {s: {k: v for k, v in o.items() if k != "model"} for s, o in m.settings.items()}
         out[m.name] = {
             "version": m.version,
             "settings": shown,
             "training": scores[m.name],
             "chosen": chosen[m.name],
-            "summary": summarise(rows, ours, args.seed),
-            "test": {s: tuning_score([bench.rows[m.name, s, n] for n in names]) for s in settings[m.name]},
+            "summary": summarise(rows, ours[: len(own)], args.seed),
+            "test": {s: tuning_score([bench.rows[m.name, s, n] for n in own]) for s in settings[m.name]},
             "pairs": rows,
         }
     return out
@@ -124,6 +149,9 @@ def _arguments() -> Namespace:
     options.add_argument("--set", default="msd_hippocampus", help=f"one of {', '.join(SETS)}")
     options.add_argument("--peers", default="", help=f"some of {','.join(adapters())}; default: all")
     options.add_argument("--train-pairs", type=int, default=4, help="training pairs that settings are chosen on")
+    options.add_argument("--slow", default="", help="peers that get the first pairs only, separated by commas")
+    options.add_argument("--slow-train-pairs", type=int, default=1, help="training pairs of slow peers")
+    options.add_argument("--slow-pairs", type=int, default=3, help="test pairs of slow peers")
     options.add_argument("--model", action="append", default=[], help="a trained model of regweave; may be repeated")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a registration has failed")
@@ -146,8 +174,9 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     output = args.output or f"peers-{chosen}"
     bench = Bench(args, Ledger(RESULTS / f"{output}.jsonl"))
-    scores = tune(bench, methods, training)
-    results = compare(bench, methods, scores, test, args)
+    share = Share(frozenset(args.slow.split(",")), args.slow_train_pairs, args.slow_pairs)
+    scores = tune(bench, methods, training, share)
+    results = compare(bench, methods, scores, test, share, args)
     training_patients, test_patients = _split.patients(chosen)
     content = {
         "data": data,

@@ -16,6 +16,7 @@ from typing import Any
 
 import regweave
 from _common import ROOT, fingerprint
+from regweave.io.model import find_model
 
 FOLDER = ROOT / "benchmark" / "peers"
 VENV = ROOT / ".venv-peers"
@@ -67,10 +68,10 @@ def choose_methods(wanted: Sequence[str], models: Sequence[str], labels: Sequenc
 def _own(models: Sequence[str], labels: Sequence[int]) -> list[Method]:
     settings = {f"regweave:{name}": value for name, value in load(OWN).SETTINGS.items()}
     for model in models:
-        path = Path(model).resolve()
+        path = find_model(model).resolve()
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         # The hash tells models of one name apart where rows are taken from an earlier run.
-        settings[f"regweave:{path.name}"] = {"model": str(path), "sha256": digest, "classes": list(labels)}
+        settings[f"regweave:{path.stem}"] = {"model": str(path), "sha256": digest, "classes": list(labels)}
     code = f"{fingerprint()} {_hash([FOLDER / f'{OWN}.py'])}"
     return [Method(n, OWN, {"as is": s}, sys.executable, regweave.__version__, code) for n, s in settings.items()]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from _peer_methods import OURS
+from _peer_methods import OURS, OWN, load
 from _peer_report import START
 
+PRESETS = tuple(load(OWN).SETTINGS)
+MODEL = "regweave with the model that comes with it"
 HEAD = (
     "set", "method", "Dice", f"minus `{OURS}` (95 %)", "HD95, mm", "folded, %", "SDlogJ", "seconds", "ratio", "MB",
     "pairs", "failed",
@@ -42,11 +44,12 @@ def peer_table(results: Sequence[dict[str, Any]]) -> list[str]:
 
 def short_table(results: Sequence[dict[str, Any]]) -> list[str]:
     """One row for each method, one column for each set: Dice, and seconds."""
-    names = list(dict.fromkeys(n for r in results for n in r["methods"]))
+    found = [{_row_name(name): m for name, m in r["methods"].items()} for r in results]
+    names = list(dict.fromkeys(name for methods in found for name in methods))
 
     def rank(name: str) -> float:
-        found = [r["methods"][name]["summary"]["dice"]["mean"] for r in results if name in r["methods"]]
-        return -sum(v or 0.0 for v in found) / len(found)
+        scores = [methods[name]["summary"]["dice"]["mean"] for methods in found if name in methods]
+        return -sum(v or 0.0 for v in scores) / len(scores)
 
     lines = [
         "Mean Dice on test patients, and seconds of the deformable stage on two cores (fewer pairs in brackets):",
@@ -55,9 +58,15 @@ def short_table(results: Sequence[dict[str, Any]]) -> list[str]:
         "| --- | " + " | ".join("---" for _ in results) + " |",
     ]
     for name in sorted(names, key=rank):
-        cells = [_short(r["methods"].get(name), len(r["test_pairs"])) for r in results]
-        lines.append("| " + " | ".join([name if name == START else f"`{name}`", *cells]) + " |")
+        cells = [_short(m.get(name), len(r["test_pairs"])) for m, r in zip(found, results, strict=True)]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
     return lines
+
+
+def _row_name(name: str) -> str:
+    """Return the name of a row: the models of all sets share one."""
+    is_model = name.startswith("regweave:") and name.split(":")[1] not in PRESETS
+    return MODEL if is_model else name if name == START else f"`{name}`"
 
 
 def _short(method: dict[str, Any] | None, most: int) -> str:

@@ -152,7 +152,12 @@ def _arguments() -> Namespace:
     options.add_argument("--slow", default="", help="peers that get the first pairs only, separated by commas")
     options.add_argument("--slow-train-pairs", type=int, default=1, help="training pairs of slow peers")
     options.add_argument("--slow-pairs", type=int, default=3, help="test pairs of slow peers")
-    options.add_argument("--model", action="append", default=[], help="a trained model of regweave; may be repeated")
+    options.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        help="a trained model of regweave, a file or one that comes with it; may be repeated",
+    )
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a registration has failed")
     options.add_argument("--all-settings", action="store_true", help="run every setting on the test pairs as well")

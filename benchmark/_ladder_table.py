@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HEAD = ("set", "stage", "pairs", "before", "best single metric", "uniform bank", "learned", "learned − best single",
+HEAD = ("set", "settings", "pairs", "before", "best single metric", "uniform bank", "learned", "learned − best single",
         "learned − uniform", "worst structure")  # fmt: skip
 LEARNED = "model:joint"
 
@@ -27,7 +27,7 @@ def rungs_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         "Every rung of the ladder; metrics that are not marked keep the smoothness of the settings:",
         "",
-        "| set | stage | method | tuned | mean Dice | learned − it (95 %) | SDlogJ | folded, % |",
+        "| set | settings | method | tuned | mean Dice | learned − it (95 %) | SDlogJ | folded, % |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in results:
@@ -35,7 +35,7 @@ def rungs_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
         for name in sorted(methods, key=lambda n: -methods[n]["mean_dice"]):
             m, d = methods[name], r["differences"].get(name)
             numbers = [f"{m['sdlogj']:.2f}", f"{100 * m['folding_fraction']:.3f}"]
-            cells = [f"`{r['data']}`", r["stage"], f"`{name}`", "yes" if m["tuned"] else "", f"{m['mean_dice']:.3f}",
+            cells = [f"`{r['data']}`", _settings(r), f"`{name}`", "yes" if m["tuned"] else "", f"{m['mean_dice']:.3f}",
                      "" if d is None else _interval(d), *numbers]  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
     return lines
@@ -47,10 +47,14 @@ def _cells(r: Mapping[str, Any]) -> list[str]:
     of = {name: f"{methods[name]['mean_dice']:.3f}" for name in (single, "uniform", LEARNED)}
     d = r["differences"]
     return [
-        f"`{r['data']}`", r["stage"], str(r["n_pairs"]), f"{r['before']:.3f}",
+        f"`{r['data']}`", _settings(r), str(r["n_pairs"]), f"{r['before']:.3f}",
         f"{of[single]} (`{single.removeprefix('single:')}`)", of["uniform"], of[LEARNED],
         _counted(d["best single metric"]), _counted(d["uniform"]), f"{worst['mean']:+.3f}",
     ]  # fmt: skip
+
+
+def _settings(r: Mapping[str, Any]) -> str:
+    return f"`{r['settings']}`" + (", levels only" if r["stage"] == "levels" else "")
 
 
 def _counted(d: Mapping[str, Any]) -> str:

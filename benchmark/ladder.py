@@ -175,7 +175,7 @@ def main(words: Sequence[str] | None = None) -> None:
         **condensed,
         "training": {p.stem: _cost(p) for p in models},
     }  # fmt: skip
-    where = f"{args.set}, {args.stage}, {condensed['n_pairs']} pairs"
+    where = f"{args.set}, {base.name}, {args.stage}, {condensed['n_pairs']} pairs"
     write(args.output or f"ladder-{args.set}-{args.stage}", args.seed, content, claims_of(condensed, where))
 
 

@@ -1,5 +1,5 @@
 # Everything a fresh machine needs comes from here: Python 3.11 or newer and a C++17 compiler, nothing else.
-#   make demo    register a phantom and show the overlap of each organ
+#   make demo    learn weights on generated patients, try them on others, write pages
 #   make test    the fast tests
 # Choose the interpreter with `make PYTHON=python3.12 …`; it is used once, to create .venv.
 

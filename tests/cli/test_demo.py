@@ -63,9 +63,28 @@ def test_it_writes_one_page_that_leads_to_the_others(tiny):
     folder, _, _ = tiny
     page = (folder / "index.html").read_text()
     links = re.findall(r'href="([^"]+)"', page)
-    assert len(links) == 3
+    assert len(links) == 4  # training, evaluation, two held-out patients
     assert all((folder / link).is_file() for link in links)
     assert {link.split("/")[0] for link in links} == {"evaluation", "weights.report.html"}
+
+
+def test_every_page_leads_back(tiny):
+    folder, _, _ = tiny
+    for page in [*folder.glob("*.report.html"), *(folder / "evaluation").rglob("*.html")]:
+        (back,) = re.findall(r'class="back" href="([^"]+)"', page.read_text())
+        assert (page.parent / back).resolve().is_file()
+
+
+def test_report_makes_all_pages_again(tiny, capsys):
+    folder, _, _ = tiny
+    pages = [folder / "index.html", *folder.glob("*.report.html"), *(folder / "evaluation").rglob("*.html")]
+    assert len(pages) == 6
+    before = {page: page.read_bytes() for page in pages}
+    for page in pages:
+        page.unlink()
+    assert main(["report", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"page": str(folder / "index.html")}
+    assert {page: page.read_bytes() for page in pages} == before
 
 
 def test_the_text_tells_what_was_measured(tiny):
@@ -82,15 +101,15 @@ def test_the_text_tells_what_was_measured(tiny):
     learned = [r["scores"]["labels"] for r in results["results"] if r["method"] == "model:weights"]
     means = [sum(row["dice_after"] or 0.0 for row in labels.values()) / len(labels) for labels in learned]
     assert story["dice"]["learned"][0] == pytest.approx(sum(means) / len(means))
-    assert "4 pairs" in out
+    assert "Learned from 4 pairs" in " ".join(out.split())
     assert out.rstrip().endswith(f"open  {folder / 'index.html'}")
 
 
 def test_progress_goes_to_standard_error(tiny):
     _, _, err = tiny
-    assert [line for line in err.splitlines() if line in {"phantoms", "learning", "held-out patients", "pages"}] == [
-        "phantoms", "learning", "held-out patients", "pages",
-    ]  # fmt: skip
+    stages = ["phantoms", "learning", "held-out patients", "pages"]
+    begun = [f"[{number}/4] {stage}" for number, stage in enumerate(stages, start=1)]
+    assert [line for line in err.splitlines() if line in begun] == begun
     assert "registrations" in err
 
 

@@ -127,8 +127,7 @@ def test_the_ladder_is_sorted_and_tells_failures(folder):
     assert [cells[0] for cells in ladder] == ["uniform", "model:m", "before registration"]
     # Means over the pairs that succeeded: (0.75 + 0.35 + 0.6) / 3 and (0.8 + 0.3) / 2.
     assert [cells[2] for cells in ladder] == ["0.5667", "0.5500", "0.5000"]
-    assert ladder[1][3:9] == ["+0.1000", "[+0.0500, +0.2000]", "2", "0", "0", "2"]
-    assert ladder[1][9:] == ["1", "better"]
+    assert ladder[1][3:] == ["+0.1000", "[+0.0500, +0.2000]", "better", "2 / 0 / 0", "2", "1"]
     assert "compare methods with failures by their differences" in page.text
 
 
@@ -151,6 +150,16 @@ def test_worst_cases_link_to_the_pages_that_exist(folder):
     worst = [cells for _, cells in Reader(folder / "report.html").rows if cells[0] in "ab" and len(cells) == 6]
     assert [cells[0] for cells in worst[:2]] == ["b", "a"]
     assert worst[0][1:] == ["0.500", "0.300", "2 organ 2", "0.000", "worse, missing"]
+
+
+def test_a_model_that_guesses_the_masks_is_not_the_one_looked_at(folder):
+    guess = [row(name, "model:m+predicted", scores(0.1, 0.1)) for name in "abc"]
+    methods = [*CONTENT["methods"], {"name": "model:m+predicted", "predicted_classes": True}]
+    (folder / "results.json").write_text(
+        json.dumps({**CONTENT, "methods": methods, "results": [*CONTENT["results"], *guess]})
+    )
+    assert Results.read(folder).shown == "model:m"
+    assert "Lowest mean Dice with model:m." in Reader(write_page(folder)).text
 
 
 @pytest.mark.parametrize("name", ["report.html", "index.html"])

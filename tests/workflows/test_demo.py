@@ -110,7 +110,7 @@ def story(learned, single, *, gain=0.1, failed=False):
             outcomes[name, pair.id] = Outcome(f"{name}/{pair.id}", {"labels": labels})
     if failed:
         outcomes["model:weights", "a"] = Outcome("model:weights/a", None, "E140: memory")
-    return tell(Scores(pairs, methods, outcomes), model, source="x", n_train=3, shown="a", right={1: "sad"})
+    return tell(Scores(pairs, methods, outcomes), model, source="x", n_train=3, shown=["a"], right={1: "sad"})
 
 
 def test_the_best_single_metric_is_chosen_on_training_pairs():
@@ -122,7 +122,8 @@ def test_gains_and_losses_are_told_alike():
     assert "from 0.400 to 0.850" in win.sentences()[0]
     assert "better by 0.150, better on 2 of 2 pairs and worse on 0" in win.sentences()[1]
     assert "worse by 0.200, better on 0 of 2 pairs and worse on 2" in loss.sentences()[1]
-    assert len(win.sentences()) == len(loss.sentences()) == 4
+    assert len(win.sentences()) == len(loss.sentences()) == 5
+    assert "on real patients the gain is much smaller" in win.sentences()[4]
 
 
 def test_nothing_learned_and_failures_are_said():
@@ -141,3 +142,13 @@ def test_what_each_class_trusts_and_the_way_through_a_file(tmp_path):
     assert found.trust[1].shares == {"sad": 0.75, "mi": 0.25}
     found.write(tmp_path)
     assert Story.read(tmp_path) == found
+    assert found.shown == {"a": 0.9}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"source": 1}'])
+def test_a_damaged_story_is_an_error_of_the_file(tmp_path, text):
+    with pytest.raises(RegweaveError, match="E101"):
+        Story.read(tmp_path)
+    (tmp_path / "demo.json").write_text(text)
+    with pytest.raises(RegweaveError, match="E102"):
+        Story.read(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from regweave.io.manifest import PairFiles
@@ -9,7 +10,7 @@ from regweave.registration.settings import Settings
 from regweave.workflows.batch import Outcome
 from regweave.workflows.comparison import Scores
 from regweave.workflows.methods import Method
-from regweave.workflows.worst import worst_pairs
+from regweave.workflows.worst import shown_method, worst_pairs
 
 SETTINGS = Settings.model_validate(
     {
@@ -40,3 +41,12 @@ def test_the_lowest_of_the_last_method_come_first():
     assert [p.id for p in worst_pairs(found, 2)] == ["c", "d"]
     assert [p.id for p in worst_pairs(found, 9)] == ["c", "d", "a"]
     assert worst_pairs(found, 0) == []
+
+
+def test_a_model_without_masks_is_shown_only_where_there_is_no_other():
+    found = scores({"model": {"a": 0.9, "b": 0.5}, "model+predicted": {"a": 0.1, "b": 0.8}})
+    with_masks, guessed = found.methods
+    both = replace(found, methods=(with_masks, replace(guessed, predicted=True)))
+    assert shown_method(both).name == "model"
+    assert [p.id for p in worst_pairs(both, 1)] == ["b"]
+    assert shown_method(replace(found, methods=(replace(guessed, predicted=True),))).name == "model+predicted"

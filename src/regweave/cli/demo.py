@@ -18,17 +18,17 @@ from regweave.cli.tables import text_table
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
 from regweave.registration.settings import Settings
-from regweave.report import demo as first_page
-from regweave.report import evaluation, registration, training
+from regweave.report import demo as pages
 from regweave.workflows import demo as workflow
 from regweave.workflows.batch import BatchProgress
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.inputs import choose_settings
 from regweave.workflows.story import NAME, Story
-from regweave.workflows.worst import PAGES
 
 EVERY = 20
 """Registrations between two lines of progress where there is no terminal."""
+STAGES = 4
+"""Scans, learning, held-out patients, pages."""
 
 
 def demo(
@@ -97,11 +97,7 @@ def run(
     shown.begin("held-out patients")
     story = workflow.judge(folder, lists, model, classes=classes, workers=workers, on_progress=shown)
     shown.begin("pages")
-    training.write_page(folder / workflow.MODEL)
-    if story.shown is not None:
-        registration.write_page(folder / workflow.EVALUATION / PAGES / story.shown)
-    evaluation.write_page(folder / workflow.EVALUATION)
-    first_page.write_page(folder)
+    pages.write_pages(folder)
     return story
 
 
@@ -118,20 +114,21 @@ def as_text(story: Story, output: Path, seconds: float) -> str:
         )
         for row in story.trust
     ]
-    scans = f"Scans: {story.source}. Learned from {story.n_train} pairs, tried on {story.n_test} others."
     minutes, rest = divmod(round(seconds), 60)
     return "\n".join(
         [
-            _filled(scans),
+            _filled(story.opening()),
             "",
-            text_table("Dice, held out", ["mean", *story.structures], dice),
+            "Dice of the held-out patients",
+            text_table("", ["mean", *story.structures], dice),
             "",
-            text_table("share of", [*members, "weights", *(["made for"] if made else [])], trust),
+            "Share of each metric in the weights of a structure",
+            text_table("", [*members, "weights", *(["made for"] if made else [])], trust),
             "",
             *(_filled(f"- {line}", "  ") for line in story.sentences()),
             "",
             f"time  {minutes}:{rest:02d} min",
-            f"open  {output / first_page.NAME}",
+            f"open  {output / pages.NAME}",
         ]
     )
 
@@ -147,6 +144,7 @@ class _Shown:
         self._bar: Progress | None = None
         self._task: Any = None
         self._stage = ""
+        self._number = 0
 
     def __enter__(self) -> _Shown:
         if sys.stderr.isatty():
@@ -162,8 +160,9 @@ class _Shown:
 
     def begin(self, stage: str) -> None:
         """Say that a stage begins."""
-        self._stage = stage
-        self._say(stage, None, None)
+        self._number += 1
+        self._stage = f"[{self._number}/{STAGES}] {stage}"
+        self._say(self._stage, None, None)
 
     def __call__(self, progress: TrainProgress | BatchProgress) -> None:
         if isinstance(progress, TrainProgress):

@@ -18,7 +18,7 @@ from regweave.report import evaluation, registration
 from regweave.workflows import evaluate as workflow
 from regweave.workflows.batch import BatchProgress
 from regweave.workflows.inputs import Reading
-from regweave.workflows.worst import keep_registration, worst_pairs
+from regweave.workflows.worst import keep_registration, shown_method, worst_pairs
 
 
 def evaluate(
@@ -46,7 +46,8 @@ def evaluate(
         bool, typer.Option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
     ] = False,
     pages: Annotated[
-        int, typer.Option(help="Worst pairs of the last method that get a page of their own.", min=0, metavar="N")
+        int,
+        typer.Option(help="Pairs with the lowest Dice that get a page of their own.", min=0, metavar="N"),
     ] = 3,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
     nifti_frame: FrameOption = "auto",
@@ -88,7 +89,7 @@ def evaluate(
 
 def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: int, *, quiet: bool) -> None:
     """Write the pages of the worst pairs, then those of the evaluation, which link to them."""
-    method = found.scores.methods[-1]
+    method = shown_method(found.scores)
     written = []
     for pair in worst_pairs(found.scores, n):
         try:

@@ -117,6 +117,12 @@ class Results:
         return list(dict.fromkeys(row.method for row in self.rows))
 
     @property
+    def shown(self) -> str:
+        """Method whose worst cases are looked at: the last one, but not a model that guesses what the masks tell."""
+        guessed = {str(m.get("name")) for m in records(self.content.get("methods")) if m.get("predicted_classes")}
+        return next((m for m in reversed(self.methods) if m not in guessed), self.methods[-1])
+
+    @property
     def reference(self) -> str:
         """Method that the others are compared with."""
         return str(self.content.get("reference", self.methods[0] if self.methods else ""))

@@ -68,6 +68,11 @@ STYLE = (
 """Style sheet of a page with charts."""
 
 
+ROUND = (1, 2, 2.5, 5, 10)
+WHOLE = (1, 2, 5, 10)
+"""Steps between ticks, times a power of ten."""
+
+
 @dataclass(frozen=True)
 class Ink:
     """Names of colours as a drawing writes them: variables of the page, or for a file of its own plain colours."""
@@ -144,7 +149,7 @@ def scale(values: Iterable[float], start: float, end: float, *, whole: bool = Fa
         return Scale(10.0**first, 10.0**last, start, end, powers, log=True)
     if high == low:
         low, high = low - (abs(low) or 1) * 0.05, high + (abs(high) or 1) * 0.05
-    step = _round_step((high - low) / 5)
+    step = _round_step((high - low) / 5, WHOLE if whole else ROUND)
     step = max(1.0, step) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     last = max(last, first + 1)
@@ -152,10 +157,10 @@ def scale(values: Iterable[float], start: float, end: float, *, whole: bool = Fa
     return Scale(ticks[0], ticks[-1], start, end, ticks)
 
 
-def _round_step(rough: float) -> float:
-    """Return the smallest of 1, 2, 2.5, 5 times a power of ten that is not below a rough step."""
+def _round_step(rough: float, factors: Sequence[float]) -> float:
+    """Return the smallest of some factors times a power of ten that is not below a rough step."""
     power: float = 10.0 ** math.floor(math.log10(rough))
-    return next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough * (1 - 1e-9))
+    return next(f * power for f in factors if f * power >= rough * (1 - 1e-9))
 
 
 def plain(text: object) -> str:

@@ -17,7 +17,7 @@ STYLE = (
     ".filters{display:flex;flex-wrap:wrap;gap:10px 16px;align-items:end;margin:12px 0}"
     ".filters label{display:grid;gap:2px;font-size:.88rem}"
     ".filters .check{display:flex;align-items:center;gap:6px;min-height:34px}"
-    "th button{border:0;background:none;padding:2px 4px;min-height:0;font-weight:600}"
+    "th button{border:0;background:none;padding:2px 0;min-height:0;font-weight:600}"
     "th[aria-sort=ascending] button::after{content:' ↑'}th[aria-sort=descending] button::after{content:' ↓'}"
     "tr.fails th:first-child{box-shadow:inset 4px 0 var(--bad)}"
     "tr.passes th:first-child{box-shadow:inset 4px 0 var(--good)}"
@@ -51,13 +51,13 @@ def page_text(results: Results, links: Mapping[tuple[str, str], str]) -> str:
     failing = sum(bool(row.marks()) for row in results.rows)
     count = f"{len(results.rows)} registrations: {len(results.rows) - failing} pass, {failing} do not"
     body = (
-        f'<p>{escape(count)} · <a href="report.html">Evaluation</a></p>'
+        f"<p>{escape(count)}</p>"
         f"<details><summary>Rules</summary>{_rules()}</details>"
         f"{_filters(results)}"
         '<p class="quiet" id="count" role="status" aria-live="polite"></p>'
         f"{_table(results, links)}"
     )
-    return document("Registrations", body, style=STYLE, scripts=[asset("batch.js")])
+    return document("Registrations", body, style=STYLE, scripts=[asset("batch.js")], back=("report.html", "Evaluation"))
 
 
 def _rules() -> str:

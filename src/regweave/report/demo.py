@@ -1,4 +1,4 @@
-"""The first page of a demo: what was found, and where to look further; all from demo.json."""
+"""The pages of a demo; the first one says what was found, and where to look further, all from demo.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from regweave.io import atomic_path
-from regweave.report import evaluation, registration
+from regweave.report import evaluation, registration, training
 from regweave.report.charts import STYLE
 from regweave.report.page import Markup, document, escape, table
 from regweave.workflows.demo import EVALUATION, MODEL
@@ -15,7 +15,7 @@ from regweave.workflows.worst import PAGES
 
 NAME = "index.html"
 LAYOUT = (
-    "a{color:var(--accent)}.next{list-style:none;padding:0;display:grid;gap:10px;max-width:72ch}"
+    "a{color:var(--accent)}.next{list-style:none;padding:0;display:grid;gap:10px;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr))}"
     ".next li{border:1px solid var(--line);border-radius:8px;padding:10px 14px;background:var(--soft)}"
     ".next a{font-weight:600}.next span{display:block;color:var(--quiet)}strong{font-weight:650}"
 )
@@ -41,12 +41,22 @@ def write_page(folder: str | Path) -> Path:
     return where / NAME
 
 
+def write_pages(folder: str | Path) -> Path:
+    """Write all pages of a demo: registrations that were kept, training, evaluation, and last the first page."""
+    where = Path(folder)
+    story = Story.read(where)
+    training.write_page(where / MODEL)
+    for name in story.shown:
+        registration.write_page(where / EVALUATION / PAGES / name)
+    evaluation.write_page(where / EVALUATION)
+    return write_page(where)
+
+
 def page_text(story: Story, folder: Path) -> str:
     """Return the page as HTML."""
     first, *rest = story.sentences()
-    intro = f"Scans: {story.source}. {story.n_train} pairs to learn from, {story.n_test} held out."
     body = (
-        f'<p class="quiet">{escape(intro)}</p><p><strong>{escape(first)}</strong></p>'
+        f'<p class="quiet">{escape(story.opening())}</p><p><strong>{escape(first)}</strong></p>'
         f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in rest)}</ul>"
         f"<section><h2>Dice on held-out patients</h2>{_dice(story)}</section>"
         f"<section><h2>What each structure trusts</h2>{_trust(story)}</section>"
@@ -85,8 +95,6 @@ def _trust(story: Story) -> str:
         for row in story.trust
     ]
     caption = "Share of each metric in the weights of a structure."
-    if made:
-        caption += " The phantoms are made so that one metric is right in each organ."
     return table(header, rows, numeric=range(1, len(members) + 1), caption=caption)
 
 
@@ -96,11 +104,10 @@ def _links(story: Story, folder: Path) -> str:
         (f"{EVALUATION}/{evaluation.NAME}", "Evaluation", "every method on every held-out pair, with intervals"),
         (f"{stem}.report.html", "Training", "weights, gates, curves and what they cost"),
     ]
-    if story.shown is not None:
-        place = f"{EVALUATION}/{PAGES}/{story.shown}/{registration.PAGE}"
-        found.append(
-            (place, f"Registration of {story.shown}", "the held-out pair on which the learned weights did worst")
-        )
+    for rank, (name, dice) in enumerate(story.shown.items()):
+        place = f"{EVALUATION}/{PAGES}/{name}/{registration.PAGE}"
+        text = f"held out, mean Dice {dice:.3f} with the learned weights" + (", the lowest" if rank == 0 else "")
+        found.append((place, f"Registration of {name}", text))
     return "".join(
         f'<li><a href="{escape(quote(place))}">{escape(title)}</a><span>{escape(text)}</span></li>'
         for place, title, text in found

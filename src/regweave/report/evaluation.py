@@ -15,9 +15,10 @@ from regweave.report._results import Results, Row, mean, title_of
 from regweave.report._values import fixed, interval, listed, mapping, number, records, signed
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import Markup, document, escape, table
+from regweave.workflows import story
+from regweave.workflows.worst import PAGES
 
 NAME = "report.html"
-PAGES = "pages"
 N_WORST = 10
 MEASURES = (
     ("hd95_mm", "HD95 mm", 2),
@@ -27,7 +28,10 @@ MEASURES = (
     ("seconds", "seconds", 1),
     ("peak_mb", "peak MB", 0),
 )
-LAYOUT = "a{color:var(--accent)}tbody th{min-width:15ch}td{white-space:nowrap}td:last-child{white-space:normal}"
+LAYOUT = (
+    "a{color:var(--accent)}tbody th{min-width:15ch}td{white-space:nowrap}.failures td:last-child{white-space:normal}"
+)
+COUNTS = "better / worse / equal"
 PERCENT = ("folding_fraction",)
 LEGEND = (
     "Box: quartiles; whiskers: last value within 1.5 ranges of the quartiles; circles: values beyond; red bar: median; "
@@ -57,7 +61,9 @@ def write_page(folder: str | Path) -> Path:
     results = Results.read(where)
     links = page_links(where, results)
     target = where / NAME
-    for path, text in ((target, page_text(results, links)), (where / batch.NAME, batch.page_text(results, links))):
+    back = ("../index.html", "Demo") if (where.parent / story.NAME).is_file() else None
+    pages = {target: page_text(results, links, back), where / batch.NAME: batch.page_text(results, links)}
+    for path, text in pages.items():
         with atomic_path(path) as part:
             part.write_text(text, encoding="utf-8")
     return target
@@ -78,7 +84,7 @@ def page_links(folder: Path, results: Results) -> dict[tuple[str, str], str]:
     return {key: link for key, link in links.items() if key in known}
 
 
-def page_text(results: Results, links: Mapping[tuple[str, str], str]) -> str:
+def page_text(results: Results, links: Mapping[tuple[str, str], str], back: tuple[str, str] | None = None) -> str:
     """Return the page of an evaluation as HTML."""
     sections = [
         _facts(results),
@@ -89,7 +95,7 @@ def page_text(results: Results, links: Mapping[tuple[str, str], str]) -> str:
         _section("Failures", _failures(results)) if any(row.error for row in results.rows) else "",
         _section("Methods and data", _provenance(results)),
     ]
-    return document("Evaluation", "\n".join(sections), style=STYLE + LAYOUT)
+    return document("Evaluation", "\n".join(sections), style=STYLE + LAYOUT, back=back)
 
 
 def _section(title: str, content: str) -> str:
@@ -104,7 +110,8 @@ def _facts(results: Results) -> str:
     failed = sum(row.error is not None for row in results.rows)
     passed = sum(not row.marks() for row in results.rows)
     facts = f"{len(results.ids)} pairs · {len(results.methods)} methods · {len(results.rows)} registrations"
-    verdict = f"{passed} pass, {len(results.rows) - passed} do not ({failed} failed)"
+    errors = f" ({failed} ended with an error)" if failed else ""
+    verdict = f"{passed} pass, {len(results.rows) - passed} do not{errors}"
     notes = "".join(f'<p class="warn">Note. {escape(n)}</p>' for n in listed(results.content.get("notes")))
     return f'<p>{escape(facts)} · <a href="{batch.NAME}">{escape(verdict)}: see the list</a></p>{notes}'
 
@@ -118,15 +125,15 @@ def _ladder(results: Results) -> str:
         found = mapping(against.get(method))
         low, high = number(found.get("low")), number(found.get("high"))
         reference = method == results.reference
-        counts = ["–"] * 4 if reference else [str(found.get(k, "–")) for k in ("better", "worse", "equal", "n")]
+        counts = ["–", "–"] if reference else [_counts(found), str(found.get("n", "–"))]
         shown = ["reference", "–"] if reference else [signed(number(found.get("mean"))), interval(low, high)]
         failed = sum(row.error is not None for row in results.of(method))
-        rows.append([method, place, fixed(_mean_dice(results, method), 4), *shown, *counts, failed, _word(low, high)])
+        dice = fixed(_mean_dice(results, method), 4)
+        rows.append([_breakable(method), place, dice, *shown, _word(low, high), *counts, failed])
     before = mean([row.mean_dice("dice_before") for row in results.of(results.reference)])
-    rows.append(["before registration", "–", fixed(before, 4), *["–"] * 6, "–", ""])
+    rows.append(["before registration", "–", fixed(before, 4), "–", "–", "", "–", "–", "–"])
     header = [
-        "method", "place", "mean Dice", f"against {results.reference}", "95 % interval", "better", "worse", "equal",
-        "pairs", "failed", "",
+        "method", "place", "mean Dice", f"against {results.reference}", "95 % interval", "", COUNTS, "pairs", "failed",
     ]  # fmt: skip
     text = (
         "Mean over pairs of the mean over structures. Differences are taken pair by pair; the intervals come from "
@@ -135,7 +142,16 @@ def _ladder(results: Results) -> str:
     if any(row.error is not None for row in results.rows):
         text += " A mean is over the pairs that did not fail: compare methods with failures by their differences."
     forest = _forest(results.reference, {m: against[m] for m in ordered if m in against})
-    return _quiet(text) + table(header, rows, numeric=range(1, 10)) + forest
+    return _quiet(text) + table(header, rows, numeric=(1, 2, 3, 4, 6, 7, 8)) + forest
+
+
+def _counts(found: Mapping[str, Any]) -> str:
+    return " / ".join(str(found.get(key, "–")) for key in ("better", "worse", "equal"))
+
+
+def _breakable(method: str) -> Markup:
+    """Let the name of a method break where its parts meet, so that columns of numbers stay narrow."""
+    return Markup(escape(method).replace(":", ":<wbr>").replace("+", "<wbr>+"))
 
 
 def _forest(reference: str, against: Mapping[str, Mapping[str, Any]]) -> str:
@@ -174,7 +190,7 @@ def _boxes(results: Results) -> str:
         means = {"before": [row.mean_dice("dice_before") for row in results.of(results.reference)]}
         means |= {m: [row.mean_dice() for row in results.of(m)] for m in results.methods}
         groups = {"mean": means} | groups
-    header = ["structure", "before", *results.methods]
+    header = ["structure", "before", *map(_breakable, results.methods)]
     rows = [[group, *(fixed(mean(values), 3) for values in of.values())] for group, of in groups.items()]
     each = table(header, rows, numeric=range(1, len(header)), caption="Mean Dice")
     return (
@@ -194,22 +210,13 @@ def _each(results: Results) -> str:
         label = row.get("label")
         if label is not None:
             low, high = number(row.get("low")), number(row.get("high"))
-            counts = [str(row.get(key, "–")) for key in ("better", "worse", "equal", "n")]
+            counts = [_counts(row), str(row.get("n", "–"))]
             name = title_of(str(label), labels.get(str(label), str(label)))
             rows.append([row.get("method"), name, signed(number(row.get("mean"))), interval(low, high), *counts])
-    header = [
-        "method",
-        "structure",
-        f"against {results.reference}",
-        "95 % interval",
-        "better",
-        "worse",
-        "equal",
-        "pairs",
-    ]
+    header = ["method", "structure", f"against {results.reference}", "95 % interval", COUNTS, "pairs"]
     if not rows:
         return ""
-    body = table(header, rows, numeric=range(2, 8))
+    body = table(header, rows, numeric=range(2, 6))
     return f"<details><summary>Differences by structure</summary>{body}</details>"
 
 
@@ -223,7 +230,7 @@ def _measures(results: Results) -> str:
             cells.append(fixed(100 * found if name in PERCENT else found, digits))
         folded = sum(row.number("folding_fraction") > 0 for row in of)
         smoothness = next((s for row in of if not math.isnan(s := row.number("smoothness"))), math.nan)
-        rows.append([method, *cells, folded, "–" if math.isnan(smoothness) else f"{smoothness:.4g}"])
+        rows.append([_breakable(method), *cells, folded, "–" if math.isnan(smoothness) else f"{smoothness:.4g}"])
     header = ["method", *(title for _, title, _ in MEASURES), "pairs that fold", "smoothness"]
     text = (
         "Distances are means over structures and pairs, without missing structures. Time and memory are of one "
@@ -233,8 +240,8 @@ def _measures(results: Results) -> str:
 
 
 def _worst(results: Results, links: Mapping[tuple[str, str], str]) -> str:
-    """Tell the lowest mean Dice of the last method, with links to pages where there are some."""
-    method = results.methods[-1]
+    """Tell the lowest mean Dice of one method, with links to pages where there are some."""
+    method = results.shown
     done = [row for row in results.of(method) if row.error is None]
     rows = []
     for row in sorted(done, key=lambda r: (r.mean_dice(), r.id))[:N_WORST]:
@@ -247,12 +254,12 @@ def _worst(results: Results, links: Mapping[tuple[str, str], str]) -> str:
         rows.append([name, row.mean_dice("dice_before"), row.mean_dice(), organ, after[lowest], marks])
     header = ["pair", "mean Dice before", "mean Dice after", "lowest structure", "its Dice", "marks"]
     linked = "" if links else " Pages of single registrations are written with --pages."
-    return _quiet(f"Lowest mean Dice with {method}, the last method.{linked}") + table(header, rows, numeric=(1, 2, 4))
+    return _quiet(f"Lowest mean Dice with {method}.{linked}") + table(header, rows, numeric=(1, 2, 4))
 
 
 def _failures(results: Results) -> str:
     rows = [[row.id, row.method, row.error] for row in results.rows if row.error is not None]
-    return table(["pair", "method", "error"], rows)
+    return f'<div class="failures">{table(["pair", "method", "error"], rows)}</div>'
 
 
 def _provenance(results: Results) -> str:

@@ -117,6 +117,7 @@ def document(
     style: str = "",
     scripts: Sequence[str] = (),
     data: Mapping[str, Any] | None = None,
+    back: tuple[str, str] | None = None,
 ) -> str:
     """Put together a complete page.
 
@@ -138,6 +139,8 @@ def document(
     data : mapping, optional
         By name: values that scripts read with ``JSON.parse(document.getElementById(name).textContent)``; they must
         be plain JSON without NaN.
+    back : (address, name), optional
+        Page that this one belongs to, relative to it; the link stands before the heading.
 
     Returns
     -------
@@ -153,6 +156,7 @@ def document(
     css = asset("page.css") + style
     code = [asset("page.js"), *scripts]
     name = escape(title)
+    up = f'<a class="back" href="{escape(back[0])}">← {escape(back[1])}</a>' if back else ""
     stored = "".join(embed(key, value) for key, value in (data or {}).items())
     run = "".join(f"<script>{script}</script>\n" for script in code)
     return (
@@ -161,7 +165,7 @@ def document(
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="referrer" content="no-referrer">\n'
         f"<title>{name}</title>\n<style>{css}</style>\n</head>\n<body>\n"
-        f'<header class="top"><h1>{name}</h1>'
+        f'<header class="top">{up}<h1>{name}</h1>'
         f'<button type="button" id="theme" title="Change between dark and light">Dark / light</button></header>\n'
         f"<main>\n{body}\n</main>\n"
         f"<footer>regweave {escape(__version__)} · {NOTE}</footer>\n{stored}\n{run}</body>\n</html>\n"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from regweave.io import atomic_path
+from regweave.report._results import NAME as RESULTS
 from regweave.report.contents import Contents, read_contents
 from regweave.report.page import asset, document, escape
 from regweave.report.pictures import pictures
@@ -22,6 +23,7 @@ from regweave.report.sections import (
     weights_section,
 )
 from regweave.report.viewer import Shown, prepare, viewer_data
+from regweave.workflows.worst import RECORD
 
 PAGE = "report.html"
 SCRIPTS = ("volume.js", "contour.js", "paint.js", "viewer.js", "controls.js", "signoff.js")
@@ -50,12 +52,18 @@ def write_page(folder: str | Path) -> Path:
     folder = Path(folder)
     contents = read_contents(folder)
     with atomic_path(folder / PAGE) as part:
-        part.write_text(registration_page(contents), encoding="utf-8", newline="\n")
+        part.write_text(registration_page(contents, _owner(folder)), encoding="utf-8", newline="\n")
     return folder / PAGE
 
 
-def registration_page(contents: Contents) -> str:
-    """Return the page as text."""
+def _owner(folder: Path) -> tuple[str, str] | None:
+    """Return where the page of the evaluation is that kept this registration."""
+    kept = (folder / RECORD).is_file() and (folder.parents[1] / RESULTS).is_file()
+    return ("../../report.html", "Evaluation") if kept else None
+
+
+def registration_page(contents: Contents, back: tuple[str, str] | None = None) -> str:
+    """Return the page as text; ``back`` is the page it belongs to."""
     shown = prepare(contents)
     data = viewer_data(contents, shown)
     record = contents.record
@@ -79,6 +87,7 @@ def registration_page(contents: Contents) -> str:
         style=asset("registration.css"),
         scripts=[asset(name) for name in SCRIPTS],
         data={"view-data": data, "signoff-data": _signoff_data(record, graded)},
+        back=back,
     )
 
 

@@ -19,6 +19,9 @@ GRADES = {
 }
 
 
+RAIL = Markup('<span class="drawn">0 … 1</span>')
+
+
 def summary_cards(record: Mapping[str, Any]) -> str:
     """Return the numbers that are looked at first."""
     dice = record["mean_dice"]
@@ -44,7 +47,7 @@ def structure_section(rows: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping
         return ""
     measured = {row["label"]: row for row in rows}
     header = [
-        "structure", "show", "", "Dice before", "after", "0 … 1", "HD95 mm", "ASSD mm", "fixed ml", "moving ml",
+        "structure", "show", "", "Dice before", "after", RAIL, "HD95 mm", "ASSD mm", "fixed ml", "moving ml",
         "warped ml", "volume change", "missing",
     ]  # fmt: skip
     lines = [_structure(item, measured.get(item["label"])) for item in drawn]
@@ -65,7 +68,7 @@ def _structure(item: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[o
         return [item["name"], show, go, *[None] * 10]
     before, after = row["dice_before"], row["dice_after"]
     old, new = row["volume_before_ml"], row["volume_after_ml"]
-    change = f"{new / old - 1:+.0%}" if old else None
+    change = f"{new / old - 1:+.0%}".replace("-", "−") if old else None
     lacking = [name for name, volume in (("fixed", row["volume_fixed_ml"]), ("warped", new)) if volume == 0]
     where = f" in {' and '.join(lacking)}" if lacking else ""
     missing = Markup(f'<b class="bad">missing{where}</b>') if row["missing"] else "no"
@@ -188,7 +191,7 @@ def provenance_section(record: Mapping[str, Any], sources: Mapping[str, str]) ->
 
 def signoff_section(structures: Sequence[Mapping[str, Any]]) -> str:
     """Return the fields that a reader fills; the script of the page writes them as TSV."""
-    options = '<option value=""></option>' + "".join(
+    options = '<option value="">not graded</option>' + "".join(
         f'<option value="{grade}">{grade} · {escape(text)}</option>' for grade, text in GRADES.items()
     )
     rows = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from regweave.report import _training_charts as drawn
 from regweave.report._values import interval, listed, mapping, number, records, signed
 from regweave.report.charts import STYLE
 from regweave.report.page import Markup, document, escape, table
+from regweave.workflows import story
 from regweave.workflows.effort import read_effort
 
 LAYOUT = (
@@ -44,14 +45,15 @@ def write_page(model_path: str | Path) -> Path:
         The page.
     """
     path = Path(model_path)
-    text = page_text(path.name, read_model(path), read_effort(path))
+    back = ("index.html", "Demo") if (path.parent / story.NAME).is_file() else None
+    text = page_text(path.name, read_model(path), read_effort(path), back)
     target = path.with_name(f"{path.stem}.report.html")
     with atomic_path(target) as part:
         part.write_text(text, encoding="utf-8")
     return target
 
 
-def page_text(name: str, model: Model, effort: Mapping[str, Any]) -> str:
+def page_text(name: str, model: Model, effort: Mapping[str, Any], back: tuple[str, str] | None = None) -> str:
     """Return the page of a model as HTML; ``effort`` has by stage the registrations, inferences and seconds."""
     e = model.evidence
     sections = [
@@ -59,14 +61,14 @@ def page_text(name: str, model: Model, effort: Mapping[str, Any]) -> str:
         _section("Weights", _weights(model)),
         _section("Gates", _gates(model)),
         _section("Learning curves", _curves(model)),
-        _section("Surrogate loss beside the Dice of warped masks", _surrogate(e)),
+        _section("Surrogate loss beside the Dice of warped masks", _surrogate(model)),
         _section("Imputed against predicted", _imputed(model)),
         _section("Smoothness", drawn.smoothness(mapping(e.get("smoothness")))),
         _section("Effort", _effort(e, effort)),
         _section("Data", _data(e)),
         _section("Settings", _settings(model)),
     ]
-    return document(f"Training: {name}", "\n".join(sections), style=STYLE + LAYOUT)
+    return document(f"Training: {name}", "\n".join(sections), style=STYLE + LAYOUT, back=back)
 
 
 def _section(title: str, content: str) -> str:
@@ -166,8 +168,8 @@ def _curves(model: Model) -> str:
     return _quiet(words) + found
 
 
-def _surrogate(e: Mapping[str, Any]) -> str:
-    lines = records(e.get("surrogate_and_dice"))
+def _surrogate(model: Model) -> str:
+    lines = records(model.evidence.get("surrogate_and_dice"))
     if not lines:
         return ""
     keys = ("C", "alpha", "eta", "share", "balance")
@@ -175,8 +177,8 @@ def _surrogate(e: Mapping[str, Any]) -> str:
     rows = []
     for i, line in enumerate(lines, start=1):
         numbers = [number(line.get(key)) for key in keys]
-        classes = ", ".join(str(c) for c in listed(line.get("gated_classes"))) or "none"
-        factors = ", ".join(f"{c}: {f}" for c, f in mapping(line.get("strengths")).items()) or "–"
+        classes = _names(model, listed(line.get("gated_classes")))
+        factors = ", ".join(f"{_name(model, c)} × {f}" for c, f in mapping(line.get("strengths")).items()) or "–"
         rows.append([i, *(f"{v:g}" for v in numbers), *(number(line.get(key)) for key in scores), classes, factors])
     header = [
         "candidate",
@@ -194,6 +196,18 @@ def _surrogate(e: Mapping[str, Any]) -> str:
         "that falls while Dice does not rise is the common way in which learning fails."
     )
     return _quiet(text) + drawn.surrogate(lines) + table(header, rows, numeric=range(1, 11))
+
+
+def _names(model: Model, classes: Sequence[object]) -> str:
+    """Name classes; all of them is a word."""
+    if len(classes) == len(model.weights.classes):
+        return "all"
+    return ", ".join(_name(model, c) for c in classes) or "none"
+
+
+def _name(model: Model, value: object) -> str:
+    text = str(value)
+    return drawn.class_name(model, int(text)) if text.isdecimal() else text
 
 
 def _imputed(model: Model) -> str:

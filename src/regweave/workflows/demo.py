@@ -21,16 +21,18 @@ from regweave.workflows.cohort import ORGANS, cohort_pair
 from regweave.workflows.effort import TrainProgress, write_effort
 from regweave.workflows.evaluate import evaluate
 from regweave.workflows.inputs import Reading
-from regweave.workflows.story import Story, learned_method, tell
+from regweave.workflows.story import Story, tell
 from regweave.workflows.train import train
 from regweave.workflows.train_options import TrainOptions
-from regweave.workflows.worst import keep_registration
+from regweave.workflows.worst import keep_registration, shown_method, worst_pairs
 
 N_TRAIN, N_TEST = 6, 4
 FIRST_TEST = 1000
 """Held-out phantoms have seeds of their own, whatever the number of those trained on."""
 MOST_CASES = 20
 LEAST_CASES = 6
+MOST_PAGES = 4
+"""Held-out pairs with a page of their own, those with the lowest Dice."""
 LISTS = ("PAIRS.csv", "pairs.csv")
 MODEL, EVALUATION = "weights.json", "evaluation"
 IMAGE, LABELS = "image.nii.gz", "labels.nii.gz"
@@ -219,22 +221,20 @@ def judge(
     workers: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Story:
-    """Register the held-out patients with the learned weights and with every tuned baseline; keep one registration."""
+    """Register the held-out patients with the learned weights and with every tuned baseline; keep some results."""
     reading = Reading(classes=classes)
+    folder_of_results = folder / EVALUATION
     found = evaluate(
-        lists.test, folder / EVALUATION, models=[folder / MODEL], baselines=True, train_pairs=lists.train,
+        lists.test, folder_of_results, models=[folder / MODEL], baselines=True, train_pairs=lists.train,
         workers=workers, reading=reading, on_progress=on_progress,
     )  # fmt: skip
     scores = found.scores
-    learned = learned_method(scores)
-    dice = scores.dice(learned)
-    shown = None
-    if not np.isnan(dice).all():  # the pair on which it did worst is the one to look at
-        shown = scores.pairs[int(np.nanargmin(dice))]
-        keep_registration(learned, shown, reading, folder / EVALUATION)
+    shown = worst_pairs(scores, MOST_PAGES)
+    for pair in shown:
+        keep_registration(shown_method(scores), pair, reading, folder_of_results)
     story = tell(
         scores, model, source=lists.source, n_train=len(read_pairs(lists.train)),
-        shown=None if shown is None else shown.id, right=lists.right,
+        shown=[pair.id for pair in shown], right=lists.right,
     )  # fmt: skip
     story.write(folder)
     return story

@@ -12,6 +12,7 @@ import numpy as np
 
 from regweave.evaluation.statistics import count_better
 from regweave.io import atomic_path
+from regweave.io.files import damaged, require_file
 from regweave.io.model import Model
 from regweave.workflows.comparison import Scores
 from regweave.workflows.methods import Method
@@ -65,8 +66,8 @@ class Story:
         Weights by class.
     gain : float, optional
         Gain of left-out patients in training; None where nothing learned is used.
-    shown : str, optional
-        Pair that has a page of its own: that on which the learned weights did worst.
+    shown : mapping
+        Pairs that have a page of their own, with their mean Dice by the learned weights; the lowest first.
     failures : sequence of str
         Registrations that failed.
     """
@@ -82,8 +83,13 @@ class Story:
     against: Sequence[Against]
     trust: Sequence[Trust]
     gain: float | None
-    shown: str | None
+    shown: Mapping[str, float]
     failures: Sequence[str]
+
+    def opening(self) -> str:
+        """Tell where the scans come from and how they were used."""
+        source = self.source[:1].upper() + self.source[1:]
+        return f"{source}. Learned from {self.n_train} pairs, tried on {self.n_test} others."
 
     def sentences(self) -> list[str]:
         """Tell gains and losses alike, a sentence each."""
@@ -91,8 +97,8 @@ class Story:
         if before is None or after is None:
             return ["No held-out pair could be registered with the learned weights."]
         out = [
-            f"On {self.n_patients} patients that were not learned from, the learned weights bring the mean Dice from "
-            f"{before:.3f} to {after:.3f}."
+            f"On {self.n_patients} held-out patients the learned weights bring the mean Dice from {before:.3f} to "
+            f"{after:.3f}."
         ]
         best = next(row for row in self.against if row.method == self.best_single)
         others = [row for row in self.against if row is not best]
@@ -100,9 +106,14 @@ class Story:
         out += [f"Against {row.method}: {_difference(row)}." for row in others]
         alone = self.dice.get(NO_MASKS, [None])[0]
         if alone is not None:
-            out.append(f"Without masks of the moving images, whose structures the model then tells: {alone:.3f}.")
+            out.append(f"Without masks of the moving images, with structures that the model predicts: {alone:.3f}.")
         if self.gain is None:
             out.append("In training, left-out patients did not gain by learning: the weights are uniform.")
+        if any(row.right for row in self.trust):
+            out.append(
+                "The phantoms are made so that another metric is right in each organ; on real patients the gain is "
+                "much smaller."
+            )
         if self.failures:
             out.append(f"{len(self.failures)} registrations failed; the page of the evaluation names them.")
         return out
@@ -114,12 +125,24 @@ class Story:
 
     @classmethod
     def read(cls, folder: Path) -> Story:
-        """Read what `write` wrote."""
-        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        values = {field.name: content[field.name] for field in fields(cls)}
-        values["against"] = [Against(**row) for row in values["against"]]
-        values["trust"] = [Trust(**row) for row in values["trust"]]
-        return cls(**values)
+        """Read what `write` wrote.
+
+        Raises
+        ------
+        RegweaveError
+            E101 where there is none, E102 where it is damaged.
+        """
+        path = require_file(folder / NAME)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            values = {field.name: content[field.name] for field in fields(cls)}
+            values["against"] = [Against(**row) for row in values["against"]]
+            values["trust"] = [Trust(**row) for row in values["trust"]]
+            found = cls(**values)
+            found.sentences()
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+            raise damaged(f"'{path}'", f"it does not tell of a demo ({error!r})") from error
+        return found
 
 
 def title_of(method: Method) -> str:
@@ -137,7 +160,7 @@ def title_of(method: Method) -> str:
 
 
 def tell(
-    scores: Scores, model: Model, *, source: str, n_train: int, shown: str | None, right: Mapping[int, str]
+    scores: Scores, model: Model, *, source: str, n_train: int, shown: Sequence[str], right: Mapping[int, str]
 ) -> Story:
     """Put the story together from the scores of an evaluation and the model that was evaluated.
 
@@ -151,8 +174,8 @@ def tell(
         Where the scans come from.
     n_train : int
         Pairs that were learned from.
-    shown : str, optional
-        Pair with a page of its own.
+    shown : sequence of str
+        Pairs with a page of their own.
     right : mapping
         Metric that is right by construction, by label; empty for real scans.
     """
@@ -166,6 +189,7 @@ def tell(
     best = max(
         (m for m in baselines if m.name.startswith(SINGLE)), key=lambda m: max(m.tuning.values(), default=float("-inf"))
     )
+    by_pair = dict(zip((pair.id for pair in scores.pairs), scores.dice(learned).tolist(), strict=True))
     gain = model.evidence.get("left_out_gain")
     return Story(
         source=source,
@@ -179,7 +203,7 @@ def tell(
         against=[_against(scores, learned, m) for m in baselines],
         trust=_trust(model, right),
         gain=gain["mean"] if isinstance(gain, Mapping) else None,
-        shown=shown,
+        shown={name: by_pair[name] for name in shown},
         failures=[f"{o.key}: {o.error}" for o in scores.failures],
     )
 

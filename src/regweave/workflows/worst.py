@@ -17,8 +17,13 @@ PAGES = "pages"
 RECORD = "page.json"
 
 
+def shown_method(scores: Scores) -> Method:
+    """Return the method whose pairs get pages: the last one, but not a model that guesses what the masks tell."""
+    return next((m for m in reversed(scores.methods) if not m.predicted), scores.methods[-1])
+
+
 def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
-    """Return the pairs with the lowest mean Dice of the last method, the lowest first; failures have nothing to show.
+    """Return the pairs with the lowest mean Dice of the shown method, lowest first; failures have nothing to show.
 
     Parameters
     ----------
@@ -27,7 +32,7 @@ def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
     n : int
         How many, at most.
     """
-    method = scores.methods[-1]
+    method = shown_method(scores)
     done = [(mean_dice(o.value), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None]
     return [pair for _, _, pair in sorted(done, key=lambda row: row[:2])[:n]]
 

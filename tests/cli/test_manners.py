@@ -48,7 +48,8 @@ def test_help_fits_80_columns_and_is_plain(name, narrow, capsys):
     assert max(map(len, text.splitlines())) <= WIDTH
     assert "\x1b" not in text
     assert "..." not in re.sub(r"(FILES|MODEL\.json|\[ARGS\])\.\.\.", "", text)  # no summary is cut
-    assert ("Exit status" if name == "" else "Examples") in text
+    assert "Examples" in text
+    assert ("Exit status:" in text) == (name == "")
 
 
 def test_help_lists_every_exit_status_of_the_program():
@@ -99,6 +100,10 @@ def test_completion_script_and_answers():
     assert "complete -o default -F _regweave_completion" in script.stdout
     answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave ev", COMP_CWORD="1")
     assert answer.stdout.split() == ["evaluate"]
+    answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave presets show pa", COMP_CWORD="3")
+    assert answer.stdout.split() == ["paper", "paper@1"]
+    answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave register --model brain", COMP_CWORD="3")
+    assert answer.stdout.split() == ["brain-t1"]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +129,14 @@ def test_json_alone_goes_to_standard_output(images, tmp_path, capsys):
         "presets": ["presets", "list", "--json"],
         "weights": ["weights", "list", "--json"],
         "about": ["about", "--json"],
-    }
+        "preset": ["presets", "show", "paper", "--json"],
+        "report": ["report", str(result), "--json"],
+        "convert": ["convert", str(result / "transform.h5"), "-o", str(tmp_path / "f.mha"), "--json"],
+        "labels": [
+            "warp", "labels", str(images / "moving_labels.nii.gz"), "-t", str(result / "transform.h5"),
+            "-r", pair[0], "-o", str(tmp_path / "l.nii.gz"), "--json",
+        ],
+    }  # fmt: skip
     found = {}
     for name, words in calls.items():
         assert main(words) == 0, name
@@ -135,6 +147,28 @@ def test_json_alone_goes_to_standard_output(images, tmp_path, capsys):
     assert found["plan"]["peak_memory_mb"] > 0
     assert [one["ok"] for one in found["check"]] == [True, True]
     assert "paper@1" in found["presets"]
+    assert found["preset"]["name"] == "paper@1"
+    assert found["report"] == {"page": str(result / "report.html")}
+    assert found["labels"] == {"output": str(tmp_path / "l.nii.gz"), "labels": [1], "lost": []}
+    assert Path(found["convert"]["output"]).is_file()
+
+
+def test_every_command_speaks_json():
+    assert [name for name, command in COMMANDS.items() if "as_json" not in {p.name for p in command.params}] == []
+
+
+def test_names_with_brackets_are_shown_as_they_are(images, tmp_path, capsys):
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps({"1": "[/red]organ\x1b[31m"}))
+    pair = [str(images / f"{name}.nii.gz") for name in ("fixed", "moving")]
+    labels = [f"--{name}-labels={images / name}_labels.nii.gz" for name in ("fixed", "moving")]
+    output = tmp_path / "[bold]result"
+    words = ["register", *pair, *labels, "-o", str(output), "--preset", "paper", "--label-names", str(names)]
+    assert main([*words, "--no-report"]) == 0
+    out = capsys.readouterr().out
+    assert "[/red]organ[31m" in out
+    assert "\x1b" not in out
+    assert f"result      {output}" in out
 
 
 def test_text_of_the_commands_fits_80_columns(images, tmp_path, monkeypatch, narrow, capsys):

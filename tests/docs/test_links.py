@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from regweave.io.model import read_model, shipped_models
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
@@ -75,3 +77,10 @@ def test_pages_load_nothing_from_elsewhere() -> None:
     assert not [
         page for page in DOCS.rglob("*.md") if re.search(r"<(script|link|img)|!\[[^\]]*\]\(http", prose_of(page))
     ]
+
+
+def test_the_page_of_learning_names_every_shipped_model_and_its_gain() -> None:
+    text = (DOCS / "learning.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| [^|]+ \| ([+−][\d.]+)", text, flags=re.MULTILINE))
+    gains = {name: read_model(path).evidence["left_out_gain"]["mean"] for name, path in shipped_models().items()}
+    assert rows == {name: f"{gain:+.4f}" for name, gain in gains.items()}

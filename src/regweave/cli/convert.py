@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from regweave.cli.options import JsonOption
 from regweave.errors import RegweaveError
 from regweave.io import (
     read_transform,
@@ -38,6 +40,7 @@ def convert(
         typer.Option("--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a transform in another format; the suffix of OUTPUT names it.
 
@@ -59,6 +62,10 @@ def convert(
     else:
         write_displacement(output, total_displacement(found))
         content = "displacement in float32, affine included"
+    if as_json:
+        facts = {"transform": str(transform), "output": str(output), "content": content, "convention": CONVENTION}
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+        return
     print(f"read  {transform}")
     print(f"      {CONVENTION}")
     print(f"wrote {output}: {content}")

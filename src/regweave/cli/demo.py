@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from regweave.cli.help import WIDTH
-from regweave.cli.options import JsonOption, parse_values
+from regweave.cli.options import JsonOption, complete_preset, parse_values
 from regweave.cli.tables import text_table
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
@@ -39,7 +39,10 @@ def demo(
     classes: Annotated[
         str | None, typer.Option(help="Structures of DIR to learn, label values with commas; others are background.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings for DIR by name; without it, fast ones.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Settings for DIR by name; without it, fast ones.", autocompletion=complete_preset),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Chooses the phantoms, or the halves of PAIRS.csv.", min=0)] = 0,
     workers: Annotated[int | None, typer.Option(help="Processes; by default all cores.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, parse_values
+from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_model, complete_preset, parse_values
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
 from regweave.report import evaluation, registration
@@ -26,7 +26,10 @@ def evaluate(
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
     model: Annotated[
-        list[Path] | None, typer.Option(help="Model file or shipped name; repeat for several.", metavar="MODEL")
+        list[Path] | None,
+        typer.Option(
+            help="Model file or shipped name; repeat for several.", metavar="MODEL", autocompletion=complete_model
+        ),
     ] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Also the uniform mix and each member of the bank alone.")
@@ -34,7 +37,9 @@ def evaluate(
     train_pairs: Annotated[
         Path | None, typer.Option(help="Pairs on which the smoothness of each baseline is tuned.", metavar="TRAIN.csv")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings by name; see `regweave presets list`.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
     classes: Annotated[
         str | None, typer.Option(help="Structures that count, label values with commas; others are background.")

@@ -43,7 +43,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "regweave evaluate test.csv -o evaluation --model weights.json \\",
         "    --baselines --train-pairs train.csv",
     ),
-    "report": ("regweave report result", "regweave report evaluation", "regweave report weights.json"),
+    "report": ("regweave report result", "regweave report weights.json", "regweave report demo-output"),
     "reproduce": (
         "regweave reproduce ibsr --data sets -o ibsr --quick",
         "regweave reproduce all --data sets -o paper --workers 16",
@@ -106,6 +106,8 @@ SUMMARIES: Mapping[str, str] = {
     "weights compare": "Print the weights of models side by side.",
 }
 """A line for each command, at most 60 characters."""
+FIRST = ("regweave demo", "regweave register later.nii.gz planning.nii.gz -o result", "regweave register --help")
+"""Calls that a newcomer may try."""
 EXIT_STATUS = (
     "0   done",
     "1   done, but some registrations failed; the results name them",
@@ -184,8 +186,9 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write how the program ends, or the examples of the group's commands."""
+        """Write first calls and how the program ends, or the examples of the group's commands."""
         if ctx.parent is None:
+            _lines("Examples", FIRST, formatter)
             _lines("Exit status", EXIT_STATUS, formatter)
             return
         path = ctx.command_path.partition(" ")[2]

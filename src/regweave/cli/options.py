@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from regweave.errors import UsageError
+from regweave.io.model import shipped_models
 from regweave.io.nifti_frame import NiftiFrame
 from regweave.io.validate import NonFinite
+from regweave.registration.settings import preset_names
 
 FrameOption = Annotated[
     NiftiFrame, typer.Option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")
@@ -18,6 +20,17 @@ NonFiniteOption = Annotated[
 ]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+
+
+def complete_preset(typed: str) -> list[str]:
+    """Names of presets for the shell."""
+    names = preset_names()
+    return [name for name in sorted({*names, *(n.split("@")[0] for n in names)}) if name.startswith(typed)]
+
+
+def complete_model(typed: str) -> list[str]:
+    """Names of shipped models for the shell, which offers files where none fits."""
+    return [name for name in shipped_models() if name.startswith(typed)]
 
 
 def parse_values(text: str | None) -> tuple[int, ...] | None:

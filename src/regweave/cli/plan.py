@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption
+from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_preset
 from regweave.io import overlap_fraction
 from regweave.workflows import inputs as given
 from regweave.workflows.machine import allowed_threads, kernel_threads, physical_memory_mb
@@ -23,7 +23,7 @@ def plan(
     fixed: Annotated[Path, typer.Argument(help="Image that would stay.")],
     moving: Annotated[Path, typer.Argument(help="Image that would be warped.")],
     *,
-    preset: Annotated[str, typer.Option(help="Settings by name.")] = "default",
+    preset: Annotated[str, typer.Option(help="Settings by name.", autocompletion=complete_preset)] = "default",
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
@@ -48,7 +48,7 @@ def plan(
         }
         print(json.dumps(numbers, indent=2))
         return
-    console = Console()
+    console = Console(markup=False)
     console.print(f"settings     {settings.name}, bank for {modality}, {found.n_members} members")
     table = Table(box=None)
     for heading in ("spacing", "voxels", "nodes", "labels", "steps"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import JsonOption
+from regweave.cli.options import JsonOption, complete_preset
 from regweave.registration.settings import preset, preset_names
 
 
@@ -17,6 +17,11 @@ def list_(*, as_json: JsonOption = False) -> None:
     print(json.dumps(names) if as_json else "\n".join(names))
 
 
-def show(name: Annotated[str, typer.Argument(help="Preset, with or without its version.")]) -> None:
-    """Print a preset as TOML."""
-    print(preset(name).toml(), end="")
+def show(
+    name: Annotated[str, typer.Argument(help="Preset, with or without its version.", autocompletion=complete_preset)],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a preset as TOML, or as JSON with the same keys."""
+    found = preset(name)
+    print(found.model_dump_json(indent=1) + "\n" if as_json else found.toml(), end="")

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption
+from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_model, complete_preset
 from regweave.cli.tables import overlap_table
 from regweave.errors import UsageError
 from regweave.io import prepare_output
@@ -27,10 +27,13 @@ def register(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
     moving_labels: Annotated[Path | None, typer.Option(help="Segmentation of the moving image.")] = None,
     fixed_labels: Annotated[Path | None, typer.Option(help="Segmentation of the fixed image, for Dice.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings by name; see `regweave presets list`.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Weights per structure: a file, or a shipped model's name.")
+        Path | None,
+        typer.Option(help="Weights per structure: a file, or a shipped model's name.", autocompletion=complete_model),
     ] = None,
     metric: Annotated[
         list[str] | None,
@@ -67,7 +70,7 @@ def register(
         return
     if quiet:
         return
-    console = Console()
+    console = Console(markup=False)  # names of folders may hold brackets
     if result.dice:
         console.print(overlap_table(result.dice, plain=not console.is_terminal))
     if result.classes_from == "predicted":

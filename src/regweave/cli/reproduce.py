@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.options import JsonOption, complete_preset
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
 from regweave.report.reproduce import write_page
@@ -27,12 +28,13 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="One fold and draw, few pairs, no gates: a look, not evidence.")
     ] = False,
-    preset: Annotated[str, typer.Option(help="Settings by name.")] = "paper",
+    preset: Annotated[str, typer.Option(help="Settings by name.", autocompletion=complete_preset)] = "paper",
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file instead.")] = None,
     seed: Annotated[int, typer.Option(help="Chooses folds, pairs and simulated scans.")] = 0,
     workers: Annotated[int | None, typer.Option(help="Processes of this machine, by default all cores.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://HOST:PORT.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Run the experiments of Ferrante et al. 2017 and put the paper's figures beside ours.
@@ -49,7 +51,9 @@ def reproduce(
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished work is kept; continue with --resume") from error
-    if not quiet:
+    if as_json:
+        print((output / "reproduce.json").read_text(encoding="utf-8"), end="")
+    elif not quiet:
         print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
         print(f"\nreport  {output / 'report.html'}")
     failed = [row for e in content["experiments"] for row in e["results"] if row["error"] is not None]

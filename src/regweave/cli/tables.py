@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from regweave.cli.help import WIDTH
 
@@ -30,7 +31,9 @@ def overlap_table(dice: Mapping[int, Mapping[str, Any]], *, plain: bool) -> Tabl
     means = {when: float(np.nanmean([row[when] for row in dice.values()])) for when in ("before", "after")}
     for row in (*dice.values(), {"name": "mean", **means}):
         before, after = row["before"], row["after"]
-        table.add_row(row["name"], f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
+        table.add_row(
+            Text(short(row["name"], LONGEST_IN_TEXT)), f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"
+        )
     return table
 
 

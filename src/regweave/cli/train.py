@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Mapping
@@ -10,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import FrameOption, NonFiniteOption, parse_values
-from regweave.cli.weights import as_text
+from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_preset, parse_values
+from regweave.cli.weights import as_dict, as_text
 from regweave.errors import Cancelled
 from regweave.report import training
 from regweave.workflows.batch import BatchProgress
@@ -25,9 +26,11 @@ def train(
     pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model to write, JSON.")],
-    preset: Annotated[str, typer.Option(help="Settings by name.")] = "default",
+    preset: Annotated[str, typer.Option(help="Settings by name.", autocompletion=complete_preset)] = "default",
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
-    method: Annotated[str, typer.Option(help="lssvm, lssvm-joint, global or search.")] = "lssvm-joint",
+    method: Annotated[
+        str, typer.Option(help="Kind of learning: lssvm, lssvm-joint, global or search.")
+    ] = "lssvm-joint",
     metrics: Annotated[str | None, typer.Option(help="Members or metrics of the bank, separated by commas.")] = None,
     loss: Annotated[str | None, typer.Option(help="Loss on the masks: dice, voxel, surface, landmark.")] = None,
     classes: Annotated[str | None, typer.Option(help="Structures to learn, label values with commas.")] = None,
@@ -53,6 +56,7 @@ def train(
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
+    as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Learn how much each structure trusts each metric, from masks alone; write a model and its page.
@@ -77,7 +81,9 @@ def train(
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
-    if not quiet:
+    if as_json:
+        print(json.dumps(as_dict(output, model), indent=1, ensure_ascii=False))
+    elif not quiet:
         print(as_text(output, model))
     if not no_report:
         write_effort(output, shown.stages)

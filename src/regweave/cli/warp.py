@@ -7,13 +7,14 @@ brings points from the fixed image to the moving one.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regweave.cli.options import FrameOption, NonFiniteOption
+from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption
 from regweave.deformation import warp_image, warp_labels, warp_points
 from regweave.errors import UsageError
 from regweave.io import (
@@ -63,6 +64,7 @@ def image(
     ] = None,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
+    as_json: JsonOption = False,
 ) -> None:
     """Bring a MOVING image onto the FIXED grid by trilinear interpolation."""
     require_absent(output, overwrite=overwrite)
@@ -70,7 +72,7 @@ def image(
     path = _load(transform, _grid(reference, nifti_frame))
     value = fill_value(moving) if fill is None else fill
     write_image(output, warp_image(moving, path, fill=value))
-    print(f"wrote {output}: moving image on the fixed grid, outside = {value:g}")
+    _tell(f"moving image on the fixed grid, outside = {value:g}", as_json, output, fill=value)
 
 
 def labels(
@@ -81,14 +83,16 @@ def labels(
     output: OutputOption,
     overwrite: OverwriteOption = False,
     nifti_frame: FrameOption = "auto",
+    as_json: JsonOption = False,
 ) -> None:
     """Bring MOVING labels onto the FIXED grid; values and type of the labels are kept."""
     require_absent(output, overwrite=overwrite)
     moving = read_labels(file, nifti_frame=nifti_frame)
     warped = warp_labels(moving, _load(transform, _grid(reference, nifti_frame)))
     write_labels(output, warped)
-    print(f"wrote {output}: moving labels on the fixed grid, {len(warped.values())} labels")
     gone = sorted(set(moving.values()) - set(warped.values()))
+    text = f"moving labels on the fixed grid, {len(warped.values())} labels"
+    _tell(text, as_json, output, labels=[int(v) for v in warped.values()], lost=[int(v) for v in gone])
     if gone:
         names = ", ".join(moving.name(value) for value in gone)
         typer.echo(f"warning W203: labels without a voxel in the result: {names}", err=True)
@@ -107,6 +111,7 @@ def points(
     target: Annotated[Space, typer.Option("--to", help="Space of the points in OUTPUT.")] = Space.MOVING,
     overwrite: OverwriteOption = False,
     nifti_frame: FrameOption = "auto",
+    as_json: JsonOption = False,
 ) -> None:
     """Bring points from the FIXED image to the MOVING one, or back.
 
@@ -119,7 +124,14 @@ def points(
     where, names = read_points(file)
     grid = None if reference is None else _grid(reference, nifti_frame)
     write_points(output, warp_points(where, _load(transform, grid)), names)
-    print(f"wrote {output}: {len(names)} points, from {source} to {target} space, LPS mm")
+    text = f"{len(names)} points, from {source} to {target} space, LPS mm"
+    _tell(text, as_json, output, points=len(names), source=str(source), target=str(target))
+
+
+def _tell(text: str, as_json: bool, output: Path, **facts: object) -> None:
+    """Say what was written, in a line or as JSON."""
+    content = json.dumps({"output": str(output), **facts}, ensure_ascii=False)
+    print(content if as_json else f"wrote {output}: {text}")
 
 
 def _grid(reference: Path, frame: NiftiFrame) -> Geometry:

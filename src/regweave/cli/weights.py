@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from regweave.cli.help import WIDTH
-from regweave.cli.options import JsonOption
+from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.io.manifest import patients_of
@@ -20,7 +20,10 @@ from regweave.io.model import Model, read_model, shipped_models
 ENDS = ("mean", "low", "high")
 
 ModelArgument = Annotated[
-    list[Path], typer.Argument(help="Model files, or names of shipped models.", metavar="MODEL.json...")
+    list[Path],
+    typer.Argument(
+        help="Model files, or names of shipped models.", metavar="MODEL.json...", autocompletion=complete_model
+    ),
 ]
 
 
@@ -29,7 +32,7 @@ def list_(*, as_json: JsonOption = False) -> None:
     shipped = {name: read_model(path) for name, path in shipped_models().items()}
     if as_json:
         print(
-            json.dumps([{"name": n, **_as_dict(Path(n), m)} for n, m in shipped.items()], indent=1, ensure_ascii=False)
+            json.dumps([{"name": n, **as_dict(Path(n), m)} for n, m in shipped.items()], indent=1, ensure_ascii=False)
         )
         return
     for name, model in shipped.items():
@@ -41,7 +44,7 @@ def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     """Print the weight of each member for each class, and what training recorded."""
     read = {path: read_model(path) for path in models}
     if as_json:
-        print(json.dumps([_as_dict(path, model) for path, model in read.items()], indent=1, ensure_ascii=False))
+        print(json.dumps([as_dict(path, model) for path, model in read.items()], indent=1, ensure_ascii=False))
         return
     print("\n\n".join(as_text(path, model) for path, model in read.items()))
 
@@ -64,7 +67,8 @@ def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     print("\n" + text_table("class member", header, lines))
 
 
-def _as_dict(path: Path, model: Model) -> dict[str, Any]:
+def as_dict(path: Path, model: Model) -> dict[str, Any]:
+    """Return what a program may want to know of a model, as JSON values."""
     w = model.weights
     return {
         "file": str(path),

@@ -232,8 +232,9 @@ def test_usage_errors(capsys):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_process_status_and_termination(tmp_path):
-    """One true process: the exit status, and a scheduler's SIGTERM that leaves no half result."""
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_process_status_and_termination(tmp_path, name):
+    """One true process: the exit status, and a scheduler's or a closed terminal's signal leaves no half result."""
     script = (
         "import sys, time; from regweave.cli import app; from regweave.io import prepare_output\n"
         "def slow(out: str) -> None:\n"
@@ -249,7 +250,7 @@ def test_process_status_and_termination(tmp_path):
         text=True,
     )
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(getattr(signal, name))
     _, err = process.communicate(timeout=20)
     assert process.returncode == 5
     assert err == "cancelled; nothing was written\n"

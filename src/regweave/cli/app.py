@@ -61,6 +61,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "presets": (presets.list_, presets.show),
     "weights": (weights.list_, weights.show, weights.compare),
 }
+STOPS = (signal.SIGTERM, signal.SIGHUP)
 GROUP_HELP = {"warp": warp.__doc__, "presets": presets.__doc__, "weights": weights.__doc__}
 
 
@@ -131,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 done, 1 some pairs failed, 2 usage, 3 input, 4 resources, 5 cancelled, 70 internal.
     """
     try:
-        with _warnings_as_lines(), _sigterm_as_interrupt():
+        with _warnings_as_lines(), _stops_as_interrupts():
             make_app()(args=None if arguments is None else list(arguments), prog_name="regweave")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_OK
@@ -187,8 +188,8 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let a job scheduler's SIGTERM clean up as Ctrl-C does."""
+def _stops_as_interrupts() -> Iterator[None]:
+    """Let a job scheduler's SIGTERM and a terminal that is closed clean up as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -196,8 +197,11 @@ def _sigterm_as_interrupt() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    # `nohup` has set SIGHUP to be ignored: leave it so.
+    wanted = [s for s in STOPS if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {s: signal.signal(s, interrupt) for s in wanted}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -114,7 +114,7 @@ EXIT_STATUS = (
     "2   wrong call: unknown option, value or name",
     "3   an input cannot be used",
     "4   the work does not fit the machine",
-    "5   cancelled (Ctrl-C, SIGTERM); nothing half-written is left",
+    "5   cancelled (Ctrl-C, SIGTERM, SIGHUP); nothing half-written is left",
     "70  a fault of the program; a report was written",
 )
 

@@ -207,3 +207,10 @@ def test_colours_have_contrast(colours):
         elif name not in ("paper", "rule"):
             assert ratio >= 3, name
     assert all(f"--chart-{name}" in STYLE for name in colours)
+
+
+@pytest.mark.parametrize("last", [2, 3, 9, 13, 26, 120])
+def test_ticks_of_counts_are_whole(last):
+    ticks = scale(range(1, last + 1), 0, 100, whole=True).ticks
+    assert all(tick.is_integer() for tick in ticks)
+    assert 2 <= len(ticks) <= 8

@@ -29,8 +29,8 @@ from regweave.workflows.evaluate import Runner
 from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
 from regweave.workflows.scoring import mean_dice
-from regweave.workflows.train import Training
 from regweave.workflows.train_options import TrainOptions
+from regweave.workflows.training import Training
 
 METHODS = {
     "global": TrainOptions(method="global"),

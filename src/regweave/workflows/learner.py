@@ -24,8 +24,9 @@ from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import Method
 from regweave.workflows.register import register
 from regweave.workflows.scoring import mean_dice
-from regweave.workflows.train import Training, training_settings
+from regweave.workflows.train import training_settings
 from regweave.workflows.train_options import MethodName, TrainOptions
+from regweave.workflows.training import Training
 
 Pair = PairFiles | tuple[str | Path, str | Path, str | Path, str | Path]
 """A line of a list, or its files: fixed, moving, fixed labels, moving labels."""

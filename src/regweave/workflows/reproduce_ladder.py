@@ -21,8 +21,8 @@ from regweave.workflows.evaluate import Runner
 from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import Method, baseline_methods, modality_of_list, tune, tuned_as
 from regweave.workflows.reproduce_protocols import Protocol, Split
-from regweave.workflows.train import Training
 from regweave.workflows.train_options import TrainOptions
+from regweave.workflows.training import Training
 
 WORK = "work"
 """Folder for finished work; a folder without it is not one of ours."""

@@ -1,0 +1,273 @@
+"""One run of training: tune, learn, try on left-out patients, gate class by class, and say all of it in a model."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave import __version__
+from regweave.errors import RegweaveError, RegweaveWarning, UsageError
+from regweave.io.folds import Fold, split_groups
+from regweave.io.manifest import PairFiles
+from regweave.io.model import Model
+from regweave.learning.columns import Columns, Hyper
+from regweave.learning.search import LEAST_CANDIDATES
+from regweave.pyramid.intensity import Modality
+from regweave.registration.settings import Settings
+from regweave.types import Weights
+from regweave.workflows.cross_validation import Choice, Scores, rebalance, strengthen, try_columns
+from regweave.workflows.effort import Effort, TrainProgress
+from regweave.workflows.evaluate import Runner
+from regweave.workflows.learning_stage import LearningStage
+from regweave.workflows.methods import LEVELS, Knob, Method, best_of, modality_of_list, next_values
+from regweave.workflows.predictor import fit_predictor, moving_images
+from regweave.workflows.scoring import mean_dice
+from regweave.workflows.structures import Survey, choose_structures, survey
+from regweave.workflows.train_options import TrainOptions
+from regweave.workflows.trials import Trials
+
+
+class Training:
+    """One run of training: pairs, settings, and the runner that keeps finished registrations.
+
+    Parameters
+    ----------
+    pairs : sequence of PairFiles
+        In any order; it does not change the model.
+    settings : Settings
+        Settings of the registrations.
+    options : TrainOptions
+        How to train.
+    run : Runner
+        Runs the registrations.
+    store : path
+        Folder for the models that are tried on left-out patients.
+    tell : callable
+        Called with a `TrainProgress` now and then.
+    workers : int
+        Threads for learning.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[PairFiles],
+        settings: Settings,
+        options: TrainOptions,
+        run: Runner,
+        store: Path,
+        tell: Callable[[TrainProgress], None],
+        workers: int = 1,
+    ) -> None:
+        self.pairs = sorted(pairs, key=lambda p: p.id)
+        self.settings, self.options, self.run, self.store, self.workers = settings, options, run, store, workers
+        self.effort = Effort(tell)
+        self.failed: dict[str, str] = {}
+        self._of_folds: Sequence[Columns] = ()
+
+    def fit(self) -> Model:
+        """Train and return the model."""
+        with self.effort.stage("read"):
+            self.survey = self._look()
+        with warnings.catch_warnings():
+            # Warnings about files have been shown; they would come again with every round.
+            warnings.filterwarnings("ignore", "W20", RegweaveWarning)
+            return self._fit()
+
+    def _fit(self) -> Model:
+        self._folds()  # before anything is computed: too few patients are an error of the list
+        with self.effort.stage("tune"):
+            tuned, uniform = self._tune()
+        bank = tuple(m.name for m in self.settings.schedule(self._modality).bank)
+        w0 = Weights.uniform(bank, self.settings.smoothness, (0, *self.classes))
+        trials = Trials(self.run, self.store, self.settings, self.options.levels, self.effort)
+        stage = LearningStage(self.options, self._modality, self.survey, trials, self.workers)
+        with self.effort.stage("gate"):
+            choice, trail = self._choose(w0, uniform, self._folds(), stage)
+        with self.effort.stage("learn"):
+            used = stage.sampled(self.pairs)
+            self.effort.tell("learn", f"{len(used)} pairs")
+            learned = stage.learn(w0, used, choice.hyper)
+        with self.effort.stage("predictor"):
+            predictor = self._predictor(w0.classes)
+        choice = _that_changed(choice, w0, learned.weights)
+        final = choice.apply(w0, learned.weights)
+        more = {"learned_on": [p.id for p in used], "smoothness": tuned, "surrogate_and_dice": trail}
+        evidence = self._evidence(learned, choice, more)
+        names = {c: "background" if c == 0 else self.survey.names.get(c, str(c)) for c in w0.classes}
+        self.effort.finish()
+        return Model(
+            final, self.settings.model_dump(mode="json"), self._modality, names, None, plain(evidence),
+            self.options.levels, predictor,
+        )  # fmt: skip
+
+    def _look(self) -> Survey:
+        """Read every file once, leave out pairs that cannot be read, and settle structures and modality."""
+        found = survey(self.pairs, self.run.reading)
+        self._leave_out({name: str(error) for name, error in found.failed.items()})
+        self.classes = choose_structures(found, self.options.classes)
+        self.skipped = found.lacking(self.classes)
+        if self.options.method == "search":
+            self._check_budget()
+        for name, missing in self.skipped.items():
+            self.effort.tell("note", f"pair {name} does not show {missing} in both label maps: skipped there")
+        if self.options.classes is not None:
+            self.run.reading = replace(self.run.reading, classes=self.classes)
+        self._modality: Modality = modality_of_list(self.settings, self.pairs, self.run.reading)
+        self.settings = self.settings.model_copy(update={"modality": self._modality})
+        return found
+
+    def _check_budget(self) -> None:
+        n = min(len(self.pairs), self.options.max_pairs or len(self.pairs))
+        if self.options.budget < LEAST_CANDIDATES * n:
+            message = f"a budget of {self.options.budget} registrations is too small for {n} pairs"
+            raise UsageError("E194", message, f"give at least {LEAST_CANDIDATES * n}, or lower --max-pairs")
+
+    def _leave_out(self, failed: Mapping[str, str]) -> None:
+        """Take pairs off the list and say so; the others go on."""
+        for name, error in failed.items():
+            self.effort.tell("failed", f"pair {name} is left out: {error}")
+        # The code alone: messages name files, and a model travels.
+        self.failed |= {name: error.split(":")[0] for name, error in failed.items()}
+        self.pairs = [p for p in self.pairs if p.id not in self.failed]
+        if not self.pairs:
+            raise RegweaveError("E135", f"all {len(self.failed)} training pairs failed", next(iter(failed.values())))
+
+    def _folds(self) -> list[Fold]:
+        """Split by patient into as many folds as asked for, or as the patients allow, at least two."""
+        if not self.options.gate:
+            return []
+        for k in range(self.options.folds, 2, -1):
+            with suppress(RegweaveError):
+                return split_groups(self.pairs, k, self.options.seed)
+        return split_groups(self.pairs, 2, self.options.seed)
+
+    def _tune(self) -> tuple[dict[str, Any], Scores]:
+        """Choose both smoothnesses of the uniform bank on the training pairs, as every baseline's are."""
+        uniform: Scores = {}
+        found: dict[str, Any] = {}
+        for knob in Method("uniform", self.settings).knobs:
+            base = Method("uniform", self.settings, tunable=True)
+            curve, scores = self._try_values(knob, base)
+            best = best_of(curve)
+            self.settings, uniform = knob.set(self.settings, best), scores[best]
+            listed = [{"smoothness": v, "mean_dice": d} for v, d in curve.items()]
+            found[knob.name] = {"smoothness": best, "curve": listed, "mean_dice": curve[best]}
+            if knob is LEVELS:
+                self._least_smoothness = min(curve)
+        return {**found["levels"], **{k: v for k, v in found.items() if k != "levels"}}, uniform
+
+    def _try_values(self, knob: Knob, base: Method) -> tuple[dict[float, float], dict[float, Scores]]:
+        """Go uphill from the settings' smoothness; mean Dice and scores by value."""
+        values = knob.values(base.settings)
+        means: dict[float, float] = {}
+        known: dict[str, Mapping[str, Any]] = {}
+        while tried := next_values(values, means):
+            plan = [(f"tune/{knob.name}/{v!r}/{p.id}", base.at(knob, v), p) for v in tried for p in self.pairs]
+            self.effort.tell("tune", f"smoothness of the {knob.name}, uniform bank: {len(plan)} registrations")
+            outcomes = self.run(plan, surfaces=False)
+            self.effort.registrations += len(plan)
+            failed = {p.id: o.error for (_, _, p), o in zip(plan, outcomes, strict=True) if o.error is not None}
+            self._leave_out(failed)
+            known |= {o.key: o.value for o in outcomes}
+            scores: dict[float, Scores] = {
+                v: {p.id: known[f"tune/{knob.name}/{v!r}/{p.id}"] for p in self.pairs} for v in [*means, *tried]
+            }
+            means = {v: float(np.mean([mean_dice(s) for s in of.values()])) for v, of in sorted(scores.items())}
+        return means, scores
+
+    def _choose(
+        self, w0: Weights, uniform: Scores, folds: Sequence[Fold], stage: LearningStage
+    ) -> tuple[Choice, list[dict[str, Any]]]:
+        """Learn on each fold, register its left-out pairs, and decide hyper-parameters, share and gates."""
+        grid = self.options.grid()
+        if not self.options.gate:
+            return Choice(grid[0], 1.0, w0.classes, {}), []
+        shown = {name: seen.in_both for name, seen in self.survey.seen.items()}
+        tried: list[tuple[Choice, dict[str, Any]]] = []
+        learned: dict[Hyper, list[Columns]] = {}
+        register = partial(stage.trials.left_out, folds)
+        for hyper in grid:
+            columns = []
+            for i, fold in enumerate(folds, start=1):
+                numbers = f"C {hyper.C:g}, alpha {hyper.alpha:g}, eta {hyper.eta:g}"
+                self.effort.tell("gate", f"fold {i} of {len(folds)}, {numbers}")
+                columns.append(stage.learn(w0, stage.sampled(fold.train), hyper))
+            learned[hyper] = columns
+            tried += try_columns(hyper, w0, columns, uniform, shown, folds, register)
+        best = _best(tried)
+        tried += rebalance(best, w0, learned[best.hyper], uniform, folds, register, least=self._least_smoothness)
+        best = _best(tried)
+        best = best if best.value > 0 else replace(best, classes=(), gain=None, balance=1.0)
+        tried += (strong := strengthen(best, w0, learned[best.hyper], uniform, folds, register))
+        best = _best([(best, {}), *strong])
+        self._of_folds = learned[best.hyper]
+        return best, [line for _, line in tried]
+
+    def _predictor(self, classes: tuple[int, ...]) -> dict[str, Any] | None:
+        """Learn to tell the classes of an image without labels; None, with a note, where that cannot be."""
+        grids = {name: seen.moving for name, seen in self.survey.seen.items()}
+        try:
+            found = fit_predictor(
+                moving_images(self.pairs, self.run.hashes), grids, self.run.reading, classes, self._modality,
+                seed=self.options.seed, max_memory_mb=self.options.max_memory_mb,
+            )  # fmt: skip
+        except ValueError as error:
+            self.effort.tell("note", f"the model has no class predictor: {error}")
+            return None
+        return found.to_dict()
+
+    def _evidence(self, learned: Columns, choice: Choice, more: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "regweave": __version__,
+            "method": self.options.method,
+            "groups": sorted({p.group for p in self.pairs}),
+            "pairs": {p.id: self.run.hashes(p) for p in self.pairs},
+            "failed": dict(sorted(self.failed.items())),
+            "skipped": self.skipped,
+            "registrations": self.effort.registrations,
+            "inferences": self.effort.inferences,
+            "stages": self.effort.counts,
+            "options": dict(vars(self.options)),
+            **more,
+            "hyper": vars(choice.hyper),
+            "share": choice.share,
+            "balance": choice.balance,
+            "strengths": {str(c): f for c, f in choice.strengths.items()},
+            "gates": {
+                str(c): {"gain": g.gain, "standard_error": g.standard_error, "n": g.n, "used": c in choice.classes}
+                for c, g in choice.gates.items()
+            },
+            "left_out_gain": choice.gain,
+            "learned": learned.weights.matrix.tolist(),
+            "learned_by_fold": [columns.weights.matrix.tolist() for columns in self._of_folds],
+            "history": dict(learned.history),
+            "overlays": dict(learned.overlays),
+        }
+
+
+def _best(tried: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Choice:
+    """Return the choice with the largest gain, of equals the first."""
+    return max((choice for choice, _ in tried), key=lambda choice: choice.value)
+
+
+def _that_changed(choice: Choice, w0: Weights, learned: Weights) -> Choice:
+    """Drop the classes in which all pairs together taught nothing: the gain of the folds is not theirs."""
+    changed = dict(zip(w0.classes, (w0.matrix != learned.matrix).any(axis=0), strict=True))
+    kept = tuple(c for c in choice.classes if changed[c])
+    if kept or choice.strengths:
+        return replace(choice, classes=kept)
+    return replace(choice, classes=(), gain=None, balance=1.0)
+
+
+def plain(value: Any) -> Any:
+    """Return JSON values, what is not finite as null."""
+    text = json.dumps(value, default=lambda v: v.tolist() if isinstance(v, np.ndarray) else str(v))
+    return json.loads(text, parse_constant=lambda _: None)

@@ -38,7 +38,7 @@ from regweave.registration.settings import Settings
 from regweave.types import Field, Float32Array, Transform
 from regweave.workflows.machine import allowed_threads
 
-TARGETS = {"paper@1 levels": 0.085, "default@1 levels": 0.115, "default@1 refined": 0.15}
+TARGETS = {"paper@1 levels": 0.085, "default@3 levels": 0.115, "default@3 refined": 0.15}
 TARGET_SET = "ibsr18_64"
 STAGES = ("levels", "refined")
 
@@ -210,7 +210,7 @@ def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__ or "")
     options.add_argument("--set", default=TARGET_SET, help=f"one of {', '.join(SETS)}")
-    options.add_argument("--presets", nargs="+", default=["paper@1", "default@1"], help="presets or TOML files")
+    options.add_argument("--presets", nargs="+", default=["paper", "default"], help="presets or TOML files")
     options.add_argument("--workers", type=int, default=None, help="registrations at a time; default: one a core")
     args = options.parse_args()
     chosen, data = choose_set(args.set)

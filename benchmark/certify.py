@@ -106,7 +106,7 @@ def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__ or "", pairs=10)
     options.add_argument("--set", default="ibsr18_64", help=f"one of {', '.join(SETS)}")
-    options.add_argument("--presets", nargs="+", default=["paper@1", "default@1"], help="presets or TOML files")
+    options.add_argument("--presets", nargs="+", default=["paper", "default"], help="presets or TOML files")
     options.add_argument("--threads", type=int, default=None)
     args = options.parse_args()
     chosen, data = choose_set(args.set)

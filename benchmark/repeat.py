@@ -52,7 +52,7 @@ def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__ or "", pairs=1)
     options.add_argument("--set", default="ibsr18_64", help=f"one of {', '.join(SETS)}")
-    options.add_argument("--presets", nargs="+", default=["paper@1", "default@1"], help="presets or TOML files")
+    options.add_argument("--presets", nargs="+", default=["paper", "default"], help="presets or TOML files")
     options.add_argument("--threads", nargs="+", type=int, default=[1, 2, 3])
     options.add_argument("--runs", type=int, default=2)
     args = options.parse_args()

@@ -224,7 +224,7 @@ def main() -> None:
     options = parser(__doc__ or "", pairs=3)
     options.add_argument("--repetitions", type=int, default=3)
     options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--presets", nargs="+", default=[PRESET, "default@1"], help="presets of the sizes")
+    options.add_argument("--presets", nargs="+", default=[PRESET, "default"], help="presets of the sizes")
     options.add_argument("--parts", nargs="+", choices=["peer", "sizes"], default=["peer", "sizes"])
     args = options.parse_args()
     chosen, data = choose_set(SMALL)

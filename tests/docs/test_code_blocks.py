@@ -30,7 +30,7 @@ from regweave.cli import main
 from regweave.learning import class_predictor
 from regweave.registration import settings as registration_settings
 from regweave.registration.settings import Settings
-from regweave.workflows import batch, cross_validation, methods, train, train_options
+from regweave.workflows import batch, cross_validation, methods, train_options, training
 from regweave.workflows.workers import attempt
 
 ROOT = Path(__file__).parents[2]
@@ -186,7 +186,7 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(registration_settings, "preset", cheap)
     monkeypatch.setattr(batch, "on_processes", here)
-    for module in (train, methods):
+    for module in (training, methods):
         monkeypatch.setattr(module, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
     monkeypatch.setattr(train_options, "GRID", {**train_options.GRID, "alpha": (1.0,)})
     for name, few in {"SHARES": (1.0,), "BALANCES": (), "STRENGTHS": (3.0,)}.items():

@@ -133,10 +133,13 @@ def refine(
 
 def _smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Array:
     """Smooth the start; less so where that would fold, which an average of displacements can, though it hardly does."""
+    if sigma_mm == 0:
+        return u
+    least = min(LEAST_JACOBIAN, float(_core.jacobian(u).min()))
     while sigma_mm > LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
         sigma = sigma_mm / geometry.spacing_mm
         out = np.stack([ndimage.gaussian_filter(c, sigma, mode="nearest", truncate=CUT) for c in u])
-        if (_core.jacobian(out) > LEAST_JACOBIAN).all() or (_core.jacobian(u) <= LEAST_JACOBIAN).any():
+        if _core.jacobian(out).min() >= least:
             return out
         sigma_mm /= 2
     return u

@@ -43,9 +43,9 @@ GAINS = {"best single metric": 0.02, "uniform": -0.002}
 LEAST_CLASS = -0.005
 
 
-def settings_of(stage: str) -> Settings:
-    """Return ``default``, or its discrete levels alone."""
-    whole = registration_settings.preset("default")
+def settings_of(stage: str, preset: str = "default") -> Settings:
+    """Return a preset, or its discrete levels alone."""
+    whole = registration_settings.preset(preset)
     if stage == "default":
         return whole
     content = whole.model_dump(mode="json")
@@ -152,6 +152,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser(__doc__, pairs=12)
     options.add_argument("--set", default="openkbp_head_neck", help="set of REGWEAVE_DATA")
     options.add_argument("--stage", choices=("default", "levels"), default="default", help="with refinement or without")
+    options.add_argument(
+        "--preset", default="default", help="settings; those of older rows are kept under their version"
+    )
     options.add_argument("--train-pairs", type=int, default=8, help="training pairs")
     options.add_argument("--finalists", type=int, default=4, help="single metrics that are tuned")
     options.add_argument("--methods", default=",".join(METHODS), help="ways of learning, separated by commas")
@@ -162,7 +165,7 @@ def main(words: Sequence[str] | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(training_pairs(args.set, args.train_pairs), folder / "train.csv")
     write_csv(test_pairs(args.set, args.pairs), folder / "test.csv")
-    base, reading = settings_of(args.stage), Reading(classes=tuple(SETS[args.set].labels))
+    base, reading = settings_of(args.stage, args.preset), Reading(classes=tuple(SETS[args.set].labels))
     models = models_of(folder, base, args.methods.split(","), reading, args.workers)
     run = Runner(reading, args.workers, None, folder / "tasks", None)
     methods = [*baselines_of(base, read_pairs(folder / "train.csv"), run, args.finalists), *_trained(models)]

@@ -13,8 +13,8 @@ LEARNED = "model:joint"
 def ladder_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """One row for each set: the rungs, and the differences of the default learner with their intervals."""
     lines = [
-        "The ladder, mean Dice on held-out patients (differences: 95 % interval by patient; pairs better / worse; a row of "
-        "older settings is made again with `--preset`):",
+        "The ladder, mean Dice on held-out patients (differences: 95 % interval by patient; pairs better / worse; a "
+        "row of older settings is made again with `--preset`):",
         "",
         "| " + " | ".join(HEAD) + " |",
         "| " + " | ".join("---" for _ in HEAD) + " |",

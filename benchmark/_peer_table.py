@@ -35,8 +35,8 @@ def peer_table(results: Sequence[dict[str, Any]]) -> list[str]:
         *lines,
         "",
         f"Deformable stage alone from one start, {threads} threads, each registration in its own process; {pairs} of "
-        "different patients. Each peer chose among the settings of its adapter by mean Dice on the training pairs (slow "
-        "ones on the first of them; without training pairs, its first setting). "
+        "different patients. Each peer chose among the settings of its adapter by mean Dice on the training pairs "
+        "(slow ones on the first of them; without training pairs, its first setting). "
         "Labels are warped and measured by the same code for all; intervals are by patient. Ratio: seconds over ours. "
         "No HD95 where the spacing of a set is nominal. Seconds: of the deformable stage, images read, on a machine "
         "that did nothing else; MB: peak memory of the process. A method with fewer pairs is compared on those alone.",

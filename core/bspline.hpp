@@ -51,6 +51,7 @@ inline AxisMatrix cubic_bspline(std::size_t n_voxels, std::size_t n_nodes, doubl
         const double w[4] = {v * v * v / 6.0, (3.0 * u * u * u - 6.0 * u * u + 4.0) / 6.0,
                              (3.0 * v * v * v - 6.0 * v * v + 4.0) / 6.0, u * u * u / 6.0};
         for (int tap = 0; tap < 4; ++tap) {
+            if (w[tap] == 0.0) continue;  // a voxel on a control point
             const double node = std::min(std::max(first - 1.0 + tap, 0.0), double(n_nodes - 1));
             if (m.column.size() > m.start.back() && m.column.back() == std::size_t(node)) {
                 m.weight.back() += float(w[tap]);
@@ -68,6 +69,23 @@ inline AxisMatrix cubic_bspline(std::size_t n_voxels, std::size_t n_nodes, doubl
 // rows, inner).
 inline void multiply_axis(const AxisMatrix& m, const float* in, float* out, std::size_t outer,
                           std::size_t inner) {
+    if (inner == 1) {
+        const std::size_t block = 64;  // lines of a task
+        parallel_for(int((outer + block - 1) / block), [&](int task) {
+            const std::size_t end = std::min(outer, (task + 1) * block);
+            for (std::size_t o = task * block; o < end; ++o) {
+                const float* source = in + o * m.n_columns;
+                float* target = out + o * m.n_rows();
+                for (std::size_t r = 0; r < m.n_rows(); ++r) {
+                    float sum = 0.0f;
+                    for (std::size_t e = m.start[r]; e < m.start[r + 1]; ++e)
+                        sum += m.weight[e] * source[m.column[e]];
+                    target[r] = sum;
+                }
+            }
+        });
+        return;
+    }
     // A block of the inner axis keeps the input lines, each used by several rows, in cache.
     const std::size_t block = 512;
     const std::size_t n_blocks = (inner + block - 1) / block;

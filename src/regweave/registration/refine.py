@@ -29,6 +29,8 @@ from regweave.types import Float32Array, Geometry, ImagePair, Weights
 
 LEAST_JACOBIAN = 0.1
 """A step may not bring a voxel's volume change below this."""
+ATTEMPTS = 8
+"""Times that the control points round folding voxels are held, farther each time, before the step is given up."""
 REACH = 0.4
 """Largest displacement of a control point in one step, in control spacings: cubic B-splines fold beyond."""
 LEAST_FORCE = 1e-3
@@ -37,7 +39,6 @@ LEAST_SIGMA_VOXELS = 0.1
 """A Gaussian narrower than this changes nothing."""
 CUT = 3.0
 """Half the length of the smoothing kernel, in standard deviations."""
-IDENTITY = np.ascontiguousarray(np.eye(4)[:3])
 FIRST_MOMENT, SECOND_MOMENT = 0.9, 0.99
 QUIET = 0.1
 """Control points with a gradient below this share of the typical one do not take full steps."""
@@ -63,19 +64,17 @@ class Refinement:
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """A member with its features, its weight at each voxel, and the window it looks through."""
+class _Term:
+    """How a member counts: its penalty, its weight at each voxel, and the window it looks through."""
 
-    comparison: Comparison
+    member: Member
     penalty: Penalty
     weight: Float32Array
     radius: int
 
-    def cost(self, v: Float32Array, force: Float32Array) -> float:
-        moved = np.stack([_core.warp(channel, IDENTITY, v, 0.0, True) for channel in self.comparison.moved])
-        return self.penalty(
-            self.comparison.fixed, moved, self.weight, force, self.radius, self.comparison.member.metric_options()
-        )
+    def cost(self, comparison: Comparison, force: Float32Array) -> float:
+        options = self.member.metric_options()
+        return self.penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
 
 
 def refine(
@@ -102,33 +101,38 @@ def refine(
     settings : Refine
         Steps, smoothness and rate.
     """
-    members = schedule.continuous
+    members = _used(schedule.continuous, weights)
     if settings.steps == 0 or not members:
         return _left_out(displacement, schedule, settings)
     scene = Scene.whole(pair, schedule).at(settings)
     u = change_level(displacement, (1, 1, 1), scene.factors, scene.geometry.shape)
     u = _smoothed(u, settings.start_sigma * schedule.levels_for(pair.fixed.geometry)[-1].spacing_mm, scene.geometry)
-    grid = ControlGrid.every(scene.geometry.shape, settings.spacing_voxels)
-    compared = _compare(scene, u, members, weights, schedule, settings)
+    grid = ControlGrid.every(scene.geometry.shape, settings.control_spacing(scene.geometry))
+    terms = _terms(scene, u, members, weights, settings)
     factor, stretch = _units(scene.geometry)
-    v, descent, records = np.zeros_like(u), _Descent(settings, stretch), []
+    descent, records = _Descent(settings.rate, float(grid.spacing[0]), stretch), []
     smoothness = settings.smoothness_for(schedule.modality)
     least, best = np.inf, u
     for step in range(settings.steps + 1):
         start = time.perf_counter()
-        data, smooth, force = _measure(compared, u, v, smoothness, factor)
+        data, smooth, force = _measure(scene, terms, u, smoothness, factor)
         if data + smooth < least:
             least, best = data + smooth, u
         if step == settings.steps:
             break
         update = descent.update(_core.ffd_adjoint(force, grid.origin, grid.spacing, grid.nodes), step)
-        delta, u = _held_back(u, update, grid)  # φ ← φ ∘ (id + δ)
-        v = _core.compose(v, delta)
+        u = _held_back(u, update, grid)  # φ ← φ ∘ (id + δ)
         records.append(RefineStep(step, data, smooth, time.perf_counter() - start))
         if on_step is not None:
             on_step(records[-1])
     u = change_level(best, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
     return Refinement(u, tuple(records), tuple(m.name for m in members))
+
+
+def _used(members: Sequence[Member], weights: Weights) -> tuple[Member, ...]:
+    """Members that some class gives a weight."""
+    matrix = weights.of(tuple(m.name for m in members)).matrix
+    return tuple(m for m, row in zip(members, matrix, strict=True) if row.any())
 
 
 def _smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Array:
@@ -146,17 +150,17 @@ def _smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Ar
 
 
 def _measure(
-    compared: Sequence[_Compared],
-    u: Float32Array,
-    v: Float32Array,
-    smoothness: float,
-    factor: list[list[float]],
+    scene: Scene, terms: Sequence[_Term], u: Float32Array, smoothness: float, factor: list[list[float]]
 ) -> tuple[float, float, Float32Array]:
-    """Cost of the data, weighted cost of the smoothness, and the force of both, at u; v is u since the start."""
+    """Cost of the data, weighted cost of the smoothness, and the force of both, at u.
+
+    The moving image is pulled through u as a whole: pulling what an earlier step has pulled blurs it a second time.
+    """
     force = np.zeros_like(u)
     smooth = smoothness * _core.diffusion_force(u, force, factor)
     force *= np.float32(smoothness)
-    return sum(c.cost(v, force) for c in compared), smooth, force
+    comparisons = scene.compare([t.member for t in terms], u)
+    return sum(t.cost(c, force) for t, c in zip(terms, comparisons, strict=True)), smooth, force
 
 
 def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) -> Refinement:
@@ -171,26 +175,20 @@ def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) 
     return Refinement(displacement, (), ())
 
 
-def _compare(
-    scene: Scene,
-    u: Float32Array,
-    members: Sequence[Member],
-    weights: Weights,
-    schedule: Schedule,
-    settings: Refine,
-) -> list[_Compared]:
-    """Features of each member and its weight map, scaled so that a weight of one means a typical force of one."""
+def _terms(
+    scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights, settings: Refine
+) -> list[_Term]:
+    """Weight map of each member, scaled so that a weight of one means a typical force of one at the start."""
     maps = _weight_maps(scene, u, weights.of(tuple(m.name for m in members)))
-    zero = np.zeros_like(u)
+    valid = scene.valid(u)
     out = []
     for comparison, member, weight in zip(scene.compare(members, u), members, maps, strict=True):
         penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
         radius = settings.radius_voxels if member.support is None else member.support // 2
-        plain = _Compared(comparison, penalty, scene.valid(u), radius)
         force = np.zeros_like(u)
-        plain.cost(zero, force)
-        scaled = weight * plain.weight * np.float32(1 / _typical(force))
-        out.append(_Compared(plain.comparison, penalty, np.ascontiguousarray(scaled), radius))
+        _Term(member, penalty, valid, radius).cost(comparison, force)
+        scaled = weight * valid * np.float32(1 / _typical(force))
+        out.append(_Term(member, penalty, np.ascontiguousarray(scaled), radius))
     return out
 
 
@@ -221,8 +219,8 @@ class _Descent:
     The second moment is that of the whole vector, so that the direction is kept.
     """
 
-    def __init__(self, settings: Refine, stretch: Float32Array) -> None:
-        self._settings, self._stretch = settings, stretch
+    def __init__(self, rate: float, spacing: float, stretch: Float32Array) -> None:
+        self._length, self._reach, self._stretch = rate * spacing, REACH * spacing, stretch
         self._first: Any = 0.0
         self._second: Any = 0.0
 
@@ -234,29 +232,29 @@ class _Descent:
         self._second = SECOND_MOMENT * self._second + (1 - SECOND_MOMENT) * squared
         mean = self._first / (1 - FIRST_MOMENT ** (step + 1))
         length = np.sqrt(self._second / (1 - SECOND_MOMENT ** (step + 1)))
-        d = -self._settings.rate * mean / (length + QUIET * np.sqrt(squared.mean()) + 1e-12)
-        reach = REACH * self._settings.spacing_voxels
-        return np.asarray((d / self._stretch).clip(-reach, reach), dtype=np.float32)
+        d = -self._length * mean / (length + QUIET * np.sqrt(squared.mean()) + 1e-12)
+        return np.asarray((d / self._stretch).clip(-self._reach, self._reach), dtype=np.float32)
 
 
-def _held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> tuple[Float32Array, Float32Array]:
-    """Dense step δ and u ∘ (id + δ).
+def _held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float32Array:
+    """Return u ∘ (id + δ), where δ is the free-form deformation of the update.
 
     Control points near a voxel that the step would bring below the least Jacobian are left where they are.
     """
     before = None
-    for _ in range(4):
-        delta = np.asarray(_core.ffd(update, grid.origin, grid.spacing, grid.image_shape))
+    for attempt in range(ATTEMPTS):
+        delta = _core.ffd(update, grid.origin, grid.spacing, grid.image_shape)
         composed = np.asarray(_core.compose(u, delta))
         jacobian = _core.jacobian(composed)
         folding = jacobian < LEAST_JACOBIAN
         if not folding.any():
-            return delta, composed
+            return composed
         if before is None:
             before = _core.jacobian(u)
         folding &= jacobian < before
         if not folding.any():
-            return delta, composed
+            return composed
+        folding = ndimage.binary_dilation(folding, iterations=attempt + 1)  # the differences reach one voxel
         near = _core.ffd_adjoint(folding[None].astype(np.float32), grid.origin, grid.spacing, grid.nodes) > 0
         update = np.where(near, np.float32(0), update)
-    return np.zeros_like(u), u
+    return u

@@ -16,7 +16,7 @@ from regweave import inference, losses, metrics
 from regweave.errors import UsageError
 from regweave.lattice.classes import RULES
 from regweave.registration._toml import to_toml
-from regweave.types import Geometry
+from regweave.types import Geometry, Weights
 
 PRESETS = "presets"
 
@@ -44,6 +44,8 @@ class Member(Model):
         Gaussian smoothing of both images before they are compared.
     stage : "levels", "refine" or "both"
         Where the member takes part: the discrete levels, the continuous refinement, or both if it can.
+    weight : float
+        Weight against the other members where no model says better. A member of weight 0 waits for a model to use it.
     options : table
         Options of the metric.
     """
@@ -54,6 +56,7 @@ class Member(Model):
     support: int | None = Field(default=None, ge=2, le=64)
     sigma_voxels: float = Field(default=0.0, ge=0, le=5)
     stage: Literal["levels", "refine", "both"] = "both"
+    weight: float = Field(default=1.0, ge=0)
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -146,12 +149,14 @@ class Refine(Model):
         Larger images are shrunk, along their finest axes first, until they have no more voxels than this.
     spacing_voxels : float
         Distance of the control points of one step, in those voxels.
+    spacing_mm : float, optional
+        The same in millimetres, at least one voxel; takes the place of ``spacing_voxels``.
     smoothness : float
         Weight of the squared gradient of the displacement against costs whose typical force is 1.
     smoothness_ct : float, optional
         The same for CT, where it differs.
     rate : float
-        Length of a step, in voxels, where the gradient is steady.
+        Length of a step, in control spacings, where the gradient is steady.
     radius_voxels : int
         Half the window of local correlation, for members without a support of their own.
     start_sigma : float
@@ -162,11 +167,18 @@ class Refine(Model):
     steps: int = Field(default=0, ge=0, le=1000)
     max_voxels: int = Field(default=2_500_000, ge=1000)
     spacing_voxels: float = Field(default=2.0, ge=1, le=16)
+    spacing_mm: float | None = Field(default=None, gt=0)
     smoothness: float = Field(default=0.5, gt=0)
     smoothness_ct: float | None = Field(default=None, gt=0)
-    rate: float = Field(default=0.3, gt=0, le=0.5)
+    rate: float = Field(default=0.15, gt=0, le=0.4)
     radius_voxels: int = Field(default=2, ge=1, le=16)
     start_sigma: float = Field(default=0.0, ge=0, le=4)
+
+    def control_spacing(self, geometry: Geometry) -> float:
+        """Distance of the control points on a grid, in its voxels, whose edge is the geometric mean of their axes'."""
+        if self.spacing_mm is None:
+            return self.spacing_voxels
+        return max(1.0, self.spacing_mm / float(np.exp(np.log(geometry.spacing_mm).mean())))
 
     def smoothness_for(self, modality: Literal["ct", "mr"]) -> float:
         """Smoothness for images of a modality."""
@@ -210,7 +222,7 @@ class Schedule(Model):
         names = [m.name for m in self.bank]
         if len(set(names)) < len(names):
             raise ValueError(f"members of a bank need different names; found {names}")
-        if not self.discrete:
+        if not any(m.weight for m in self.discrete):
             raise ValueError("no member of the bank takes part in the levels; give one stage levels or both")
         return self
 
@@ -223,6 +235,12 @@ class Schedule(Model):
     def continuous(self) -> tuple[Member, ...]:
         """Members of the refinement."""
         return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
+
+    def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> Weights:
+        """W before anything is learned: the same for all classes, adding up to one."""
+        given = np.array([m.weight for m in self.bank], dtype=np.float64)
+        matrix = np.repeat((given / given.sum())[:, None], len(classes), axis=1)
+        return Weights(matrix, tuple(m.name for m in self.bank), classes, smoothness)
 
     def levels_for(self, geometry: Geometry) -> tuple[Level, ...]:
         """Levels of an image: with ``reference_mm``, a shorter image gets proportionally smaller control spacings."""

@@ -152,7 +152,7 @@ def _member(name: str, bank: tuple[Member, ...]) -> Member:
     """Return the member of that name in the bank, or the metric of that name with its default options."""
     for member in bank:
         if member.name == name:
-            return member
+            return member.model_copy(update={"weight": 1.0})
     return registration_settings.plain_member(name)
 
 
@@ -166,18 +166,18 @@ def choose_modality(settings: Settings, inputs: Inputs) -> Modality:
 def choose_weights(
     settings: Settings, modality: Modality, model: Model | None, members: Mapping[str, float] | None
 ) -> Weights:
-    """W of a run: the model's, those given by hand, or the same weight for every member."""
-    names = tuple(m.name for m in settings.schedule(modality).bank)
+    """W of a run: the model's, those given by hand, or those that the members start with."""
+    schedule = settings.schedule(modality)
     if model is not None:
-        _check_model(model, settings.schedule(modality))
+        _check_model(model, schedule)
         return model.weights
-    uniform = Weights.uniform(names, settings.smoothness)
+    start = schedule.start_weights(settings.smoothness)
     if not members:
-        return uniform
-    given = np.array([[members[n]] for n in names], dtype=np.float64)
+        return start
+    given = np.array([[members[n]] for n in start.members], dtype=np.float64)
     if not (np.isfinite(given).all() and given.min() >= 0 and given.sum() > 0):
         raise UsageError("E188", f"weights of --metric are {given.ravel().tolist()}", "give numbers ≥ 0, not all zero")
-    return Weights(given / given.sum(), names, uniform.classes, settings.smoothness)
+    return replace(start, matrix=given / given.sum())
 
 
 def _check_model(model: Model, schedule: Schedule) -> None:
@@ -218,11 +218,11 @@ def check_classes(labels: LabelMap | None, model: Model | None) -> None:
         )
 
 
-def coarse_weights(model: Model | None) -> Weights | None:
+def coarse_weights(model: Model | None, schedule: Schedule) -> Weights | None:
     """Weights of all levels but the last: those of the uniform bank where a model acts at the finest level only."""
     if model is None or model.levels == "all":
         return None
-    return Weights.uniform(model.weights.members, model.weights.pairwise)
+    return schedule.start_weights(model.weights.pairwise)
 
 
 def class_predictor(model: Model | None) -> ClassPredictor | None:

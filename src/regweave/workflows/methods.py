@@ -145,16 +145,23 @@ def model_methods(paths: Sequence[Path]) -> list[tuple[Method, Model]]:
 
 
 def baseline_methods(base: Settings, modality: Modality) -> list[Method]:
-    """Return the uniform mix, and each member of the bank of a modality on its own."""
+    """Return the uniform mix, and each member of the bank of a modality on its own, in both stages."""
     pinned = base.model_copy(update={"modality": modality})
-    bank = pinned.schedule(modality).bank
-    return [Method("uniform", pinned, tunable=True), *(_single(pinned, modality, member) for member in bank)]
+    alone: list[Member] = []
+    for member in pinned.schedule(modality).bank:
+        # A metric that is in the bank once for each stage is one baseline.
+        if not any(_alone(member, other.name) == other for other in alone):
+            alone.append(_alone(member, member.name))
+    return [Method("uniform", pinned, tunable=True), *(_single(pinned, modality, member) for member in alone)]
+
+
+def _alone(member: Member, name: str) -> Member:
+    return member.model_copy(update={"name": name, "stage": "both", "weight": 1.0})
 
 
 def _single(base: Settings, modality: Modality, member: Member) -> Method:
-    """One member in both stages; refinement is left out where it cannot compare voxel by voxel."""
-    alone = member.model_copy(update={"stage": "both"})
-    content = base.model_dump(mode="json") | {"banks": {modality: [alone.model_dump(mode="json")]}}
+    """One member as the whole bank; refinement is left out where it cannot compare voxel by voxel."""
+    content = base.model_dump(mode="json") | {"banks": {modality: [member.model_dump(mode="json")]}}
     if not member.differentiable:
         content["refine"]["steps"] = 0
     settings = registration_settings.validate(content, f"the baseline {member.name}")

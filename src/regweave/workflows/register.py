@@ -131,7 +131,7 @@ def register(
         tell = _Teller(on_progress, settings)
         witness = Witness(weights, schedule, then=tell.level)
         with watch.stage("levels"):
-            scales, coarse = None if loaded is None else loaded.scales, given.coarse_weights(loaded)
+            scales, coarse = None if loaded is None else loaded.scales, given.coarse_weights(loaded, schedule)
             aligned = register_pair(
                 seen, weights, schedule, coarse=coarse, scales=scales, on_step=witness if keep_view else tell.level
             )

@@ -29,6 +29,7 @@ from regweave.workflows.evaluate import Runner
 from regweave.workflows.learning_stage import LearningStage
 from regweave.workflows.methods import LEVELS, Knob, Method, best_of, modality_of_list, next_values
 from regweave.workflows.predictor import fit_predictor, moving_images
+from regweave.workflows.refinement_mix import Mix, mix_refinement
 from regweave.workflows.scoring import mean_dice
 from regweave.workflows.structures import Survey, choose_structures, survey
 from regweave.workflows.train_options import TrainOptions
@@ -85,12 +86,15 @@ class Training:
         self._folds()  # before anything is computed: too few patients are an error of the list
         with self.effort.stage("tune"):
             tuned, uniform = self._tune()
-        bank = tuple(m.name for m in self.settings.schedule(self._modality).bank)
-        w0 = Weights.uniform(bank, self.settings.smoothness, (0, *self.classes))
+        schedule = self.settings.schedule(self._modality)
+        start = schedule.start_weights(self.settings.smoothness, (0, *self.classes))
         trials = Trials(self.run, self.store, self.settings, self.options.levels, self.effort)
+        with self.effort.stage("mix"):
+            mix = self._mix(start, uniform, trials)
+        w0 = mix.weights
         stage = LearningStage(self.options, self._modality, self.survey, trials, self.workers)
         with self.effort.stage("gate"):
-            choice, trail = self._choose(w0, uniform, self._folds(), stage)
+            choice, trail = self._choose(w0, mix.scores, self._folds(), stage)
         with self.effort.stage("learn"):
             used = stage.sampled(self.pairs)
             self.effort.tell("learn", f"{len(used)} pairs")
@@ -99,7 +103,12 @@ class Training:
             predictor = self._predictor(w0.classes)
         choice = _that_changed(choice, w0, learned.weights)
         final = choice.apply(w0, learned.weights)
-        more = {"learned_on": [p.id for p in used], "smoothness": tuned, "surrogate_and_dice": trail}
+        more = {
+            "learned_on": [p.id for p in used],
+            "smoothness": tuned,
+            "refinement": mix.evidence(),
+            "surrogate_and_dice": trail,
+        }
         evidence = self._evidence(learned, choice, more)
         names = {c: "background" if c == 0 else self.survey.names.get(c, str(c)) for c in w0.classes}
         self.effort.finish()
@@ -182,6 +191,18 @@ class Training:
             }
             means = {v: float(np.mean([mean_dice(s) for s in of.values()])) for v, of in sorted(scores.items())}
         return means, scores
+
+    def _mix(self, start: Weights, uniform: Scores, trials: Trials) -> Mix:
+        """Weigh the members of the refinement, where there is one."""
+        members = [m.name for m in self.settings.schedule(self._modality).continuous if m.stage == "refine"]
+        if not self.settings.refine.steps:
+            return Mix(start, uniform)
+
+        def register(weights: Sequence[Weights]) -> list[Scores]:
+            self.effort.tell("mix", f"members of the refinement: {len(weights) * len(self.pairs)} registrations")
+            return trials([(w, self.pairs) for w in weights])
+
+        return mix_refinement(start, uniform, members, self._folds(), register)
 
     def _choose(
         self, w0: Weights, uniform: Scores, folds: Sequence[Fold], stage: LearningStage

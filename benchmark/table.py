@@ -19,8 +19,8 @@ VERDICT = {True: "yes", False: "**no**", None: ""}
 
 STAGES = {
     "paper@1 levels": "`paper@1`",
-    "default@3 levels": "`default@3`, levels only",
-    "default@3 refined": "`default@3`",
+    "default@4 levels": "`default@4`, levels only",
+    "default@4 refined": "`default@4`",
 }
 
 

@@ -250,3 +250,40 @@ def test_smoothing_the_start_does_not_fold(pair):
     assert _core.jacobian(wide).min() < 0
     found = run(pair, settings=Refine(steps=1, start_sigma=0.25), start=u)
     assert _core.jacobian(found.displacement).min() > 0
+
+
+def test_one_voxel_near_folding_does_not_stop_the_others(pair):
+    """Control points are held round a fold, farther at each attempt, and all others go on moving."""
+    found = run(pair, "sad", Refine(steps=60, rate=0.3, smoothness=1e-6, spacing_voxels=1))
+    assert _core.jacobian(found.displacement).min() > 0
+    costs = totals(found)
+    assert min(costs) < 0.97 * min(costs[:15])
+    assert sum(a == b for a, b in zip(costs, costs[1:], strict=False)) == 0
+
+
+def test_cost_is_that_of_the_moving_image_pulled_once(pair):
+    """Pulling what an earlier step has pulled would blur it, and the cost would be another."""
+    five, six = (run(pair, "sad", Refine(steps=n, smoothness=0.3)) for n in (5, 6))
+
+    def by_hand(u):
+        views = []
+        for image in (pair.fixed.data, pair.moving.data):
+            low, high = np.percentile(image, (0.5, 99.5))
+            views.append(((image - low) / (high - low)).clip(0, 1))
+        at = np.stack(np.meshgrid(*map(np.arange, SHAPE), indexing="ij")) + u - 0.5  # the moving grid begins 3 mm later
+        d = ndimage.map_coordinates(views[1], at, order=1, mode="nearest") - views[0]
+        return float((np.sqrt(d**2 + 1e-4) - 0.01).sum())
+
+    start, end = np.zeros_like(five.displacement), five.displacement
+    assert np.abs(end).max() > 0.5
+    assert totals(six)[5] == min(totals(six))  # so that this is where five steps end
+    assert six.steps[5].data / six.steps[0].data == pytest.approx(by_hand(end) / by_hand(start), rel=1e-4)
+
+
+def test_members_without_a_weight_are_not_looked_at(pair):
+    s = schedule("mixed")
+    w = dataclasses.replace(uniform(s), matrix=np.array([[1.0], [0.0]]))
+    found = refine(pair, np.zeros((3, *SHAPE), np.float32), w, s, SETTINGS)
+    alone = run(pair, "sad")
+    assert found.members == ("sad",)
+    assert np.array_equal(found.displacement, alone.displacement)

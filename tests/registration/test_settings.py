@@ -275,3 +275,35 @@ def test_factors_of_a_level():
     assert Level(spacing_mm=60.0, voxels_per_spacing=6.0).factors(geometry) == (10, 10, 3)
     assert Level(spacing_mm=600.0, shrink=16).factors(geometry) == (16, 16, 7)  # four voxels are left
     assert Refine(max_voxels=300_000).factors(geometry) == (1, 1, 1)
+
+
+def test_start_weights_are_those_of_the_members():
+    bank = [
+        {"name": "a", "metric": "sad"},
+        {"name": "b", "metric": "ncc", "weight": 3.0},
+        {"name": "waits", "metric": "ngf", "stage": "refine", "weight": 0.0},
+    ]
+    s = Schedule.model_validate({"levels": [{"spacing_mm": 10.0}], "bank": bank})
+    w = s.start_weights(0.2, (0, 4))
+    assert w.matrix.tolist() == [[0.25, 0.25], [0.75, 0.75], [0.0, 0.0]]
+    assert (w.members, w.classes, w.pairwise) == (("a", "b", "waits"), (0, 4), 0.2)
+
+
+def test_some_member_of_the_levels_has_a_weight():
+    bank = [{"name": "a", "metric": "sad", "weight": 0.0}, {"name": "b", "metric": "ncc", "stage": "refine"}]
+    with pytest.raises(ValidationError, match="no member of the bank takes part in the levels"):
+        Schedule.model_validate({"levels": [{"spacing_mm": 10.0}], "bank": bank})
+
+
+@pytest.mark.parametrize(
+    ("settings", "voxel_mm", "expected"),
+    [
+        (Refine(spacing_voxels=3.0), (1, 1, 1), 3.0),
+        (Refine(spacing_mm=2.0), (1, 1, 1), 2.0),
+        (Refine(spacing_mm=2.0), (0.5, 2, 1), 2.0),
+        (Refine(spacing_mm=2.0), (3.5, 3.5, 3.5), 1.0),
+    ],
+)
+def test_control_spacing_of_the_refinement_in_voxels(settings, voxel_mm, expected):
+    geometry = Geometry((20, 20, 20), np.diag([*voxel_mm, 1.0]))
+    assert settings.control_spacing(geometry) == pytest.approx(expected)

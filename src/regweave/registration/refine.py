@@ -175,9 +175,7 @@ def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) 
     return Refinement(displacement, (), ())
 
 
-def _terms(
-    scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights, settings: Refine
-) -> list[_Term]:
+def _terms(scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights, settings: Refine) -> list[_Term]:
     """Weight map of each member, scaled so that a weight of one means a typical force of one at the start."""
     maps = _weight_maps(scene, u, weights.of(tuple(m.name for m in members)))
     valid = scene.valid(u)

@@ -25,6 +25,7 @@ LAYOUT = (
 STAGES = {
     "read": "files are read, structures and modality settled",
     "tune": "smoothness of the uniform bank",
+    "mix": "weights of the refinement's members",
     "gate": "learning on folds, registration of left-out pairs",
     "learn": "learning on all pairs",
     "predictor": "classifier for images without a mask",
@@ -64,6 +65,7 @@ def page_text(name: str, model: Model, effort: Mapping[str, Any], back: tuple[st
         _section("Surrogate loss beside the Dice of warped masks", _surrogate(model)),
         _section("Imputed against predicted", _imputed(model)),
         _section("Smoothness", drawn.smoothness(mapping(e.get("smoothness")))),
+        _section("Members of the refinement", _refinement(e)),
         _section("Effort", _effort(e, effort)),
         _section("Data", _data(e)),
         _section("Settings", _settings(model)),
@@ -102,15 +104,51 @@ def _verdict(e: Mapping[str, Any]) -> str:
     mean, low, high = (number(gain.get(key)) for key in ("mean", "low", "high"))
     if mapping(e.get("options")).get("gate") is False:
         return "Trained without a gate: nothing is known of left-out patients."
+    mixed = _mixed(mapping(e.get("refinement")))
     if math.isnan(mean):
-        return "Left-out patients gained nothing: the weights are uniform."
+        return f"Left-out patients gained nothing: the weights of the levels are uniform. {mixed}".strip()
     word = "good" if low > 0 else "warn"
     n = number(gain.get("n"))
     pairs = "" if math.isnan(n) else f" on {n:.0f} left-out pairs"
     return (
         f'Dice gain <strong class="{word}">{signed(mean)}</strong> over the uniform bank{pairs}, 95 % interval '
-        f"by patient {interval(low, high)}. The same patients chose the gates: test on others."
+        f"by patient {interval(low, high)}. {mixed} The same patients chose the gates: test on others."
+    ).replace("  ", " ")
+
+
+def _mixed(refinement: Mapping[str, Any]) -> str:
+    """Say what other weights of the refinement's members brought, before the levels were learned."""
+    gain = mapping(refinement.get("gain"))
+    mean, low, high = (number(gain.get(key)) for key in ("mean", "low", "high"))
+    if math.isnan(mean):
+        return ""
+    word = "good" if low > 0 else "warn"
+    return (
+        f'Before that, the weights of the refinement brought <strong class="{word}">{signed(mean)}</strong>, '
+        f"{interval(low, high)}."
     )
+
+
+def _refinement(e: Mapping[str, Any]) -> str:
+    lines = records(mapping(e.get("refinement")).get("members"))
+    if not lines:
+        return ""
+    factors = sorted({number(row.get("factor")) for line in lines for row in records(line.get("curve"))})
+    rows = []
+    for line in lines:
+        curve = {number(row.get("factor")): number(row.get("mean_dice")) for row in records(line.get("curve"))}
+        before, used = number(line.get("before")), number(line.get("used"))
+        word = Markup(f'<span class="good">{used:g}</span>') if used != before else f"{used:g}"
+        gain, error = number(line.get("gain")), number(line.get("standard_error"))
+        tried = [curve.get(f, math.nan) for f in factors]
+        rows.append([str(line.get("member")), f"{before:g}", *tried, signed(gain), signed(error).lstrip("+"), word])
+    header = ["member", "before", *(f"Dice at {f:g}" for f in factors), "gain left out", "standard error", "used"]
+    text = (
+        "Weights of the refinement's members against each other, one after the other, with the mean Dice of all "
+        "training pairs. The gain is that of left-out pairs when each fold takes the weight that is best on its own "
+        "training pairs; above one standard error the best weight is used."
+    )
+    return _quiet(text) + table(header, rows, numeric=range(1, len(header)))
 
 
 def _weights(model: Model) -> str:

@@ -47,7 +47,7 @@ class Mix:
     gain: Mapping[str, float] | None = field(default=None)
 
     def evidence(self) -> dict[str, Any]:
-        """What a model keeps of it."""
+        """Return what a model keeps of it."""
         return {"members": list(self.trail), "gain": self.gain}
 
 

@@ -146,7 +146,7 @@ def _refinement(e: Mapping[str, Any]) -> str:
     text = (
         "Weights of the refinement's members against each other, one after the other, with the mean Dice of all "
         "training pairs. The gain is that of left-out pairs when each fold takes the weight that is best on its own "
-        "training pairs; above one standard error the best weight is used."
+        "training pairs; above two standard errors the best weight is used."
     )
     return _quiet(text) + table(header, rows, numeric=range(1, len(header)))
 

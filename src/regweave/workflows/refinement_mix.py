@@ -15,7 +15,7 @@ import numpy as np
 from regweave.io.folds import Fold
 from regweave.learning.gate import Gate, decide
 from regweave.types import Weights
-from regweave.workflows.cross_validation import Scores, gain_interval, overall
+from regweave.workflows.cross_validation import STRENGTH_ERRORS, Scores, gain_interval, overall
 from regweave.workflows.scoring import mean_dice
 
 FACTORS = (0.0, 0.5, 1.0, 2.0)
@@ -57,7 +57,7 @@ def mix_refinement(
     """Try other weights for each member of the refinement, the same for all classes.
 
     For each fold the value that is best on its training pairs is judged on its left-out pairs; only if these gain by
-    more than one standard error, the member takes the value that is best on all pairs.
+    two standard errors, the member takes the value that is best on all pairs; it is the best of several that are tried.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def _judge(found: Mapping[float, Scores], now: float, folds: Sequence[Fold]) -> 
         means = {f: np.mean([mean_dice(s[p.id]) for p in fold.train]) for f, s in found.items()}
         best = max(means, key=lambda f: (means[f], f == now))
         gains += [mean_dice(found[best][p.id]) - mean_dice(found[now][p.id]) for p in fold.test]
-    return decide({0: gains})[0]
+    return decide({0: gains}, STRENGTH_ERRORS)[0]
 
 
 def _line(member: str, found: Mapping[float, Scores], now: float, best: float, gate: Gate) -> dict[str, Any]:

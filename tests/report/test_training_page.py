@@ -81,6 +81,20 @@ EVIDENCE = {
     "learned": LEARNED,
     "learned_by_fold": [[[0.5, 0.7], [0.5, 0.3]], [[0.5, 0.9], [0.5, 0.1]]],
     "history": {"joint": [iteration(0), iteration(1)]},
+    "refinement": {
+        "members": [
+            {
+                "member": "<b>edges",
+                "curve": [{"factor": f, "mean_dice": d} for f, d in ((0.0, 0.7), (0.5, 0.712), (1.0, 0.71), (2.0, 0.69))],
+                "before": 0.0,
+                "used": 0.5,
+                "gain": 0.0115,
+                "standard_error": 0.004,
+                "n": 6,
+            }
+        ],
+        "gain": {"mean": 0.012, "low": 0.004, "high": 0.02, "n": 6},
+    },
     "surrogate_and_dice": [line(), line(share=0.5, dice_learned=None)],
     "smoothness": {"smoothness": 0.1, "curve": CURVE, "refinement": {"smoothness": 1.0, "curve": CURVE}},
     "overlays": {
@@ -113,6 +127,8 @@ def test_everything_that_is_recorded_is_shown(tmp_path):
     assert found.text.count("ab" * 6) == 1
     assert "ab" * 7 not in found.text
     assert found.text.count("the curve has not turned") == 1  # in the refinement, not in the levels
+    for words in ("the weights of the refinement brought", "+0.0120", "<b>edges", "Dice at 0.5", "0.712", "+0.0115"):
+        assert words in found.text
 
 
 def test_nothing_from_the_file_becomes_markup(tmp_path):

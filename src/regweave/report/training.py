@@ -130,9 +130,11 @@ def _mixed(refinement: Mapping[str, Any]) -> str:
 
 
 def _refinement(e: Mapping[str, Any]) -> str:
-    lines = records(mapping(e.get("refinement")).get("members"))
-    if not lines:
+    if "refinement" not in e:
         return ""
+    lines = records(mapping(e["refinement"]).get("members"))
+    if not lines:
+        return _quiet("Not weighed: there is no refinement, it has one member alone, or training had no gate.")
     factors = sorted({number(row.get("factor")) for line in lines for row in records(line.get("curve"))})
     rows = []
     for line in lines:

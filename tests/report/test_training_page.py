@@ -85,7 +85,9 @@ EVIDENCE = {
         "members": [
             {
                 "member": "<b>edges",
-                "curve": [{"factor": f, "mean_dice": d} for f, d in ((0.0, 0.7), (0.5, 0.712), (1.0, 0.71), (2.0, 0.69))],
+                "curve": [
+                    {"factor": f, "mean_dice": d} for f, d in ((0.0, 0.7), (0.5, 0.712), (1.0, 0.71), (2.0, 0.69))
+                ],
                 "before": 0.0,
                 "used": 0.5,
                 "gain": 0.0115,

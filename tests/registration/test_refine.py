@@ -13,8 +13,9 @@ from regweave import _core
 from regweave.deformation.jacobian import determinant
 from regweave.deformation.warp import to_field
 from regweave.errors import RegweaveWarning
+from regweave.pyramid.resample import change_level
 from regweave.registration.align import align
-from regweave.registration.refine import Refinement, refine
+from regweave.registration.refine import Refinement, _unfolded, refine
 from regweave.registration.settings import Refine, Schedule, preset, preset_names
 from regweave.types import Geometry, ImagePair, Volume, Weights
 from regweave.workflows.phantom import make_phantom
@@ -288,3 +289,16 @@ def test_members_without_a_weight_are_not_looked_at(pair):
     alone = run(pair, "sad")
     assert found.members == ("sad",)
     assert np.array_equal(found.displacement, alone.displacement)
+
+
+def test_voxels_that_fold_on_the_finer_grid_alone_are_smoothed():
+    """Two coarse voxels that nearly meet pass central differences, and fold between them once the grid is finer."""
+    coarse = np.zeros((3, 12, 12, 12), dtype=np.float32)
+    coarse[0, 5], coarse[0, 6] = 0.9, -0.9
+    fine = change_level(coarse, (2, 2, 2), (1, 1, 1), (24, 24, 24))
+    assert _core.jacobian(coarse).min() > 0
+    assert _core.jacobian(fine).min() < 0
+    repaired = _unfolded(fine)
+    assert _core.jacobian(repaired).min() > 0
+    assert np.array_equal(repaired[:, :4], fine[:, :4])
+    assert _unfolded(repaired) is repaired

@@ -125,7 +125,7 @@ def refine(
         records.append(RefineStep(step, data, smooth, time.perf_counter() - start))
         if on_step is not None:
             on_step(records[-1])
-    u = change_level(best, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
+    u = _unfolded(change_level(best, scene.factors, (1, 1, 1), pair.fixed.geometry.shape))
     return Refinement(u, tuple(records), tuple(m.name for m in members))
 
 
@@ -146,6 +146,26 @@ def _smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Ar
         if _core.jacobian(out).min() >= least:
             return out
         sigma_mm /= 2
+    return u
+
+
+def _unfolded(u: Float32Array) -> Float32Array:
+    """Smooth round the voxels that fold on the finer grid of the image though none did on that of the steps.
+
+    Between coarse voxels the differences are one-sided, and these the steps do not look at.
+    """
+    for _ in range(ATTEMPTS):
+        folding = _core.jacobian(u) <= 0
+        if not folding.any():
+            break
+        near = ndimage.binary_dilation(folding, iterations=2)
+        u = u.copy()
+        for box in ndimage.find_objects(ndimage.label(near)[0]):
+            wide = tuple(slice(max(0, s.start - 3), s.stop + 3) for s in box)
+            part = u[:, *wide]
+            part[:, near[wide]] = ndimage.gaussian_filter(part, (0, 1, 1, 1), mode="nearest", truncate=CUT)[
+                :, near[wide]
+            ]
     return u
 
 

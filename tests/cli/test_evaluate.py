@@ -139,9 +139,12 @@ def test_weights_show(tmp_path, capsys):
     (found,) = json.loads(capsys.readouterr().out)
     assert found["weights"]["ncc"]["4"] == 0.75
     assert found["evidence"] == evidence
-    none = save(tmp_path / "b.json", [[0.5, 0.5], [0.5, 0.5]], evidence={"left_out_gain": None})
+    mixed = {"gain": {"mean": 0.01, "low": 0.002, "high": 0.019}}
+    none = save(tmp_path / "b.json", [[0.5, 0.5], [0.5, 0.5]], evidence={"left_out_gain": None, "refinement": mixed})
     assert main(["weights", "show", none]) == 0
-    assert "none on left-out patients: the weights are uniform" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "refinement   +0.0100 on left-out patients, 95 % interval [+0.0020, +0.0190]" in out
+    assert "none on left-out patients: the columns of the levels are uniform" in out
 
 
 def test_wide_tables_stay_within_80_columns(tmp_path, capsys):

@@ -129,7 +129,7 @@ def test_everything_that_is_recorded_is_shown(tmp_path):
     assert found.text.count("ab" * 6) == 1
     assert "ab" * 7 not in found.text
     assert found.text.count("the curve has not turned") == 1  # in the refinement, not in the levels
-    for words in ("the weights of the refinement brought", "+0.0120", "<b>edges", "Dice at 0.5", "0.712", "+0.0115"):
+    for words in ("The weights of the refinement brought", "+0.0120", "<b>edges", "Dice at 0.5", "0.712", "+0.0115"):
         assert words in found.text
 
 

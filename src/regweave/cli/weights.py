@@ -99,7 +99,8 @@ def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     """Tell what training recorded, of these keys those that are there.
 
     ``method`` (text), ``pairs`` and ``groups`` (collections), ``left_out_gain`` (``mean``, ``low``, ``high``, or None
-    where nothing learned is used); ``gates`` (by class, a mapping with ``used``) becomes a column of the table.
+    where nothing learned is used), ``refinement`` with a ``gain`` of that kind; ``gates`` (by class, a mapping with
+    ``used``) becomes a column of the table.
     """
     facts = [str(evidence["method"])] if "method" in evidence else []
     if isinstance(pairs := evidence.get("pairs"), Mapping | list):
@@ -107,13 +108,19 @@ def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     if isinstance(groups := evidence.get("groups"), list):
         facts.append(f"{len({p for group in groups for p in patients_of(str(group))})} patients")
     lines = [f"trained      {', '.join(facts)}"] if facts else []
-    gain = evidence.get("left_out_gain")
-    if isinstance(gain, Mapping):
-        mean, *ends = (_signed([v if isinstance(v, int | float) else None])[0] for v in map(gain.get, ENDS))
-        lines.append(f"Dice gain    {mean} on left-out patients, 95 % interval [{', '.join(ends)}]")
-    elif "left_out_gain" in evidence:
-        lines.append("Dice gain    none on left-out patients: the weights are uniform")
-    return lines
+    if isinstance(refinement := evidence.get("refinement"), Mapping):
+        lines += _gain("refinement", refinement.get("gain"))
+    columns = _gain("Dice gain", evidence.get("left_out_gain"))
+    if not columns and "left_out_gain" in evidence:
+        columns = ["Dice gain    none on left-out patients: the columns of the levels are uniform"]
+    return lines + columns
+
+
+def _gain(title: str, gain: object) -> list[str]:
+    if not isinstance(gain, Mapping):
+        return []
+    mean, *ends = (_signed([v if isinstance(v, int | float) else None])[0] for v in map(gain.get, ENDS))
+    return [f"{title:12} {mean} on left-out patients, 95 % interval [{', '.join(ends)}]"]
 
 
 def _decision(gates: Mapping[str, Any], value: int) -> str:

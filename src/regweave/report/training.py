@@ -106,12 +106,13 @@ def _verdict(e: Mapping[str, Any]) -> str:
         return "Trained without a gate: nothing is known of left-out patients."
     mixed = _mixed(mapping(e.get("refinement")))
     if math.isnan(mean):
-        return f"Left-out patients gained nothing: the weights of the levels are uniform. {mixed}".strip()
+        nothing = "Left-out patients gained nothing: the weights are uniform."
+        return f"{mixed} Learned columns gained nothing more: those of the levels are uniform." if mixed else nothing
     word = "good" if low > 0 else "warn"
     n = number(gain.get("n"))
     pairs = "" if math.isnan(n) else f" on {n:.0f} left-out pairs"
     return (
-        f'Dice gain <strong class="{word}">{signed(mean)}</strong> over the uniform bank{pairs}, 95 % interval '
+        f'Dice gain <strong class="{word}">{signed(mean)}</strong> by learned columns{pairs}, 95 % interval '
         f"by patient {interval(low, high)}. {mixed} The same patients chose the gates: test on others."
     ).replace("  ", " ")
 
@@ -124,8 +125,8 @@ def _mixed(refinement: Mapping[str, Any]) -> str:
         return ""
     word = "good" if low > 0 else "warn"
     return (
-        f'Before that, the weights of the refinement brought <strong class="{word}">{signed(mean)}</strong>, '
-        f"{interval(low, high)}."
+        f'The weights of the refinement brought <strong class="{word}">{signed(mean)}</strong> Dice, 95 % interval by '
+        f"patient {interval(low, high)}."
     )
 
 

@@ -20,7 +20,7 @@ from _pairs import SETS
 from regweave.registration import settings as registration_settings
 from regweave.registration.problems import register
 from regweave.registration.settings import Settings
-from regweave.types import ImagePair, Weights
+from regweave.types import ImagePair
 from regweave.workflows.machine import kernel_threads
 from regweave.workflows.phantom import make_phantom
 
@@ -54,7 +54,7 @@ def phantom(n: int, seed: int = 0) -> ImagePair:
 def job(pair: ImagePair, settings: Settings) -> Job:
     """Return a registration that waits to be run."""
     schedule = settings.schedule(MODALITY)
-    weights = Weights.uniform(tuple(m.name for m in schedule.bank), settings.smoothness)
+    weights = schedule.start_weights(settings.smoothness)
     return lambda: sum(step.seconds["costs"] for step in register(pair, weights, schedule).steps)
 
 

@@ -162,10 +162,8 @@ def _unfolded(u: Float32Array) -> Float32Array:
         u = u.copy()
         for box in ndimage.find_objects(ndimage.label(near)[0]):
             wide = tuple(slice(max(0, s.start - 3), s.stop + 3) for s in box)
-            part = u[:, *wide]
-            part[:, near[wide]] = ndimage.gaussian_filter(part, (0, 1, 1, 1), mode="nearest", truncate=CUT)[
-                :, near[wide]
-            ]
+            part, inside = u[:, *wide], near[wide]
+            part[:, inside] = ndimage.gaussian_filter(part, (0, 1, 1, 1), mode="nearest", truncate=CUT)[:, inside]
     return u
 
 
@@ -187,7 +185,7 @@ def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) 
     if settings.steps:
         names = ", ".join(m.name for m in schedule.bank)
         warnings.warn(
-            f"W206: refinement left out: none of the members {names} can be compared voxel by voxel; "
+            f"W206: refinement left out: none of the members {names} has a weight and can be compared voxel by voxel; "
             "add one of absolute or correlation kind (sad, ncc, gradient, mind, ngf)",
             RegweaveWarning,
             stacklevel=3,

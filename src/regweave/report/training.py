@@ -22,6 +22,7 @@ LAYOUT = (
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,540px),1fr));gap:8px 24px}"
     ".verdict{font-size:1.08rem}"
 )
+TEST_ON_OTHERS = "The same patients chose the gates: test on others."
 STAGES = {
     "read": "files are read, structures and modality settled",
     "tune": "smoothness of the uniform bank",
@@ -107,14 +108,15 @@ def _verdict(e: Mapping[str, Any]) -> str:
     mixed = _mixed(mapping(e.get("refinement")))
     if math.isnan(mean):
         nothing = "Left-out patients gained nothing: the weights are uniform."
-        return f"{mixed} Learned columns gained nothing more: those of the levels are uniform." if mixed else nothing
+        more = "Learned columns gained nothing more: those of the levels are uniform."
+        return f"{mixed}{more} {TEST_ON_OTHERS}" if mixed else nothing
     word = "good" if low > 0 else "warn"
     n = number(gain.get("n"))
     pairs = "" if math.isnan(n) else f" on {n:.0f} left-out pairs"
     return (
         f'Dice gain <strong class="{word}">{signed(mean)}</strong> by learned columns{pairs}, 95 % interval '
-        f"by patient {interval(low, high)}. {mixed} The same patients chose the gates: test on others."
-    ).replace("  ", " ")
+        f"by patient {interval(low, high)}. {mixed}{TEST_ON_OTHERS}"
+    )
 
 
 def _mixed(refinement: Mapping[str, Any]) -> str:
@@ -126,7 +128,7 @@ def _mixed(refinement: Mapping[str, Any]) -> str:
     word = "good" if low > 0 else "warn"
     return (
         f'The weights of the refinement brought <strong class="{word}">{signed(mean)}</strong> Dice, 95 % interval by '
-        f"patient {interval(low, high)}."
+        f"patient {interval(low, high)}. "
     )
 
 

@@ -59,7 +59,7 @@ def forecast(fixed: Geometry, moving: Geometry, settings: Settings, modality: Mo
         len(bank),
         settings.refine.steps,
         _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings),
-        _seconds(levels, len(bank), refine_shape, settings, len(schedule.continuous), fixed.shape)
+        _seconds(levels, len(bank), refine_shape, settings, sum(m.weight > 0 for m in schedule.continuous), fixed.shape)
         if probe
         else float("nan"),
     )

@@ -108,7 +108,9 @@ class Story:
         if alone is not None:
             out.append(f"Without masks of the moving images, with structures that the model predicts: {alone:.3f}.")
         if self.gain is None:
-            out.append("In training, left-out patients did not gain by learning: the weights are uniform.")
+            out.append(
+                "In training, left-out patients did not gain by learning: the columns of the levels are uniform."
+            )
         if any(row.right for row in self.trust):
             out.append(
                 "The phantoms are made so that another metric is right in each organ; on real patients the gain is "

@@ -38,7 +38,7 @@ from regweave.registration.settings import Settings
 from regweave.types import Field, Float32Array, Transform
 from regweave.workflows.machine import allowed_threads
 
-TARGETS = {"paper@1 levels": 0.085, "default@4 levels": 0.115, "default@4 refined": 0.15}
+TARGETS = {"paper@1 levels": 0.085, "default@5 levels": 0.115, "default@5 refined": 0.15}
 TARGET_SET = "ibsr18_64"
 STAGES = ("levels", "refined")
 

@@ -31,4 +31,4 @@ def run(fixed_path: str, moving_path: str, out_field_path: str, setting: dict[st
         threads=threads,
     )
     _fields.write(out_field_path, total_displacement(result.transform).data)
-    return float(result.seconds["levels"] + result.seconds["refine"])
+    return float(result.seconds["classes"] + result.seconds["levels"] + result.seconds["refine"])

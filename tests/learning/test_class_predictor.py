@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,14 +66,61 @@ def test_finds_planted_classes_in_a_new_image(predictor):
     assert min(dice(found.data == c, labels.data == c) for c in CLASSES[1:]) > 0.8
 
 
-def test_shares_are_chances_whose_largest_is_the_prediction(predictor):
+def test_anatomy_holds_chances_whose_largest_is_the_prediction(predictor):
     volume, _ = planted(78)
-    shares = predictor.shares(volume)
-    assert shares.shape == (3, *SHAPE)
+    found = predictor.anatomy(volume)
+    shares = found.shares
+    assert shares.shape == (2, *SHAPE)
     assert shares.dtype == np.float32
-    np.testing.assert_allclose(shares.sum(axis=0), 1, atol=1e-5)
     assert shares.min() >= 0
-    np.testing.assert_array_equal(np.array(CLASSES)[shares.argmax(axis=0)], predictor.predict(volume).data)
+    background = 1 - shares.sum(axis=0)
+    assert background.min() > -1e-5
+    whole = np.concatenate([background[None], shares])
+    np.testing.assert_array_equal(np.array(CLASSES)[whole.argmax(axis=0)], predictor.predict(volume).data)
+    np.testing.assert_array_equal(found.geometry.affine, volume.geometry.affine)
+
+
+def test_anatomy_of_a_finer_image_lies_where_the_image_does(predictor):
+    """Each voxel of the image was cut into 4 × 4 × 1, so its blocks are the voxels that were."""
+    volume, _ = planted(81)
+    predictor = replace(predictor, voxel_mm=2.0)
+    fine = np.ascontiguousarray(volume.data.repeat(4, axis=0).repeat(4, axis=1))
+    affine = np.diag([0.5, 0.5, 2.5, 1.0])
+    affine[:3, 3] = (-0.75, -0.75, 0.0)
+    found, coarse = predictor.anatomy(Volume(fine, Geometry(fine.shape, affine))), predictor.anatomy(volume)
+    np.testing.assert_allclose(found.geometry.affine, volume.geometry.affine)
+    np.testing.assert_allclose(found.shares, coarse.shares, atol=5e-3)  # the window is from percentiles
+
+
+def test_anatomy_does_not_depend_on_how_the_axes_are_stored(predictor):
+    volume, _ = planted(80)
+    data = np.ascontiguousarray(volume.data.transpose(2, 0, 1)[:, ::-1])
+    affine = np.eye(4)
+    affine[:3, :3] = [[0, -2.0, 0], [0, 0, 2.0], [2.5, 0, 0]]
+    turned = predictor.anatomy(Volume(data, Geometry(data.shape, affine)))
+    expected = predictor.anatomy(volume).shares.transpose(0, 3, 1, 2)[:, :, ::-1]
+    np.testing.assert_array_equal(turned.shares, expected)
+    np.testing.assert_array_equal(turned.geometry.affine, affine)
+
+
+def test_outline_is_the_share_of_each_structure_in_a_block(predictor):
+    _, labels = planted(82)
+    predictor = replace(predictor, voxel_mm=2.0)
+    fine = labels.data.repeat(4, axis=0).repeat(4, axis=1)
+    fine[0, 0, 0] = 2  # one voxel of sixteen
+    outline = predictor.outline(LabelMap(fine, Geometry(fine.shape, np.diag([0.5, 0.5, 2.5, 1.0]))))
+    for share, value in zip(outline.shares, (2, 5), strict=True):
+        mask = (labels.data == value).astype(np.float32)
+        mask[0, 0, 0] = 1 / 16 if value == 2 else 0
+        expected = ndimage.gaussian_filter(mask, class_predictor.BLUR_VOXELS, mode="nearest", truncate=3.0)
+        np.testing.assert_allclose(share, expected, atol=1e-6)
+    np.testing.assert_allclose(outline.geometry.spacing_mm, [2.0, 2.0, 2.5])
+
+
+def test_a_given_rarity_is_taken_without_holding_images_out(quick, training, monkeypatch):
+    monkeypatch.setattr(class_predictor, "_score", lambda *_: pytest.fail("scored"))
+    found = ClassPredictor.fit(training[0][:2], training[1][:2], CLASSES, "mr", rarity=0.5)
+    assert found.record == {"rarity": 0.5}
 
 
 def test_record_holds_what_images_held_out_say(predictor):
@@ -113,7 +161,7 @@ def test_json_gives_back_the_same_predictor(predictor):
     back = ClassPredictor.from_dict(json.loads(json.dumps(content)))
     assert back.to_dict() == content
     volume, _ = planted(79)
-    np.testing.assert_array_equal(back.shares(volume), predictor.shares(volume))
+    np.testing.assert_array_equal(back.anatomy(volume).shares, predictor.anatomy(volume).shares)
 
 
 def test_same_seed_same_numbers(quick, training):
@@ -150,7 +198,7 @@ def test_a_small_image_gets_classes_too(predictor, shape):
     image = Volume(np.zeros(shape, dtype=np.float32), Geometry(shape, np.eye(4)))
     image.data[0] = 1
     assert predictor.predict(image).data.shape == shape
-    assert np.isfinite(predictor.shares(image)).all()
+    assert np.isfinite(predictor.anatomy(image).shares).all()
 
 
 def test_one_patient_has_nothing_to_hold_out(quick, training):
@@ -232,7 +280,7 @@ def test_features_at_a_voxel_against_their_words():
     image = ((volume.data - low) / (high - low)).clip(0, 1)
     v = (12, 9, 11)
     body = image[image > 0.1]
-    assert found.shape == (21, *SHAPE)
+    assert found.shape == (45, *SHAPE)
     assert found[(0, *v)] == pytest.approx(image[v], abs=1e-5)
     assert found[(1, *v)] == pytest.approx((body < image[v]).mean(), abs=5e-3)
     step = np.array([1.0, 1.0, 0.8])
@@ -241,9 +289,10 @@ def test_features_at_a_voxel_against_their_words():
     slope = [smooth[0][13, 9, 11] - smooth[0][11, 9, 11], smooth[0][12, 10, 11] - smooth[0][12, 8, 11]]
     slope.append(0.8 * (smooth[0][12, 9, 12] - smooth[0][12, 9, 10]))
     assert found[(5, *v)] == pytest.approx(np.linalg.norm(slope), abs=1e-5)
-    assert found[(6, *v)] == pytest.approx(smooth[1][18, 9, 11], abs=1e-5)
-    assert found[(11, *v)] == pytest.approx(smooth[1][12, 9, 6], abs=1e-5)
-    assert found[(12, *v)] == pytest.approx(smooth[2][25, 9, 11], abs=1e-5)
+    assert found[(6, *v)] == pytest.approx(smooth[0][14, 9, 11], abs=1e-5)  # 2 along L
+    assert found[(15, *v)] == pytest.approx(smooth[0][12, 5, 11], abs=1e-5)  # 4 against P
+    assert found[(23, *v)] == pytest.approx(smooth[1][12, 9, 5], abs=1e-5)  # 7 · 0.8 against S
+    assert found[(36, *v)] == pytest.approx(smooth[2][25, 9, 11], abs=1e-5)  # 26 along L: the border
     assert found[-3:].min() < -1
     assert np.abs(found[-3:][(slice(None), *v)]).max() < 0.4
 

@@ -31,6 +31,9 @@ def grid_of(shape: tuple[int, int, int], spacing_mm: float = 8.0, support: int |
 
 
 def prepared(metric, image: np.ndarray) -> np.ndarray:
+    """What the metric's ``features`` is given: an image, or two structures of one."""
+    if getattr(metric, "SEES", "image") == "anatomy":
+        return np.stack([image, image[::-1] ** 2])
     return getattr(metric, "prepare", lambda i: i)(image)
 
 
@@ -44,7 +47,7 @@ def test_volume_equals_the_readable_definition(metric, support):
     fixed, moved = (prepared(metric, smooth_image(s)) for s in (0, 1))
     options = metric.Options()
     f, m = metric.features(fixed, options), metric.features(moved, options)
-    grid = grid_of(fixed.shape, support=support)
+    grid = grid_of(fixed.shape[-3:], support=support)
     labels = LabelSet((np.array([-2.3, 0.0, 1.0]), np.array([-0.5, 0.25]), np.array([-30.0, -1.5, 0.0, 0.75, 3.0])))
     fast = metric.volume(f, m, grid, labels.offsets, options)
     slow = np.stack([metric.cost(f, shift(m, d), grid, options) for d in labels.vectors], axis=1)
@@ -60,7 +63,7 @@ def test_minimum_at_the_planted_shift(metric):
     moved = prepared(metric, smooth_image(3))
     options = metric.Options()
     fixed = shift(moved, np.array([1.0, -2.0, 1.0]))
-    grid = grid_of(moved.shape)
+    grid = grid_of(moved.shape[-3:])
     labels = LabelSet.cube(5, np.ones(3))
     total = metric.volume(
         metric.features(fixed, options), metric.features(moved, options), grid, labels.offsets, options
@@ -72,7 +75,7 @@ def test_perfect_match_costs_nothing_and_nothing_is_negative(metric):
     image = prepared(metric, smooth_image(4))
     options = metric.Options()
     f = metric.features(image, options)
-    grid = grid_of(image.shape)
+    grid = grid_of(image.shape[-3:])
     costs = metric.volume(f, f, grid, LabelSet.cube(3, np.ones(3)).offsets, options)
     assert costs.min() >= -1e-6
     assert np.abs(costs[:, 13]).max() < 1e-5
@@ -89,7 +92,7 @@ def test_inputs_unmodified_and_same_bits_for_any_thread_count(metric):
     try:
         for n in (1, 2, 3):
             _core.set_threads(n)
-            results.append(metric.volume(f, m, grid_of(fixed.shape), labels.offsets, options))
+            results.append(metric.volume(f, m, grid_of(fixed.shape[-3:]), labels.offsets, options))
     finally:
         _core.set_threads(before)
     assert all(np.array_equal(results[0], r) for r in results[1:])
@@ -107,7 +110,7 @@ def test_flat_patches_are_finite(metric):
 
 
 def test_unknown_metric_lists_the_known():
-    with pytest.raises(UsageError, match=r"unknown metric 'nnc'; available: dwt, gradient, mi, .*ncc.*sad"):
+    with pytest.raises(UsageError, match=r"unknown metric 'nnc'; available: anatomy, dwt, gradient, mi, .*ncc.*sad"):
         metrics.get("nnc")
 
 

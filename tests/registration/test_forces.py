@@ -127,6 +127,21 @@ def test_grids_must_agree():
         _core.correlation_force(*images(2), force, RADIUS, FLOOR, False)
 
 
+def test_correlation_of_several_channels_is_the_mean_over_them():
+    fixed, moved, weight = images(2)
+    options = metrics.get("ncc").Options(variance_floor=FLOOR)
+    force = np.zeros((3, *SHAPE), dtype=np.float32)
+    cost = PENALTIES["correlation"](fixed, moved, weight, force, RADIUS, options)
+    each, costs = [], []
+    for channel in range(2):
+        part = np.zeros_like(force)
+        alone = (np.ascontiguousarray(i[channel : channel + 1]) for i in (fixed, moved))
+        costs.append(_core.correlation_force(*alone, weight, part, RADIUS, FLOOR, False))
+        each.append(part)
+    assert cost == pytest.approx(np.mean(costs), rel=1e-6)
+    np.testing.assert_allclose(force, np.mean(each, axis=0), atol=1e-5 * np.abs(force).max())
+
+
 def test_every_metric_that_names_a_penalty_names_one_that_exists():
     named = {name: getattr(metrics.get(name), "PENALTY", None) for name in metrics.available()}
     assert {p for p in named.values() if p} <= set(PENALTIES)
@@ -137,7 +152,8 @@ def test_every_metric_that_names_a_penalty_names_one_that_exists():
             continue
         metric = metrics.get(name)
         options = metric.Options()
-        f, m = (metric.features(np.ascontiguousarray(i[0]), options) for i in (fixed, moved))
+        seen = (i if metrics.sees_anatomy(name) else np.ascontiguousarray(i[0]) for i in (fixed, moved))
+        f, m = (metric.features(i, options) for i in seen)
         force = np.zeros((3, *SHAPE), dtype=np.float32)
         cost = PENALTIES[penalty](f, m, weight, force, RADIUS, options)
         assert cost > 0

@@ -75,7 +75,7 @@ def test_identical_images_stay_where_they_are_under_every_preset(pair, name):
     settings = preset(name)
     s = settings.schedule("mr")
     same = ImagePair(pair.fixed, pair.fixed)
-    w = Weights.uniform(tuple(m.name for m in s.bank), settings.smoothness)
+    w = s.start_weights(settings.smoothness)
     aligned = align(same, w, s)
     assert np.abs(aligned.displacement).max() == 0
     found = refine(same, aligned.displacement, w, s, settings.refine)

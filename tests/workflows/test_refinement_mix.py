@@ -10,7 +10,7 @@ import pytest
 from regweave.io.folds import Fold
 from regweave.io.manifest import PairFiles
 from regweave.types import Weights
-from regweave.workflows.refinement_mix import FACTORS, mix_refinement
+from regweave.workflows.refinement_mix import FACTORS, LARGEST, mix_refinement
 from regweave.workflows.scoring import mean_dice
 
 START = Weights(np.array([[0.5, 0.5], [0.25, 0.25], [0.25, 0.25], [0, 0]]), ("a", "wide", "fine", "edges"), (0, 3), 0.1)
@@ -45,11 +45,17 @@ def test_a_member_that_waits_is_used_where_it_helps_everybody():
     found, tried = run(lambda s, i: 0.7 + 0.1 * s["edges"] - 0.001 * i)
     line = found.trail[2]
     assert line["member"] == "edges"
-    assert (line["before"], line["used"]) == (0.0, 2.0)
-    assert shares(found.weights)["edges"] == pytest.approx(0.5)  # 2 of 1 + 1 + 2
-    assert found.gain["mean"] == pytest.approx(0.05)
-    assert mean_dice(found.scores["p0"]) == pytest.approx(0.75)
-    assert len(tried) == 3 + 3 + 3
+    assert (line["before"], line["used"]) == (0.0, LARGEST)
+    assert shares(found.weights)["edges"] == pytest.approx(0.8)  # 8 of 1 + 1 + 8
+    assert found.gain["mean"] == pytest.approx(0.08)
+    assert mean_dice(found.scores["p0"]) == pytest.approx(0.78)
+    assert len(tried) == 3 + 3 + 3 + 2  # 4 and 8 as well, for edges
+
+
+def test_larger_weights_are_tried_as_long_as_they_are_better():
+    found, _ = run(lambda s, i: 0.7 - (s["edges"] - 0.6) ** 2)  # between 2 of 4 and 4 of 6
+    assert [row["factor"] for row in found.trail[2]["curve"]] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert found.trail[2]["used"] == 4.0
 
 
 def test_weights_of_the_levels_and_the_total_of_each_class_stay():
@@ -68,8 +74,8 @@ def test_nothing_changes_where_a_gain_is_that_of_one_patient():
     assert found.gain is None
     assert [line["used"] == line["before"] for line in found.trail] == [True] * 3
     curve = {row["factor"]: row["mean_dice"] for row in found.trail[2]["curve"]}
-    assert max(curve, key=curve.get) == 2.0  # the best on all pairs, and still not used
-    assert sorted(curve) == list(FACTORS)
+    assert max(curve, key=curve.get) == LARGEST  # the best on all pairs, and still not used
+    assert set(FACTORS) < set(curve)
 
 
 def test_a_member_that_harms_is_dropped():

@@ -416,7 +416,7 @@ def test_summary_is_complete_and_plain_json(pair, plain):
         assert step["lower_bound"] <= step["energy"] + 1e-9
         assert step["gap"] == pytest.approx((step["energy"] - step["lower_bound"]) / abs(step["energy"]), abs=1e-9)
     assert len(summary["refinement"]) == 5
-    stages = {"read", "initial", "levels", "refine", "outputs", "measure", "total"}
+    stages = {"read", "initial", "classes", "levels", "refine", "outputs", "measure", "total"}
     assert set(summary["seconds"]) == stages
     assert summary["seconds"]["total"] == pytest.approx(sum(summary["seconds"].values()) / 2)
     assert summary["peak_memory_mb"] > 50

@@ -27,7 +27,7 @@ from regweave.workflows.cross_validation import STRENGTHS
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.inputs import Reading, read_inputs, start
 from regweave.workflows.methods import FACTORS, REFINE_FACTORS
-from regweave.workflows.predictor import moving_images, within
+from regweave.workflows.predictor import segmented_images, within
 from regweave.workflows.register import register
 from regweave.workflows.scoring import score_pair
 from regweave.workflows.structures import survey
@@ -92,7 +92,7 @@ def test_the_model_is_all_that_is_left(base):
     assert found.class_predictor == base.model.class_predictor
     predictor = ClassPredictor.from_dict(found.class_predictor)
     assert predictor.classes == tuple(range(7))
-    assert predictor.record["n_images"] == 4  # each patient was held out
+    assert predictor.record["n_images"] == 8  # both images of each patient were held out
     # Refinement members keep their weight, and each column its sum.
     strengths = [base.evidence["strengths"].get(str(c), 1.0) for c in found.weights.classes]
     np.testing.assert_allclose(found.weights.matrix[2], np.array(strengths) / 3)
@@ -466,7 +466,7 @@ def test_weights_at_the_finest_level_leave_the_others_alone(training_list):
     assert energies["finest"][1] != energies["uniform"][1]
 
 
-def test_each_moving_image_once_with_its_patient(training_list, tmp_path):
+def test_each_image_once_with_its_patient(training_list, tmp_path):
     (tmp_path / "copy.nii.gz").write_bytes(training_list.files(2)["moving"].read_bytes())
     lines = [
         training_list.line(0, "a", "x+y"), training_list.line(1, "b", "y+z", moving="moving0.nii.gz"),
@@ -476,8 +476,18 @@ def test_each_moving_image_once_with_its_patient(training_list, tmp_path):
     from regweave.io.manifest import FILES, read_pairs
 
     listed = read_pairs(training_list.write(tmp_path / "pairs.csv", *lines))
-    found = moving_images(listed, lambda p: {name: sha256(getattr(p, name)) for name in FILES})
-    assert [(i.pair.id, i.patient) for i in found] == [("a", "y"), ("c", "u")]
+    found = segmented_images(
+        listed, lambda p: {name: sha256(getattr(p, name)) for name in FILES}, lambda p: {"fixed": p.id, "moving": p.id}
+    )
+    # Moving images first; a fixed image that one pair has may show either of its patients.
+    assert [(i.image.name, i.labels.name, i.geometry, "+".join(sorted(i.patients))) for i in found] == [
+        ("moving0.nii.gz", "moving0_labels.nii.gz", "a", "y"),
+        ("moving2.nii.gz", "moving2_labels.nii.gz", "c", "u"),
+        ("fixed0.nii.gz", "fixed0_labels.nii.gz", "a", "x+y"),
+        ("fixed1.nii.gz", "fixed1_labels.nii.gz", "b", "y+z"),
+        ("fixed2.nii.gz", "fixed2_labels.nii.gz", "c", "u+v"),
+        ("fixed3.nii.gz", "fixed3_labels.nii.gz", "d", "u+w"),
+    ]
 
 
 def test_survey_reads_each_file_once(four, training_list, monkeypatch):

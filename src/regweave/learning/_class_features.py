@@ -13,7 +13,7 @@ from regweave.pyramid.intensity import Modality, apply_window, default_window
 from regweave.pyramid.resample import Factors, shrink
 from regweave.types import Float32Array, Float64Array, Geometry, Volume
 
-VERSION = 1
+VERSION = 2
 """Changes whenever the same image gives other features."""
 LONGEST_AXIS = 64
 """Voxels of the working grid along the longest axis of the training images."""
@@ -23,7 +23,7 @@ BODY = 0.1
 SPARSE_PLANE = 0.05
 """Planes with less than this share of the body of the fullest plane lie outside the body box."""
 SCALES = (1.0, 2.0, 4.0)
-NEIGHBOURS = ((1, 6.0), (2, 14.0))
+NEIGHBOURS = ((0, 2.0), (0, 4.0), (1, 7.0), (1, 11.0), (2, 16.0), (2, 26.0))
 """Smoothed images (by place in ``SCALES``) that are also looked at some way along each axis, in working voxels."""
 
 
@@ -66,12 +66,16 @@ class WorkingGrid:
         reversed_axes = tuple(axis for axis, step in enumerate(self.steps) if step < 0)
         return np.ascontiguousarray(np.flip(shrink(image, self.factors).transpose(self.order), reversed_axes))
 
-    def fine(self, blocks: NDArray[Any]) -> NDArray[Any]:
-        """Give each voxel of the image the value of its block: (..., blocks) to (..., X, Y, Z)."""
+    def along_image(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        """Return the blocks, (..., blocks), in the order and direction of the axes of the image."""
         lead = blocks.ndim - 3
         reversed_axes = tuple(lead + axis for axis, step in enumerate(self.steps) if step < 0)
         back = [*range(lead), *(lead + int(a) for a in np.argsort(self.order))]
-        out = np.flip(blocks, reversed_axes).transpose(back)
+        return np.ascontiguousarray(np.flip(blocks, reversed_axes).transpose(back))
+
+    def fine(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        """Give each voxel of the image the value of its block: (..., blocks) to (..., X, Y, Z)."""
+        lead, out = blocks.ndim - 3, self.along_image(blocks)
         for axis, (factor, n) in enumerate(zip(self.factors, self.shape, strict=True)):
             out = out.repeat(factor, axis=lead + axis).take(range(n), axis=lead + axis)
         return np.ascontiguousarray(out)
@@ -102,7 +106,7 @@ def features(volume: Volume, grid: WorkingGrid, modality: Modality, voxel_mm: fl
     """Features of every voxel of the working grid, (F, blocks).
 
     Intensity in the window, its rank in the body, the wide window for CT; the image smoothed at three scales, the
-    slope of the finest; two of them some way off along each axis; the position in the body box.
+    slope of the finest; all of them some way off along each axis; the position in the body box.
     """
     image = grid.coarse(apply_window(volume.data, default_window(volume.data, modality)))
     body = image > BODY

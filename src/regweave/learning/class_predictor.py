@@ -1,7 +1,8 @@
 """Anatomical classes of an image that comes without a segmentation: what ``--moving-labels`` gives where it is given.
 
 A small classifier of voxels, trained on the images and label maps that also train the weights. It decides which
-column of W a node uses, for which a rough outline is enough; it is no segmentation tool.
+column of W a node uses, for which a rough outline is enough, and its maps of both images are what the metric `anatomy`
+compares; it is no segmentation tool.
 """
 
 from __future__ import annotations
@@ -11,25 +12,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from regweave.learning import _class_features as see
 from regweave.learning._perceptron import Perceptron, fit_perceptron
 from regweave.pyramid.intensity import Modality
-from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Volume
+from regweave.pyramid.resample import shrink, shrink_geometry
+from regweave.types import Anatomy, Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Volume
 
-SAMPLES = 20_000
+SAMPLES = 40_000
 """Voxels to train on, shared among images and classes."""
 BACKGROUND_SHARES = 4
 """The background is as varied as many structures and gets this many shares of the samples."""
-HIDDEN = 32
+HIDDEN = 48
 PENALTY = 5e-4
-STEPS = 100
+STEPS = 200
 FOLDS = 3
 SCORED_IMAGES = 12
 """Held-out images that are scored, at most."""
 RARITY = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Powers of the class frequencies that are tried: 0 takes classes as equally likely, 1 as often as they occur."""
 DEFAULT_RARITY = 0.75
+BLUR_VOXELS = 0.7
+"""Blur of outlines, in working voxels: what the classifier tells has no sharper edges."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class ClassPredictor:
         modality: Modality,
         seed: int = 0,
         groups: Sequence[Hashable] | None = None,
+        rarity: float | None = None,
     ) -> ClassPredictor:
         """Train on segmented images.
 
@@ -85,6 +91,8 @@ class ClassPredictor:
         groups : sequence, optional
             Patient of each image, so that one patient is never both trained on and held out. By default each image
             is a patient.
+        rarity : float, optional
+            Use this power of the class frequencies; without it, held-out images choose it.
 
         Returns
         -------
@@ -106,10 +114,10 @@ class ClassPredictor:
             return cls(classes, modality, voxel_mm, found[0], names), found[1]
 
         scores = []
-        for rest, held_out in _folds(groups or range(len(volumes))):
+        for rest, held_out in _folds(groups or range(len(volumes))) if rarity is None else ():
             part, odds = train(rest)
             scores += [_score(part, odds, volumes[n], _numbers(label_maps[n].data, classes)) for n in held_out]
-        record = _record(scores, classes)
+        record = _record(scores, classes) if rarity is None else {"rarity": rarity}
         whole, odds = train(range(len(volumes)))
         perceptron = whole.perceptron.with_bias(record["rarity"] * odds)
         return cls(classes, modality, voxel_mm, perceptron, names, record)
@@ -120,11 +128,19 @@ class ClassPredictor:
         labels = np.array(self.classes, dtype=np.int32)[scores.argmax(axis=0)]
         return LabelMap(grid.fine(labels), volume.geometry, self.names)
 
-    def shares(self, volume: Volume) -> Float32Array:
-        """Return how likely each class is at each voxel, (C, X, Y, Z); they sum to 1."""
+    def anatomy(self, volume: Volume) -> Anatomy:
+        """Return how likely each structure is, on the working grid laid along the axes of the image."""
         scores, grid = self.scores(volume)
         likely = np.exp(scores - scores.max(axis=0))
-        return np.asarray(grid.fine(likely / likely.sum(axis=0)), dtype=np.float32)
+        shares = np.asarray(grid.along_image(likely[1:] / likely.sum(axis=0)), dtype=np.float32)
+        return Anatomy(shares, shrink_geometry(volume.geometry, grid.factors))
+
+    def outline(self, labels: LabelMap) -> Anatomy:
+        """Return labels as `anatomy` gives an image: the share of each structure in a working voxel, blurred."""
+        grid = see.WorkingGrid.of(labels.geometry, self.voxel_mm)
+        masks = [shrink((labels.data == c).astype(np.float32), grid.factors) for c in self.classes[1:]]
+        shares = [ndimage.gaussian_filter(m, BLUR_VOXELS, mode="nearest", truncate=3.0) for m in masks]
+        return Anatomy(np.stack(shares), shrink_geometry(labels.geometry, grid.factors))
 
     def scores(self, volume: Volume) -> tuple[Float32Array, see.WorkingGrid]:
         """Score of each class on the working grid, (C, blocks), and that grid."""

@@ -11,6 +11,7 @@ A metric is three pure functions and a model of its options:
 
 A metric may also offer ``prepare(image)``, a map of intensities fixed once per volume (bin edges, say), and
 a metric whose features may be compared voxel by voxel names in ``PENALTY`` how the continuous refinement does it.
+One with ``SEES = "anatomy"`` looks at the structures that a model makes out, (K, X, Y, Z), instead of the image.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class Metric(Protocol):
 def available() -> tuple[str, ...]:
     """Names of the metrics: the files of this folder."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+
+
+def sees_anatomy(name: str) -> bool:
+    """Tell whether a metric looks at the structures which a model makes out."""
+    return getattr(get(name), "SEES", "image") == "anatomy"
 
 
 def get(name: str) -> Metric:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from regweave import _core
 from regweave.types import Float32Array
 
@@ -28,9 +30,11 @@ def absolute(
 def correlation(
     fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
 ) -> float:
-    """Sum over voxels of weight × (1 − correlation, or its square, in the cube of that radius)."""
+    """Sum over voxels of weight × mean over channels of (1 − correlation, or its square, in that radius)."""
     settings = (radius, options.variance_floor, options.squared)
-    return float(_core.correlation_force(fixed, moved, weight, force, *settings))
+    share = weight if len(fixed) == 1 else weight * np.float32(1 / len(fixed))
+    channels = zip(fixed[:, None], moved[:, None], strict=True)
+    return float(sum(_core.correlation_force(f, m, share, force, *settings) for f, m in channels))
 
 
 def tensor(

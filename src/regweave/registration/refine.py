@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -195,7 +195,7 @@ def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) 
 
 def _terms(scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights, settings: Refine) -> list[_Term]:
     """Weight map of each member, scaled so that a weight of one means a typical force of one at the start."""
-    maps = _weight_maps(scene, u, weights.of(tuple(m.name for m in members)))
+    maps = _weight_maps(scene, u, _counted_once(scene, members, weights.of(tuple(m.name for m in members))))
     valid = scene.valid(u)
     out = []
     for comparison, member, weight in zip(scene.compare(members, u), members, maps, strict=True):
@@ -206,6 +206,16 @@ def _terms(scene: Scene, u: Float32Array, members: Sequence[Member], weights: We
         scaled = weight * valid * np.float32(1 / _typical(force))
         out.append(_Term(member, penalty, np.ascontiguousarray(scaled), radius))
     return out
+
+
+def _counted_once(scene: Scene, members: Sequence[Member], weights: Weights) -> Weights:
+    """Count a voxel of a coarse map once, not once for each voxel of the image in it; the total of a class stays."""
+    own = np.array([scene.independent_share(m) for m in members])
+    if (own == 1).all():
+        return weights
+    counted = weights.matrix * own[:, None]
+    before, after = weights.matrix.sum(axis=0), counted.sum(axis=0)
+    return replace(weights, matrix=counted * np.divide(before, after, out=np.zeros_like(after), where=after != 0))
 
 
 def _typical(force: Float32Array) -> float:

@@ -13,9 +13,9 @@ from regweave import _core, metrics
 from regweave.deformation.warp import encode, voxel_matrix
 from regweave.energy.cost_volume import Comparison
 from regweave.pyramid.channels import Channels, View
-from regweave.pyramid.resample import Factors, shrink_geometry
-from regweave.registration.settings import Member, Schedule
-from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, LabelArray, LabelMap
+from regweave.pyramid.resample import Factors, shrink, shrink_geometry
+from regweave.registration.settings import Member, Schedule, within_image
+from regweave.types import Anatomy, Float32Array, Float64Array, Geometry, ImagePair, LabelArray, LabelMap
 
 
 class Resolution(Protocol):
@@ -65,6 +65,9 @@ class Scene:
         out = []
         for member in members:
             metric, options = metrics.get(member.metric), member.metric_options()
+            if member.sees_anatomy:
+                out.append(self._compare_anatomies(member, u))
+                continue
             view = View(member.window, member.sigma_voxels, getattr(metric, "prepare", None))
             if member.name not in self._fixed_features:
                 fixed = self.fixed_channels.view(view, self.factors)
@@ -75,6 +78,33 @@ class Scene:
             moved = metric.features(warped[view], options)
             out.append(Comparison(member, self._fixed_features[member.name], moved))
         return out
+
+    def _compare_anatomies(self, member: Member, u: Float32Array) -> Comparison:
+        """Structures that a model makes out in both images; the maps are of few voxels, however fine the images."""
+        anatomies, options = self.pair.anatomies, member.metric_options()
+        if anatomies is None:
+            raise ValueError(f"member {member.name!r} compares what a model makes out; the pair holds nothing of it")
+        metric = metrics.get(member.metric)
+        if member.name not in self._fixed_features:
+            zero = np.zeros_like(u)
+            self._fixed_features[member.name] = metric.features(self._pulled(anatomies.fixed, np.eye(4), zero), options)
+        moving = anatomies.outline if options.outline else anatomies.moving  # type: ignore[attr-defined]
+        moved = metric.features(self._pulled(moving, self.pair.initial, u), options)
+        return Comparison(member, self._fixed_features[member.name], moved)
+
+    def independent_share(self, member: Member) -> float:
+        """Return the share of a voxel's value that is its own: maps of few voxels tell many voxels the same."""
+        if not member.sees_anatomy or self.pair.anatomies is None:
+            return 1.0
+        volumes = [abs(np.linalg.det(g.affine[:3, :3])) for g in (self.geometry, self.pair.anatomies.fixed.geometry)]
+        return min(1.0, float(volumes[0] / volumes[1]))
+
+    def _pulled(self, anatomy: Anatomy, affine: Float64Array, u: Float32Array) -> Float32Array:
+        """Shares of the structures on this level's grid, shrunk first where it is coarser than theirs."""
+        ratio = np.rint(self.geometry.spacing_mm.min() / anatomy.geometry.spacing_mm)
+        factors = within_image(ratio, anatomy.geometry)
+        matrix = voxel_matrix(self.geometry, shrink_geometry(anatomy.geometry, factors), affine)
+        return np.stack([_core.warp(shrink(share, factors), matrix, u, 0.0, True) for share in anatomy.shares])
 
     def valid(self, u: Float32Array) -> Float32Array:
         """1 where the displaced voxel lies inside the moving image."""

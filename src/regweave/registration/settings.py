@@ -67,6 +67,10 @@ class Member(Model):
             raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
         if self.stage == "refine" and not self.differentiable:
             raise ValueError(f"{self.metric!r} of {self.name!r} cannot be compared voxel by voxel; not for refine")
+        if self.sees_anatomy and (self.stage != "refine" or self.weight):
+            raise ValueError(
+                f"{self.metric!r} of {self.name!r} needs a model that tells structures; give stage refine and weight 0"
+            )
         self.metric_options()
         return self
 
@@ -74,6 +78,11 @@ class Member(Model):
     def differentiable(self) -> bool:
         """True if the metric says how to compare voxel by voxel, as the refinement does."""
         return hasattr(metrics.get(self.metric), "PENALTY")
+
+    @property
+    def sees_anatomy(self) -> bool:
+        """True if the member compares what a model makes out in the images."""
+        return metrics.sees_anatomy(self.metric)
 
     def metric_options(self) -> metrics.Options:
         """Options as the metric's own model."""
@@ -235,6 +244,11 @@ class Schedule(Model):
     def continuous(self) -> tuple[Member, ...]:
         """Members of the refinement."""
         return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
+
+    def needs_anatomy(self, weights: Weights) -> bool:
+        """Tell whether a member that has a weight compares what a model makes out in the images."""
+        learned = [m.name for m in self.bank if m.sees_anatomy]
+        return bool(weights.matrix[[weights.members.index(name) for name in learned]].any())
 
     def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> Weights:
         """W before anything is learned: the same for all classes, adding up to one."""

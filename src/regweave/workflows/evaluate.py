@@ -201,8 +201,8 @@ class Runner:
                 pair, self.hashes(pair), settings, method.model, self.reading,
                 surfaces=surfaces, predict_classes=method.predicted,
             )  # fmt: skip
-            if method.predicted:
-                task["program"] = program_hash()  # the class predictor is a part of `learning`
+            if method.model is not None:
+                task["program"] = program_hash()  # its class predictor is a part of `learning`
             tasks.append((key, task))
         return run_tasks(
             tasks, score_pair, workers=self._workers, scheduler=self._scheduler, store=self._store,

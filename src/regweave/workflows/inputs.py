@@ -20,7 +20,7 @@ from regweave.pyramid.intensity import Modality, modality_of
 from regweave.registration import settings as registration_settings
 from regweave.registration.initial import METHODS, initial_affine
 from regweave.registration.settings import Member, Schedule, Settings
-from regweave.types import Field, Geometry, ImagePair, LabelMap, Volume, Weights
+from regweave.types import Anatomies, Field, Geometry, ImagePair, LabelMap, Volume, Weights
 
 ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
@@ -238,6 +238,21 @@ def class_predictor(model: Model | None) -> ClassPredictor | None:
         message = f"the model's class predictor is malformed or does not fit its weights ({error})"
         raise RegweaveError("E170", message, "train it again with `regweave train`") from error
     return found
+
+
+def see_anatomies(pair: ImagePair, weights: Weights, schedule: Schedule, predictor: ClassPredictor | None) -> ImagePair:
+    """Return the pair with what a predictor makes out in its images, where a member with a weight compares that.
+
+    The moving labels of the pair, given or predicted, are the outline.
+    """
+    if not schedule.needs_anatomy(weights):
+        return pair
+    if predictor is None:
+        message = "the model weighs what its class predictor makes out in the images, and has none"
+        raise RegweaveError("E170", message, "train it again with `regweave train`")
+    fixed, moving = predictor.anatomy(pair.fixed), predictor.anatomy(pair.moving)
+    outline = moving if pair.moving_labels is None else predictor.outline(pair.moving_labels)
+    return replace(pair, anatomies=Anatomies(fixed, moving, outline))
 
 
 def see_classes(

@@ -19,8 +19,9 @@ from regweave.workflows.machine import physical_memory_mb
 
 PROGRAM_MB = 180.0
 """Interpreter and libraries."""
-BYTES_PER_VOXEL = {"fixed": 36.0, "moving": 28.0, "channel": 8.0, "refine": 110.0}
-"""Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement."""
+BYTES_PER_VOXEL = {"fixed": 36.0, "moving": 28.0, "channel": 8.0, "refine": 110.0, "structure": 16.0}
+"""Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement, and
+for each structure that a model makes out its maps, in two members of the refinement."""
 WORK = {"cost": 1.6, "features": 120.0, "refine": 270.0, "outputs": 2000.0}
 """Time of the parts of a run per voxel, member and step (costs: and label), in units of one absolute difference."""
 
@@ -47,8 +48,13 @@ class Plan:
     seconds: float
 
 
-def forecast(fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality, *, probe: bool) -> Plan:
-    """Forecast memory and, with ``probe``, time from the speed of one small cost volume on this machine."""
+def forecast(
+    fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality, *, probe: bool, structures: int = 0
+) -> Plan:
+    """Forecast memory and, with ``probe``, time from the speed of one small cost volume on this machine.
+
+    ``structures`` are those that a model makes out in the images, where its refinement compares them.
+    """
     schedule = settings.schedule(modality)
     bank = schedule.discrete
     levels = [_size(fixed, level) for level in schedule.levels_for(fixed)]
@@ -58,7 +64,7 @@ def forecast(fixed: Geometry, moving: Geometry, settings: Settings, modality: Mo
         tuple(levels),
         len(bank),
         settings.refine.steps,
-        _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings),
+        _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings, structures),
         _seconds(levels, len(bank), refine_shape, settings, sum(m.weight > 0 for m in schedule.continuous), fixed.shape)
         if probe
         else float("nan"),
@@ -79,11 +85,13 @@ def _memory_mb(
     views: int,
     refine_shape: tuple[int, int, int],
     settings: Settings,
+    structures: int,
 ) -> float:
     f, m = float(np.prod(fixed.shape)), float(np.prod(moving.shape))
     costs = max(n_members * p.n_nodes * p.n_labels * 4.0 * 3 for p in levels)
     features = max(n_members * 8.0 * float(np.prod(p.shape)) for p in levels)
-    refine = BYTES_PER_VOXEL["refine"] * float(np.prod(refine_shape)) if settings.refine.steps else 0.0
+    per_voxel = BYTES_PER_VOXEL["refine"] + structures * BYTES_PER_VOXEL["structure"]
+    refine = per_voxel * float(np.prod(refine_shape)) if settings.refine.steps else 0.0
     total = BYTES_PER_VOXEL["fixed"] * f + BYTES_PER_VOXEL["moving"] * m
     total += BYTES_PER_VOXEL["channel"] * views * (f + m) / 2 + max(costs + features, refine)
     return PROGRAM_MB + total / 2**20
@@ -118,12 +126,12 @@ def _seconds_per_voxel_label() -> float:
     return min(times) / (float(np.prod(shape)) * labels.n_labels)
 
 
-def check_memory(fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality) -> None:
+def check_memory(
+    fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality, structures: int = 0
+) -> None:
     """Refuse a run that cannot fit, before it starts."""
-    needed, there = (
-        forecast(fixed, moving, settings, modality, probe=False).peak_memory_mb,
-        physical_memory_mb(),
-    )
+    plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures)
+    needed, there = plan.peak_memory_mb, physical_memory_mb()
     if needed > there:
         raise ResourceError(
             "E140",

@@ -149,6 +149,8 @@ def baseline_methods(base: Settings, modality: Modality) -> list[Method]:
     pinned = base.model_copy(update={"modality": modality})
     alone: list[Member] = []
     for member in pinned.schedule(modality).bank:
+        if member.sees_anatomy:
+            continue  # it is learned, and so no baseline
         # A metric that is in the bank once for each stage is one baseline.
         if not any(_alone(member, other.name) == other for other in alone):
             alone.append(_alone(member, member.name))

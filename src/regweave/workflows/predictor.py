@@ -1,9 +1,12 @@
-"""The class predictor of a model, trained on the moving images of its training pairs."""
+"""Class predictors of a training: the model's own, and for each pair one that has seen none of its patients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,31 +18,52 @@ from regweave.workflows.inputs import Reading
 
 BYTES_PER_VOXEL = 8.0
 """An image and its labels in memory."""
+PARTS = 5
+"""Parts into which the patients are dealt; a pair's predictor leaves out those of its own patients."""
 
 
 @dataclass(frozen=True)
-class MovingImage:
-    """A moving image of the list: a pair that has it, and the patient it shows."""
+class SegmentedImage:
+    """An image of the list with its labels, its grid, and the patients that it may show."""
 
-    pair: PairFiles
-    patient: str
+    image: Path
+    labels: Path
+    geometry: Geometry
+    patients: frozenset[str]
 
 
-def moving_images(pairs: Sequence[PairFiles], hashes: Callable[[PairFiles], Mapping[str, str]]) -> list[MovingImage]:
-    """Each moving image once, whatever its name.
+def segmented_images(
+    pairs: Sequence[PairFiles],
+    hashes: Callable[[PairFiles], Mapping[str, str]],
+    grids: Callable[[PairFiles], Mapping[str, Geometry]],
+) -> list[SegmentedImage]:
+    """Each image of the list once, whatever its name; moving images first.
 
-    A pair of two patients does not say which of them its moving image shows; those that all pairs with this image
-    have in common do, mostly.
+    A pair of two patients does not say which of them an image shows; those that all pairs with this image have in
+    common do, mostly.
+
+    Parameters
+    ----------
+    pairs : sequence of PairFiles
+        The list.
+    hashes : callable
+        SHA-256 of the files of a pair, by column.
+    grids : callable
+        Grids of the images of a pair, ``fixed`` and ``moving``.
     """
     patients: dict[str, set[str]] = {}
     for pair in pairs:
-        for column in ("fixed", "moving"):
+        for column in ("moving", "fixed"):
             known = patients.setdefault(hashes(pair)[column], set(pair.patients))
             known &= set(pair.patients)
-    first: dict[str, PairFiles] = {}
-    for pair in pairs:
-        first.setdefault(hashes(pair)["moving"], pair)
-    return [MovingImage(pair, "+".join(sorted(patients[file])) or pair.group) for file, pair in first.items()]
+    first: dict[str, SegmentedImage] = {}
+    for column in ("moving", "fixed"):
+        for pair in pairs:
+            file = hashes(pair)[column]
+            shown = frozenset(patients[file]) or frozenset(pair.patients)
+            files = (getattr(pair, column), getattr(pair, f"{column}_labels"))
+            first.setdefault(file, SegmentedImage(*files, grids(pair)[column], shown))
+    return list(first.values())
 
 
 def within(sizes: Iterable[float], limit: float, rng: np.random.Generator, most: int | None = None) -> list[int]:
@@ -57,26 +81,69 @@ def within(sizes: Iterable[float], limit: float, rng: np.random.Generator, most:
     return sorted(int(i) for i in order[:n])
 
 
-def fit_predictor(
-    images: Sequence[MovingImage],
-    grids: Mapping[str, Geometry],
-    reading: Reading,
-    classes: tuple[int, ...],
-    modality: Modality,
-    *,
-    seed: int,
-    max_memory_mb: float,
-) -> ClassPredictor:
-    """Train on as many images as the memory holds, chosen at random.
+class Predictors:
+    """Fits class predictors to the images of a list, each when it is first asked for.
 
-    Raises
-    ------
-    ValueError
-        Where a class is too small to be seen at working resolution.
+    Parameters
+    ----------
+    images : sequence of SegmentedImage
+        What to learn from.
+    reading : Reading
+        How files are read.
+    classes : tuple of ints
+        Label values, 0 first.
+    modality : "ct" or "mr"
+        How intensities are mapped.
+    seed : int
+        Draws voxels, images and parts.
+    max_memory_mb : float
+        Images are drawn at random until they fill it.
     """
-    sizes = [BYTES_PER_VOXEL * float(np.prod(grids[i.pair.id].shape)) / 2**20 for i in images]
-    chosen = [images[k] for k in within(sizes, max_memory_mb, np.random.default_rng(seed))]
-    volumes = [reading.image(i.pair.moving) for i in chosen]
-    labels = [reading.labels(i.pair.moving_labels, v.geometry) for i, v in zip(chosen, volumes, strict=True)]
-    segmented = [found for found in labels if found is not None]
-    return ClassPredictor.fit(volumes, segmented, classes, modality, seed, [i.patient for i in chosen])
+
+    def __init__(
+        self,
+        images: Sequence[SegmentedImage],
+        reading: Reading,
+        classes: tuple[int, ...],
+        modality: Modality,
+        *,
+        seed: int,
+        max_memory_mb: float,
+    ) -> None:
+        self._images, self._reading, self._classes, self._modality = images, reading, classes, modality
+        self._seed, self._max_memory_mb = seed, max_memory_mb
+        names = sorted({name for image in images for name in image.patients})
+        order = np.random.default_rng(seed).permutation(len(names))
+        self._part = {names[place]: number % PARTS for number, place in enumerate(order)}
+        self._known: dict[frozenset[int], Mapping[str, Any] | None] = {}
+
+    @cached_property
+    def whole(self) -> ClassPredictor:
+        """The predictor of all patients.
+
+        Raises
+        ------
+        ValueError
+            Where a class is too small to be seen at working resolution.
+        """
+        return self._fit(self._images, None)
+
+    def without(self, pair: PairFiles) -> Mapping[str, Any] | None:
+        """Return a predictor that knows no patient of a pair; None where too little is left to learn from."""
+        parts = frozenset(self._part[name] for name in pair.patients if name in self._part)
+        if parts not in self._known:
+            left = [i for i in self._images if not parts & {self._part[name] for name in i.patients}]
+            try:
+                self._known[parts] = self._fit(left, self.whole.record["rarity"]).to_dict() if left else None
+            except ValueError:
+                self._known[parts] = None
+        return self._known[parts]
+
+    def _fit(self, images: Sequence[SegmentedImage], rarity: float | None) -> ClassPredictor:
+        sizes = [BYTES_PER_VOXEL * float(np.prod(i.geometry.shape)) / 2**20 for i in images]
+        chosen = [images[k] for k in within(sizes, self._max_memory_mb, np.random.default_rng(self._seed))]
+        volumes = [self._reading.image(i.image) for i in chosen]
+        labels = [self._reading.labels(i.labels, v.geometry) for i, v in zip(chosen, volumes, strict=True)]
+        segmented = [found for found in labels if found is not None]
+        patients = ["+".join(sorted(i.patients)) for i in chosen]
+        return ClassPredictor.fit(volumes, segmented, self._classes, self._modality, self._seed, patients, rarity)

@@ -20,6 +20,8 @@ from regweave.workflows.scoring import mean_dice
 
 FACTORS = (0.0, 0.5, 1.0, 2.0)
 """Weights that are tried for a member, against the largest that a member of the refinement starts with."""
+LARGEST = 8.0
+"""As long as the largest is the best, its double is tried too, up to this."""
 
 RegisterAll = Callable[[Sequence[Weights]], Sequence[Scores]]
 """Registers all training pairs with each of the weights."""
@@ -39,16 +41,19 @@ class Mix:
         One for each member: the mean Dice of each value on all pairs, the gain of left-out pairs, the value used.
     gain : mapping, optional
         Gain in mean Dice over the start, as in `Choice`; None where nothing changed.
+    smoothness : mapping, optional
+        Smoothness of the refinement with these weights, and the mean Dice of each value that was tried.
     """
 
     weights: Weights
     scores: Scores
     trail: Sequence[Mapping[str, Any]] = ()
     gain: Mapping[str, float] | None = field(default=None)
+    smoothness: Mapping[str, Any] | None = None
 
     def evidence(self) -> dict[str, Any]:
         """Return what a model keeps of it."""
-        return {"members": list(self.trail), "gain": self.gain}
+        return {"members": list(self.trail), "gain": self.gain, "smoothness": self.smoothness}
 
 
 def mix_refinement(
@@ -82,6 +87,8 @@ def mix_refinement(
         tried = [f for f in FACTORS if f != now and f + others > 0]
         new = register([_with(start, {**factors, member: f}) for f in tried])
         found: dict[float, Scores] = {now: known, **dict(zip(tried, new, strict=True))}
+        while (most := max(found)) < LARGEST and max(found, key=lambda f: overall(found[f], known)) == most:
+            found[2 * most] = register([_with(start, {**factors, member: 2 * most})])[0]
         gate = _judge(found, now, folds)
         best = max(found, key=lambda f: (overall(found[f], known), f == now)) if gate.open else now
         trail.append(_line(member, found, now, best, gate))

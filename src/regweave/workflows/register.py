@@ -124,10 +124,13 @@ def register(
             weights = given.choose_weights(settings, modality, loaded, metrics)
             predictor = given.class_predictor(loaded)
             schedule = settings.schedule(modality)
-            check_memory(data.fixed.geometry, data.moving.geometry, settings, modality)
+            structures = len(weights.classes) - 1 if schedule.needs_anatomy(weights) else 0
+            check_memory(data.fixed.geometry, data.moving.geometry, settings, modality, structures)
         with watch.stage("initial"):
             pair = given.start(data, settings.initial if init is None else init)
+        with watch.stage("classes"):
             seen, classes_from = given.see_classes(pair, weights, predictor, predict=predict_classes)
+            seen = given.see_anatomies(seen, weights, schedule, predictor)
         tell = _Teller(on_progress, settings)
         witness = Witness(weights, schedule, then=tell.level)
         with watch.stage("levels"):

@@ -22,13 +22,13 @@ from regweave.learning.columns import Columns, Hyper
 from regweave.learning.search import LEAST_CANDIDATES
 from regweave.pyramid.intensity import Modality
 from regweave.registration.settings import Settings
-from regweave.types import Weights
+from regweave.types import Geometry, Weights
 from regweave.workflows.cross_validation import Choice, Scores, rebalance, strengthen, try_columns
 from regweave.workflows.effort import Effort, TrainProgress
 from regweave.workflows.evaluate import Runner
 from regweave.workflows.learning_stage import LearningStage
-from regweave.workflows.methods import LEVELS, Knob, Method, best_of, modality_of_list, next_values
-from regweave.workflows.predictor import fit_predictor, moving_images
+from regweave.workflows.methods import LEVELS, REFINE, Knob, Method, best_of, modality_of_list, next_values
+from regweave.workflows.predictor import Predictors, segmented_images
 from regweave.workflows.refinement_mix import Mix, mix_refinement
 from regweave.workflows.scoring import mean_dice
 from regweave.workflows.structures import Survey, choose_structures, survey
@@ -88,9 +88,13 @@ class Training:
             tuned, uniform = self._tune()
         schedule = self.settings.schedule(self._modality)
         start = schedule.start_weights(self.settings.smoothness, (0, *self.classes))
-        trials = Trials(self.run, self.store, self.settings, self.options.levels, self.effort)
+        predictors = self._predictors(start.classes)
+        with self.effort.stage("predictor"):
+            predictor = self._predictor(predictors)
+        trials = Trials(self.run, self.store, self.settings, self.options.levels, self.effort, predictors)
         with self.effort.stage("mix"):
-            mix = self._mix(start, uniform, trials)
+            mix = self._mix(start, uniform, trials, seen=predictor is not None)
+            trials, mix = self._smooth(mix, trials)
         w0 = mix.weights
         stage = LearningStage(self.options, self._modality, self.survey, trials, self.workers)
         with self.effort.stage("gate"):
@@ -99,8 +103,6 @@ class Training:
             used = stage.sampled(self.pairs)
             self.effort.tell("learn", f"{len(used)} pairs")
             learned = stage.learn(w0, used, choice.hyper)
-        with self.effort.stage("predictor"):
-            predictor = self._predictor(w0.classes)
         choice = _that_changed(choice, w0, learned.weights)
         final = choice.apply(w0, learned.weights)
         more = {
@@ -192,17 +194,45 @@ class Training:
             means = {v: float(np.mean([mean_dice(s) for s in of.values()])) for v, of in sorted(scores.items())}
         return means, scores
 
-    def _mix(self, start: Weights, uniform: Scores, trials: Trials) -> Mix:
-        """Weigh the members of the refinement, where there is one."""
-        members = [m.name for m in self.settings.schedule(self._modality).continuous if m.stage == "refine"]
+    def _mix(self, start: Weights, uniform: Scores, trials: Trials, *, seen: bool) -> Mix:
+        """Weigh the members of the refinement, where there is one; learned ones where every pair can be judged."""
+        members = [m for m in self.settings.schedule(self._modality).continuous if m.stage == "refine"]
         if not self.settings.refine.steps:
             return Mix(start, uniform)
+        if any(m.sees_anatomy for m in members) and not (
+            seen and all(trials.predictors.without(p) is not None for p in self.pairs)
+        ):
+            members = [m for m in members if not m.sees_anatomy]
+            self.effort.tell("note", "too few patients to judge what a predictor makes out: those members stay unused")
 
         def register(weights: Sequence[Weights]) -> list[Scores]:
             self.effort.tell("mix", f"members of the refinement: {len(weights) * len(self.pairs)} registrations")
             return trials([(w, self.pairs) for w in weights])
 
-        return mix_refinement(start, uniform, members, self._folds(), register)
+        return mix_refinement(start, uniform, [m.name for m in members], self._folds(), register)
+
+    def _smooth(self, mix: Mix, trials: Trials) -> tuple[Trials, Mix]:
+        """Tune the smoothness of the refinement once more where its members changed: other forces, other balance."""
+        if mix.gain is None:
+            return trials, mix
+        values = REFINE.values(self.settings)
+        here = REFINE.get(self.settings)
+        found, scores = {here: self._mean(mix.scores)}, {here: mix.scores}
+        while tried := next_values(values, found):
+            for value in tried:
+                self.effort.tell("mix", f"smoothness of the refinement: {len(self.pairs)} registrations")
+                other = replace(trials, settings=REFINE.set(self.settings, value))
+                scores[value] = other([(mix.weights, self.pairs)])[0]
+                found[value] = self._mean(scores[value])
+            found = dict(sorted(found.items()))
+        best = best_of(found)
+        self.settings = REFINE.set(self.settings, best)
+        curve = [{"smoothness": v, "mean_dice": d} for v, d in found.items()]
+        smoothness = {"smoothness": best, "curve": curve, "mean_dice": found[best]}
+        return replace(trials, settings=self.settings), replace(mix, scores=scores[best], smoothness=smoothness)
+
+    def _mean(self, scores: Scores) -> float:
+        return float(np.mean([mean_dice(scores[p.id]) for p in self.pairs]))
 
     def _choose(
         self, w0: Weights, uniform: Scores, folds: Sequence[Fold], stage: LearningStage
@@ -232,18 +262,22 @@ class Training:
         self._of_folds = learned[best.hyper]
         return best, [line for _, line in tried]
 
-    def _predictor(self, classes: tuple[int, ...]) -> dict[str, Any] | None:
+    def _predictors(self, classes: tuple[int, ...]) -> Predictors:
+        def grids(pair: PairFiles) -> dict[str, Geometry]:
+            return {"fixed": self.survey.seen[pair.id].fixed, "moving": self.survey.seen[pair.id].moving}
+
+        return Predictors(
+            segmented_images(self.pairs, self.run.hashes, grids), self.run.reading, classes, self._modality,
+            seed=self.options.seed, max_memory_mb=self.options.max_memory_mb,
+        )  # fmt: skip
+
+    def _predictor(self, predictors: Predictors) -> dict[str, Any] | None:
         """Learn to tell the classes of an image without labels; None, with a note, where that cannot be."""
-        grids = {name: seen.moving for name, seen in self.survey.seen.items()}
         try:
-            found = fit_predictor(
-                moving_images(self.pairs, self.run.hashes), grids, self.run.reading, classes, self._modality,
-                seed=self.options.seed, max_memory_mb=self.options.max_memory_mb,
-            )  # fmt: skip
+            return predictors.whole.to_dict()
         except ValueError as error:
             self.effort.tell("note", f"the model has no class predictor: {error}")
             return None
-        return found.to_dict()
 
     def _evidence(self, learned: Columns, choice: Choice, more: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -19,6 +19,7 @@ from regweave.workflows.cross_validation import Scores
 from regweave.workflows.effort import Effort
 from regweave.workflows.evaluate import Runner
 from regweave.workflows.methods import Method
+from regweave.workflows.predictor import Predictors
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Trials:
         Where the weights act.
     effort : Effort
         Counts the registrations.
+    predictors : Predictors
+        Tell the classes of a pair to weights that ask for them, without having seen its patients.
     """
 
     run: Runner
@@ -44,6 +47,7 @@ class Trials:
     settings: Settings
     levels: Levels
     effort: Effort
+    predictors: Predictors
     _known: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __call__(self, work: Sequence[tuple[Weights, Sequence[PairFiles]]]) -> list[Scores]:
@@ -54,11 +58,12 @@ class Trials:
         RegweaveError
             E135 with the pairs that failed.
         """
-        keyed = []
+        keyed: list[list[tuple[str, Method, PairFiles]]] = []
         for weights, pairs in work:
-            path, digest = self._model(weights)
-            method = Method("try", self.settings, (path, digest))
-            keyed.append([(f"try/{digest}/{p.id}", method, p) for p in pairs])
+            keyed.append([])
+            for p in pairs:
+                path, digest = self._model(weights, p)
+                keyed[-1].append((f"try/{digest}/{p.id}", Method("try", self.settings, (path, digest)), p))
         todo = {key: (key, m, p) for row in keyed for key, m, p in row if key not in self._known}
         outcomes = self.run(list(todo.values()), surfaces=False) if todo else []
         self.effort.registrations += len(todo)
@@ -75,12 +80,16 @@ class Trials:
         found = iter(self(work))
         return [{name: score for _ in folds for name, score in next(found).items()} for _ in models]
 
-    def _model(self, weights: Weights) -> tuple[Path, str]:
-        """Put weights into a file named by what is in it."""
+    def _model(self, weights: Weights, pair: PairFiles) -> tuple[Path, str]:
+        """Put weights, and what they need for a pair, into a file named by what is in it."""
+        schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
+        predictor = self.predictors.without(pair) if schedule.needs_anatomy(weights) else None
         model = Model(
-            weights, self.settings.model_dump(mode="json"), str(self.settings.modality), levels=self.levels
+            weights, self.settings.model_dump(mode="json"), str(self.settings.modality),
+            levels=self.levels, class_predictor=predictor,
         )  # fmt: skip
-        name = content_hash([weights.matrix, weights.pairwise, weights.classes, model.settings, model.levels])
+        parts = [weights.matrix, weights.pairwise, weights.classes, model.settings, model.levels, predictor]
+        name = content_hash(parts)
         path = (self.store / "models" / f"{name}.json").absolute()
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,8 @@ VERDICT = {True: "yes", False: "**no**", None: ""}
 
 STAGES = {
     "paper@1 levels": "`paper@1`",
+    "default@4 levels": "`default@4`, levels only",
+    "default@4 refined": "`default@4`",
     "default@5 levels": "`default@5`, levels only",
     "default@5 refined": "`default@5`",
 }
@@ -63,18 +65,19 @@ def short(results: list[dict[str, Any]]) -> str:
 
 def _accuracy_table(results: list[dict[str, Any]]) -> list[str]:
     """One row for each data set: mean Dice before and after, gain with its interval, folding."""
+    shown = [name for name in STAGES if any(name in result["summary"] for result in results)]
     lines = [
         "Mean Dice (gain, 95 % interval by subject), uniform weights:",
         "",
-        "| set | pairs | before | " + " | ".join(STAGES.values()) + " | folded voxels |",
-        "| --- | --- | --- | " + " --- |" * len(STAGES) + " --- |",
+        "| set | pairs | before | " + " | ".join(STAGES[name] for name in shown) + " | folded voxels |",
+        "| --- | --- | --- | " + " --- |" * len(shown) + " --- |",
     ]
     for result in results:
-        stages = {name: result["summary"][name] for name in STAGES if name in result["summary"]}
+        stages = {name: result["summary"][name] for name in shown if name in result["summary"]}
         first = next(iter(stages.values()))
         folded = max(s["folding_fraction"] for s in stages.values())
         cells = [f"`{result['data']}`", str(first["n"]), f"{first['before']:.3f}"]
-        cells += [_gain(stages[name]) if name in stages else "" for name in STAGES]
+        cells += [_gain(stages[name]) if name in stages else "" for name in shown]
         lines.append("| " + " | ".join([*cells, f"{folded:.0e}" if folded else "0"]) + " |")
     return lines
 

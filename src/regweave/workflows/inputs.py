@@ -151,6 +151,9 @@ def choose_settings(
 def _member(name: str, bank: tuple[Member, ...]) -> Member:
     """Return the member of that name in the bank, or the metric of that name with its default options."""
     for member in bank:
+        if member.name == name and member.sees_anatomy:
+            message = f"--metric {name} compares what a model makes out in the images, and there is none"
+            raise UsageError("E188", message, "give --model instead, or another metric")
         if member.name == name:
             return member.model_copy(update={"weight": 1.0})
     return registration_settings.plain_member(name)

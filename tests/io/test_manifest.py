@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regweave.errors import RegweaveError
-from regweave.io.folds import split_groups
+from regweave.io.folds import one_by_one, split_groups
 from regweave.io.manifest import PairFiles, check_leak, patients_of, read_pairs, write_pairs
 
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
@@ -158,6 +158,20 @@ def test_folds_of_all_against_all():
     folds = split_groups(pairs, 4)
     assert len(check_folds(pairs, folds)) == 4  # two patients in each part make one pair
     assert all(len(fold.train) == 15 and len(fold.dropped) == 12 for fold in folds)
+
+
+def test_one_pair_after_the_other_drops_none():
+    names = [f"p{i}" for i in range(4)]
+    pairs = [pair(f"{a}-{b}", f"{a}+{b}") for a in names for b in names if a != b]
+    folds = one_by_one(pairs)
+    assert check_folds(pairs, folds) == [p.id for p in pairs]
+    assert all(len(fold.train) == 2 for fold in folds)  # the two others, both ways
+
+
+def test_one_by_one_leaves_out_what_shares_a_patient_with_all_others():
+    pairs = [pair("hub", "a+b"), pair("left", "a+c"), pair("right", "b+d")]
+    assert [fold.test[0].id for fold in one_by_one(pairs)] == ["left", "right"]
+    assert one_by_one([pair(str(i), f"atlas+p{i}") for i in range(5)]) == []
 
 
 @pytest.mark.parametrize(("groups", "k"), [(["a", "b"], 3), (["a", "b"], 1), (["a+b", "b+c", "c+a"], 3)])

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.io.folds import Fold
+from regweave.io.folds import Fold, one_by_one
 from regweave.io.manifest import PairFiles
 from regweave.types import Weights
-from regweave.workflows.refinement_mix import FACTORS, LARGEST, mix_refinement
+from regweave.workflows.refinement_mix import FACTORS, mix_refinement
 from regweave.workflows.scoring import mean_dice
 
 START = Weights(np.array([[0.5, 0.5], [0.25, 0.25], [0.25, 0.25], [0, 0]]), ("a", "wide", "fine", "edges"), (0, 3), 0.1)
@@ -42,20 +42,27 @@ def run(dice_of, folds=FOLDS, members=REFINED):
 
 
 def test_a_member_that_waits_is_used_where_it_helps_everybody():
-    found, tried = run(lambda s, i: 0.7 + 0.1 * s["edges"] - 0.001 * i)
+    found, _ = run(lambda s, i: 0.7 + 0.1 * s["edges"] - 0.001 * i)
     line = found.trail[2]
     assert line["member"] == "edges"
-    assert (line["before"], line["used"]) == (0.0, LARGEST)
+    assert (line["before"], line["used"]) == (0.0, max(FACTORS))
     assert shares(found.weights)["edges"] == pytest.approx(0.8)  # 8 of 1 + 1 + 8
     assert found.gain["mean"] == pytest.approx(0.08)
     assert mean_dice(found.scores["p0"]) == pytest.approx(0.78)
-    assert len(tried) == 3 + 3 + 3 + 2  # 4 and 8 as well, for edges
+    assert [row["factor"] for row in line["curve"]] == list(FACTORS)
 
 
 def test_larger_weights_are_tried_as_long_as_they_are_better():
     found, _ = run(lambda s, i: 0.7 - (s["edges"] - 0.6) ** 2)  # between 2 of 4 and 4 of 6
-    assert [row["factor"] for row in found.trail[2]["curve"]] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert [row["factor"] for row in found.trail[2]["curve"]] == list(FACTORS)
     assert found.trail[2]["used"] == 4.0
+
+
+def test_only_uphill():
+    """A member that waits and does harm costs one value; one at its best two."""
+    found, tried = run(lambda s, i: 0.7 - s["edges"] - (s["fine"] - 0.5) ** 2)
+    assert [[row["factor"] for row in line["curve"]] for line in found.trail] == [[0.5, 1, 2], [0.5, 1, 2], [0, 0.5]]
+    assert len(tried) == 2 + 2 + 1
 
 
 def test_weights_of_the_levels_and_the_total_of_each_class_stay():
@@ -74,8 +81,18 @@ def test_nothing_changes_where_a_gain_is_that_of_one_patient():
     assert found.gain is None
     assert [line["used"] == line["before"] for line in found.trail] == [True] * 3
     curve = {row["factor"]: row["mean_dice"] for row in found.trail[2]["curve"]}
-    assert max(curve, key=curve.get) == LARGEST  # the best on all pairs, and still not used
-    assert set(FACTORS) < set(curve)
+    assert max(curve, key=curve.get) == max(FACTORS)  # the best on all pairs, and still not used
+
+
+def test_pairs_of_the_same_patients_do_not_pass_for_many():
+    """Four pairs both ways of two couples: a gain of one couple alone is the luck of one couple."""
+    people = ["a+b", "a+b", "a+b", "c+d", "c+d", "c+d"]
+    pairs = [PairFiles(p.id, *[Path("x")] * 4, group) for p, group in zip(PAIRS, people, strict=True)]
+    found, _ = run(lambda s, i: 0.7 + (0.3 if i < 3 else 0.02) * s["edges"], one_by_one(pairs))
+    line = found.trail[2]
+    assert line["gain"] > 2 * np.std([0.8 * 0.3] * 3 + [0.8 * 0.02] * 3, ddof=1) / np.sqrt(6)  # as if all were apart
+    assert line["n"] == 6
+    assert found.weights is START
 
 
 def test_a_member_that_harms_is_dropped():

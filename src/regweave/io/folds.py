@@ -65,6 +65,20 @@ def split_groups(pairs: Sequence[PairFiles], k: int, seed: int = 0) -> list[Fold
     return best
 
 
+def one_by_one(pairs: Sequence[PairFiles]) -> list[Fold]:
+    """Leave out one pair after the other, and train on those that show none of its patients.
+
+    Nothing is dropped, as `split_groups` must where pairs tie the patients together; it serves where training costs
+    nothing. A pair that shares a patient with every other one cannot be judged and has no fold.
+    """
+    folds = []
+    for pair in pairs:
+        train = tuple(p for p in pairs if not set(p.patients) & set(pair.patients))
+        if train:
+            folds.append(Fold(train, (pair,), tuple(p for p in pairs if p is not pair and p not in train)))
+    return folds
+
+
 def _connected(pairs: Sequence[PairFiles]) -> list[tuple[str, ...]]:
     """Find the sets of patients that pairs tie together, each sorted, in the order of their first patient."""
     sets: list[set[str]] = []

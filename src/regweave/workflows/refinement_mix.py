@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from regweave.io.folds import Fold
-from regweave.learning.gate import Gate, decide
+from regweave.learning.gate import Gate, error_by_patient
 from regweave.types import Weights
 from regweave.workflows.cross_validation import STRENGTH_ERRORS, Scores, gain_interval, overall
+from regweave.workflows.methods import next_values
 from regweave.workflows.scoring import mean_dice
 
-FACTORS = (0.0, 0.5, 1.0, 2.0)
-"""Weights that are tried for a member, against the largest that a member of the refinement starts with."""
-LARGEST = 8.0
-"""As long as the largest is the best, its double is tried too, up to this."""
+FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Weights that may be tried for a member, against the largest that a member of the refinement starts with."""
 
 RegisterAll = Callable[[Sequence[Weights]], Sequence[Scores]]
 """Registers all training pairs with each of the weights."""
@@ -59,10 +58,11 @@ class Mix:
 def mix_refinement(
     start: Weights, scores: Scores, members: Sequence[str], folds: Sequence[Fold], register: RegisterAll
 ) -> Mix:
-    """Try other weights for each member of the refinement, the same for all classes.
+    """Try other weights for each member of the refinement, the same for all classes, uphill from where it is.
 
     For each fold the value that is best on its training pairs is judged on its left-out pairs; only if these gain by
     two standard errors, the member takes the value that is best on all pairs; it is the best of several that are tried.
+    All pairs are registered with all values, so that a fold costs nothing, and `one_by_one` judges every pair.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def mix_refinement(
     members : sequence of str
         Members of the refinement; those of the discrete levels are not touched.
     folds : sequence of Fold
-        The split by patient; without one nothing can be judged and nothing changes.
+        Splits by patient; without one nothing can be judged and nothing changes.
     register : RegisterAll
         Registers all pairs.
     """
@@ -83,12 +83,12 @@ def mix_refinement(
     factors = dict(zip(members, (rows / rows.max()).tolist(), strict=True))
     known, trail = scores, []
     for member, now in factors.items():
-        others = sum(f for m, f in factors.items() if m != member)
-        tried = [f for f in FACTORS if f != now and f + others > 0]
-        new = register([_with(start, {**factors, member: f}) for f in tried])
-        found: dict[float, Scores] = {now: known, **dict(zip(tried, new, strict=True))}
-        while (most := max(found)) < LARGEST and max(found, key=lambda f: overall(found[f], known)) == most:
-            found[2 * most] = register([_with(start, {**factors, member: 2 * most})])[0]
+        alone = not any(f for m, f in factors.items() if m != member)
+        values = [f for f in sorted({*FACTORS, now}) if f > 0 or not alone]
+        found: dict[float, Scores] = {now: known}
+        while tried := next_values(values, {f: overall(s, known) for f, s in found.items()}):
+            new = register([_with(start, {**factors, member: f}) for f in tried])
+            found.update(zip(tried, new, strict=True))
         gate = _judge(found, now, folds)
         best = max(found, key=lambda f: (overall(found[f], known), f == now)) if gate.open else now
         trail.append(_line(member, found, now, best, gate))
@@ -109,12 +109,13 @@ def _with(start: Weights, factors: Mapping[str, float]) -> Weights:
 
 def _judge(found: Mapping[float, Scores], now: float, folds: Sequence[Fold]) -> Gate:
     """Gain of left-out pairs when each fold takes the value that is best on its own training pairs."""
-    gains = []
+    gains, patients = [], []
     for fold in folds:
         means = {f: np.mean([mean_dice(s[p.id]) for p in fold.train]) for f, s in found.items()}
         best = max(means, key=lambda f: (means[f], f == now))
         gains += [mean_dice(found[best][p.id]) - mean_dice(found[now][p.id]) for p in fold.test]
-    return decide({0: gains}, STRENGTH_ERRORS)[0]
+        patients += [p.patients for p in fold.test]
+    return Gate(float(np.mean(gains)), error_by_patient(gains, patients), len(gains), STRENGTH_ERRORS)
 
 
 def _line(member: str, found: Mapping[float, Scores], now: float, best: float, gate: Gate) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from regweave import __version__
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
-from regweave.io.folds import Fold, split_groups
+from regweave.io.folds import Fold, one_by_one, split_groups
 from regweave.io.manifest import PairFiles
 from regweave.io.model import Model
 from regweave.learning.columns import Columns, Hyper
@@ -205,11 +205,13 @@ class Training:
             members = [m for m in members if not m.sees_anatomy]
             self.effort.tell("note", "too few patients to judge what a predictor makes out: those members stay unused")
 
+        folds = one_by_one(self.pairs) if self.options.gate else []
+
         def register(weights: Sequence[Weights]) -> list[Scores]:
             self.effort.tell("mix", f"members of the refinement: {len(weights) * len(self.pairs)} registrations")
             return trials([(w, self.pairs) for w in weights])
 
-        return mix_refinement(start, uniform, [m.name for m in members], self._folds(), register)
+        return mix_refinement(start, uniform, [m.name for m in members], folds, register)
 
     def _smooth(self, mix: Mix, trials: Trials) -> tuple[Trials, Mix]:
         """Tune the smoothness of the refinement once more where its members changed: other forces, other balance."""

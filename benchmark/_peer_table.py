@@ -9,7 +9,7 @@ from _peer_methods import OURS, OWN, load
 from _peer_report import START
 
 PRESETS = tuple(load(OWN).SETTINGS)
-MODEL = "regweave with the model that comes with it"
+MODEL = "regweave with a model of the training patients"
 HEAD = (
     "set", "method", "Dice", f"minus `{OURS}` (95 %)", "HD95, mm", "folded, %", "SDlogJ", "seconds", "ratio", "MB",
     "pairs", "failed",

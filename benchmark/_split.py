@@ -33,12 +33,6 @@ def test_pairs(set_name: str, limit: int | None) -> list[PairName]:
     return _pairs_among(set_name, patients(set_name)[1], limit)
 
 
-def all_pairs(set_name: str, limit: int | None) -> list[PairName]:
-    """Pairs of patients of both halves, for a model that leaves the house: all of them, or the first of the walk."""
-    training, test = patients(set_name)
-    return _pairs_among(set_name, [*training, *test], limit)
-
-
 def write_csv(pairs: Iterable[PairName], path: str | Path) -> None:
     """Write pairs of a real set as a list for `regweave train` and `regweave evaluate`; a group is ``p07+p11``."""
     write_pairs(path, [_line(pair) for pair in pairs])

@@ -24,6 +24,9 @@ from _peer_methods import OURS, Method, adapters, choose_methods, set_up
 from _peer_report import START, best, summarise, text_table, tuning_score
 from _peer_run import Case, case_of, measure, start_scores
 from accuracy import Ledger, mean_dice
+from regweave.io.manifest import check_leak
+from regweave.io.model import read_model
+from regweave.workflows.evaluate import TRAINED_ON
 
 NO_HEADERS = ("ibsr18_native",)
 NOMINAL_SPACING = ("acdc_cardiac",)
@@ -156,7 +159,7 @@ def _arguments() -> Namespace:
         "--model",
         action="append",
         default=[],
-        help="a trained model of regweave, a file or one that comes with it; may be repeated",
+        help="a model that has not seen the test patients, such as benchmark/ladder.py trains; may be repeated",
     )
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a registration has failed")
@@ -174,6 +177,9 @@ def main() -> None:
     chosen, data = choose_set(args.set)
     if chosen in NO_HEADERS and args.init == "none":
         raise SystemExit(f"the headers of {chosen} do not align its images; give --init affine")
+    for model in map(read_model, args.model):
+        trained_on = [group for key in TRAINED_ON for group in model.evidence.get(key, ())]
+        check_leak(trained_on, _split.patients(chosen)[1])
     methods = choose_methods([p for p in args.peers.split(",") if p], args.model, list(SETS[chosen].labels))
     training, test = _split.training_pairs(chosen, args.train_pairs), _split.test_pairs(chosen, args.pairs)
     RESULTS.mkdir(exist_ok=True)

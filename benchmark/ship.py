@@ -1,29 +1,47 @@
-"""Train a model that comes with the package, on pairs of all patients of a set: there are few enough of them.
+"""Turn a model that benchmark/ladder.py trained into one that comes with the package.
 
-`benchmark/ladder.py` shows on held-out patients what this training brings; a shipped model is trained in the same way
-on the patients of both halves, so it must not be judged by pairs of that set. The structures get the names of the set,
-and the overlays, which show patients, are dropped. Interrupted, it goes on where it stopped:
-`python benchmark/ship.py msd_hippocampus hippocampus-t1 --pairs 20`.
+Its weights stay: held-out patients have judged them. Its class predictor is fitted anew to the images of all patients
+of the set, of which there are few, and evaluation refuses these patients for such a model. The structures get the names
+of the set, and the overlays, which show patients, are dropped:
+`python benchmark/ship.py build/ladder/msd_hippocampus-default/joint.json msd_hippocampus hippocampus-t1`.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from _common import ROOT, parser
-from _pairs import SETS
-from _split import all_pairs, write_csv
-from ladder import models_of, settings_of
+from _common import ROOT
+from _pairs import SETS, PairName, cases_of, files, subject_of
 from regweave.io.model import Model, read_model, write_model
 from regweave.workflows.inputs import Reading
+from regweave.workflows.predictor import Predictors, SegmentedImage
+from regweave.workflows.train_options import TrainOptions
+from regweave.workflows.training import plain
 
 MODELS = ROOT / "src" / "regweave" / "models"
 
 
-def shippable(model: Model, set_name: str) -> Model:
+def of_all_patients(model: Model, set_name: str) -> Model:
+    """Return the model with a class predictor that has seen every patient of the set."""
+    reading = Reading(classes=tuple(SETS[set_name].labels))
+    images = []
+    for case in cases_of(set_name):
+        found = files(PairName(set_name, case, case, subject_of(case)))
+        geometry = reading.image(found["fixed"]).geometry
+        images.append(SegmentedImage(found["fixed"], found["fixed_labels"], geometry, frozenset({subject_of(case)})))
+    options = TrainOptions()
+    assert model.modality in ("ct", "mr")
+    predictors = Predictors(
+        images, reading, model.weights.classes, model.modality, seed=options.seed, max_memory_mb=options.max_memory_mb
+    )
+    people = sorted({subject_of(case) for case in cases_of(set_name)})
+    evidence = {**model.evidence, "predictor_groups": people}
+    return replace(model, class_predictor=plain(predictors.whole.to_dict()), evidence=evidence)
+
+
+def named(model: Model, set_name: str) -> Model:
     """Return the model with names of structures and without pictures."""
     names = {0: "background", **SETS[set_name].labels}
     predictor = None if model.class_predictor is None else dict(model.class_predictor)
@@ -33,24 +51,18 @@ def shippable(model: Model, set_name: str) -> Model:
     return replace(model, class_names=names, class_predictor=predictor, evidence=evidence)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Train, name and write."""
-    options = parser(__doc__, pairs=16)
-    options.add_argument("set", choices=sorted(SETS), help="set of REGWEAVE_DATA")
+def main() -> None:
+    """Read, fit, name and write."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("model", type=Path, help="model of the ladder")
+    options.add_argument("set", choices=sorted(SETS), help="set that it was trained on")
     options.add_argument("name", help="name of the shipped model")
     options.add_argument("--folder", type=Path, default=MODELS, help="where to write it")
-    options.add_argument("--work", type=Path, default=ROOT / "build" / "ship", help="folder for what is tried")
-    options.add_argument("--workers", type=int, default=2)
-    args = options.parse_args(words)
-    work = args.work / args.set
-    work.mkdir(parents=True, exist_ok=True)
-    write_csv(all_pairs(args.set, args.pairs), work / "train.csv")
-    reading = Reading(classes=tuple(SETS[args.set].labels))
-    (trained,) = models_of(work, settings_of("default"), ["joint"], reading, args.workers)
+    args = options.parse_args()
     path = args.folder / f"{args.name}.json"
-    write_model(path, shippable(read_model(trained), args.set))
+    write_model(path, named(of_all_patients(read_model(args.model), args.set), args.set))
     print(f"wrote {path.name}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

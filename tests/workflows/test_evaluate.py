@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.evaluation import assd_mm, dice, hd95_mm
 from regweave.io import read_labels, write_image, write_labels
 from regweave.io.manifest import PairFiles
-from regweave.io.model import Model, write_model
+from regweave.io.model import Model, read_model, write_model
 from regweave.registration.settings import Settings
 from regweave.types import LabelMap, Weights
 from regweave.workflows.batch import Outcome
@@ -180,6 +181,13 @@ def test_summary_tells_everything(found):
     assert text.count("(tuned)") == 3
     assert "## Against uniform" in text
     assert "Note" not in text
+
+
+def test_patients_of_the_class_predictor_alone_are_a_leak_too(folder, model, tmp_path):
+    evidence = {"groups": ["p7"], "predictor_groups": ["p2", "p7"]}
+    write_model(tmp_path / "seen.json", replace(read_model(model), evidence=evidence))
+    with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p2"):
+        evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "seen.json"])
 
 
 def test_model_leak_and_its_permission(folder, model, tmp_path):

@@ -99,8 +99,8 @@ def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     """Tell what training recorded, of these keys those that are there.
 
     ``method`` (text), ``pairs`` and ``groups`` (collections), ``left_out_gain`` (``mean``, ``low``, ``high``, or None
-    where nothing learned is used), ``refinement`` with a ``gain`` of that kind; ``gates`` (by class, a mapping with
-    ``used``) becomes a column of the table.
+    where nothing learned is used), ``refinement`` with a ``gain`` of that kind, ``predictor_groups`` (a list); ``gates``
+    (by class, a mapping with ``used``) becomes a column of the table.
     """
     facts = [str(evidence["method"])] if "method" in evidence else []
     if isinstance(pairs := evidence.get("pairs"), Mapping | list):
@@ -108,6 +108,8 @@ def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     if isinstance(groups := evidence.get("groups"), list):
         facts.append(f"{len({p for group in groups for p in patients_of(str(group))})} patients")
     lines = [f"trained      {', '.join(facts)}"] if facts else []
+    if isinstance(seen := evidence.get("predictor_groups"), list):
+        lines.append(f"predictor    fitted to {len(seen)} patients")
     if isinstance(refinement := evidence.get("refinement"), Mapping):
         lines += _gain("refinement", refinement.get("gain"))
     columns = _gain("Dice gain", evidence.get("left_out_gain"))

@@ -89,6 +89,8 @@ def _facts(model: Model) -> str:
     facts = [f"method {e['method']}"] if "method" in e else ["written by hand"]
     facts += [f"{len(pairs)} pairs"] if isinstance(pairs, Mapping | list) else []
     facts += [f"{len(patients)} patients"] if patients else []
+    seen = listed(e.get("predictor_groups"))
+    facts += [f"class predictor fitted to {len(seen)} patients"] if seen else []
     facts += [f"bank {', '.join(w.members)} for {model.modality}", f"{len(w.classes)} classes"]
     facts += [
         f"smoothness {w.pairwise:.4g}",

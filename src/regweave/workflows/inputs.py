@@ -243,6 +243,13 @@ def class_predictor(model: Model | None) -> ClassPredictor | None:
     return found
 
 
+def check_anatomies(weights: Weights, schedule: Schedule, predictor: ClassPredictor | None) -> None:
+    """Refuse weights of members that compare what a predictor makes out where there is none."""
+    if predictor is None and schedule.needs_anatomy(weights):
+        message = "the model weighs what its class predictor makes out in the images, and has none"
+        raise RegweaveError("E170", message, "train it again with `regweave train`")
+
+
 def see_anatomies(pair: ImagePair, weights: Weights, schedule: Schedule, predictor: ClassPredictor | None) -> ImagePair:
     """Return the pair with what a predictor makes out in its images, where a member with a weight compares that.
 
@@ -250,9 +257,7 @@ def see_anatomies(pair: ImagePair, weights: Weights, schedule: Schedule, predict
     """
     if not schedule.needs_anatomy(weights):
         return pair
-    if predictor is None:
-        message = "the model weighs what its class predictor makes out in the images, and has none"
-        raise RegweaveError("E170", message, "train it again with `regweave train`")
+    assert predictor is not None  # `check_anatomies` has seen to it
     fixed, moving = predictor.anatomy(pair.fixed), predictor.anatomy(pair.moving)
     outline = moving if pair.moving_labels is None else predictor.outline(pair.moving_labels)
     return replace(pair, anatomies=Anatomies(fixed, moving, outline))

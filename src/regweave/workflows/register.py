@@ -124,6 +124,7 @@ def register(
             weights = given.choose_weights(settings, modality, loaded, metrics)
             predictor = given.class_predictor(loaded)
             schedule = settings.schedule(modality)
+            given.check_anatomies(weights, schedule, predictor)
             structures = len(weights.classes) - 1 if schedule.needs_anatomy(weights) else 0
             check_memory(data.fixed.geometry, data.moving.geometry, settings, modality, structures)
         with watch.stage("initial"):

@@ -184,9 +184,9 @@ def test_summary_tells_everything(found):
 
 
 def test_patients_of_the_class_predictor_alone_are_a_leak_too(folder, model, tmp_path):
-    evidence = {"groups": ["p7"], "predictor_groups": ["p2", "p7"]}
+    evidence = {"groups": ["p7"], "predictor_groups": ["p0", "p7"]}
     write_model(tmp_path / "seen.json", replace(read_model(model), evidence=evidence))
-    with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p2"):
+    with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p0"):
         evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "seen.json"])
 
 

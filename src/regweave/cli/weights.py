@@ -99,7 +99,7 @@ def _evidence(evidence: Mapping[str, Any]) -> list[str]:
     """Tell what training recorded, of these keys those that are there.
 
     ``method`` (text), ``pairs`` and ``groups`` (collections), ``left_out_gain`` (``mean``, ``low``, ``high``, or None
-    where nothing learned is used), ``refinement`` with a ``gain`` of that kind, ``predictor_groups`` (a list); ``gates``
+    where nothing learned is used), ``refinement`` with such a ``gain``, ``predictor_groups`` (a list); ``gates``
     (by class, a mapping with ``used``) becomes a column of the table.
     """
     facts = [str(evidence["method"])] if "method" in evidence else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,7 @@ from regweave.workflows.evaluate import Runner
 from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import baseline_methods
 from regweave.workflows.predictor import Predictors, SegmentedImage
-from regweave.workflows.refinement_mix import Mix
+from regweave.workflows.refinement_mix import Mix, judge_without_mask
 from regweave.workflows.register import register
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.training import Training
@@ -188,6 +189,32 @@ def test_the_outline_is_the_moving_mask_where_there_is_one(model, training_list)
     assert (given.transform.field.data != bare.transform.field.data).any()
 
 
+def test_without_a_mask_the_outline_may_be_of_no_use(model, training_list):
+    files = training_list.files(0)
+    images = {name: files[name] for name in ("fixed", "moving")}
+    matrix = model.weights.matrix[[0, 1, 2, 4, 3]]  # outline instead of anatomy
+    outlined = replace(model, weights=replace(model.weights, matrix=matrix), outline_without_mask=False)
+    matrix = matrix.copy()
+    matrix[2], matrix[4] = 0.4, 0  # the other member that refines has its weight
+    others = replace(model, weights=replace(model.weights, matrix=matrix))
+    found = register(**images, model=outlined)
+    np.testing.assert_allclose(found.weights.matrix, matrix, rtol=1e-12)
+    np.testing.assert_array_equal(found.transform.field.data, register(**images, model=others).transform.field.data)
+    mask = files["moving_labels"]
+    told = register(**images, moving_labels=mask, model=outlined, predict_classes=True)
+    np.testing.assert_array_equal(told.transform.field.data, found.transform.field.data)
+    masked = register(**images, moving_labels=mask, model=outlined)
+    assert (masked.transform.field.data != found.transform.field.data).any()
+    assert masked.weights is outlined.weights
+
+
+def test_an_outline_that_is_alone_stays(model, settings):
+    matrix = model.weights.matrix[[0, 1, 2, 4, 3]]
+    matrix[2] = 0
+    alone = replace(model.weights, matrix=matrix)
+    assert settings.schedule("mr").without_mask(alone) is alone
+
+
 def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, monkeypatch):
     files = training_list.files(0)
     monkeypatch.setattr("regweave.workflows.inputs.start", lambda *_: pytest.fail("began to compute"))
@@ -277,6 +304,40 @@ def test_the_smoothness_is_tuned_again_where_the_members_changed(settings, train
     assert {before / 2, before, 2 * before} <= set(curve)
     assert record["mean_dice"] == max(curve.values()) == curve[record["smoothness"]]
     assert model.settings["refine"]["smoothness"] == record["smoothness"]
+
+
+def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path, monkeypatch):
+    gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
+
+    def mixed(start, scores, *_):
+        matrix = start.matrix.copy()
+        matrix[-1] = matrix[2]  # as if left-out patients had gained
+        return Mix(replace(start, matrix=matrix), scores, (), gain)
+
+    monkeypatch.setattr("regweave.workflows.training.mix_refinement", mixed)
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
+    told: list[str] = []
+    model = train(pairs, settings, tmp_path / "work", told)
+    record = model.evidence["refinement"]["without_mask"]
+    assert record["n"] == 4
+    assert record["gain"] != 0
+    assert record["used"] == (record["gain"] > record["standard_error"]) == model.outline_without_mask
+    assert "without moving labels: 8 registrations" in told
+
+
+@pytest.mark.parametrize(("gain", "used"), [(0.01, True), (-0.01, False)])
+def test_one_standard_error_decides_without_a_mask(gain, used):
+    pairs = [PairFiles(f"i{k}", *[Path("x")] * 4, f"p{k}") for k in range(4)]
+
+    def scores(values):
+        return {p.id: {"labels": {"1": {"dice_after": v}}} for p, v in zip(pairs, values, strict=True)}
+
+    found = judge_without_mask(
+        scores([0.7 + gain, 0.5 + gain, 0.6 + 2 * gain, 0.7]), scores([0.7, 0.5, 0.6, 0.7]), pairs
+    )
+    assert found == {
+        "gain": pytest.approx(gain), "standard_error": pytest.approx(abs(gain) / np.sqrt(6)), "n": 4, "used": used,
+    }  # fmt: skip
 
 
 def test_the_smoothness_stays_where_no_member_changed(settings, training_list, tmp_path, monkeypatch):

@@ -44,6 +44,9 @@ class Model:
         Where the weights act; with ``finest`` the coarser levels use the same weight for every member.
     class_predictor : mapping, optional
         What `regweave.learning.class_predictor` needs to tell the classes of an image without a segmentation.
+    outline_without_mask : bool
+        Where no moving labels are given, members that compare them take what the class predictor makes of the moving
+        image instead; if False, the other members of the refinement have their weight there.
     """
 
     weights: Weights
@@ -54,6 +57,7 @@ class Model:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     levels: Levels = "all"
     class_predictor: Mapping[str, Any] | None = None
+    outline_without_mask: bool = True
 
 
 def shipped_models() -> dict[str, Path]:
@@ -84,6 +88,7 @@ def write_model(path: str | Path, model: Model) -> None:
         "pairwise": w.pairwise,
         "weights": table,
         "levels": model.levels,
+        "outline_without_mask": model.outline_without_mask,
         "scales": None if model.scales is None else [s.tolist() for s in model.scales],
         "settings": model.settings,
         "evidence": model.evidence,
@@ -126,6 +131,9 @@ def _parse(content: Mapping[str, Any]) -> Model:
     levels = content.get("levels", "all")
     if levels not in get_args(Levels):
         raise ValueError(f"levels are {levels!r}, allowed: {', '.join(get_args(Levels))}")
+    without_mask = content.get("outline_without_mask", True)
+    if not isinstance(without_mask, bool):
+        raise ValueError(f"outline_without_mask is {without_mask!r}, allowed: true, false")
     if not isinstance(predictor, dict | None):
         raise ValueError(f"class_predictor is a {type(predictor).__name__}, not a table")
     return Model(
@@ -137,6 +145,7 @@ def _parse(content: Mapping[str, Any]) -> Model:
         evidence=content.get("evidence", {}),
         levels=levels,
         class_predictor=predictor,
+        outline_without_mask=without_mask,
     )
 
 

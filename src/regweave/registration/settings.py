@@ -84,6 +84,11 @@ class Member(Model):
         """True if the member compares what a model makes out in the images."""
         return metrics.sees_anatomy(self.metric)
 
+    @property
+    def sees_mask(self) -> bool:
+        """True if the member compares the moving labels."""
+        return self.sees_anatomy and bool(getattr(self.metric_options(), "outline", False))
+
     def metric_options(self) -> metrics.Options:
         """Options as the metric's own model."""
         return metrics.get(self.metric).Options.model_validate(self.options)
@@ -249,6 +254,18 @@ class Schedule(Model):
         """Tell whether a member that has a weight compares what a model makes out in the images."""
         learned = [m.name for m in self.bank if m.sees_anatomy]
         return bool(weights.matrix[[weights.members.index(name) for name in learned]].any())
+
+    def without_mask(self, weights: Weights) -> Weights:
+        """Give the weight of members that compare the moving labels to the others of the refinement, if any has one."""
+        refine = [weights.members.index(m.name) for m in self.bank if m.stage == "refine"]
+        masked = [weights.members.index(m.name) for m in self.bank if m.sees_mask]
+        matrix = weights.matrix.copy()
+        matrix[masked] = 0
+        total, rest = weights.matrix[refine].sum(axis=0), matrix[refine].sum(axis=0)
+        if not rest.all():
+            return weights
+        matrix[refine] *= total / rest
+        return Weights(matrix, weights.members, weights.classes, weights.pairwise)
 
     def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> Weights:
         """W before anything is learned: the same for all classes, adding up to one."""

@@ -250,6 +250,13 @@ def check_anatomies(weights: Weights, schedule: Schedule, predictor: ClassPredic
         raise RegweaveError("E170", message, "train it again with `regweave train`")
 
 
+def heed_mask(weights: Weights, schedule: Schedule, model: Model | None, classes_from: ClassesFrom) -> Weights:
+    """Return the weights of a run: members that compare the moving labels may be of no use without them."""
+    if classes_from == "labels" or model is None or model.outline_without_mask:
+        return weights
+    return schedule.without_mask(weights)
+
+
 def see_anatomies(pair: ImagePair, weights: Weights, schedule: Schedule, predictor: ClassPredictor | None) -> ImagePair:
     """Return the pair with what a predictor makes out in its images, where a member with a weight compares that.
 

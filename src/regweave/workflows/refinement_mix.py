@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from regweave.io.folds import Fold
+from regweave.io.manifest import PairFiles
 from regweave.learning.gate import Gate, error_by_patient
 from regweave.types import Weights
 from regweave.workflows.cross_validation import STRENGTH_ERRORS, Scores, gain_interval, overall
@@ -42,6 +43,8 @@ class Mix:
         Gain in mean Dice over the start, as in `Choice`; None where nothing changed.
     smoothness : mapping, optional
         Smoothness of the refinement with these weights, and the mean Dice of each value that was tried.
+    without_mask : mapping, optional
+        Where a member compares the moving labels: gain of comparing predicted ones where there are none.
     """
 
     weights: Weights
@@ -49,10 +52,16 @@ class Mix:
     trail: Sequence[Mapping[str, Any]] = ()
     gain: Mapping[str, float] | None = field(default=None)
     smoothness: Mapping[str, Any] | None = None
+    without_mask: Mapping[str, Any] | None = None
 
     def evidence(self) -> dict[str, Any]:
         """Return what a model keeps of it."""
-        return {"members": list(self.trail), "gain": self.gain, "smoothness": self.smoothness}
+        return {
+            "members": list(self.trail),
+            "gain": self.gain,
+            "smoothness": self.smoothness,
+            "without_mask": self.without_mask,
+        }
 
 
 def mix_refinement(
@@ -96,6 +105,21 @@ def mix_refinement(
     if all(line["used"] == line["before"] for line in trail):
         return Mix(start, scores, trail)
     return Mix(_with(start, factors), known, trail, gain_interval(scores, known, folds))
+
+
+def judge_without_mask(used: Scores, unused: Scores, pairs: Sequence[PairFiles]) -> dict[str, Any]:
+    """Tell whether members that compare the moving labels help where these are predicted, by one standard error.
+
+    Parameters
+    ----------
+    used, unused : Scores
+        Scores of all pairs without labels, with these members and without them.
+    pairs : sequence of PairFiles
+        The pairs.
+    """
+    gains = [mean_dice(used[p.id]) - mean_dice(unused[p.id]) for p in pairs]
+    gate = Gate(float(np.mean(gains)), error_by_patient(gains, [p.patients for p in pairs]), len(gains))
+    return {"gain": gate.gain, "standard_error": gate.standard_error, "n": gate.n, "used": gate.open}
 
 
 def _with(start: Weights, factors: Mapping[str, float]) -> Weights:

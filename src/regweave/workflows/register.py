@@ -131,6 +131,7 @@ def register(
             pair = given.start(data, settings.initial if init is None else init)
         with watch.stage("classes"):
             seen, classes_from = given.see_classes(pair, weights, predictor, predict=predict_classes)
+            weights = given.heed_mask(weights, schedule, loaded, classes_from)
             seen = given.see_anatomies(seen, weights, schedule, predictor)
         tell = _Teller(on_progress, settings)
         witness = Witness(weights, schedule, then=tell.level)

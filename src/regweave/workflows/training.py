@@ -29,7 +29,7 @@ from regweave.workflows.evaluate import Runner
 from regweave.workflows.learning_stage import LearningStage
 from regweave.workflows.methods import LEVELS, REFINE, Knob, Method, best_of, modality_of_list, next_values
 from regweave.workflows.predictor import Predictors, segmented_images
-from regweave.workflows.refinement_mix import Mix, mix_refinement
+from regweave.workflows.refinement_mix import Mix, judge_without_mask, mix_refinement
 from regweave.workflows.scoring import mean_dice
 from regweave.workflows.structures import Survey, choose_structures, survey
 from regweave.workflows.train_options import TrainOptions
@@ -95,6 +95,7 @@ class Training:
         with self.effort.stage("mix"):
             mix = self._mix(start, uniform, trials, seen=predictor is not None)
             trials, mix = self._smooth(mix, trials)
+            mix = self._bare(mix, trials)
         w0 = mix.weights
         stage = LearningStage(self.options, self._modality, self.survey, trials, self.workers)
         with self.effort.stage("gate"):
@@ -116,7 +117,7 @@ class Training:
         self.effort.finish()
         return Model(
             final, self.settings.model_dump(mode="json"), self._modality, names, None, plain(evidence),
-            self.options.levels, predictor,
+            self.options.levels, predictor, mix.without_mask is None or mix.without_mask["used"],
         )  # fmt: skip
 
     def _look(self) -> Survey:
@@ -232,6 +233,15 @@ class Training:
         curve = [{"smoothness": v, "mean_dice": d} for v, d in found.items()]
         smoothness = {"smoothness": best, "curve": curve, "mean_dice": found[best]}
         return replace(trials, settings=self.settings), replace(mix, scores=scores[best], smoothness=smoothness)
+
+    def _bare(self, mix: Mix, trials: Trials) -> Mix:
+        """Decide what members that compare the moving labels do where a user has none."""
+        unmasked = self.settings.schedule(self._modality).without_mask(mix.weights)
+        if (unmasked.matrix == mix.weights.matrix).all():
+            return mix
+        self.effort.tell("mix", f"without moving labels: {2 * len(self.pairs)} registrations")
+        used, unused = trials([(mix.weights, self.pairs)], predicted=True), trials([(unmasked, self.pairs)])
+        return replace(mix, without_mask=judge_without_mask(used[0], unused[0], self.pairs))
 
     def _mean(self, scores: Scores) -> float:
         return float(np.mean([mean_dice(scores[p.id]) for p in self.pairs]))

@@ -50,8 +50,10 @@ class Trials:
     predictors: Predictors
     _known: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def __call__(self, work: Sequence[tuple[Weights, Sequence[PairFiles]]]) -> list[Scores]:
-        """Register pairs with weights; training needs every number, so a failure is an error.
+    def __call__(self, work: Sequence[tuple[Weights, Sequence[PairFiles]]], *, predicted: bool = False) -> list[Scores]:
+        """Register pairs with weights, with their moving labels or as if there were none.
+
+        Training needs every number, so a failure is an error.
 
         Raises
         ------
@@ -63,7 +65,8 @@ class Trials:
             keyed.append([])
             for p in pairs:
                 path, digest = self._model(weights, p)
-                keyed[-1].append((f"try/{digest}/{p.id}", Method("try", self.settings, (path, digest)), p))
+                key = f"try/{digest}/{p.id}" + "/predicted" * predicted
+                keyed[-1].append((key, Method("try", self.settings, (path, digest), predicted=predicted), p))
         todo = {key: (key, m, p) for row in keyed for key, m, p in row if key not in self._known}
         outcomes = self.run(list(todo.values()), surfaces=False) if todo else []
         self.effort.registrations += len(todo)

@@ -24,6 +24,7 @@ from _peer_methods import OURS, Method, adapters, choose_methods, set_up
 from _peer_report import START, best, summarise, text_table, tuning_score
 from _peer_run import Case, case_of, measure, start_scores
 from accuracy import Ledger, mean_dice
+from regweave.errors import RegweaveError
 from regweave.io.manifest import check_leak
 from regweave.io.model import read_model
 from regweave.workflows.evaluate import TRAINED_ON
@@ -179,7 +180,10 @@ def main() -> None:
         raise SystemExit(f"the headers of {chosen} do not align its images; give --init affine")
     for model in map(read_model, args.model):
         trained_on = [group for key in TRAINED_ON for group in model.evidence.get(key, ())]
-        check_leak(trained_on, _split.patients(chosen)[1])
+        try:
+            check_leak(trained_on, _split.patients(chosen)[1])
+        except RegweaveError as error:
+            raise SystemExit(str(error)) from error
     methods = choose_methods([p for p in args.peers.split(",") if p], args.model, list(SETS[chosen].labels))
     training, test = _split.training_pairs(chosen, args.train_pairs), _split.test_pairs(chosen, args.pairs)
     RESULTS.mkdir(exist_ok=True)

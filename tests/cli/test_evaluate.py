@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from regweave.cli import evaluate as command
 from regweave.cli import main
 from regweave.cli.tables import terminal_text
 from regweave.io import write_image, write_labels
-from regweave.io.model import Model, write_model
+from regweave.io.model import Model, read_model, write_model
 from regweave.types import Weights
 from regweave.workflows.batch import BatchProgress
 from regweave.workflows.phantom import make_phantom
@@ -145,6 +146,16 @@ def test_weights_show(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "refinement   +0.0100 on left-out patients, 95 % interval [+0.0020, +0.0190]" in out
     assert "none on left-out patients: the columns of the levels are uniform" in out
+
+
+def test_weights_show_whom_the_predictor_knows_and_what_needs_a_mask(tmp_path, capsys):
+    path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], evidence={"predictor_groups": ["p1", "p2"]})
+    write_model(path, replace(read_model(path), outline_without_mask=False))
+    assert main(["weights", "show", path]) == 0
+    assert capsys.readouterr().out.splitlines()[2:4] == [
+        "predictor    fitted to 2 patients",
+        "without mask members that compare the moving labels are left out",
+    ]
 
 
 def test_wide_tables_stay_within_80_columns(tmp_path, capsys):

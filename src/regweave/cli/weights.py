@@ -92,6 +92,8 @@ def as_text(path: Path, model: Model) -> str:
         header.append("gate")
         lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
     facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_evidence(model.evidence)]
+    if not model.outline_without_mask:
+        facts.append("without mask members that compare the moving labels are left out")
     return "\n".join([*facts, "", text_table("class", header, lines)])
 
 

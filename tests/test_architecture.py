@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "regweave"
 
-BASE = ("types", "errors", "_core")
+BASE = ("types", "errors", "notices", "_core")
 ORDER = (
     "io",
     "pyramid",
@@ -33,10 +33,11 @@ ORDER = (
 NARROW = {
     "types": set(),
     "errors": set(),
+    "notices": {"errors"},
     "metrics": {*BASE, "pyramid", "lattice"},
     "losses": {*BASE, "pyramid", "lattice", "metrics"},
     "inference": {*BASE},
-    "evaluation": {"types", "errors", "io", "deformation"},
+    "evaluation": {"types", "errors", "notices", "io", "deformation"},
 }
 TREE = sorted(PACKAGE.rglob("*.py"))
 

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import nibabel as nib
@@ -16,9 +15,10 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
+from regweave import notices
 from regweave.cli import app as program
 from regweave.cli import main
-from regweave.errors import RegweaveWarning, ResourceError
+from regweave.errors import ResourceError
 from regweave.io import (
     read_image,
     read_labels,
@@ -191,7 +191,8 @@ def test_about(capsys):
 def raising(error):
     def command() -> None:
         """Fail."""
-        warnings.warn("W201: look at this", RegweaveWarning, stacklevel=1)
+        notices.warn("W201: look at this")
+        notices.warn("W201: look at this")
         raise error
 
     return command
@@ -212,6 +213,7 @@ def test_how_a_command_ends(monkeypatch, capsys, error, status, text):
     shown = capsys.readouterr().err
     assert text in shown
     assert shown.startswith("warning W201: look at this\n")
+    assert shown.count("W201") == 1
     assert "\x1b[" not in shown
     if status == 70:
         report = Path(re.search(r"\S+regweave-report-\S+\.txt", shown)[0])

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import regweave
+from regweave import notices
 from regweave.cli import (
     about,
     check,
@@ -39,7 +39,6 @@ from regweave.errors import (
     EXIT_OK,
     Cancelled,
     RegweaveError,
-    RegweaveWarning,
     ResourceError,
 )
 
@@ -172,18 +171,15 @@ def _write_report(error: Exception) -> Path:
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Print our warnings as one line each on stderr; those of libraries stay as they are."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", RegweaveWarning)
-        plain = warnings.showwarning
+    """Print our warnings as one line each on stderr, none of them twice; those of libraries stay as they are."""
+    shown: set[str] = set()
 
-        def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-            if issubclass(category, RegweaveWarning):
-                print(f"warning {message}", file=sys.stderr)
-            else:
-                plain(message, category, *where, **options)
+    def show(text: str) -> None:
+        if text not in shown:
+            shown.add(text)
+            print(f"warning {text}", file=sys.stderr)
 
-        warnings.showwarning = show
+    with notices.shown_by(show):
         yield
 
 

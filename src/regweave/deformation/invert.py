@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
-from regweave import _core
+from regweave import _core, notices
 from regweave.deformation.warp import inverse_of, to_field, to_voxels, voxel_matrix
-from regweave.errors import RegweaveWarning
 from regweave.types import Field, Float32Array, Geometry, Transform
 
 ACCEPTABLE_MM = 0.1
@@ -121,10 +118,8 @@ def _report(residual_mm: Float32Array) -> None:
     if len(failed) == 0:
         return
     worst = np.unravel_index(int(residual_mm.argmax()), residual_mm.shape)
-    warnings.warn(
+    notices.warn(
         f"W202: no inverse found at {len(failed)} of {residual_mm.size} voxels, error p95 "
         f"{np.percentile(residual_mm, 95):.3g} mm, {residual_mm.max():.3g} mm at voxel "
-        f"{tuple(int(x) for x in worst)}; look for folds there or raise max_iter",
-        RegweaveWarning,
-        stacklevel=3,
+        f"{tuple(int(x) for x in worst)}; look for folds there or raise max_iter"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.errors import RegweaveError, RegweaveWarning, UsageError
+from regweave import notices
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import itk_images, nifti
 from regweave.io.files import require_file, suffix_of
 from regweave.io.geometry import itk_affine, make_geometry, ras_to_lps
@@ -130,7 +130,7 @@ def _volume(stored: Stored, nonfinite: NonFinite) -> Volume:
     if error is not None:
         if nonfinite == "error":
             raise error
-        warnings.warn(f"W205: {error.message}; treated as background", RegweaveWarning, stacklevel=3)
+        notices.warn(f"W205: {error.message}; treated as background")
         data = replace_nonfinite(data, stored.subject)
     error = constant_error(data, stored.scaling, stored.subject)
     if error is not None:

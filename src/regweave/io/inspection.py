@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from regweave.errors import RegweaveError, RegweaveWarning
+from regweave import notices
+from regweave.errors import RegweaveError
 from regweave.io import nifti
 from regweave.io.files import require_file, sha256, suffix_of
 from regweave.io.geometry import shear_angle
@@ -37,16 +37,14 @@ def inspect_image(path: str | Path) -> Inspection:
     """Read a file, check everything that `read_image` checks, and collect what is found."""
     facts: dict[str, Any] = {}
     problems: list[RegweaveError] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RegweaveWarning)
+    with notices.collected() as noted, notices.muted():
         try:
             stored = _read(require_file(path), facts, problems)
             facts.update(_geometry_facts(stored.geometry))
             _add_values(stored, facts, problems)
         except RegweaveError as error:
             problems.append(error)
-    noted = tuple(str(w.message) for w in caught if issubclass(w.category, RegweaveWarning))
-    return Inspection(str(path), facts, tuple(problems), noted)
+    return Inspection(str(path), facts, tuple(problems), tuple(noted))
 
 
 def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError]) -> Stored:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ import numpy as np
 from nibabel.spatialimages import HeaderDataError
 from numpy.typing import NDArray
 
-from regweave.errors import RegweaveError, RegweaveWarning
+from regweave import notices
+from regweave.errors import RegweaveError
 from regweave.io.files import damaged, suffix_of
 from regweave.io.libraries import nib
 
@@ -74,8 +74,7 @@ def _read(stream: BinaryIO | gzip.GzipFile, capacity: int, size: int, subject: s
     while block := stream.read(CHUNK):  # the CRC stands at the end of the stream
         extra += len(block)
     if extra:
-        message = f"W208: {subject} is {extra} bytes longer than its header says"
-        warnings.warn(message, RegweaveWarning, stacklevel=2)
+        notices.warn(f"W208: {subject} is {extra} bytes longer than its header says")
     return NiftiFile(header, buffer.view(dtype).reshape(shape, order="F"))
 
 

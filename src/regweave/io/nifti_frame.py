@@ -13,13 +13,13 @@ Matrices are scaled to millimetres where the header says metres or micrometres.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from regweave.errors import RegweaveError, RegweaveWarning
+from regweave import notices
+from regweave.errors import RegweaveError
 from regweave.io.geometry import ras_to_lps
 from regweave.types import Float64Array, Geometry
 
@@ -133,6 +133,5 @@ def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: 
     if chosen is not None:
         return ras_to_lps(chosen)
     unit = UNIT_MM.get(int(header["xyzt_units"]) & 7, 1.0)
-    message = f"W207: {subject} does not say where it is (qform and sform codes are 0); LPS axes from 0 are used"
-    warnings.warn(message, RegweaveWarning, stacklevel=2)
+    notices.warn(f"W207: {subject} does not say where it is (qform and sform codes are 0); LPS axes from 0 are used")
     return np.diag([*(_spacing(header) * unit), 1.0])

@@ -8,13 +8,12 @@ concave, and D̂ makes it linear. Inference proves both brackets from above and 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from regweave.errors import RegweaveWarning
+from regweave import notices
 from regweave.learning.cutting_plane import Convex, Minimum, Oracle, Round, minimise
 from regweave.learning.qp import Regulariser
 from regweave.learning.samples import Found
@@ -173,11 +172,9 @@ def _falls(oracle: Oracle, convex: Convex, w: Float64Array, found: Minimum, sett
     before, after = (convex.value(x, _proved(oracle, x)) for x in (w, found.w))
     at_least = convex.value(found.w, oracle.heights(found.w))
     if at_least > before + settings.C * settings.epsilon:
-        warnings.warn(
+        notices.warn(
             f"W211: the learning objective would rise from {before:.6g} to {at_least:.6g}, beyond the duality gap, "
-            f"after {len(found.rounds)} rounds of cutting planes; the earlier weights are kept; raise max_inner",
-            RegweaveWarning,
-            stacklevel=4,
+            f"after {len(found.rounds)} rounds of cutting planes; the earlier weights are kept; raise max_inner"
         )
     return after <= before
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
 
-from regweave.errors import RegweaveWarning, UsageError
+from regweave import notices
+from regweave.errors import UsageError
 from regweave.pyramid.intensity import Modality, apply_window, default_window, modality_of
 from regweave.registration._correlation_ratio import Level, coarser
 from regweave.types import Float64Array, Volume
@@ -70,12 +70,10 @@ def _affine(fixed: Volume, moving: Volume) -> Float64Array:
     before, after = level.cost(start), level.cost(affine)
     if VOLUME_RATIOS[0] <= ratio <= VOLUME_RATIOS[1] and after <= before < np.inf:
         return affine
-    warnings.warn(
+    notices.warn(
         f"W210: affine start rejected (volume ratio {ratio:.3g}, allowed {VOLUME_RATIOS[0]} to "
         f"{VOLUME_RATIOS[1]}; cost {before:.4g} before, {after:.4g} after); centres of mass are used "
-        "instead: check that the images show the same body part",
-        RegweaveWarning,
-        stacklevel=3,
+        "instead: check that the images show the same body part"
     )
     return start
 

@@ -8,7 +8,6 @@ stays invertible; where interpolation would still bring a voxel near folding, th
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +15,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from regweave import _core, metrics
+from regweave import _core, metrics, notices
 from regweave.energy.cost_volume import Comparison
-from regweave.errors import RegweaveWarning
 from regweave.lattice.classes import one_hot
 from regweave.lattice.grid import ControlGrid
 from regweave.pyramid.resample import change_level
@@ -184,11 +182,9 @@ def _measure(
 def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) -> Refinement:
     if settings.steps:
         names = ", ".join(m.name for m in schedule.bank)
-        warnings.warn(
+        notices.warn(
             f"W206: refinement left out: none of the members {names} has a weight and can be compared voxel by voxel; "
-            "add one of absolute or correlation kind (sad, ncc, gradient, mind, ngf)",
-            RegweaveWarning,
-            stacklevel=3,
+            "add one of absolute or correlation kind (sad, ncc, gradient, mind, ngf)"
         )
     return Refinement(displacement, (), ())
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from regweave import notices
 from regweave.io.manifest import PairFiles
 from regweave.learning.columns import Columns, Hyper, Mapper, Trainer
 from regweave.learning.gate import balanced, embed
@@ -119,6 +120,6 @@ class LearningStage:
         with kernel_threads(1), ThreadPoolExecutor(self.workers) as pool:
 
             def mapper(function: Callable[..., Any], *values: Iterable[Any]) -> Iterable[Any]:
-                return pool.map(function, *values)
+                return pool.map(notices.in_this_context(function), *values)
 
             yield mapper

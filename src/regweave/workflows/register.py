@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from regweave import notices
 from regweave.deformation.invert import inverse_consistency_mm, invert
 from regweave.deformation.warp import to_field, warp_image, warp_labels
-from regweave.errors import RegweaveWarning, UsageError
+from regweave.errors import UsageError
 from regweave.evaluation.overlap import dice
 from regweave.evaluation.regularity import regularity
 from regweave.io import fill_value
@@ -114,7 +114,7 @@ def register(
     """
     n_threads = allowed_threads(threads)
     watch = _Stopwatch()
-    with kernel_threads(n_threads), _collected_warnings() as caught:
+    with kernel_threads(n_threads), notices.collected() as caught:
         loaded = read_model(model) if isinstance(model, str | Path) else model
         settings = _settings(preset, config, loaded, engine, metrics)
         with watch.stage("read"):
@@ -196,10 +196,12 @@ def _look_out(
 ) -> None:
     """Warn of what a user should look at."""
     if numbers["folding_fraction"] > 0:
-        _warn(f"W201: the field folds in {numbers['folding_fraction']:.2%} of the voxels; do not use it there")
+        notices.warn(f"W201: the field folds in {numbers['folding_fraction']:.2%} of the voxels; do not use it there")
     limit = INVERSE_LIMIT_VOXELS * float(pair.fixed.geometry.spacing_mm.max())
     if not consistency["p95"] <= limit:  # also where nothing is left to measure
-        _warn(f"W202: inverse error is {consistency['p95']:.2f} mm at the 95th percentile, wanted ≤ {limit:.2f} mm")
+        notices.warn(
+            f"W202: inverse error is {consistency['p95']:.2f} mm at the 95th percentile, wanted ≤ {limit:.2f} mm"
+        )
     if warped is None or pair.moving_labels is None:
         return
     voxel = [abs(np.linalg.det(v.geometry.affine[:3, :3])) for v in (pair.moving_labels, warped)]
@@ -209,30 +211,11 @@ def _look_out(
         )
         name = pair.moving_labels.name(value)
         if after == 0:
-            _warn(f"W203: label {name} vanished from the warped labels; it lies outside the fixed image or is thin")
+            notices.warn(
+                f"W203: label {name} vanished from the warped labels; it lies outside the fixed image or is thin"
+            )
         elif abs(after - before) > VOLUME_CHANGE_LIMIT * before:
-            _warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RegweaveWarning, stacklevel=4)
-
-
-@contextmanager
-def _collected_warnings() -> Iterator[list[str]]:
-    """Gather our warnings for the record; they are shown as well."""
-    texts: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", RegweaveWarning)
-        shown = warnings.showwarning
-
-        def keep(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-            if issubclass(category, RegweaveWarning):
-                texts.append(str(message))
-            shown(message, category, *where, **options)
-
-        warnings.showwarning = keep
-        yield texts
+            notices.warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
 
 
 @dataclass

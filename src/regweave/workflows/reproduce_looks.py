@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave import notices
 from regweave.deformation import warp_image, warp_labels
 from regweave.io import fill_value, read_image, read_transform, total_displacement
 from regweave.io.manifest import FILES, PairFiles
@@ -55,8 +55,7 @@ def look(task: Mapping[str, Any]) -> dict[str, Any]:
         without a truth. ``views``: by view the slices, see `_slices`; empty unless asked for.
     """
     files, reading = task["files"], Reading(classes=tuple(task["classes"]))
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda *_, **__: None  # the scored run of this pair has kept them
+    with notices.muted():  # the scored run of this pair has kept them
         result = register(
             **files,
             config=None if task["settings"] is None else Settings.model_validate(task["settings"]),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regweave.errors import RegweaveWarning
+from regweave import notices
 from regweave.evaluation.surface import assd_mm, hd95_mm
 from regweave.io.manifest import FILES, PairFiles
 from regweave.registration.settings import Settings
@@ -80,7 +79,7 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
     """
     files, reading = task["files"], Reading(*task["reading"])
     _forget_peak()
-    with silent_warnings():
+    with notices.muted():  # they are in the result, and many workers would talk at once
         result = register(
             **files,
             config=None if task["settings"] is None else Settings.model_validate(task["settings"]),
@@ -136,20 +135,6 @@ def _label_numbers(result: Result, fixed: LabelMap, warped: LabelMap, value: int
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-@contextmanager
-def silent_warnings() -> Iterator[None]:
-    """Keep our warnings off the terminal: they are in the result, and many workers would talk at once."""
-    with warnings.catch_warnings():
-        shown = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-            if not issubclass(category, RegweaveWarning):
-                shown(message, category, *where, **options)
-
-        warnings.showwarning = show
-        yield
 
 
 def _forget_peak() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from regweave import __version__
-from regweave.errors import RegweaveError, RegweaveWarning, UsageError
+from regweave import __version__, notices
+from regweave.errors import RegweaveError, UsageError
 from regweave.io.folds import Fold, one_by_one, split_groups
 from regweave.io.manifest import PairFiles
 from regweave.io.model import Model
@@ -77,9 +76,7 @@ class Training:
         """Train and return the model."""
         with self.effort.stage("read"):
             self.survey = self._look()
-        with warnings.catch_warnings():
-            # Warnings about files have been shown; they would come again with every round.
-            warnings.filterwarnings("ignore", "W20", RegweaveWarning)
+        with notices.muted("W20"):  # warnings about files have been shown and would come again with every round
             return self._fit()
 
     def _fit(self) -> Model:

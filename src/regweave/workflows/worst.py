@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from regweave import notices
 from regweave.io import atomic_path, prepare_output
 from regweave.io.manifest import PairFiles
 from regweave.workflows.comparison import Scores
 from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import Method
 from regweave.workflows.register import register
-from regweave.workflows.scoring import mean_dice, silent_warnings
+from regweave.workflows.scoring import mean_dice
 
 PAGES = "pages"
 RECORD = "page.json"
@@ -57,7 +58,7 @@ def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder:
         Folder of the result, ``pages/<id>``; an earlier one of that name is replaced.
     """
     files = {name: getattr(pair, name) for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
-    with silent_warnings():
+    with notices.muted():
         result = register(
             **files,
             config=None if method.model is not None else method.settings,

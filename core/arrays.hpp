@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 
 namespace regweave {
 
@@ -27,9 +28,11 @@ struct NewArray {
     std::array<std::size_t, Dim> shape;
 
     explicit NewArray(std::array<std::size_t, Dim> shape_) : shape(shape_) {
-        std::size_t n = 1;
-        for (auto s : shape) n *= s;
-        data.reset(new T[n ? n : 1]);
+        std::size_t n = sizeof(T);
+        for (auto s : shape)
+            if (__builtin_mul_overflow(n, s, &n))
+                throw std::invalid_argument("the result has more bytes than a machine can count");
+        data.reset(new T[n ? n / sizeof(T) : 1]);
     }
     Out<T> release() {
         T* raw = data.release();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel.hpp"
+#include "require.hpp"
 
 namespace regweave {
 
@@ -42,6 +43,9 @@ struct AxisMatrix {
 // Row x holds the weights of the control points at origin + index * spacing for voxel x; a control point
 // beyond the lattice is its nearest one.
 inline AxisMatrix cubic_bspline(std::size_t n_voxels, std::size_t n_nodes, double origin, double spacing) {
+    const double begin = -origin / spacing, end = (double(n_voxels) - origin) / spacing;
+    require(std::isfinite(begin) && std::isfinite(end),
+            "voxels lie too many control spacings from the lattice");
     AxisMatrix m;
     m.n_columns = n_nodes;
     for (std::size_t x = 0; x < n_voxels; ++x) {
@@ -71,6 +75,7 @@ inline void multiply_axis(const AxisMatrix& m, const float* in, float* out, std:
                           std::size_t inner) {
     if (inner == 1) {
         const std::size_t block = 64;  // lines of a task
+        require(outer <= kMostVoxels, "a free-form deformation has too many lines");
         parallel_for(int((outer + block - 1) / block), [&](int task) {
             const std::size_t end = std::min(outer, (task + 1) * block);
             for (std::size_t o = task * block; o < end; ++o) {
@@ -89,6 +94,7 @@ inline void multiply_axis(const AxisMatrix& m, const float* in, float* out, std:
     // A block of the inner axis keeps the input lines, each used by several rows, in cache.
     const std::size_t block = 512;
     const std::size_t n_blocks = (inner + block - 1) / block;
+    require(outer <= kMostVoxels / n_blocks, "a free-form deformation has too many lines");
     parallel_for(int(outer * n_blocks), [&](int task) {
         const std::size_t o = task / n_blocks;
         const std::size_t begin = (task % n_blocks) * block;

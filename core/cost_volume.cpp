@@ -88,8 +88,15 @@ struct Product {
     float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
 };
 
-// H(J | W) = Σ_w c_w log c_w − Σ_wj c_wj log c_wj, over n, from integer counts and one table.
+// The bin that an intensity falls into; this order of min and max takes NaN to bin 0.
 template <int Bins>
+int bin_of(float v) {
+    return int(std::min(std::max(0.0f, v), float(Bins - 1)));
+}
+
+// H(J | W) = Σ_w c_w log c_w − Σ_wj c_wj log c_wj, over n, from integer counts and one table. Count is 16
+// bits wide, half the memory to clear and add up, unless a support has more voxels than that can count.
+template <int Bins, typename Count>
 struct ConditionalEntropy {
     using Voxel = std::uint8_t;
     static constexpr int lanes =
@@ -100,7 +107,7 @@ struct ConditionalEntropy {
     const std::vector<float>& n_log_n;
 
     struct Scratch {
-        std::vector<std::uint16_t> counts;
+        std::vector<Count> counts;
         explicit Scratch(const ConditionalEntropy&) : counts(lanes * Bins * Bins) {}
     };
 
@@ -108,15 +115,15 @@ struct ConditionalEntropy {
         const std::uint8_t* f = fixed_bins + job.plane() * i + std::size_t(n) * j;
         for (int v = 0; v < n; ++v) {
             const float w = in[v] + fraction * (in[v + 1] - in[v]);
-            const int bin = int(std::min(std::max(w, 0.0f), float(Bins - 1)));
+            const int bin = bin_of<Bins>(w);
             out[v] = Voxel(f[v] + bin);
         }
     }
     float patch(const Voxel* const* planes, std::size_t stride, Scratch& scratch) const {
         const Supports& s = job.supports;
-        std::uint16_t* c = scratch.counts.data();
+        Count* c = scratch.counts.data();
         constexpr int cells = Bins * Bins;
-        std::memset(c, 0, sizeof(std::uint16_t) * lanes * cells);
+        std::memset(c, 0, sizeof(Count) * lanes * cells);
         const int nz = s.size[2];
         for (int x = 0; x < s.size[0]; ++x)
             for (int y = 0; y < s.size[1]; ++y) {
@@ -189,7 +196,7 @@ Out<float> run_box(const Job& job, const Op& op) {
 
 template <class Op>
 Out<float> run_patch(const Job& job, const Op& op) {
-    if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
+    require(job.channels == 1, "this cost takes one channel");
     auto out = make_output(job);
     {
         nb::gil_scoped_release nogil;
@@ -217,20 +224,21 @@ Out<float> ngf_volume(SUPPORT_ARGUMENTS) {
 
 Out<float> mean_volume(SUPPORT_ARGUMENTS) {
     const Job job = make_job(SUPPORT_VALUES);
-    if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
+    require(job.channels == 1, "this cost takes one channel");
     return run_box(job, Mean{1.0 / job.supports.voxels()});
 }
 
 Out<float> overlap_volume(SUPPORT_ARGUMENTS) {
     const Job job = make_job(SUPPORT_VALUES);
-    if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
+    require(job.channels == 1, "this cost takes one channel");
     return run_box(job, Product{1.0 / job.supports.voxels()});
 }
 
 Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor, bool squared) {
     Job job = make_job(SUPPORT_VALUES);
+    require(std::isfinite(floor) && floor > 0, "the floor of the variance must be positive");
+    require(job.channels == 1, "this cost takes one channel");
     if (!squared) job.needed = not_blank(job);
-    if (job.channels != 1) throw std::invalid_argument("this cost takes one channel");
     const Supports& s = job.supports;
     std::vector<double> mean, variance;
     for (int p : s.start[0])
@@ -272,25 +280,30 @@ std::vector<char> varied_supports(const Job& job, const std::vector<std::uint8_t
     return out;
 }
 
-template <int Bins>
+template <int Bins, typename Count>
 Out<float> entropy_volume(Job& job) {
     std::vector<std::uint8_t> bins(job.volume());
-    for (std::size_t v = 0; v < job.volume(); ++v)
-        bins[v] = std::uint8_t(Bins * int(std::min(std::max(job.fixed[v], 0.0f), float(Bins - 1))));
+    for (std::size_t v = 0; v < job.volume(); ++v) bins[v] = std::uint8_t(Bins * bin_of<Bins>(job.fixed[v]));
     std::vector<float> n_log_n(job.supports.voxels() + 1, 0.0f);
     for (std::size_t c = 2; c < n_log_n.size(); ++c) n_log_n[c] = float(double(c) * std::log(double(c)));
     job.needed = varied_supports(job, bins);
-    return run_patch(job, ConditionalEntropy<Bins>{job, bins.data(), n_log_n});
+    return run_patch(job, ConditionalEntropy<Bins, Count>{job, bins.data(), n_log_n});
+}
+
+template <int Bins>
+Out<float> counted_entropy(Job& job) {
+    if (job.supports.voxels() <= UINT16_MAX) return entropy_volume<Bins, std::uint16_t>(job);
+    return entropy_volume<Bins, std::uint32_t>(job);
 }
 
 Out<float> mi_volume(SUPPORT_ARGUMENTS, int bins) {
     Job job = make_job(SUPPORT_VALUES);
-    if (job.supports.voxels() > 65535) throw std::invalid_argument("a support holds at most 65535 voxels");
+    require(job.channels == 1, "this cost takes one channel");
     switch (bins) {
         case 8:
-            return entropy_volume<8>(job);
+            return counted_entropy<8>(job);
         case 16:
-            return entropy_volume<16>(job);
+            return counted_entropy<16>(job);
         default:
             throw std::invalid_argument("mutual information takes 8 or 16 bins");
     }
@@ -298,9 +311,10 @@ Out<float> mi_volume(SUPPORT_ARGUMENTS, int bins) {
 
 Out<float> dwt_volume(SUPPORT_ARGUMENTS) {
     Job job = make_job(SUPPORT_VALUES);
-    job.needed = not_blank(job);
+    require(job.channels == 1, "this cost takes one channel");
     for (int size_ : job.supports.size)
-        if (size_ % 4) throw std::invalid_argument("the wavelet support must be a multiple of 4 voxels");
+        require(size_ % 4 == 0, "the wavelet support must be a multiple of 4 voxels");
+    job.needed = not_blank(job);
     return run_patch(job, HaarDifference{job});
 }
 

@@ -3,8 +3,6 @@
 
 #include <array>
 #include <cstring>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "arrays.hpp"
@@ -12,6 +10,7 @@
 #include "interpolate.hpp"
 #include "inverse.hpp"
 #include "parallel.hpp"
+#include "require.hpp"
 
 namespace {
 
@@ -28,7 +27,8 @@ Shape grid_shape(const Array& a) {
 Sampler sampler_of(const Shape& n) { return Sampler(n[0], n[1], n[2]); }
 
 void require_field(const In<float, 4>& u, const char* name) {
-    if (u.shape(0) != 3) throw std::invalid_argument(std::string(name) + " must have shape (3, X, Y, Z)");
+    require_volume(u, name);
+    require(u.shape(0) == 3, "a field must have shape (3, X, Y, Z)");
 }
 
 // An affine map of voxel positions, (3, 4).
@@ -37,7 +37,8 @@ struct Matrix {
 
     Matrix() = default;
     explicit Matrix(const In<double, 2>& a) {
-        if (a.shape(0) != 3 || a.shape(1) != 4) throw std::invalid_argument("matrix must have shape (3, 4)");
+        require(a.shape(0) == 3 && a.shape(1) == 4, "matrix must have shape (3, 4)");
+        require_finite(a.data(), 12, "matrix must be finite");
         std::memcpy(m, a.data(), sizeof m);
     }
 
@@ -186,10 +187,13 @@ Out<std::int32_t> warp_labels(In<std::int32_t, 3> labels, In<double, 2> matrix, 
 // The matrices of the three axes for a lattice of control points over a grid of voxels.
 std::array<AxisMatrix, 3> lattice_axes(const Shape& voxels, const Shape& nodes, const Vector& origin,
                                        const Vector& spacing) {
+    require_grid(voxels, "the grid of voxels");
+    require_grid(nodes, "the lattice");
+    require_finite(origin, "the origin of the lattice must be finite");
+    require_finite(spacing, "the control spacing must be finite");
     std::array<AxisMatrix, 3> axes;
     for (int a = 0; a < 3; ++a) {
-        if (!(spacing[a] > 0.0)) throw std::invalid_argument("the control spacing must be positive");
-        if (voxels[a] == 0 || nodes[a] == 0) throw std::invalid_argument("a grid has an axis of length 0");
+        require(spacing[a] > 0.0, "the control spacing must be positive");
         axes[a] = cubic_bspline(voxels[a], nodes[a], origin[a], spacing[a]);
     }
     return axes;
@@ -197,7 +201,7 @@ std::array<AxisMatrix, 3> lattice_axes(const Shape& voxels, const Shape& nodes, 
 
 Out<float> ffd(In<float, 4> coefficients, Vector origin, Vector spacing, Shape shape) {
     const std::size_t c = coefficients.shape(0);
-    const Shape nodes = grid_shape(coefficients);
+    const Shape nodes = require_volume(coefficients, "the lattice");
     const auto axes = lattice_axes(shape, nodes, origin, spacing);
     NewArray<float, 4> out({c, shape[0], shape[1], shape[2]});
     {
@@ -214,7 +218,7 @@ Out<float> ffd(In<float, 4> coefficients, Vector origin, Vector spacing, Shape s
 
 Out<float> ffd_adjoint(In<float, 4> dense, Vector origin, Vector spacing, Shape nodes) {
     const std::size_t c = dense.shape(0);
-    const Shape n = grid_shape(dense);
+    const Shape n = require_volume(dense, "the dense array");
     const auto axes = lattice_axes(n, nodes, origin, spacing);
     NewArray<float, 4> out({c, nodes[0], nodes[1], nodes[2]});
     {
@@ -232,7 +236,7 @@ Out<float> compose(In<float, 4> u, In<float, 4> d) {
     require_field(u, "u");
     require_field(d, "d");
     const Shape n = grid_shape(d);
-    if (grid_shape(u) != n) throw std::invalid_argument("u and d must have one shape");
+    require(grid_shape(u) == n, "u and d must have one shape");
     const Sampler sampler = sampler_of(n);
     const std::size_t volume = n[0] * n[1] * n[2];
     NewArray<float, 4> out({3, n[0], n[1], n[2]});
@@ -253,7 +257,10 @@ Out<float> compose(In<float, 4> u, In<float, 4> d) {
 
 Out<float> resample_field(In<float, 4> u, Shape shape, Vector scale, Vector offset) {
     const std::size_t c = u.shape(0);
-    const Shape n = grid_shape(u);
+    const Shape n = require_volume(u, "u");
+    require_grid(shape, "the grid of the result");
+    require_finite(scale, "scale must be finite");
+    require_finite(offset, "offset must be finite");
     const Sampler sampler = sampler_of(n);
     NewArray<float, 4> out({c, shape[0], shape[1], shape[2]});
     {
@@ -332,9 +339,10 @@ Out<float> jacobian(In<float, 4> u) {
 nb::tuple invert(In<float, 4> u, In<double, 2> matrix, In<double, 2> inverse_matrix, Shape shape,
                  int max_iter, double tolerance) {
     require_field(u, "u");
+    require(max_iter >= 1 && tolerance >= 0.0, "max_iter must be 1 or more, the tolerance 0 or more");
     const Matrix map(matrix), back(inverse_matrix);
     const Sampler sampler = sampler_of(grid_shape(u));
-    const std::size_t volume = shape[0] * shape[1] * shape[2];
+    const std::size_t volume = require_grid(shape, "the grid of the result");
     NewArray<float, 4> out({3, shape[0], shape[1], shape[2]});
     NewArray<float, 3> residual(shape);
     {

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <stdexcept>
 #include <tuple>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "label_grid.hpp"
 #include "moves.hpp"
 #include "parallel.hpp"
+#include "require.hpp"
 #include "trws.hpp"
 
 namespace regweave {
@@ -28,6 +28,27 @@ using Solved = std::tuple<Out<int>, double, int>;  // labels, lower bound, itera
 
 std::vector<double> to_vector(const In<double, 1>& a) { return {a.data(), a.data() + a.shape(0)}; }
 
+// A grid of nodes whose indices, and those of a slab of guards at each end, are ints.
+std::size_t require_nodes(const Shape& shape) {
+    const std::size_t n = require_grid(shape, "the grid of nodes");
+    require(n <= kMostVoxels / 4, "the grid has too many nodes");
+    return n;
+}
+
+std::size_t require_offsets(const In<double, 1>& x, const In<double, 1>& y, const In<double, 1>& z) {
+    const std::array<std::size_t, 3> k{x.shape(0), y.shape(0), z.shape(0)};
+    for (std::size_t n : k) require(n <= 4096, "there are more than 4096 offsets along an axis");
+    return require_grid(k, "the set of labels");
+}
+
+// Largest magnitude; refuses what is not finite.
+double largest(const double* values, std::size_t n, const char* what) {
+    require_finite(values, n, what);
+    double m = 0;
+    for (std::size_t i = 0; i < n; ++i) m = std::max(m, std::fabs(values[i]));
+    return m;
+}
+
 struct Arguments {
     In<double, 2> unary;
     Shape shape;
@@ -35,6 +56,26 @@ struct Arguments {
     double weight;
     std::optional<In<double, 2>> base;
     In<int, 1> init;
+
+    // What the engines take for granted: arrays that fit the grid, labels that exist, numbers whose sums are
+    // finite, which flows and bounds would otherwise never stop comparing.
+    void check() const {
+        const std::size_t nodes = require_nodes(shape), labels = require_offsets(x, y, z);
+        require(unary.shape(0) == nodes && unary.shape(1) == labels, "unary (N, L) does not fit the grid");
+        require(!base || (base->shape(0) == nodes && base->shape(1) == 3),
+                "base (N, 3) does not fit the grid");
+        require(init.shape(0) == nodes, "init (N,) does not fit the grid");
+        for (std::size_t p = 0; p < nodes; ++p)
+            require(init(p) >= 0 && std::size_t(init(p)) < labels, "init has a label that does not exist");
+        require(std::isfinite(weight) && weight >= 0, "the pairwise weight must be finite and 0 or more");
+        double size = largest(unary.data(), unary.size(), "unary must be finite");
+        double reach = 0;
+        for (const auto* o : {&x, &y, &z})
+            reach += 2 * largest(o->data(), o->size(), "offsets must be finite");
+        if (base) reach += 6 * largest(base->data(), base->size(), "base must be finite");
+        require((size + 6 * weight * reach) * double(nodes) < 1e300,
+                "the energy is too large to be added up");
+    }
 
     GridEnergy energy() const {
         return GridEnergy(shape, {to_vector(x), to_vector(y), to_vector(z)}, weight, unary.data(),
@@ -166,6 +207,7 @@ Solved solve(const Arguments& args, Run&& run) {
     Result r;
     {
         nb::gil_scoped_release release;
+        args.check();
         r = run(args.energy(), args.labels());
     }
     NewArray<int, 1> labels({r.labels.size()});
@@ -175,6 +217,7 @@ Solved solve(const Arguments& args, Run&& run) {
 
 Solved trws(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, In<double, 1> z,
             double weight, std::optional<In<double, 2>> base, In<int, 1> init, int max_iter, double tol) {
+    require(max_iter >= 1 && tol >= 0, "max_iter must be 1 or more, tol 0 or more");
     return solve({unary, shape, x, y, z, weight, base, init},
                  [&](const GridEnergy& e, const auto& start) { return run_trws(e, start, max_iter, tol); });
 }
@@ -182,6 +225,7 @@ Solved trws(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, 
 Solved fastpd(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, In<double, 1> z,
               double weight, std::optional<In<double, 2>> base, In<int, 1> init, int max_iter,
               int bound_passes) {
+    require(max_iter >= 1 && bound_passes >= 0, "max_iter must be 1 or more, bound_passes 0 or more");
     return solve({unary, shape, x, y, z, weight, base, init}, [&](const GridEnergy& e, const auto& start) {
         return run_fastpd(e, start, max_iter, bound_passes);
     });
@@ -189,16 +233,22 @@ Solved fastpd(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y
 
 Solved icm(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, In<double, 1> z, double weight,
            std::optional<In<double, 2>> base, In<int, 1> init, int max_iter) {
+    require(max_iter >= 1, "max_iter must be 1 or more");
     return solve({unary, shape, x, y, z, weight, base, init},
                  [&](const GridEnergy& e, const auto& start) { return run_icm(e, start, max_iter); });
 }
 
 std::tuple<double, Out<bool>> grid_maxflow(In<double, 1> terminals, In<double, 2> arcs, Shape shape) {
+    const std::size_t nodes = require_nodes(shape);
+    require(terminals.shape(0) == nodes && arcs.shape(0) == nodes && arcs.shape(1) == 6,
+            "terminals (N,) and arcs (N, 6) do not fit the grid");
+    const double most = largest(terminals.data(), nodes, "terminals must be finite") +
+                        largest(arcs.data(), arcs.size(), "arcs must be finite");
+    require(most * double(nodes) < 1e300, "the capacities are too large to be added up");
+    for (std::size_t i = 0; i < arcs.size(); ++i) require(arcs.data()[i] >= 0, "arcs must be 0 or more");
     const GridEnergy grid(shape, {std::vector<double>(1), std::vector<double>(1), std::vector<double>(1)}, 0,
                           nullptr, nullptr);
     const int n = grid.n_nodes;
-    if (terminals.shape(0) != std::size_t(n) || arcs.shape(0) != std::size_t(n) || arcs.shape(1) != 6)
-        throw std::invalid_argument("terminals (N,) and arcs (N, 6) do not fit the grid");
     GridMaxflow flow(shape);
     for (int p = 0; p < n; ++p) flow.terminal(p) = terminals(p);
     for (int axis = 0; axis < 3; ++axis)
@@ -214,9 +264,11 @@ std::tuple<double, Out<bool>> grid_maxflow(In<double, 1> terminals, In<double, 2
 
 Out<double> separable_message(In<double, 3> f, In<double, 1> x, In<double, 1> y, In<double, 1> z,
                               double weight, std::array<double, 3> shift, bool use_envelope) {
+    require_offsets(x, y, z);
+    require(f.shape(0) == x.shape(0) && f.shape(1) == y.shape(0) && f.shape(2) == z.shape(0),
+            "f does not fit the offsets");
     const std::array<double, 6> base = {shift[0], shift[1], shift[2], 0, 0, 0};
     const GridEnergy e({2, 1, 1}, {to_vector(x), to_vector(y), to_vector(z)}, weight, nullptr, base.data());
-    if (f.size() != std::size_t(e.n_labels)) throw std::invalid_argument("f does not fit the offsets");
     NewArray<double, 3> out({f.shape(0), f.shape(1), f.shape(2)});
     std::copy_n(f.data(), f.size(), out.data.get());
     if (use_envelope) {

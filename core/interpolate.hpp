@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <vector>
+
+#include "require.hpp"
 
 namespace regweave {
 
@@ -37,11 +38,7 @@ class Sampler {
   public:
     Sampler(std::size_t n0, std::size_t n1, std::size_t n2)
         : n_{std::int32_t(n0), std::int32_t(n1), std::int32_t(n2)} {
-        if (n0 == 0 || n1 == 0 || n2 == 0)
-            throw std::invalid_argument("an array to sample has an axis of length 0");
-        if (n0 * n1 * n2 > std::size_t(INT32_MAX)) {
-            throw std::invalid_argument("an array to sample has more than 2^31 - 1 voxels");
-        }
+        require_grid(std::array<std::size_t, 3>{n0, n1, n2}, "an array to sample");
         const std::int32_t stride[3] = {n_[1] * n_[2], n_[2], 1};
         for (int a = 0; a < 3; ++a) {
             stride_[a] = stride[a];

@@ -33,7 +33,7 @@ inline bool newton_step(const double (*g)[3], const double* e, double* s) {
 inline double invert_point(const Sampler& sampler, const float* u, const double* r, double* p, int max_iter,
                            double tolerance) {
     double best = std::numeric_limits<double>::infinity();
-    double best_p[3] = {p[0], p[1], p[2]}, error[3], step[3] = {0.0, 0.0, 0.0};
+    double best_p[3] = {p[0], p[1], p[2]}, error[3] = {0.0, 0.0, 0.0}, step[3] = {0.0, 0.0, 0.0};
     double length = 1.0;
     bool newton = true;
     for (int iteration = 0; iteration < max_iter; ++iteration) {

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include "parallel.hpp"
+#include "processor.hpp"
 
 namespace nb = nanobind;
 
@@ -12,8 +13,8 @@ void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
 
 NB_MODULE(_core, m) {
-#if defined(__AVX2__) && (defined(__GNUC__) || defined(__clang__))
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+#if defined(__x86_64__) || defined(__i386__)
+    if (regweave::kernels_need_avx2 && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")))
         throw nb::import_error(
             "regweave was compiled for AVX2 and this processor has none; "
             "build it from source with -C cmake.define.REGWEAVE_MARCH=native");

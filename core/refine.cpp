@@ -5,11 +5,12 @@
 #include <nanobind/stl/array.h>
 
 #include <cmath>
-#include <stdexcept>
+#include <functional>
 
 #include "arrays.hpp"
 #include "local_sums.hpp"
 #include "parallel.hpp"
+#include "require.hpp"
 
 namespace {
 
@@ -18,12 +19,29 @@ using Force = nb::ndarray<float, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 
 Extent extent_of(const In<float, 4>& a) { return {int(a.shape(1)), int(a.shape(2)), int(a.shape(3))}; }
 
+// A force is added to in place while the inputs are read.
+template <class Array>
+void require_apart(const Force& force, const Array& input) {
+    const std::less_equal<const float*> before;
+    require(before(force.data() + force.size(), input.data()) ||
+                before(input.data() + input.size(), force.data()),
+            "force must not share memory with an input");
+}
+
 void require_same(const In<float, 4>& fixed, const In<float, 4>& moved, const In<float, 3>& weight,
                   const Force& force) {
+    require_volume(fixed, "fixed");
     for (int a = 0; a < 4; ++a)
-        if (fixed.shape(a) != moved.shape(a) || (a > 0 && fixed.shape(a) != weight.shape(a - 1)) ||
-            force.shape(a) != (a ? fixed.shape(a) : 3))
-            throw std::invalid_argument("fixed, moved, weight and force must lie on one grid");
+        require(fixed.shape(a) == moved.shape(a) && (a == 0 || fixed.shape(a) == weight.shape(a - 1)) &&
+                    force.shape(a) == (a ? fixed.shape(a) : 3),
+                "fixed, moved, weight and force must lie on one grid");
+    require_apart(force, fixed);
+    require_apart(force, moved);
+    require_apart(force, weight);
+}
+
+void require_radius(int radius) {
+    require(radius >= 0 && radius <= 1024, "the radius must be 0 to 1024 voxels");
 }
 
 // Adds slope · ∇m of plane i to the force, central differences, one-sided at the border.
@@ -78,6 +96,7 @@ double voxelwise(const In<float, 4>& fixed, const In<float, 4>& moved, const In<
 // Σ w · mean over channels of √(d² + ε²) − ε: an absolute difference with a slope at zero.
 double absolute_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force,
                       float epsilon) {
+    require(std::isfinite(epsilon) && epsilon > 0.0f, "epsilon must be positive");
     return voxelwise(
         fixed, moved, weight, force,
         [epsilon](const float* f, const float* m, const float* w, float* slope, Extent n, int C) {
@@ -86,13 +105,13 @@ double absolute_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weigh
             for (int c = 0; c < C; ++c) {
                 const float *fc = f + c * n.volume(), *mc = m + c * n.volume();
                 float* s = slope + c * n.plane();
-                float sum = 0;
+                double sum = 0;
                 for (std::size_t v = 0; v < n.plane(); ++v) {
                     const float d = mc[v] - fc[v], root = std::sqrt(d * d + e2);
                     s[v] = share * w[v] * d / root;
                     sum += w[v] * (root - epsilon);
                 }
-                cost += double(sum) * share;
+                cost += sum * share;
             }
             return cost;
         });
@@ -125,7 +144,9 @@ double tensor_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight,
 double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force, int radius,
                          float floor, bool squared) {
     require_same(fixed, moved, weight, force);
-    if (fixed.shape(0) != 1) throw std::invalid_argument("correlation takes one channel");
+    require(fixed.shape(0) == 1, "correlation takes one channel");
+    require(std::isfinite(floor) && floor > 0.0f, "the floor of the variance must be positive");
+    require_radius(radius);
     const Extent n = extent_of(fixed);
     const float *f = fixed.data(), *m = moved.data(), *w = weight.data();
     std::vector<double> parts(n.nx);
@@ -147,7 +168,7 @@ double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> we
         double cost = 0;
         for (int j = 0; j < n.ny; ++j) {
             const std::size_t row = n.plane() * i + std::size_t(j) * n.nz;
-            float total = 0;
+            double total = 0;
             for (int k = 0; k < n.nz; ++k) {
                 const std::size_t v = row + k;
                 const float c = 1.0f / local_count(n, radius, i, j, k);
@@ -185,9 +206,11 @@ double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> we
 // ½ Σ over axes and components of squared forward differences times the given factor (component, axis) and
 // its derivative by u: minus the Laplacian, with free ends.
 double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double, 3>, 3> factor) {
-    if (u.shape(0) != 3) throw std::invalid_argument("u must have shape (3, X, Y, Z)");
-    for (int a = 0; a < 4; ++a)
-        if (u.shape(a) != force.shape(a)) throw std::invalid_argument("u and force must lie on one grid");
+    require_volume(u, "u");
+    require(u.shape(0) == 3, "u must have shape (3, X, Y, Z)");
+    for (int a = 0; a < 4; ++a) require(u.shape(a) == force.shape(a), "u and force must lie on one grid");
+    for (const auto& row : factor) require_finite(row, "factors must be finite");
+    require_apart(force, u);
     const Extent n = extent_of(u);
     std::vector<double> parts(3 * n.nx);
     nb::gil_scoped_release nogil;
@@ -204,7 +227,7 @@ double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double
             const float* xd = i > 0 ? r - n.plane() : r;
             const float* yu = j + 1 < n.ny ? r + n.nz : r;
             const float* yd = j > 0 ? r - n.nz : r;
-            float sum = 0;
+            double sum = 0;
             for (int k = 0; k < n.nz; ++k) {
                 const float dx = xu[k] - r[k], dy = yu[k] - r[k];
                 out[k] -= hx * (dx + xd[k] - r[k]) + hy * (dy + yd[k] - r[k]);

@@ -1,11 +1,11 @@
 // Self-similarity context (MIND-SSC): distances between pairs of neighbouring patches of each voxel.
 #include <cmath>
-#include <stdexcept>
 #include <vector>
 
 #include "arrays.hpp"
 #include "local_sums.hpp"
 #include "parallel.hpp"
+#include "require.hpp"
 
 namespace {
 
@@ -31,8 +31,14 @@ void squared_difference(const float* image, Extent n, const std::int32_t* p, con
 // exp(−distance / variance) for each pair; the distances of a voxel are taken from their smallest, and its
 // variance, their mean, is kept between low and high times the mean variance of the image.
 Out<float> self_similarity(In<float, 3> image, In<std::int32_t, 3> pairs, int radius, float low, float high) {
-    if (pairs.shape(1) != 2 || pairs.shape(2) != 3)
-        throw std::invalid_argument("pairs must have shape (C, 2, 3)");
+    require_volume(image, "the image");
+    require(pairs.shape(0) >= 1 && pairs.shape(0) <= 4096 && pairs.shape(1) == 2 && pairs.shape(2) == 3,
+            "pairs must have shape (C, 2, 3), C from 1 to 4096");
+    for (std::size_t i = 0; i < pairs.size(); ++i)
+        require(std::abs(double(pairs.data()[i])) <= 1024, "offsets must be within 1024 voxels");
+    require(pairs.shape(0) <= kMostVoxels / image.shape(0), "there are too many planes of pairs");
+    require(radius >= 0 && radius <= 1024, "the radius must be 0 to 1024 voxels");
+    require(std::isfinite(high) && low > 0.0f && low <= high, "0 < low <= high must hold");
     const Extent n{int(image.shape(0)), int(image.shape(1)), int(image.shape(2))};
     const int C = int(pairs.shape(0));
     NewArray<float, 4> out({std::size_t(C), image.shape(0), image.shape(1), image.shape(2)});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "require.hpp"
 
 namespace regweave {
 
@@ -54,10 +55,13 @@ using Displacements = In<double, 1>;
 inline Job make_job(In<float, 4> fixed, In<float, 4> moved, Starts sx, Starts sy, Starts sz,
                     std::array<int, 3> size, Displacements dx, Displacements dy, Displacements dz) {
     Job job;
+    require_volume(fixed, "the fixed features");
     job.channels = int(fixed.shape(0));
     for (int axis = 0; axis < 4; ++axis)
-        if (fixed.shape(axis) != moved.shape(axis))
-            throw std::invalid_argument("fixed and moved features differ in shape");
+        require(fixed.shape(axis) == moved.shape(axis), "fixed and moved features differ in shape");
+    const std::array<std::size_t, 3> labels{dx.shape(0), dy.shape(0), dz.shape(0)};
+    require_grid(labels, "the set of labels");
+    require_grid(std::array<std::size_t, 3>{sx.shape(0), sy.shape(0), sz.shape(0)}, "the grid of nodes");
     job.fixed = fixed.data();
     job.moved = moved.data();
     const Starts* starts[3] = {&sx, &sy, &sz};
@@ -66,16 +70,21 @@ inline Job make_job(In<float, 4> fixed, In<float, 4> moved, Starts sx, Starts sy
         job.dim[axis] = int(fixed.shape(axis + 1));
         job.supports.n[axis] = int(starts[axis]->shape(0));
         job.supports.size[axis] = size[axis];
+        require(size[axis] >= 1 && size[axis] <= job.dim[axis],
+                "a support must have a voxel along each axis and no more than the image");
         int before = 0;
         for (std::size_t i = 0; i < starts[axis]->shape(0); ++i) {
             const int start = (*starts[axis])(i);
-            if (start < before || start + size[axis] > job.dim[axis])
-                throw std::invalid_argument("supports must ascend and lie inside the image");
+            require(start >= before && start <= job.dim[axis] - size[axis],
+                    "supports must ascend and lie inside the image");
             job.supports.start[axis].push_back(before = start);
         }
         for (std::size_t i = 0; i < displacements[axis]->shape(0); ++i) {
             const double d = (*displacements[axis])(i), whole = std::floor(d);
-            job.shift[axis].push_back({int(whole), float(d - whole)});
+            require(std::isfinite(d), "displacements must be finite");
+            // Further out there is nothing but repeated edge voxels.
+            const double reach = job.dim[axis];
+            job.shift[axis].push_back({int(std::clamp(whole, -reach - 1, reach)), float(d - whole)});
         }
     }
     return job;

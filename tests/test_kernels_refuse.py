@@ -1,0 +1,254 @@
+"""Every compiled kernel refuses a call that it cannot do: shapes that do not fit, empty axes, numbers without sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regweave import _core
+from regweave.lattice.grid import ControlGrid
+from regweave.metrics import mi
+
+NAN, INF = float("nan"), float("inf")
+EMPTY = [(0, 5, 6), (4, 0, 6), (4, 5, 0)]
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).random(shape).astype(np.float32)
+
+
+def starts(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int32)
+
+
+def offsets(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
+
+
+def line(*values: float) -> np.ndarray:
+    return offsets(*(values or (-1.0, 0.0, 1.0)))
+
+
+def volume_call() -> dict[str, Any]:
+    d = line(-0.5, 0.0, 0.5)
+    box = {"sx": starts(0, 4), "sy": starts(1), "sz": starts(0, 2, 4), "size": (4, 4, 4)}
+    return {"fixed": f32(1, 8, 8, 8), "moved": f32(1, 8, 8, 8), **box, "dx": d, "dy": d, "dz": d}
+
+
+def solver_call() -> dict[str, Any]:
+    energy = {"unary": np.random.default_rng(0).random((12, 27)), "shape": (2, 3, 2), "x": line(), "y": line()}
+    start = {"z": line(), "weight": 1.0, "base": None, "init": np.zeros(12, dtype=np.int32)}
+    return {**energy, **start, "max_iter": 3}
+
+
+def force_call() -> dict[str, Any]:
+    grid = (4, 5, 6)
+    return {"fixed": f32(1, *grid), "moved": f32(1, *grid), "weight": f32(*grid), "force": f32(3, *grid)}
+
+
+MATRIX = np.eye(4)[:3].copy()
+FIELD = f32(3, 4, 5, 6)
+VOLUMES = ("sad_volume", "ngf_volume", "mean_volume", "overlap_volume", "ncc_volume", "mi_volume", "dwt_volume")
+LATTICE = {"origin": (0.0, 0.0, 0.0), "spacing": (2.0, 2.0, 2.0)}
+
+GOOD: dict[str, Callable[[], dict[str, Any]]] = {
+    **dict.fromkeys(VOLUMES, volume_call),
+    "ncc_volume": lambda: {**volume_call(), "floor": 1e-4, "squared": False},
+    "mi_volume": lambda: {**volume_call(), "bins": 8},
+    "warp": lambda: {"image": f32(4, 5, 6), "matrix": MATRIX, "field": FIELD, "fill": 0.0, "clamp": False},
+    "warp_valid": lambda: {"shape": (4, 5, 6), "matrix": MATRIX, "field": FIELD},
+    "warp_nearest": lambda: {
+        "labels": np.ones((4, 5, 6), dtype=np.int32), "matrix": MATRIX, "field": FIELD, "fill": 0
+    },
+    "warp_labels": lambda: {"labels": np.ones((4, 5, 6), dtype=np.int32), "matrix": MATRIX, "field": FIELD},
+    "ffd": lambda: {"coefficients": f32(3, 3, 3, 3), **LATTICE, "shape": (4, 5, 6)},
+    "ffd_adjoint": lambda: {"dense": FIELD, **LATTICE, "nodes": (3, 3, 3)},
+    "compose": lambda: {"u": FIELD, "d": FIELD},
+    "resample_field": lambda: {"u": FIELD, "shape": (4, 5, 6), "scale": (1.0, 1.0, 1.0), "offset": (0.0, 0.0, 0.0)},
+    "invert": lambda: {
+        "u": FIELD, "matrix": MATRIX, "inverse_matrix": MATRIX, "shape": (4, 5, 6), "max_iter": 5, "tolerance": 1e-3
+    },
+    "jacobian": lambda: {"u": FIELD},
+    "trws": lambda: {**solver_call(), "tol": 1e-4},
+    "fastpd": lambda: {**solver_call(), "bound_passes": 2},
+    "icm": solver_call,
+    "grid_maxflow": lambda: {"terminals": line(), "arcs": np.ones((3, 6)), "shape": (3, 1, 1)},
+    "separable_message": lambda: {
+        "f": np.ones((3, 3, 3)), "x": line(), "y": line(), "z": line(), "weight": 1.0, "shift": (0.0, 0.0, 0.0),
+        "use_envelope": True,
+    },
+    "absolute_force": lambda: {**force_call(), "epsilon": 0.01},
+    "tensor_force": force_call,
+    "correlation_force": lambda: {**force_call(), "radius": 1, "floor": 1e-4, "squared": False},
+    "diffusion_force": lambda: {"u": FIELD, "force": f32(3, 4, 5, 6), "factor": [[1.0] * 3] * 3},
+    "self_similarity": lambda: {
+        "image": f32(4, 5, 6), "pairs": np.ones((2, 2, 3), dtype=np.int32), "radius": 1, "low": 0.001, "high": 1000.0
+    },
+}  # fmt: skip
+
+
+def on_grid(*grids: tuple[int, ...], field: bool = True) -> list[np.ndarray]:
+    return [f32(3, *g) if field else f32(*g) for g in grids]
+
+
+TWO = {"fixed": f32(2, 8, 8, 8), "moved": f32(2, 8, 8, 8)}
+BAD_VOLUME: list[dict[str, Any]] = [
+    *({"fixed": f32(1, *g), "moved": f32(1, *g)} for g in ((0, 8, 8), (8, 0, 8), (8, 8, 0))),
+    {"fixed": f32(0, 8, 8, 8), "moved": f32(0, 8, 8, 8)},
+    {"moved": f32(1, 8, 8, 7)},
+    *({"size": s} for s in ((0, 4, 4), (4, -4, 4), (4, 4, 12), (2**31 - 4, 4, 4), (-(2**31), 4, 4))),
+    *({"sx": starts(*s)} for s in ((4, 0), (-1, 4), (0, 5), (-(2**31), 0), (0, 2**31 - 1), ())),
+    *({"dz": offsets(*d)} for d in ((NAN,), (INF,), (0.0, -INF), ())),
+]
+BAD_SOLVER: list[dict[str, Any]] = [
+    *({"unary": np.zeros(s)} for s in ((12, 26), (11, 27), (0, 27), (12, 0))),
+    *({"unary": np.full((12, 27), v)} for v in (NAN, INF, 1e300)),
+    *({"shape": s} for s in ((2, 3, 3), (0, 3, 2), (-2, -3, 2), (2**16, 2**16, 2**16), (2**30, 4, 4))),
+    *({"x": offsets(*v)} for v in ((), (0.0, 1.0), (NAN, 0.0, 1.0), (-INF, 0.0, INF))),
+    *({"weight": v} for v in (-1.0, NAN, INF, 1e300)),
+    *({"base": v} for v in (np.zeros((11, 3)), np.zeros((12, 2)), np.full((12, 3), NAN))),
+    *({"init": np.array(v, dtype=np.int32)} for v in ([0] * 11, [27] + [0] * 11, [-1] + [0] * 11)),
+    {"max_iter": 0},
+]
+BAD_FORCE: list[dict[str, Any]] = [
+    *(
+        {"fixed": f32(1, *g), "moved": f32(1, *g), "weight": f32(*g), "force": f32(3, *g)}
+        for g in ((0, 5, 6), (4, 0, 6), (4, 5, 0))
+    ),
+    {"fixed": f32(0, 4, 5, 6), "moved": f32(0, 4, 5, 6)},
+    {"moved": f32(1, 4, 5, 7)},
+    {"weight": f32(4, 5, 7)},
+    {"force": f32(2, 4, 5, 6)},
+]
+BAD_FIELD: list[dict[str, Any]] = [{"field": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))]
+BAD_MATRIX: list[dict[str, Any]] = [{"matrix": v} for v in (np.eye(4), np.full((3, 4), NAN), np.full((3, 4), INF))]
+BAD_SHAPE = [(0, 5, 6), (4, 5, 0), (2**22, 2**22, 2**22), (2**40, 1, 1), (2**63, 2, 1)]
+BAD_LATTICE: list[dict[str, Any]] = [
+    *({"spacing": (2.0, v, 2.0)} for v in (0.0, -1.0, NAN, INF, 5e-324)),
+    *({"origin": (v, 0.0, 0.0)} for v in (NAN, INF)),
+]
+BAD: dict[str, list[dict[str, Any]]] = {
+    **dict.fromkeys(VOLUMES, BAD_VOLUME),
+    "ncc_volume": [*BAD_VOLUME, *({"floor": v} for v in (0.0, -1.0, NAN)), TWO],
+    "mi_volume": [*BAD_VOLUME, {"bins": 9}, TWO],
+    "dwt_volume": [*BAD_VOLUME, {"size": (4, 4, 3)}, TWO],
+    "warp": [*BAD_FIELD, *BAD_MATRIX, *({"image": v} for v in on_grid(*EMPTY, field=False))],
+    "warp_valid": [*BAD_FIELD, *BAD_MATRIX, *({"shape": v} for v in BAD_SHAPE)],
+    "warp_nearest": [*BAD_FIELD, *BAD_MATRIX, {"labels": np.ones((0, 5, 6), dtype=np.int32)}],
+    "warp_labels": [*BAD_FIELD, *BAD_MATRIX, {"labels": np.ones((4, 5, 0), dtype=np.int32)}],
+    "ffd": [
+        *BAD_LATTICE, *({"shape": v} for v in BAD_SHAPE),
+        *({"coefficients": v} for v in (f32(3, 0, 3, 3), f32(0, 3, 3, 3))),
+    ],
+    "ffd_adjoint": [*BAD_LATTICE, *({"nodes": v} for v in BAD_SHAPE), *({"dense": v} for v in on_grid(*EMPTY))],
+    "compose": [*({"u": v, "d": v} for v in on_grid(*EMPTY)), {"u": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)}],
+    "resample_field": [
+        *({"shape": v} for v in BAD_SHAPE), *({"u": v} for v in (*on_grid(*EMPTY), f32(0, 4, 5, 6))),
+        {"scale": (NAN, 1.0, 1.0)}, {"offset": (0.0, INF, 0.0)},
+    ],
+    "invert": [
+        *BAD_MATRIX, *({"shape": v} for v in BAD_SHAPE), *({"u": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))),
+        {"max_iter": 0}, {"tolerance": -1.0}, {"tolerance": NAN}, {"inverse_matrix": np.full((3, 4), NAN)},
+    ],
+    "jacobian": [{"u": v} for v in (*on_grid(*EMPTY, (0, 0, 0)), f32(2, 4, 5, 6), f32(0, 4, 5, 6))],
+    "trws": [*BAD_SOLVER, {"tol": NAN}, {"tol": -1.0}],
+    "fastpd": [*BAD_SOLVER, {"bound_passes": -1}],
+    "icm": BAD_SOLVER,
+    "grid_maxflow": [
+        {"terminals": line(0.0, 1.0)}, {"arcs": np.ones((3, 5))}, {"arcs": np.ones((2, 6))}, {"shape": (3, 0, 1)},
+        {"shape": (3, -1, -1)}, {"arcs": np.full((3, 6), NAN)}, {"arcs": np.full((3, 6), -1.0)},
+        {"terminals": line(0.0, INF, 1.0)}, {"shape": (2**16, 2**16, 2**16)},
+    ],
+    "separable_message": [{"x": offsets()}, {"f": np.ones((3, 3, 2))}, {"f": np.ones((9, 3, 1))}],
+    "absolute_force": [*BAD_FORCE, *({"epsilon": v} for v in (0.0, -1.0, NAN))],
+    "tensor_force": BAD_FORCE,
+    "correlation_force": [
+        *BAD_FORCE, *({"radius": v} for v in (-1, 2**31 - 1)), *({"floor": v} for v in (0.0, NAN)),
+        {"fixed": f32(2, 4, 5, 6), "moved": f32(2, 4, 5, 6)},
+    ],
+    "diffusion_force": [
+        *({"u": v, "force": v.copy()} for v in on_grid(*EMPTY)), {"force": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)},
+        {"factor": [[NAN] * 3] * 3},
+    ],
+    "self_similarity": [
+        *({"image": v} for v in on_grid(*EMPTY, field=False)), {"pairs": np.ones((0, 2, 3), dtype=np.int32)},
+        {"pairs": np.ones((2, 3, 2), dtype=np.int32)}, {"pairs": np.full((2, 2, 3), 2**31 - 1, dtype=np.int32)},
+        {"radius": -1}, {"radius": 2**31 - 1}, {"low": NAN}, {"high": INF}, {"low": 2.0, "high": 1.0},
+    ],
+}  # fmt: skip
+
+
+def test_every_kernel_is_in_the_table():
+    kernels = {n for n, f in vars(_core).items() if callable(f) and not n.startswith("_")} - {"set_threads", "threads"}
+    assert kernels == set(GOOD) == set(BAD)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_the_call_that_the_others_are_made_from_is_taken(name):
+    getattr(_core, name)(*GOOD[name]().values())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_wrong_calls_are_refused(name):
+    for change in BAD[name]:
+        call = {**GOOD[name](), **change}
+        assert set(call) == set(GOOD[name]()), "the table changes an argument that the kernel does not have"
+        print(name, change)  # noqa: T201  # pytest shows the last one where it was taken
+        with pytest.raises((ValueError, TypeError)):
+            getattr(_core, name)(*call.values())
+
+
+@pytest.mark.parametrize("name", ["absolute_force", "tensor_force", "correlation_force"])
+def test_a_force_that_is_an_input_is_refused(name):
+    force = f32(3, 4, 5, 6)
+    for argument, view in (("fixed", force[:1]), ("moved", force[1:2]), ("weight", force[2])):
+        with pytest.raises(ValueError, match="share memory"):
+            getattr(_core, name)(*{**GOOD[name](), "force": force, argument: view}.values())
+
+
+def test_shifts_far_outside_see_the_edge():
+    def cost(shift: float) -> np.ndarray:
+        d = {axis: offsets(0.0, s) for axis, s in (("dx", shift), ("dy", -shift), ("dz", shift))}
+        return np.asarray(_core.sad_volume(*{**volume_call(), **d}.values()))
+
+    for far in (30.0, 1e9, 1e300):
+        np.testing.assert_array_equal(cost(far), cost(9.0))
+
+
+def test_displacements_that_are_no_number_sample_the_border():
+    image, field = f32(4, 5, 6), np.zeros((3, 4, 5, 6), dtype=np.float32)
+    for value, clamped in ((3e38, 3), (-3e38, 0)):
+        field[0] = value
+        np.testing.assert_array_equal(_core.warp(image, MATRIX, field, 0.0, True), image[[clamped] * 4])
+    for value in (NAN, INF, -INF, 3e38):
+        field[0] = value
+        assert np.isin(_core.warp(image, MATRIX, field, 0.0, True), image).all()
+        assert (_core.warp(image, MATRIX, field, -1.0, False) == -1).all()
+        assert not _core.warp_valid((4, 5, 6), MATRIX, field).any()
+
+
+def test_histograms_of_large_supports():
+    """More voxels of one pair of bins than 16 bits count, as one control spacing of fine images has."""
+    image = np.zeros((44, 42, 40), dtype=np.float32)
+    image[:3] = f32(3, 42, 40)
+    grid = ControlGrid(image.shape, (1, 1, 1), np.zeros(3), np.full(3, 44.0), image.shape)
+    found = mi.volume(image[None], image[None] ** 2, grid, (np.zeros(1),) * 3, mi.Options(bins=16))
+    expected = mi.cost(image[None], image[None] ** 2, grid, mi.Options(bins=16))
+    np.testing.assert_allclose(found[:, 0], expected, atol=2e-6)
+    assert expected[0] > 0.01
+
+
+def test_an_intensity_that_is_no_number_falls_into_the_first_bin():
+    call = GOOD["mi_volume"]()
+    for image in ("fixed", "moved"):
+        call[image] = call[image] * 8
+    holes = {k: call[k].copy() for k in ("fixed", "moved")}
+    zeros = {k: call[k].copy() for k in ("fixed", "moved")}
+    holes["fixed"][..., 3], zeros["fixed"][..., 3] = NAN, 0
+    whole = dict.fromkeys(("dx", "dy", "dz"), offsets(0.0))
+    np.testing.assert_array_equal(
+        _core.mi_volume(*{**call, **holes, **whole}.values()), _core.mi_volume(*{**call, **zeros, **whole}.values())
+    )

@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #if !defined(_WIN32)
 #include <pthread.h>
@@ -18,7 +20,8 @@ namespace regweave {
 
 namespace {
 
-std::atomic<int> n_threads{1};
+// Of the calling thread: two registrations at once, in two threads of Python, keep their own numbers.
+thread_local int n_threads = 1;
 
 // One call of parallel_for. A helper that wakes late finds no task left and never touches ``task``, which
 // lives only as long as the call.
@@ -66,7 +69,7 @@ class Crew {
     void post(const std::shared_ptr<Job>& job, int helpers) {
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            for (; size_ < helpers; ++size_) std::thread([this] { serve(); }).detach();
+            grow(helpers);
             jobs_.push_back(job);
         }
         for (int i = 0; i < helpers; ++i) wake_.notify_one();
@@ -78,6 +81,14 @@ class Crew {
     }
 
   private:
+    // Where the system has no room for another thread, fewer do the work: the caller alone could.
+    void grow(int helpers) {
+        try {
+            for (; size_ < helpers; ++size_) std::thread([this] { serve(); }).detach();
+        } catch (const std::system_error&) {
+        }
+    }
+
     std::shared_ptr<Job> take() {
         std::unique_lock<std::mutex> lock(mutex_);
         while (true) {
@@ -121,11 +132,11 @@ Crew& crew() {
 
 }  // namespace
 
-int threads() { return n_threads.load(); }
+int threads() { return n_threads; }
 
 int set_threads(int n) {
     if (n < 1) throw std::invalid_argument("the number of threads must be at least 1");
-    return n_threads.exchange(n);
+    return std::exchange(n_threads, n);
 }
 
 void parallel_for(int n, const std::function<void(int)>& task) {

@@ -6,6 +6,7 @@
 
 namespace regweave {
 
+// Number of threads that parallel_for uses when the present thread calls it; 1 in a new thread.
 int threads();
 int set_threads(int n);
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from regweave import _core
+from regweave.workflows.machine import in_this_call, kernel_threads
 
 
 @pytest.fixture
@@ -33,8 +37,51 @@ def fields():
 def test_many_callers_at_once(fields, two_threads):
     u, v, expected = fields
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda _: _core.compose(u, v), range(300)))
+        found = list(pool.map(in_this_call(lambda _: _core.compose(u, v)), range(300)))
     assert all(np.array_equal(f, expected) for f in found)
+
+
+def test_each_thread_has_its_own_number():
+    together, seen = threading.Barrier(4, timeout=30), {}
+
+    def call(n: int) -> None:
+        with kernel_threads(n):
+            together.wait()
+            seen[n] = _core.threads()
+            together.wait()
+        seen[-n] = _core.threads()
+
+    before = _core.threads()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(call, (1, 2, 3, 5)))
+    assert seen == {1: 1, 2: 2, 3: 3, 5: 5, -1: 1, -2: 1, -3: 1, -5: 1}
+    assert _core.threads() == before
+
+
+def test_threads_of_a_pool_take_the_number_of_the_call_that_started_them():
+    with kernel_threads(3), ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(in_this_call(lambda _: _core.threads()), range(4))) == [3] * 4
+
+
+NO_ROOM = """
+import re, resource
+import numpy as np
+from regweave import _core
+u = np.random.default_rng(0).uniform(-2, 2, (3, 20, 18, 16)).astype(np.float32)
+alone = _core.compose(u, u)
+size = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 20), resource.RLIM_INFINITY))
+_core.set_threads(12)
+assert np.array_equal(_core.compose(u, u), alone)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_fewer_threads_where_the_system_has_no_room_for_more():
+    # A thread takes the stack limit of the process as address space: 256 MB each where 64 MB are left.
+    limits = f"ulimit -s {256 << 10} && exec {sys.executable} -c '{NO_ROOM}'"
+    done = subprocess.run(["bash", "-c", limits], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_more_threads_than_before(fields, two_threads):

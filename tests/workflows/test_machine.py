@@ -23,12 +23,26 @@ def test_threads_as_asked_or_as_the_scheduler_says(monkeypatch):
     assert machine.allowed_threads() == 5
     monkeypatch.delenv("SLURM_CPUS_PER_TASK")
     assert machine.allowed_threads() == 3
-    for nonsense in ("", "many", "0", "-2", "4,2"):
-        monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
-        assert machine.allowed_threads() >= 1
-    for bad in (0, -1):
-        with pytest.raises(UsageError, match="E186"):
-            machine.allowed_threads(bad)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
+    assert machine.allowed_threads() == 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    assert machine.allowed_threads() >= 1
+
+
+@pytest.mark.parametrize(
+    "bad", ["many", "0", "-2", "9999999999", "\N{SUPERSCRIPT TWO}", "1.5", ",", "1025", "9" * 5000]
+)
+def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, bad):
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", bad)
+    with pytest.raises(UsageError, match=r"E186: OMP_NUM_THREADS is .*unset the variable"):
+        machine.allowed_threads()
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1025, 9999999999, 1.5])
+def test_a_bad_number_of_threads_asked_for_is_refused(bad):
+    with pytest.raises(UsageError, match=r"E186: --threads is .*from 1 to 1024"):
+        machine.allowed_threads(bad)
 
 
 def test_container_quota_limits_the_threads(monkeypatch):

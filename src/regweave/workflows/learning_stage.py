@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from regweave import notices
 from regweave.io.manifest import PairFiles
 from regweave.learning.columns import Columns, Hyper, Mapper, Trainer
 from regweave.learning.gate import balanced, embed
@@ -20,7 +19,7 @@ from regweave.pyramid.intensity import Modality
 from regweave.registration.settings import Schedule
 from regweave.types import Field, Float64Array, ImagePair, Weights
 from regweave.workflows import inputs as given
-from regweave.workflows.machine import kernel_threads
+from regweave.workflows.machine import in_this_call, kernel_threads
 from regweave.workflows.memory import forecast
 from regweave.workflows.predictor import within
 from regweave.workflows.scoring import mean_dice
@@ -120,6 +119,6 @@ class LearningStage:
         with kernel_threads(1), ThreadPoolExecutor(self.workers) as pool:
 
             def mapper(function: Callable[..., Any], *values: Iterable[Any]) -> Iterable[Any]:
-                return pool.map(notices.in_this_context(function), *values)
+                return pool.map(in_this_call(function), *values)
 
             yield mapper

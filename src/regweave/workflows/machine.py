@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-from regweave import _core
+from regweave import _core, notices
 from regweave.errors import UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+MAX_THREADS = 1024
+"""More than any machine of today has; a larger number is a slip."""
 
 
 def allowed_threads(wanted: int | None = None) -> int:
-    """Threads to use: as asked, else what the scheduler, OpenMP, the affinity mask or the container allow."""
+    """Threads to use: as asked, else what the scheduler, OpenMP, the affinity mask or the container allow.
+
+    Raises
+    ------
+    UsageError
+        E186 where the number asked for, or the variable that gives it, is none from 1 to `MAX_THREADS`.
+    """
     if wanted is not None:
-        if wanted < 1:
-            raise UsageError("E186", f"--threads is {wanted}", "give at least 1")
-        return wanted
+        return _checked_threads("--threads", wanted)
     for variable in ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"):
-        value = os.environ.get(variable, "")
-        if value.isdigit() and int(value) > 0:
-            return int(value)
+        value = os.environ.get(variable, "").strip()
+        if value:
+            # OpenMP allows a list, one number for each level of nesting: ours is the first.
+            first = value.split(",")[0].strip()
+            return _checked_threads(variable, int(first) if re.fullmatch("[0-9]{1,9}", first) else value)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, _container_quota()))
+
+
+def _checked_threads(name: str, found: int | str) -> int:
+    if isinstance(found, int) and 1 <= found <= MAX_THREADS:
+        return found
+    hint = f"give a whole number from 1 to {MAX_THREADS}" + ("" if name == "--threads" else ", or unset the variable")
+    raise UsageError("E186", f"{name} is {str(found)[:40]!r}", hint)
 
 
 def _container_quota() -> int:
@@ -38,12 +58,23 @@ def _container_quota() -> int:
 
 @contextmanager
 def kernel_threads(n: int) -> Iterator[None]:
-    """Let the compiled kernels use n threads inside the block."""
+    """Let the compiled kernels use n threads where the present thread calls them inside the block."""
     before = _core.set_threads(n)
     try:
         yield
     finally:
         _core.set_threads(before)
+
+
+def in_this_call(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function that threads of a pool will run belong to the present call: its record, its kernel threads."""
+    n = _core.threads()
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with kernel_threads(n):
+            return function(*args, **kwargs)
+
+    return notices.in_this_context(run)
 
 
 def peak_memory_mb() -> float:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
+import re
 from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.files import require_file, stem_of
+from regweave.io.files import is_file, require_file, stem_of
+from regweave.io.texts import parse_json, parse_table, read_text, shown
 
 
 def find_names(labels: Path) -> Path | None:
     """Find names beside a label map: its own TSV, labels.json, labels.tsv or dseg.tsv, in this order."""
     candidates = (f"{stem_of(labels)}.tsv", "labels.json", "labels.tsv", "dseg.tsv")
-    return next((labels.parent / name for name in candidates if (labels.parent / name).is_file()), None)
+    return next((labels.parent / name for name in candidates if is_file(labels.parent / name)), None)
 
 
 def read_names(path: str | Path) -> dict[int, str]:
@@ -23,9 +23,9 @@ def read_names(path: str | Path) -> dict[int, str]:
     reader = _read_tsv if path.suffix.lower() == ".tsv" else _read_json
     try:
         pairs = reader(path)
-        names = {int(value): str(name) for value, name in pairs}
+        names = {_value(value): str(name) for value, name in pairs}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        message = f"'{path}' is no list of label names ({type(error).__name__})"
+        message = f"'{path}' is no list of label names ({type(error).__name__}: {error})"
         hint = 'write JSON {"1": "Liver"} or {"Liver": 1}, or TSV with the columns index and name'
         raise RegweaveError("E107", message, hint) from error
     if len(names) < len(pairs):
@@ -34,15 +34,20 @@ def read_names(path: str | Path) -> dict[int, str]:
 
 
 def _read_json(path: Path) -> list[tuple[Any, Any]]:
-    content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=list)
+    content = parse_json(read_text(path)).items()
     if all(isinstance(value, str) for _, value in content):
         return [(key, value) for key, value in content]
     if all(isinstance(value, int) and not isinstance(value, bool) for _, value in content):
         return [(value, key) for key, value in content]
-    raise TypeError
+    raise TypeError("neither names by value nor values by name")
 
 
 def _read_tsv(path: Path) -> list[tuple[Any, Any]]:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = [{key.lower(): value for key, value in row.items()} for row in csv.DictReader(stream, delimiter="\t")]
-    return [(row["index"], row["name"]) for row in rows]
+    return [(row["index"], row["name"]) for row in parse_table(read_text(path), "\t")]
+
+
+def _value(found: int | str) -> int:
+    """Return a label value; `int` alone would take 1_0 for ten."""
+    if isinstance(found, str) and re.fullmatch(r"\s*\d{1,20}\s*", found, re.ASCII) is None:
+        raise ValueError(f"{shown(found)} is no label value")
+    return int(found)

@@ -8,6 +8,7 @@ of its own, named by its id.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from regweave.errors import RegweaveError
 from regweave.io.atomic import atomic_path
 from regweave.io.files import require_file
+from regweave.io.texts import read_text
 
 FILES = ("fixed", "moving", "fixed_labels", "moving_labels")
 COLUMNS = ("id", *FILES, "group")
@@ -86,9 +88,8 @@ def read_pairs(path: str | Path) -> list[PairFiles]:
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     """Cells by column, without surrounding blanks, and the line they are on; blank lines do not count."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+        reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+        lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (UnicodeDecodeError, csv.Error) as error:
         raise _bad(path, f"it is not CSV in UTF-8 ({type(error).__name__})", "save it as CSV, UTF-8") from error
     if not lines:

@@ -13,7 +13,8 @@ import numpy as np
 
 from regweave.errors import RegweaveError
 from regweave.io.atomic import atomic_path
-from regweave.io.files import require_file
+from regweave.io.files import exists
+from regweave.io.texts import parse_json, read_text
 from regweave.types import Float64Array, Weights
 
 FORMAT = "regweave-model"
@@ -69,7 +70,7 @@ def shipped_models() -> dict[str, Path]:
 def find_model(given: str | Path) -> Path:
     """Return the file of a model that is given by path, or by the name of a shipped one; a file comes first."""
     path, shipped = Path(given), shipped_models()
-    if path.exists() or str(given) not in shipped:
+    if exists(path) or str(given) not in shipped:
         return path
     return shipped[str(given)]
 
@@ -103,10 +104,9 @@ def write_model(path: str | Path, model: Model) -> None:
 
 def read_model(path: str | Path) -> Model:
     """Read a model, a file or a shipped one; E170 names what is wrong with a file that is not one."""
-    file = require_file(find_model(path))
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = parse_json(read_text(find_model(path)))
+    except ValueError as error:
         raise _bad(path, f"it is not JSON ({error})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise _bad(path, f"its format is not {FORMAT!r}")

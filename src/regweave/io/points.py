@@ -15,6 +15,7 @@ import numpy as np
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.atomic import atomic_path
 from regweave.io.files import require_file, suffix_of
+from regweave.io.texts import parse_json, parse_rows, parse_table, read_text
 from regweave.types import Float64Array
 
 Row = tuple[Sequence[Any], str]
@@ -47,7 +48,7 @@ def read_points(path: str | Path) -> tuple[Float64Array, list[str]]:
     path = require_file(path)
     reader = _codec(path)[0]
     try:
-        frame, rows = reader(path.read_text(encoding="utf-8-sig"), path)
+        frame, rows = reader(read_text(path), path)
         points = np.array([position for position, _ in rows], dtype=np.float64)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         reason = f"{type(error).__name__}: {error}"
@@ -89,7 +90,7 @@ def _slicer_frame(value: object, path: Path) -> Frame:
 
 
 def _read_markups(text: str, path: Path) -> tuple[Frame, list[Row]]:
-    markups = json.loads(text)["markups"]
+    markups = parse_json(text)["markups"]
     frames = {_slicer_frame(markup.get("coordinateSystem"), path) for markup in markups}
     if len(frames) != 1:
         raise _refuse(path, f"its lists use {len(frames)} coordinate systems", "keep the lists of one frame")
@@ -122,7 +123,7 @@ def _read_fcsv(text: str, path: Path) -> tuple[Frame, list[Row]]:
     frame = _slicer_frame(stated.get("CoordinateSystem"), path)
     columns = stated.get("columns", FCSV_COLUMNS).split(",")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    records = [dict(zip(columns, values, strict=False)) for values in csv.reader(lines)]
+    records = [dict(zip(columns, values, strict=False)) for values in parse_rows(lines)]
     return frame, [([float(r[axis]) for axis in "xyz"], str(r.get("label", ""))) for r in records]
 
 
@@ -137,7 +138,7 @@ def _write_fcsv(rows: list[Row]) -> str:
 
 
 def _read_csv(text: str, path: Path) -> tuple[Frame, list[Row]]:
-    records = [{key.strip().lower(): value for key, value in row.items()} for row in csv.DictReader(text.splitlines())]
+    records = parse_table(text)
     columns = set(records[0]) if records else set()
     frames = [f for f in SIGNS if {f"{axis}_{f.lower()}" for axis in "xyz"} <= columns]
     if len(frames) != 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from regweave import inference, losses, metrics
-from regweave.errors import UsageError
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.texts import parse_toml, read_text
 from regweave.lattice.classes import RULES
 from regweave.registration._toml import to_toml
 from regweave.types import Geometry, Weights
@@ -361,9 +361,9 @@ def preset(name: str) -> Settings:
 def load(path: Path) -> Settings:
     """Read settings from a TOML file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError("E101", f"cannot read settings {path}: {error.strerror}", "check the path") from error
+        text = read_text(path)
+    except RegweaveError as error:
+        raise UsageError(error.code, error.message, error.hint) from error
     except UnicodeDecodeError as error:
         raise UsageError("E185", f"{path} is not TOML: it is not UTF-8", "save it as UTF-8 text") from error
     return parse(text, str(path))
@@ -372,8 +372,8 @@ def load(path: Path) -> Settings:
 def parse(text: str, source: str) -> Settings:
     """Read settings from TOML text."""
     try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        content = parse_toml(text)
+    except ValueError as error:
         raise UsageError("E185", f"{source} is not TOML: {error}", "start from `regweave presets show`") from error
     return validate(content, source)
 

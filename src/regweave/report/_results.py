@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave.io.files import damaged, require_file
+from regweave.io.texts import parse_json, read_text
 from regweave.report._values import listed, mapping, number, records
 from regweave.workflows.scoring import mean_dice
 
@@ -88,7 +88,7 @@ class Results:
         """
         path = require_file(folder / NAME)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(read_text(path))
             rows = [
                 Row(str(r["id"]), str(r["method"]), _error(r["error"]), mapping(r["scores"]))
                 for r in content["results"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.files import damaged, require_file
+from regweave.io.files import damaged
 from regweave.io.grids import check_same_grid
 from regweave.io.images import read_labels, read_stored
+from regweave.io.texts import parse_json, read_text
 from regweave.io.transforms import read_transform
 from regweave.types import Field, Float32Array, Geometry, LabelArray
 from regweave.workflows.evidence import NodeMaps
@@ -104,7 +104,7 @@ def read_contents(folder: Path) -> Contents:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file."""
     try:
-        found = json.loads(require_file(path).read_text(encoding="utf-8"))
+        found = parse_json(read_text(path))
     except ValueError as error:
         raise damaged(f"'{path}'", f"it is no JSON ({error})") from error
     if not isinstance(found, dict):

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from regweave.errors import RegweaveError
 from regweave.io import atomic_path
+from regweave.io.texts import parse_json, read_text
 from regweave.report import batch
 from regweave.report._results import Results, Row, mean, title_of
 from regweave.report._values import fixed, interval, listed, mapping, number, records, signed
@@ -74,8 +76,8 @@ def page_links(folder: Path, results: Results) -> dict[tuple[str, str], str]:
     links = {}
     for record in sorted((folder / PAGES).glob("*/page.json")):
         try:
-            found = mapping(json.loads(record.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
+            found = mapping(parse_json(read_text(record)))
+        except (RegweaveError, ValueError):
             continue
         if (record.parent / NAME).is_file():
             key = (str(found.get("id")), str(found.get("method")))

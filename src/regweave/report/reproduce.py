@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from regweave.io import atomic_path
+from regweave.io.texts import parse_json, read_text
 from regweave.report import reproduce_tables as tables
 from regweave.report.charts import STYLE, bar_chart, box_plot, interval_plot
 from regweave.report.page import document, escape, table
@@ -45,8 +45,8 @@ def write_page(folder: str | Path) -> Path:
         Output folder of `regweave.workflows.reproduce.reproduce`.
     """
     folder = Path(folder)
-    content = json.loads((folder / "reproduce.json").read_text(encoding="utf-8"))
-    pictures = json.loads((folder / "pictures.json").read_text(encoding="utf-8"))
+    content = parse_json(read_text(folder / "reproduce.json"))
+    pictures = parse_json(read_text(folder / "pictures.json"))
     figures = Figures(folder / "figures")
     body = page_body(content, pictures, figures)
     with atomic_path(folder / "report.html") as part:

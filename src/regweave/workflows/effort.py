@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regweave.errors import RegweaveError
 from regweave.io import atomic_path, sha256
+from regweave.io.texts import parse_json, read_text
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def write_effort(model: Path, stages: Mapping[str, Mapping[str, float]]) -> None
 def read_effort(model: Path) -> dict[str, Any]:
     """Return what the stages have cost; empty where no file says it, or it speaks of another model."""
     try:
-        content = json.loads(effort_path(model).read_text(encoding="utf-8"))
+        content = parse_json(read_text(effort_path(model)))
         return dict(content["stages"]) if content["model_sha256"] == sha256(model) else {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (RegweaveError, ValueError, KeyError, TypeError):
         return {}

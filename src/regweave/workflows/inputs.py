@@ -12,6 +12,7 @@ import numpy as np
 
 from regweave import io
 from regweave.errors import RegweaveError, UsageError
+from regweave.io.files import exists
 from regweave.io.model import Model
 from regweave.io.nifti_frame import NiftiFrame
 from regweave.io.validate import NonFinite
@@ -109,7 +110,7 @@ def start(inputs: Inputs, init: str | Path) -> ImagePair:
     affine, field = np.eye(4), None
     if str(init) in METHODS:
         affine = initial_affine(inputs.fixed, inputs.moving, str(init))
-    elif Path(init).exists():
+    elif exists(init):
         transform = io.read_transform(init, inputs.fixed.geometry)
         affine, field = transform.affine, _on_grid(transform.field, inputs.fixed.geometry, init)
     else:

@@ -14,6 +14,7 @@ from regweave.evaluation.statistics import count_better
 from regweave.io import atomic_path
 from regweave.io.files import damaged, require_file
 from regweave.io.model import Model
+from regweave.io.texts import parse_json, read_text
 from regweave.workflows.comparison import Scores
 from regweave.workflows.methods import Method
 
@@ -136,7 +137,7 @@ class Story:
         """
         path = require_file(folder / NAME)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(read_text(path))
             values = {field.name: content[field.name] for field in fields(cls)}
             values["against"] = [Against(**row) for row in values["against"]]
             values["trust"] = [Trust(**row) for row in values["trust"]]

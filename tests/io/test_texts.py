@@ -1,0 +1,174 @@
+"""Text files: one reader for all of them, which refuses what has two readings or no end."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import read_names, read_points
+from regweave.io.files import exists, is_file, open_file, require_file, sha256
+from regweave.io.limits import MAX_NESTING
+from regweave.io.manifest import read_pairs
+from regweave.io.model import find_model, read_model, shipped_models
+from regweave.io.texts import parse_json, parse_rows, parse_table, parse_toml, read_text
+from regweave.registration.settings import load, parse
+from regweave.report.contents import read_json
+from regweave.workflows.inputs import start
+
+READERS = {
+    "m.json": (read_model, "E170"),
+    "s.toml": (load, "E185"),
+    "p.mrk.json": (read_points, "E116"),
+    "p.csv": (read_points, "E116"),
+    "p.fcsv": (read_points, "E116"),
+    "n.json": (read_names, "E107"),
+    "n.tsv": (read_names, "E107"),
+    "pairs.csv": (read_pairs, "E132"),
+    "result.json": (read_json, "E102"),
+}
+"""Each text that users and strangers hand in, what reads it, and the code of one that cannot be understood."""
+JSON_AND_TOML = ["m.json", "s.toml", "p.mrk.json", "n.json", "result.json"]
+
+
+def code_of(name, path):
+    with pytest.raises(RegweaveError) as caught:
+        READERS[name][0](path)
+    assert str(path) in caught.value.message
+    return caught.value.code
+
+
+@pytest.mark.parametrize("name", JSON_AND_TOML)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        "1" * 5000,
+        '{"a": ' + "1" * 5000 + "}",
+        "a = " + "[" * 100_000,
+        "a = " + "1" * 5000,
+    ],
+    ids=["lists", "tables", "digits", "digits in a table", "TOML lists", "TOML digits"],
+)
+def test_deep_nesting_and_long_numbers_have_the_code_of_their_file(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert code_of(name, tmp_path / name) == READERS[name][1]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_text_that_is_not_utf8(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00abc")
+    assert code_of(name, tmp_path / name) == READERS[name][1]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_pipes_devices_and_long_texts_are_not_read(tmp_path, name):
+    path = tmp_path / name
+    os.mkfifo(path)
+    assert code_of(name, path) == "E101"
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert code_of(name, path) == "E101"
+    path.unlink()
+    with path.open("wb") as stream:
+        stream.truncate((64 << 20) + 1)
+    assert code_of(name, path) == "E114"
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("bad", ["n" * 300, "a\0b", "", "none"])
+def test_names_that_no_file_can_bear(tmp_path, name, bad):
+    path = f"{tmp_path}/{bad}{name}" if bad else ""
+    assert code_of(name, path) == "E101"
+    assert not exists(path or "no such file")
+    assert not is_file(path or "no such file")
+
+
+def test_long_names_where_a_word_is_allowed_too():
+    with pytest.raises(UsageError, match="E187"):
+        start(None, "n" * 300)
+    assert str(find_model("n" * 300)) == "n" * 300
+
+
+@pytest.mark.parametrize("name", ["n.tsv", "p.csv", "p.fcsv", "pairs.csv"])
+def test_cells_beyond_the_limit_of_the_csv_module(tmp_path, name):
+    heads = {
+        "n.tsv": "index\tname\n1\t",
+        "p.csv": "x_lps,y_lps,z_lps,label\n1,2,3,",
+        "p.fcsv": "# CoordinateSystem = LPS\n1,1,2,3,0,0,0,1,1,1,0,",
+        "pairs.csv": "id,fixed,moving,fixed_labels,moving_labels\n1,",
+    }
+    (tmp_path / name).write_text(heads[name] + "x" * 200_000 + "\n")
+    assert code_of(name, tmp_path / name) == READERS[name][1]
+
+
+def test_a_path_with_a_nul_in_a_list_of_pairs(tmp_path):
+    (tmp_path / "p.csv").write_text("id,fixed,moving,fixed_labels,moving_labels\na,x\0y.nii,b,c,d\n")
+    with pytest.raises(RegweaveError, match=r"E101.*pair 1 \(a\), fixed"):
+        read_pairs(tmp_path / "p.csv")
+
+
+def test_a_repeated_key_of_a_model_is_refused(tmp_path):
+    text = shipped_models()["hippocampus-t1"].read_text(encoding="utf-8")
+    (tmp_path / "m.json").write_text(text)
+    read_model(tmp_path / "m.json")
+    (tmp_path / "m.json").write_text(text.replace('"pairwise":', '"pairwise": 99, "pairwise":', 1))
+    with pytest.raises(RegweaveError, match=r"E170.*'pairwise' stands twice"):
+        read_model(tmp_path / "m.json")
+
+
+def test_json_is_strict():
+    for text in ('{"a": 1, "a": 1}', '{"x": {"a": 1, "a": 2}}', "NaN", "[Infinity]", "1e999", "{", "", "[1,]", "01"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_json(text)
+    value = {"a": [1, -2.5, "x", None, True], "b": {}}
+    assert parse_json(json.dumps(value)) == value
+    assert parse_json("[NaN, -Infinity, 1.5]", constants=True) == [None, None, 1.5]
+    deep = parse_json("[" * MAX_NESTING + "]" * MAX_NESTING)
+    assert isinstance(deep, list)
+    with pytest.raises(ValueError, match="nests deeper"):
+        parse_json("[" * (MAX_NESTING + 1) + "]" * (MAX_NESTING + 1))
+
+
+def test_toml_is_strict():
+    assert parse_toml("a = 1\nb = 2.5\n[c]\nd = [1]\n") == {"a": 1, "b": 2.5, "c": {"d": [1]}}
+    for text in ("a = 1\na = 2", "a = nan", "a = inf", "a = 1e999", "a = " + "9" * 50, "a = " + "[" * 80 + "]" * 80):
+        with pytest.raises(ValueError, match=r"."):
+            parse_toml(text)
+    with pytest.raises(UsageError, match=r"E185.*my settings"):
+        parse("a = nan", "my settings")
+
+
+def test_tables():
+    assert parse_rows(["a,b", '"x,y",z']) == [["a", "b"], ["x,y", "z"]]
+    assert parse_table("Index\t Name\n1\tLiver\n\n2\n", "\t") == [{"index": "1", "name": "Liver"}, {"index": "2"}]
+    assert parse_table("") == []
+    for bad in ("a,A\n1,2\n", "a\n1,2\n"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_table(bad)
+
+
+def test_label_values_are_digits(tmp_path):
+    for text in ('{"1_0": "a"}', '{"٣": "a"}', '{"-1": "a"}', '{"+1": "a"}'):
+        (tmp_path / "n.json").write_text(text, encoding="utf-8")
+        with pytest.raises(RegweaveError, match="E107"):
+            read_names(tmp_path / "n.json")
+
+
+def test_regular_files_are_opened_through_links(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfhello")
+    (tmp_path / "b.txt").symlink_to("a.txt")
+    assert read_text(tmp_path / "b.txt") == "hello"
+    assert require_file(str(tmp_path / "b.txt")) == tmp_path / "b.txt"
+    assert sha256(tmp_path / "a.txt") == sha256(tmp_path / "b.txt")
+    with open_file(tmp_path / "b.txt") as stream:
+        assert stream.read() == b"\xef\xbb\xbfhello"
+    with pytest.raises(RegweaveError, match=r"E114.*longer than 4 bytes"):
+        read_text(tmp_path / "a.txt", limit=4)
+    (tmp_path / "c.txt").symlink_to("c.txt")
+    for bad in ("c.txt", "."):
+        with pytest.raises(RegweaveError, match="E101"):
+            open_file(tmp_path / bad)

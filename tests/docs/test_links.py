@@ -61,13 +61,14 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
-def test_the_page_of_commands_is_what_the_program_says() -> None:
-    spec = importlib.util.spec_from_file_location("make_cli", DOCS / "_make_cli.py")
+@pytest.mark.parametrize("maker", ["_make_cli", "_make_settings"])
+def test_made_pages_are_what_the_program_says(maker) -> None:
+    spec = importlib.util.spec_from_file_location(maker, DOCS / f"{maker}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run python docs/_make_cli.py"
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), f"run python docs/{maker}.py"
 
 
 def test_pages_load_nothing_from_elsewhere() -> None:

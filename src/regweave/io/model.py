@@ -14,6 +14,7 @@ import numpy as np
 from regweave.errors import RegweaveError
 from regweave.io.atomic import atomic_path
 from regweave.io.files import exists
+from regweave.io.model_checks import check_model
 from regweave.io.texts import parse_json, read_text
 from regweave.types import Float64Array, Weights
 
@@ -113,6 +114,7 @@ def read_model(path: str | Path) -> Model:
     if content.get("version") != VERSION:
         raise _bad(path, f"found version {content.get('version')!r}, supported {VERSION}")
     try:
+        check_model(content)
         return _parse(content)
     except (KeyError, TypeError, ValueError) as error:
         raise _bad(path, f"a part is missing or malformed ({error})") from error
@@ -125,8 +127,6 @@ def _parse(content: Mapping[str, Any]) -> Model:
     table = content["weights"]
     members = tuple(table)
     matrix = np.array([[float(table[m][str(c)]) for c in classes] for m in members], dtype=np.float64)
-    if not np.isfinite(matrix).all() or matrix.size == 0:
-        raise ValueError("weights must be finite numbers")
     scales, predictor = content.get("scales"), content.get("class_predictor")
     levels = content.get("levels", "all")
     if levels not in get_args(Levels):
@@ -134,8 +134,6 @@ def _parse(content: Mapping[str, Any]) -> Model:
     without_mask = content.get("outline_without_mask", True)
     if not isinstance(without_mask, bool):
         raise ValueError(f"outline_without_mask is {without_mask!r}, allowed: true, false")
-    if not isinstance(predictor, dict | None):
-        raise ValueError(f"class_predictor is a {type(predictor).__name__}, not a table")
     return Model(
         weights=Weights(matrix, members, classes, float(content["pairwise"])),
         settings=content["settings"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -43,11 +44,12 @@ class ControlGrid:
         """
         spacing = spacing_mm / geometry.spacing_mm
         extent = np.array(geometry.shape) - 1.0
-        nodes = np.ceil(extent / spacing - 1e-9).astype(int) + 1
-        origin = (extent - (nodes - 1) * spacing) / 2
+        intervals = np.ceil(extent / spacing - 1e-9)
+        x, y, z = (int(n) + 1 for n in intervals)  # Python's integers: a fine grid has more nodes than int64 counts
+        origin = (extent - intervals * spacing) / 2
         edge = np.rint(spacing) if support is None else np.full(3, float(support))
-        grid = cls(geometry.shape, (1, 1, 1), origin, spacing, (1, 1, 1)).with_support(tuple(edge.astype(int)))
-        return cls(geometry.shape, (int(nodes[0]), int(nodes[1]), int(nodes[2])), origin, spacing, grid.support)
+        grid = cls(geometry.shape, (x, y, z), origin, spacing, (1, 1, 1))
+        return grid.with_support(tuple(int(e) for e in edge))
 
     def with_support(self, edge: tuple[int, ...]) -> ControlGrid:
         """Return the same grid with another support, cut to the size of the image."""
@@ -66,7 +68,7 @@ class ControlGrid:
     @property
     def n_nodes(self) -> int:
         """Number of control points."""
-        return int(np.prod(self.nodes))
+        return prod(self.nodes)
 
     @cached_property
     def starts(self) -> tuple[IntArray, IntArray, IntArray]:

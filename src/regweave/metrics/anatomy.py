@@ -31,7 +31,7 @@ class Options(metrics.Options):
     """
 
     outline: bool = False
-    variance_floor: float = Field(default=1e-2, gt=0)
+    variance_floor: float = Field(default=1e-2, ge=1e-9, le=1)
 
     @property
     def squared(self) -> bool:

@@ -24,7 +24,7 @@ class Options(metrics.Options):
         Use 1 − correlation², which an inverted contrast matches as well; flat patches then cost 1.
     """
 
-    variance_floor: float = Field(default=1e-4, gt=0)
+    variance_floor: float = Field(default=1e-4, ge=1e-9, le=1)
     squared: bool = False
 
 

@@ -30,7 +30,7 @@ class Options(metrics.Options):
     """
 
     sigma_voxels: float = Field(default=0.7, ge=0, le=5)
-    edge: float = Field(default=1.0, gt=0)
+    edge: float = Field(default=1.0, ge=1e-6, le=1e3)
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:

@@ -5,26 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from regweave import inference, losses, metrics
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.texts import parse_toml, read_text
 from regweave.lattice.classes import RULES
 from regweave.registration._toml import to_toml
+from regweave.registration.stages import MOST_LEVELS, Level, Model, Refine, Smoothness, within_image
 from regweave.types import Geometry, Weights
 
+__all__ = [
+    "Level",
+    "Member",
+    "Refine",
+    "Schedule",
+    "Settings",
+    "load",
+    "parse",
+    "plain_member",
+    "preset",
+    "preset_names",
+    "validate",
+    "within_image",
+]
+
 PRESETS = "presets"
-
-
-class Model(BaseModel):
-    """Frozen; unknown keys are errors, and so are infinite numbers, which TOML has."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+MOST_MEMBERS = 32
+Intensity = Annotated[float, Field(ge=-1e9, le=1e9)]
+Levels = Annotated[tuple[Level, ...], Field(min_length=1, max_length=MOST_LEVELS)]
+Bank = Annotated[tuple["Member", ...], Field(min_length=1, max_length=MOST_MEMBERS)]
+ReferenceMm = Annotated[float, Field(ge=1.0, le=1e5)]
+NARROWEST_WINDOW = 1e-12
 
 
 class Member(Model):
@@ -50,20 +65,20 @@ class Member(Model):
         Options of the metric.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)
     metric: str
-    window: tuple[float, float] | None = None
+    window: tuple[Intensity, Intensity] | None = None
     support: int | None = Field(default=None, ge=2, le=64)
     sigma_voxels: float = Field(default=0.0, ge=0, le=5)
     stage: Literal["levels", "refine", "both"] = "both"
-    weight: float = Field(default=1.0, ge=0)
-    options: dict[str, Any] = {}
+    weight: float = Field(default=1.0, ge=0, le=1e6)
+    options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Member:
         if self.metric not in metrics.available():
             raise ValueError(f"unknown metric {self.metric!r}; available: {', '.join(metrics.available())}")
-        if self.window is not None and not self.window[0] < self.window[1]:
+        if self.window is not None and not self.window[1] - self.window[0] >= NARROWEST_WINDOW:
             raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
         if self.stage == "refine" and not self.differentiable:
             raise ValueError(f"{self.metric!r} of {self.name!r} cannot be compared voxel by voxel; not for refine")
@@ -94,126 +109,12 @@ class Member(Model):
         return metrics.get(self.metric).Options.model_validate(self.options)
 
 
-class Level(Model):
-    """One level of the pyramid.
-
-    Parameters
-    ----------
-    spacing_mm : float
-        Distance of the control points.
-    shrink : int
-        Voxels of the level are cubes of this many voxels of the image; used where ``voxels_per_spacing`` is not given.
-    voxels_per_spacing : float, optional
-        Resolution of the level: each axis is shrunk by the whole factor that comes nearest to this.
-    support : int, optional
-        Edge of a node's box in voxels; None means one control spacing.
-    labels_per_axis : int
-        3 gives 27 labels, 5 gives 125.
-    steps : int
-        Refinement steps, each with a finer label set around the current estimate.
-    first_step, step_decay : float
-        Distance of neighbouring labels in control spacings at the first step, and its factor from step to step.
-    """
-
-    spacing_mm: float = Field(gt=0)
-    shrink: int = Field(default=1, ge=1, le=16)
-    voxels_per_spacing: float | None = Field(default=None, ge=2)
-    support: int | None = Field(default=None, ge=2, le=64)
-    labels_per_axis: Literal[3, 5, 7] = 3
-    steps: int = Field(default=5, ge=1, le=20)
-    first_step: float = Field(default=0.2, gt=0)
-    step_decay: float = Field(default=0.66, gt=0, le=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Level:
-        reach = self.first_step * (self.labels_per_axis // 2)
-        if reach > 0.4 + 1e-9:
-            raise ValueError(
-                f"labels reach {reach:.2f} control spacings; at most 0.4 keeps every step invertible, lower first_step"
-            )
-        return self
-
-    def scaled(self, factor: float) -> Level:
-        """Return the same level with another control spacing."""
-        return self.model_copy(update={"spacing_mm": self.spacing_mm * factor})
-
-    def factors(self, geometry: Geometry) -> tuple[int, int, int]:
-        """Whole factors by which the level shrinks the axes of an image; at least four voxels are left."""
-        if self.voxels_per_spacing is None:
-            wanted = np.full(3, self.shrink)
-        else:
-            wanted = np.rint(self.spacing_mm / self.voxels_per_spacing / geometry.spacing_mm)
-        return within_image(wanted, geometry)
-
-
-def within_image(wanted: NDArray[Any], geometry: Geometry) -> tuple[int, int, int]:
-    """Shrink factors, at least 1, that leave at least four voxels along each axis."""
-    x, y, z = (int(max(1, min(f, n // 4))) for f, n in zip(wanted, geometry.shape, strict=True))
-    return x, y, z
-
-
-class Refine(Model):
-    """The continuous stage after the discrete levels; ``steps = 0`` leaves it out.
-
-    Parameters
-    ----------
-    steps : int
-        Gradient steps.
-    max_voxels : int
-        Larger images are shrunk, along their finest axes first, until they have no more voxels than this.
-    spacing_voxels : float
-        Distance of the control points of one step, in those voxels.
-    spacing_mm : float, optional
-        The same in millimetres, at least one voxel; takes the place of ``spacing_voxels``.
-    smoothness : float
-        Weight of the squared gradient of the displacement against costs whose typical force is 1.
-    smoothness_ct : float, optional
-        The same for CT, where it differs.
-    rate : float
-        Length of a step, in control spacings, where the gradient is steady.
-    radius_voxels : int
-        Half the window of local correlation, for members without a support of their own.
-    start_sigma : float
-        The result of the levels is smoothed by a Gaussian of this many control spacings of the last level before the
-        first step: what the control grid could not decide is left to the steps.
-    """
-
-    steps: int = Field(default=0, ge=0, le=1000)
-    max_voxels: int = Field(default=2_500_000, ge=1000)
-    spacing_voxels: float = Field(default=2.0, ge=1, le=16)
-    spacing_mm: float | None = Field(default=None, gt=0)
-    smoothness: float = Field(default=0.5, gt=0)
-    smoothness_ct: float | None = Field(default=None, gt=0)
-    rate: float = Field(default=0.15, gt=0, le=0.4)
-    radius_voxels: int = Field(default=2, ge=1, le=16)
-    start_sigma: float = Field(default=0.0, ge=0, le=4)
-
-    def control_spacing(self, geometry: Geometry) -> float:
-        """Distance of the control points on a grid, in its voxels, whose edge is the geometric mean of their axes'."""
-        if self.spacing_mm is None:
-            return self.spacing_voxels
-        return max(1.0, self.spacing_mm / float(np.exp(np.log(geometry.spacing_mm).mean())))
-
-    def smoothness_for(self, modality: Literal["ct", "mr"]) -> float:
-        """Smoothness for images of a modality."""
-        return self.smoothness_ct if modality == "ct" and self.smoothness_ct is not None else self.smoothness
-
-    def factors(self, geometry: Geometry) -> tuple[int, int, int]:
-        """Whole factors by which the stage shrinks the axes of an image."""
-        voxel_mm = float(geometry.spacing_mm.min())
-        while True:
-            factors = within_image(np.rint(voxel_mm / geometry.spacing_mm), geometry)
-            if np.prod(-(-np.array(geometry.shape) // np.array(factors))) <= self.max_voxels:
-                return factors
-            voxel_mm *= 1.1
-
-
 class Schedule(Model):
     """All that the coarse-to-fine loop needs besides images and weights."""
 
-    levels: tuple[Level, ...] = Field(min_length=1)
-    reference_mm: float | None = Field(default=None, gt=0)
-    bank: tuple[Member, ...] = Field(min_length=1)
+    levels: Levels
+    reference_mm: ReferenceMm | None = None
+    bank: Bank
     modality: Literal["ct", "mr"] = "mr"
     engine: str = "trws"
     class_rule: str = "foreground"
@@ -284,27 +185,54 @@ class Schedule(Model):
 class Settings(Model):
     """One registration's settings, as in a preset file.
 
-    ``banks`` holds a bank for each modality; the images decide which one is used, unless ``modality`` says so.
-    ``class_reach`` is the edge of the box in which the classes of a node are counted, in supports: above 1, nodes just
-    outside an organ, whose border they see, use its column too.
-    ``reference_mm`` is the length of image that the control spacings are meant for; a shorter one, a crop round a
-    small organ say, gets proportionally smaller spacings.
+    Parameters
+    ----------
+    name : str
+        What results call the settings.
+    initial : str
+        Initial alignment: a method of ``--init``, or a transform file.
+    modality : "auto", "ct" or "mr"
+        Bank that is used; "auto" lets the images decide.
+    smoothness : float
+        Weight of the pairwise term against weights that add up to one.
+    engine : str
+        Inference engine of the levels.
+    class_rule : str
+        How the class of a node follows from the labels in its support.
+    class_at : "displaced" or "anchored"
+        Where those labels are looked up: at each displacement, or where the node is.
+    class_reach : float
+        Edge of the box in which the classes of a node are counted, in supports: above 1, nodes just outside an organ,
+        whose border they see, use its column too.
+    pairwise : "fluid" or "elastic"
+        Whether smoothness is asked of each step or of the whole displacement.
+    loss : str
+        Loss between label maps that training lowers.
+    levels : list of Level
+        Discrete levels, coarse to fine.
+    reference_mm : float, optional
+        Length of image that the control spacings are meant for; a shorter one, a crop round a small organ say, gets
+        proportionally smaller spacings.
+    refine : Refine
+        The continuous stage.
+    banks : table
+        Metrics for each modality.
     """
 
-    name: str
+    name: str = Field(min_length=1, max_length=200)
     initial: str = "none"
     modality: Literal["auto", "ct", "mr"] = "auto"
-    smoothness: float = Field(gt=0, description="weight of the pairwise term against weights that add up to one")
+    smoothness: Smoothness
     engine: str = "trws"
     class_rule: str = "foreground"
     class_at: Literal["displaced", "anchored"] = "anchored"
     class_reach: float = Field(default=1.0, ge=1, le=8)
     pairwise: Literal["fluid", "elastic"] = "fluid"
     loss: str = "dice"
-    levels: tuple[Level, ...] = Field(min_length=1)
-    reference_mm: float | None = Field(default=None, gt=0)
+    levels: Levels
+    reference_mm: ReferenceMm | None = None
     refine: Refine = Refine()
-    banks: dict[Literal["ct", "mr"], tuple[Member, ...]]
+    banks: dict[Literal["ct", "mr"], Bank]
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
@@ -383,8 +311,21 @@ def validate(content: Mapping[str, Any], source: str) -> Settings:
     try:
         return Settings.model_validate(content)
     except ValidationError as error:
-        found = [f"{'.'.join(str(p) for p in e['loc']) or 'settings'}: {e['msg']}" for e in error.errors()]
-        raise UsageError("E185", f"settings in {source}: {'; '.join(found)}", "correct the named keys") from error
+        raise UsageError("E185", f"settings in {source}: {_problems(error)}", "correct the named keys") from error
+
+
+def _problems(error: ValidationError) -> str:
+    """Every problem with its place, what is allowed and, for a number, what was found; the first ten of many."""
+    errors = error.errors()
+    # A list whose only item is wrong is also called too short.
+    places = {e["loc"][: n + 1] for e in errors for n in range(len(e["loc"]) - 1)}
+    errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in places)]
+    told = []
+    for e in errors[:10]:
+        found = f", found {e['input']!r}" if isinstance(e["input"], float | int) else ""
+        told.append(f"{'.'.join(str(p) for p in e['loc']) or 'settings'}: {e['msg']}{found}")
+    more = len(errors) - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
 
 
 def plain_member(metric: str) -> Member:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.errors import ResourceError
+from regweave.errors import RegweaveError, ResourceError
 from regweave.lattice.grid import ControlGrid
 from regweave.lattice.labels import LabelSet
 from regweave.metrics import sad
@@ -22,6 +22,11 @@ PROGRAM_MB = 180.0
 BYTES_PER_VOXEL = {"fixed": 36.0, "moving": 28.0, "channel": 8.0, "refine": 110.0, "structure": 16.0}
 """Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement, and
 for each structure that a model makes out its maps, in two members of the refinement."""
+FINEST_SPACING = 1 / 16
+"""Control points that lie closer together than this, in voxels, have nothing to look at."""
+MOST_PER_AXIS = 1024
+MOST_NODES = 2**28
+"""Control points that the compiled engines count."""
 WORK = {"cost": 1.6, "features": 120.0, "refine": 270.0, "outputs": 2000.0}
 """Time of the parts of a run per voxel, member and step (costs: and label), in units of one absolute difference."""
 
@@ -57,7 +62,7 @@ def forecast(
     """
     schedule = settings.schedule(modality)
     bank = schedule.discrete
-    levels = [_size(fixed, level) for level in schedule.levels_for(fixed)]
+    levels = [_size(fixed, level, n) for n, level in enumerate(schedule.levels_for(fixed))]
     refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
     return Plan(
@@ -71,9 +76,19 @@ def forecast(
     )
 
 
-def _size(fixed: Geometry, level: Level) -> LevelPlan:
+def _size(fixed: Geometry, level: Level, number: int) -> LevelPlan:
     geometry = shrink_geometry(fixed, level.factors(fixed))
     grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
+    # An axis of few voxels may be finer than the grid needs; only where control points pile up is it a mistake.
+    piled = [axis for axis in range(3) if grid.spacing[axis] < FINEST_SPACING and grid.nodes[axis] > MOST_PER_AXIS]
+    if piled or grid.n_nodes > MOST_NODES:
+        voxel = " × ".join(f"{s:.3g}" for s in geometry.spacing_mm)
+        message = (
+            f"level {number + 1} would lay {' × '.join(str(n) for n in grid.nodes)} control points, "
+            f"{level.spacing_mm:.3g} mm apart, over voxels of {voxel} mm; "
+            f"allowed are {MOST_NODES} in all and 16 in a voxel along an axis"
+        )
+        raise RegweaveError("E176", message, "check the voxel sizes with `regweave check`, or give a larger spacing_mm")
     return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps)
 
 

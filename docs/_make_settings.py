@@ -1,0 +1,93 @@
+"""Write docs/settings.md from the settings themselves: ``python docs/_make_settings.py``. A test compares the two."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from regweave import metrics
+from regweave.registration.settings import Level, Member, Refine, Settings
+
+PAGE = Path(__file__).with_name("settings.md")
+INTRODUCTION = """# Settings
+
+Made from the program itself by `docs/_make_settings.py`. A settings file is TOML; `regweave presets show NAME` prints
+one to start from, `--config FILE` uses it. A key that is not listed here, or a number outside its range, is refused
+([E185](errors.md)). A model stores the settings that its weights belong to.
+"""
+TABLES = (
+    ("The file", Settings),
+    ("`[[levels]]`: the discrete levels, coarse to fine", Level),
+    ("`[refine]`: the continuous stage", Refine),
+    ("`[[banks.mr]]` and `[[banks.ct]]`: the metrics that are compared", Member),
+)
+LIMITS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {}", "exclusiveMaximum": "below {}"}
+
+
+def page() -> str:
+    """Return the page: a table for each part of a file, then the options of each metric."""
+    sections = [_section(f"## {title}", model) for title, model in TABLES]
+    for name in metrics.available():
+        options = metrics.get(name).Options
+        if options.model_fields:
+            sections.append(_section(f"### `options` of `{name}`", options))
+    return "\n".join([INTRODUCTION, *sections])
+
+
+def _section(title: str, model: type[BaseModel]) -> str:
+    meanings = _meanings(model.__doc__ or "")
+    schema = model.model_json_schema()
+    rows = []
+    for key in model.model_fields:
+        entry = schema["properties"][key]
+        allowed = "; ".join(dict.fromkeys(_allowed(entry)))
+        rows.append(f"| `{key}` | {meanings[key]} | {allowed} | {_default(entry, key in schema.get('required', []))} |")
+    return "\n".join([title, "", "| key | meaning | allowed | default |", "|---|---|---|---|", *rows, ""])
+
+
+def _meanings(text: str) -> dict[str, str]:
+    """Return the meaning of each parameter of a docstring."""
+    found = {}
+    parts = re.split(r"^    (\w[\w, ]*) : .*\n", text.split("----------\n", 1)[1], flags=re.MULTILINE)
+    for names, meaning in zip(parts[1::2], parts[2::2], strict=True):
+        for name in names.split(", "):
+            found[name] = " ".join(meaning.split()).replace("``", "`").replace("|", r"\|")
+    return found
+
+
+def _allowed(entry: dict[str, Any]) -> list[str]:
+    if "anyOf" in entry:
+        return [text for part in entry["anyOf"] for text in _allowed(part)]
+    if "enum" in entry or "const" in entry:
+        return [", ".join(f"`{v}`" for v in entry.get("enum", [entry.get("const")]))]
+    limits = " ".join(words.format(_number(entry[key])) for key, words in LIMITS.items() if key in entry)
+    if entry.get("type") == "array":
+        inside = _allowed(entry["prefixItems"][0])[0] if "prefixItems" in entry else ""
+        return [f"two numbers {inside}" if inside else f"{entry['minItems']} to {entry['maxItems']} tables"]
+    text = f"text of at most {entry['maxLength']} characters" if "maxLength" in entry else "a name"
+    kinds = {
+        "number": limits, "integer": f"whole numbers {limits}", "boolean": "`true`, `false`", "string": text,
+        "object": "a table", "null": "",
+    }  # fmt: skip
+    words = kinds["object" if "$ref" in entry else entry["type"]]
+    return [words] if words else []
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def _default(entry: dict[str, Any], required: bool) -> str:
+    value = entry.get("default")
+    if required:
+        return "required"
+    if value is None or isinstance(value, dict):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

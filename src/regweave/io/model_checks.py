@@ -1,0 +1,113 @@
+"""Range checks of the numbers in a model file, each named by its key: a model may come from a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+MOST_CLASSES = 4096
+MOST_MEMBERS = 32
+MOST_LEVELS = 16
+LONGEST_NAME = 200
+LARGEST_LABEL = 2**63 - 1
+LARGEST_WEIGHT = 1e6
+"""Weights of the terms of an energy; sums over all nodes and labels stay finite."""
+SCALES = (1e-12, 1e12)
+PREDICTOR_VOXEL_MM = (1e-4, 1e3)
+LARGEST_LAYER_WEIGHT = 1e6
+"""Weights of a perceptron, whose features are about 1: float32 holds all sums."""
+MOST_LAYER_WEIGHTS = 10_000_000
+LAYERS = {"hidden": 2, "hidden_bias": 1, "output": 2, "output_bias": 1}
+
+
+def check_model(content: Mapping[str, Any]) -> None:
+    """Check every number of a model, and the number and length of names.
+
+    Raises
+    ------
+    ValueError
+        Names the key, what was found and what is allowed.
+    """
+    classes = _table(content, "classes", MOST_CLASSES)
+    for key, name in classes.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 20 and int(key) <= LARGEST_LABEL):
+            raise ValueError(f"classes has the key {key[:40]!r}, allowed: whole numbers from 0 to {LARGEST_LABEL}")
+        _name(name, f"classes[{key!r}]")
+    _check_weights(_table(content, "weights", MOST_MEMBERS), classes)
+    require_number(content["pairwise"], "pairwise", (0.0, LARGEST_WEIGHT))
+    for key in ("settings", "evidence"):
+        if key in content or key == "settings":
+            _table(content, key, MOST_CLASSES)
+    if content.get("scales") is not None:
+        _check_scales(content["scales"])
+    if content.get("class_predictor") is not None:
+        _check_predictor(_table(content, "class_predictor", MOST_MEMBERS))
+
+
+def require_number(value: Any, key: str, allowed: tuple[float, float]) -> None:
+    """Refuse what is no number in a range; NaN lies in none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not allowed[0] <= value <= allowed[1]:
+        raise ValueError(f"{key} is {_short(value)}, allowed: a number from {allowed[0]:g} to {allowed[1]:g}")
+
+
+def _check_weights(weights: Mapping[str, Any], classes: Mapping[str, Any]) -> None:
+    for member, row in weights.items():
+        _name(member, "a member of weights")
+        if not isinstance(row, dict):
+            raise ValueError(f"weights[{member!r}] is {_short(row)}, not a table of classes")
+        for c in classes:
+            if c not in row:
+                raise ValueError(f"weights[{member!r}] has no number for class {c}")
+            require_number(row[c], f"weights[{member!r}][{c!r}]", (-LARGEST_WEIGHT, LARGEST_WEIGHT))
+    if not any(row[c] for row in weights.values() for c in classes):
+        raise ValueError("weights are all 0: no metric has a say")
+
+
+def _check_scales(scales: Any) -> None:
+    if not isinstance(scales, list) or not 1 <= len(scales) <= MOST_LEVELS:
+        raise ValueError(f"scales is {_short(scales)}, allowed: 1 to {MOST_LEVELS} lists of numbers")
+    for n, level in enumerate(scales):
+        if not isinstance(level, list) or not 1 <= len(level) <= MOST_MEMBERS:
+            raise ValueError(f"scales[{n}] is {_short(level)}, allowed: 1 to {MOST_MEMBERS} numbers")
+        for m, value in enumerate(level):
+            require_number(value, f"scales[{n}][{m}]", SCALES)
+
+
+def _check_predictor(predictor: Mapping[str, Any]) -> None:
+    require_number(predictor["voxel_mm"], "class_predictor.voxel_mm", PREDICTOR_VOXEL_MM)
+    names = _table(predictor, "names", MOST_CLASSES)
+    for key, name in names.items():
+        _name(name, f"class_predictor.names[{key[:40]!r}]")
+    layers = _table(predictor, "perceptron", len(LAYERS))
+    for key, ndim in LAYERS.items():
+        try:
+            values = np.array(layers[key], dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"class_predictor.perceptron.{key} is no array of numbers") from error
+        limit = LARGEST_LAYER_WEIGHT
+        if values.ndim != ndim or not 1 <= values.size <= MOST_LAYER_WEIGHTS or not (np.abs(values) <= limit).all():
+            raise ValueError(
+                f"class_predictor.perceptron.{key} has shape {values.shape} or a number beyond ±{limit:g}, "
+                f"allowed: {ndim} axes of numbers within it"
+            )
+
+
+def _table(content: Mapping[str, Any], key: str, most: int) -> dict[str, Any]:
+    table = content[key]
+    if not isinstance(table, dict):
+        raise ValueError(f"{key} is {_short(table)}, not a table")
+    if len(table) > most:
+        raise ValueError(f"{key} has {len(table)} entries, allowed: at most {most}")
+    return table
+
+
+def _name(value: Any, key: str) -> None:
+    if not isinstance(value, str) or len(value) > LONGEST_NAME:
+        raise ValueError(f"{key} is {_short(value)}, allowed: text of at most {LONGEST_NAME} characters")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

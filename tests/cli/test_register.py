@@ -115,7 +115,7 @@ def test_record(result):
     assert record["dice"]["3"]["name"] == "mandible"
     assert record["dice"]["1"]["name"] == "1"
     for row in record["dice"].values():
-        assert {"name", "before", "after"} == set(row)
+        assert {"name", "state", "before", "after"} == set(row)
     assert record["mean_dice"]["after"] > record["mean_dice"]["before"]
     assert len(record["steps"]) == 3
     for step in record["steps"]:
@@ -170,7 +170,7 @@ def test_what_is_printed(call, inputs):
     labels = ("--moving-labels", "moving_labels.nii.gz", "--fixed-labels", "fixed_labels.nii.gz")
     status, out, err = call(*labels)
     assert status == 0
-    for word in ("organ", "mandible", "mean", "certified", "folding", "time", "result"):
+    for word in ("structure", "mandible", "mean", "certified", "folding", "time", "result"):
         assert word in out
     lines = [line for line in err.splitlines() if line.startswith("[")]
     assert lines[0].startswith("[1/7] 48 mm step 1: energy ")

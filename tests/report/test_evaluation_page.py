@@ -18,15 +18,15 @@ from regweave.report.evaluation import write_page
 HOSTILE = "</script><script>alert(1)</script>"
 
 
-def scores(*dice: float | None, before: float = 0.5, missing: int | None = None, **more: object) -> dict[str, object]:
+def scores(*dice: float | None, before: float = 0.5, lost: int | None = None, **more: object) -> dict[str, object]:
     labels = {
         str(i): {
             "name": HOSTILE if i == 1 else f"organ {i}",
             "dice_before": before,
             "dice_after": value,
-            "hd95_mm": None if i == missing else 3.0,
-            "assd_mm": None if i == missing else 1.0,
-            "missing": i == missing,
+            "hd95_mm": None if i == lost else 3.0,
+            "assd_mm": None if i == lost else 1.0,
+            "state": "vanished" if i == lost else "scored",
         }
         for i, value in enumerate(dice, start=1)
     }
@@ -54,7 +54,7 @@ CONTENT = {
         row("a", "uniform", scores(0.6, 0.9)),
         row("a", "model:m", scores(0.7, 0.9, folding_fraction=0.001)),
         row("b", "uniform", scores(0.3, 0.4)),
-        row("b", "model:m", scores(0.6, None, missing=2)),
+        row("b", "model:m", scores(0.6, 0.0, lost=2)),
         row("c", "uniform", scores(0.6, 0.6, warnings=["W202: inverse error is 2 mm"])),
         row("c", "model:m", None, f"E102: broken {HOSTILE}"),
     ],
@@ -64,7 +64,7 @@ MARKS = {
     ("a", "uniform"): [],
     ("a", "model:m"): ["folding"],
     ("b", "uniform"): ["worse"],
-    ("b", "model:m"): ["worse", "missing"],
+    ("b", "model:m"): ["worse", "vanished"],
     ("c", "uniform"): ["inverse"],
     ("c", "model:m"): ["failed"],
 }
@@ -133,7 +133,7 @@ def test_the_ladder_is_sorted_and_tells_failures(folder):
 
 def test_boxes_hold_the_dice_of_each_organ(folder):
     text = Reader(write_page(folder)).text
-    assert "2 organ 2, model:m: mean 0.45, median 0.45" in text  # 0.9, and 0 for the missing one
+    assert "2 organ 2, model:m: mean 0.45, median 0.45" in text  # 0.9, and 0 for the vanished one
     assert "mean, before: mean 0.5" in text
 
 
@@ -149,7 +149,7 @@ def test_worst_cases_link_to_the_pages_that_exist(folder):
         assert all((folder / link).is_file() for link in Reader(page).links)
     worst = [cells for _, cells in Reader(folder / "report.html").rows if cells[0] in "ab" and len(cells) == 6]
     assert [cells[0] for cells in worst[:2]] == ["b", "a"]
-    assert worst[0][1:] == ["0.500", "0.300", "2 organ 2", "0.000", "worse, missing"]
+    assert worst[0][1:] == ["0.500", "0.300", "2 organ 2", "0.000", "worse, vanished"]
 
 
 def test_a_model_that_guesses_the_masks_is_not_the_one_looked_at(folder):

@@ -38,12 +38,14 @@ def test_report_makes_the_same_page_again(copy, capsys):
 def test_the_page_follows_the_json(copy):
     content = json.loads((copy / "result.json").read_text())
     content["structures"][1]["hd95_mm"] = 123.45
-    content["structures"][2].update(missing=True, volume_fixed_ml=0.0)
+    content["structures"][2].update(state="vanished", dice_after=0.0, volume_after_ml=0.0)
+    content["structures"][3].update(state="no reference", volume_fixed_ml=0.0)
     (copy / "result.json").write_text(json.dumps(content))
     text = write_page(copy).read_text(encoding="utf-8")
     assert "123.45" in text
-    assert '<b class="bad">missing in fixed</b>' in text
-    assert "1 of 6" in text
+    assert "✗ vanished" in text
+    assert "no fixed contour" in text
+    assert "1 of 5 (1 not scored)" in text
 
 
 def test_a_folder_without_its_view_is_named(copy, capsys):

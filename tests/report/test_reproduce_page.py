@@ -183,7 +183,7 @@ def test_failed_and_missing_count_as_they_should():
     e = copy.deepcopy(experiment())
     mine = [r for r in e["results"] if r["method"] == "model:mw"]
     mine[0]["error"] = "E140: memory"
-    mine[1]["labels"]["1"]["dice_after"] = None
+    mine[1]["labels"]["1"] |= {"dice_after": 0.0, "state": "vanished"}
     assert tables.dice(e, "model:mw", "1") == [0.0, 0.75, 0.75]
     assert len(tables.dice(e, "model:joint", "1")) == 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from dataclasses import replace
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from regweave.cli.tables import overlap_table
 from regweave.deformation.warp import warp_labels
 from regweave.errors import RegweaveError, UsageError
 from regweave.evaluation import assd_mm, dice, hd95_mm
@@ -18,6 +21,7 @@ from regweave.io import read_labels, write_image, write_labels
 from regweave.io.manifest import PairFiles
 from regweave.io.model import Model, read_model, write_model
 from regweave.registration.settings import Settings
+from regweave.report.sections import pair_score as page_score
 from regweave.types import LabelMap, Weights
 from regweave.workflows.batch import Outcome
 from regweave.workflows.comparison import Scores, compare
@@ -26,7 +30,7 @@ from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
 from regweave.workflows.phantom import make_phantom
 from regweave.workflows.register import register
-from regweave.workflows.scoring import mean_dice, score_pair, scoring_task
+from regweave.workflows.scoring import mean_dice, mean_over_pairs, score_pair, scoring_task
 from regweave.workflows.summary import summary_text
 
 SMALL = Settings.model_validate(
@@ -98,7 +102,9 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 def test_rows_and_columns(found):
     _, out, _ = found
     header = (out / "results.csv").read_text().splitlines()[0]
-    assert header == "id,method,label,dice_before,dice_after,hd95_mm,assd_mm,seconds,peak_mb,folding_fraction,sdlogj"
+    assert (
+        header == "id,method,label,dice_before,dice_after,hd95_mm,assd_mm,seconds,peak_mb,folding_fraction,sdlogj,state"
+    )
     rows = read_csv(out / "results.csv")
     methods = ("preset:small", "uniform", "single:sad", "single:mi")
     expected = [(i, m, str(c)) for i in "ab" for m in methods for c in range(1, 7)]
@@ -107,7 +113,7 @@ def test_rows_and_columns(found):
         lost = (row["id"], row["label"]) == ("b", "6")
         assert (row["hd95_mm"] == "") == lost
         if lost:
-            assert float(row["dice_before"]) == float(row["dice_after"]) == 0
+            assert (row["state"], row["dice_before"], row["dice_after"]) == ("not in moving", "", "")
         else:
             assert 0 < float(row["assd_mm"]) <= float(row["hd95_mm"])
         assert float(row["seconds"]) > 0
@@ -176,8 +182,9 @@ def test_summary_tells_everything(found):
     text = (out / "summary.md").read_text()
     assert "2 pairs of 2 patients, 4 methods, 0 failed registrations." in text
     assert "|  | mean | 1 brainstem | 2 cord  x | 3 mandible | 4 | 5 | 6 |" in text
-    assert "| pairs | 2 | 2 | 2 | 2 | 2 | 2 | 2 |" in text
-    assert "| missing | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in text
+    assert "| pairs | 2 | 2 | 2 | 2 | 2 | 2 | 1 |" in text
+    assert "| vanished | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert "| not scored | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in text
     assert text.count("(tuned)") == 3
     assert "## Against uniform" in text
     assert "Note" not in text
@@ -224,7 +231,7 @@ def test_a_damaged_pair_is_a_row(folder, tmp_path):
     pairs = write_list(folder / "damaged.csv", bad, line("good", 0, "p0"))
     found = evaluate(pairs, tmp_path / "out", config=SMALL, workers=1)
     first, *rest = read_csv(tmp_path / "out" / "results.csv")
-    assert [first[c] for c in COLUMNS] == ["bad", "preset:small", *[""] * 9]
+    assert [first[c] for c in COLUMNS] == ["bad", "preset:small", *[""] * 10]
     assert [r["id"] for r in rest] == ["good"] * 6
     assert [o.key for o in found.scores.failures] == ["preset:small/bad"]
     content = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -261,9 +268,10 @@ def test_warnings_of_a_pair_are_kept_not_printed(folder, capsys):
     pair = PairFiles("x", *(folder / line("", 1, "").split(",")[k] for k in range(1, 5)), "p")
     task = scoring_task(pair, {}, SMALL, None, Reading(), surfaces=False)
     scores = score_pair(json.loads(json.dumps(task)))
-    assert scores["labels"]["6"] == {
-        "name": "6", "dice_before": 0.0, "dice_after": 0.0, "hd95_mm": None, "assd_mm": None, "missing": True
-    }  # fmt: skip
+    alone = scores["labels"]["6"]
+    assert (alone["name"], alone["state"], alone["volume_before_ml"]) == ("6", "not in moving", 0.0)
+    assert alone["volume_fixed_ml"] > 0
+    assert [alone[key] for key in ("dice_before", "dice_after", "hd95_mm", "assd_mm")] == [None] * 4
     assert scores["labels"]["1"]["assd_mm"] is None
     json.dumps(scores, allow_nan=False)
     assert capsys.readouterr().err == ""
@@ -275,7 +283,8 @@ def made_up(dice_by_method, groups, failed=()):
     outcomes = {}
     for name, values in dice_by_method.items():
         for pair, value in zip(pairs, values, strict=True):
-            row = {"name": "organ", "dice_before": 0.4, "dice_after": value, "missing": value is None}
+            state = {None: "no reference", 0.0: "vanished"}.get(value, "scored")
+            row = {"name": "organ", "dice_before": 0.4, "dice_after": value, "state": state}
             scores = {"labels": {"4": {**row, "hd95_mm": 2.0, "assd_mm": 1.0}}, "seconds": 1.0, "peak_mb": 9.0}
             scores |= {"folding_fraction": 0.0, "sdlogj": 0.1, "smoothness": 0.1}
             key = (name, pair.id)
@@ -309,13 +318,36 @@ def test_comparison_and_verdicts():
     assert "1 failed registration." in text
 
 
-def test_missing_structure_counts_as_zero():
-    scores = made_up({"uniform": [0.8, None]}, ["a", "b"])
-    assert scores.dice(scores.methods[0], "4").tolist() == [0.8, 0.0]
-    assert scores.dice(scores.methods[0]).tolist() == [0.8, 0.0]
-    assert mean_dice({"labels": {"1": {"dice_after": None}, "2": {"dice_after": 0.5}}}) == 0.25
+def test_a_vanished_structure_counts_zero_and_one_without_a_partner_not_at_all():
+    scores = made_up({"uniform": [0.8, 0.0, None]}, ["a", "b", "c"])
+    np.testing.assert_array_equal(scores.dice(scores.methods[0], "4"), [0.8, 0.0, np.nan])
+    np.testing.assert_array_equal(scores.dice(scores.methods[0]), [0.8, 0.0, np.nan])
+    alone = {"state": "no reference", "dice_after": None}
+    assert mean_dice({"labels": {"1": alone, "2": {"dice_after": 0.5, "state": "scored"}}}) == 0.5
     assert math.isnan(mean_dice({"labels": {}}))
-    assert "| missing | 1 | 1 |" in summary_text(scores, [], [])
+    assert mean_over_pairs([{"labels": {"1": alone}}, {"labels": {"2": {"dice_after": 0.5}}}]) == 0.5
+    assert math.isnan(mean_over_pairs([{"labels": {"1": alone}}]))
+    text = summary_text(scores, [], [])
+    assert "| uniform | 0.400 | 0.400 |" in text
+    assert "| vanished | 1 | 1 |" in text
+    assert "| not scored | 1 | 1 |" in text
+
+
+def test_page_terminal_and_evaluation_have_one_mean(folder):
+    """The same pair, of which one label map lacks a structure, through every door."""
+    files = [folder / line("", 1, "").split(",")[k] for k in range(1, 5)]
+    scores = score_pair(scoring_task(PairFiles("x", *files, "p"), {}, SMALL, None, Reading(), surfaces=False))
+    result = register(*files[:2], fixed_labels=files[2], moving_labels=files[3], config=SMALL)
+    expected = result.mean_dice["after"]
+    assert mean_dice(scores) == expected
+    assert result.summary()["mean_dice"]["after"] == expected
+    record = {"structures": result.structures()}
+    assert page_score(record).mean() == expected
+    console = Console(width=80, file=io.StringIO())
+    console.print(overlap_table(result.score, plain=True))
+    last = console.file.getvalue().splitlines()[-1].split()
+    assert last[:3] == ["mean", f"{result.mean_dice['before']:.3f}", f"{expected:.3f}"]
+    assert "not in moving" in console.file.getvalue()
 
 
 def test_tuning_goes_uphill_leaves_out_pairs_that_fail_and_prefers_the_smoother_of_equals():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,6 @@ from regweave.types import Geometry, Solution, Terms, Weights
 from regweave.workflows.evidence import node_maps, on_image
 from regweave.workflows.phantom import make_phantom
 from regweave.workflows.register import register
-from regweave.workflows.structure_table import structure_rows
 
 SETTINGS = Settings.model_validate(
     {
@@ -102,21 +103,22 @@ def test_a_view_is_kept_only_when_asked_for_and_changes_nothing(pair, tmp_path):
 
 def test_structure_rows_measure_what_they_name(pair):
     result = run(pair)
-    rows = structure_rows(result.pair, result.warped_labels, result.dice)
+    rows = result.structures()
     assert [row["label"] for row in rows] == [1, 2, 3, 4, 5, 6]
     voxel_ml = 8.0**3 / 1000
     for row in rows:
         assert row["dice_after"] == result.dice[row["label"]]["after"]
         assert row["volume_fixed_ml"] == pytest.approx((pair.fixed_labels.data == row["label"]).sum() * voxel_ml)
-        assert row["missing"] == (not (result.warped_labels.data == row["label"]).any())
+        assert (row["state"] == "scored") == (result.warped_labels.data == row["label"]).any()
 
 
 def test_a_structure_that_one_side_lacks_stays_in_the_table(pair):
-    result = run(pair)
-    lost = result.warped_labels.data.copy()
-    lost[lost == 3] = 0
-    rows = structure_rows(result.pair, type(result.warped_labels)(lost, result.warped_labels.geometry), result.dice)
-    row = next(r for r in rows if r["label"] == 3)
-    assert row["missing"]
+    bare = pair.fixed_labels.data.copy()
+    bare[bare == 3] = 0
+    found = run(replace(pair, fixed_labels=replace(pair.fixed_labels, data=bare)))
+    row = next(r for r in found.structures() if r["label"] == 3)
+    assert row["state"] == "no reference"
+    assert row["dice_after"] is None
     assert row["hd95_mm"] is None
-    assert row["volume_after_ml"] == 0.0
+    assert row["volume_fixed_ml"] == 0.0
+    assert row["volume_after_ml"] > 0.0

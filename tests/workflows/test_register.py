@@ -436,7 +436,12 @@ def test_dice_of_missing_structures(pair):
     moving[moving == 2] = 0
     labels = LabelMap(moving, pair.moving.geometry, {4: "vier"})
     found = run(pair, fixed_labels=pair.fixed_labels, moving_labels=labels)
-    assert found.dice[2]["after"] == 0
+    assert found.dice[2]["state"] == "not in moving"
+    assert np.isnan(found.dice[2]["after"])
+    scored = [row for value, row in found.dice.items() if value != 2]
+    for when in ("before", "after"):
+        assert found.mean_dice[when] == pytest.approx(np.mean([row[when] for row in scored]))
+    assert found.summary()["mean_dice"] == found.mean_dice
     assert found.dice[4]["name"] == "left parotid"  # the fixed image's own name wins
 
 

@@ -71,8 +71,8 @@ def register(
     if quiet:
         return
     console = Console(markup=False)  # names of folders may hold brackets
-    if result.dice:
-        console.print(overlap_table(result.dice, plain=not console.is_terminal))
+    if result.score.structures:
+        console.print(overlap_table(result.score, plain=not console.is_terminal))
     if result.classes_from == "predicted":
         console.print("classes     predicted from the moving image")
     gap = max((s.gap for s in result.steps), default=0.0)

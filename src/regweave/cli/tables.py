@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
-import numpy as np
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from regweave.cli.help import WIDTH
+from regweave.evaluation.scores import PairScore
 
 GAP = "  "
 LONGEST = 16
 """Longest name of a class or member that a table shows whole."""
 LONGEST_IN_TEXT = 26
 """The same for tables of a summary."""
+NOTES = {
+    "vanished": "vanished, counts 0",
+    "no reference": "no fixed contour",
+    "not in moving": "not in moving",
+    "unknown": "not scored",
+}
+"""What the table says of a structure that has no Dice of its own."""
 
 
-def overlap_table(dice: Mapping[int, Mapping[str, Any]], *, plain: bool) -> Table:
-    """Lay out the Dice overlap of each organ, with the mean as the last row; ``plain`` draws no lines."""
+def overlap_table(score: PairScore, *, plain: bool) -> Table:
+    """Lay out the Dice overlap of each structure, with the mean as the last row; ``plain`` draws no lines.
+
+    A structure that is not in both label maps has no Dice, and says so.
+    """
     table = Table(title="Dice overlap", box=None if plain else box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("organ", no_wrap=True)
+    table.add_column("structure", no_wrap=True)
     for heading in ("before", "after", "change"):
         table.add_column(heading, justify="right")
-    means = {when: float(np.nanmean([row[when] for row in dice.values()])) for when in ("before", "after")}
-    for row in (*dice.values(), {"name": "mean", **means}):
-        before, after = row["before"], row["after"]
-        table.add_row(
-            Text(short(row["name"], LONGEST_IN_TEXT)), f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"
-        )
+    table.add_column("")
+    for s in score.structures:
+        name = Text(short(s.name, LONGEST_IN_TEXT))
+        state = "" if s.state == "scored" else NOTES[s.state]
+        table.add_row(name, *_change(s.dice_before, s.dice_after), Text(state, "red" if s.counted else "dim"))
+    table.add_row("mean", *_change(score.mean("dice_before"), score.mean("dice_after")), "")
     return table
+
+
+def _change(before: float, after: float) -> tuple[str, str, str]:
+    if math.isnan(before):
+        return "–", "–", "–"
+    return f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"
 
 
 def short(name: str, longest: int = LONGEST) -> str:
@@ -67,9 +83,9 @@ def text_table(
 
     Examples
     --------
-    >>> print(text_table("organ", ["Dice"], [("cord", ["0.9"])]))
-    organ  Dice
-    cord    0.9
+    >>> print(text_table("structure", ["Dice"], [("cord", ["0.9"])]))
+    structure  Dice
+    cord        0.9
     """
     names = [name if " " in name else short(name, longest) for name, _ in lines]
     left = max(len(title), *(len(name) for name in names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regweave.deformation.compose import compose, resample
 from regweave.deformation.ffd import adjoint, evaluate
-from regweave.deformation.invert import inverse_consistency_mm, invert
+from regweave.deformation.invert import Inversion, inverse_consistency_mm, inverse_errors_mm, invert
 from regweave.deformation.jacobian import determinant
 from regweave.deformation.warp import (
     to_field,
@@ -16,11 +16,13 @@ from regweave.deformation.warp import (
 )
 
 __all__ = [
+    "Inversion",
     "adjoint",
     "compose",
     "determinant",
     "evaluate",
     "inverse_consistency_mm",
+    "inverse_errors_mm",
     "invert",
     "resample",
     "to_field",

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from regweave import _core, notices
+from regweave import _core
 from regweave.deformation.warp import inverse_of, to_field, to_voxels, voxel_matrix
 from regweave.types import Field, Float32Array, Geometry, Transform
 
-ACCEPTABLE_MM = 0.1
 SLAB_PLANES = 16
 
 
-def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tolerance_mm: float = 1e-3) -> Transform:
-    """Invert a transform on the moving grid.
+@dataclass(frozen=True)
+class Inversion:
+    """The numerical inverse of a transform, with what it could not solve.
+
+    Parameters
+    ----------
+    transform : Transform
+        Takes moving points to fixed points: field v on the moving grid and the inverse affine, so that
+        ``affine⁻¹ · (q + v(q))`` is p.
+    residual_mm : float array of shape (X, Y, Z)
+        Error that remains at each voxel of the moving grid, in fixed space. Whether it matters is for the caller to
+        say: a voxel of air is not one of an organ.
+    """
+
+    transform: Transform
+    residual_mm: Float32Array
+
+
+def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tolerance_mm: float = 1e-3) -> Inversion:
+    """Invert a transform on the moving grid by Newton's method.
 
     Each voxel q solves ``affine · (p + u(p)) = q`` for p by damped Newton steps on the trilinear field u.
 
@@ -30,20 +49,14 @@ def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tole
 
     Returns
     -------
-    Transform
-        Takes moving points to fixed points: field v on ``geometry`` and the inverse affine, so that
-        ``affine⁻¹ · (q + v(q))`` is p.
-
-    Warns
-    -----
-    RegweaveWarning
-        W202, where the error of a voxel stays above 0.1 mm.
+    Inversion
+        The inverse, and the error that remains at each voxel.
 
     Examples
     --------
     >>> grid = Geometry((4, 4, 4), np.eye(4))
     >>> shift = Transform(Field(np.ones((3, 4, 4, 4), dtype=np.float32), grid))
-    >>> float(invert(shift, grid).field.data[0, 2, 2, 2])
+    >>> float(invert(shift, grid).transform.field.data[0, 2, 2, 2])
     -1.0
     """
     fixed = transform.field.geometry
@@ -57,8 +70,33 @@ def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tole
         max_iter,
         tolerance_mm / float(fixed.spacing_mm.max()),
     )
-    _report(residual * float(fixed.spacing_mm.max()))
-    return Transform(to_field(displacement, geometry), back)
+    residual_mm = np.asarray(residual * float(fixed.spacing_mm.max()), dtype=np.float32)
+    return Inversion(Transform(to_field(displacement, geometry), back), residual_mm)
+
+
+def inverse_errors_mm(forward: Transform, inverse: Transform) -> Float32Array:
+    """Return how far each fixed voxel ends from where it started, there and back.
+
+    Parameters
+    ----------
+    forward : Transform
+        Takes fixed points to moving points.
+    inverse : Transform
+        Takes moving points to fixed points; its field lies on the moving grid.
+
+    Returns
+    -------
+    float array of shape (X, Y, Z)
+        Millimetres on the fixed grid; NaN where a voxel's image lies outside the moving grid.
+
+    Examples
+    --------
+    >>> still = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))
+    >>> float(inverse_errors_mm(still, still).max())
+    0.0
+    """
+    slabs = (slice(i, i + SLAB_PLANES) for i in range(0, forward.field.geometry.shape[0], SLAB_PLANES))
+    return np.concatenate([_errors_mm(forward, inverse, slab) for slab in slabs])
 
 
 def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, float]:
@@ -83,8 +121,12 @@ def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, 
     >>> inverse_consistency_mm(still, still)["max"]
     0.0
     """
-    slabs = (slice(i, i + SLAB_PLANES) for i in range(0, forward.field.geometry.shape[0], SLAB_PLANES))
-    error = np.concatenate([_errors_mm(forward, inverse, slab) for slab in slabs])
+    return summary_mm(inverse_errors_mm(forward, inverse))
+
+
+def summary_mm(errors_mm: Float32Array) -> dict[str, float]:
+    """Return ``mean``, ``p95`` and ``max`` of the numbers there are, NaN for none."""
+    error = errors_mm[~np.isnan(errors_mm)]
     if error.size == 0:
         return dict.fromkeys(("mean", "p95", "max"), float("nan"))
     return {
@@ -95,7 +137,7 @@ def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, 
 
 
 def _errors_mm(forward: Transform, inverse: Transform, slab: slice) -> Float32Array:
-    """Distance between the start and the return of the points of some planes that land inside the moving grid."""
+    """Distance between start and return of the points of some planes, NaN where they leave the moving grid."""
     fixed, moving = forward.field.geometry, inverse.field.geometry
     origin = np.array([slab.start, 0.0, 0.0])
     planes = np.ascontiguousarray(forward.field.data[:, slab])
@@ -110,16 +152,6 @@ def _errors_mm(forward: Transform, inverse: Transform, slab: slice) -> Float32Ar
     shifted = p + np.stack([c[inside] for c in planes], axis=-1)
     q = shifted @ forward.affine[:3, :3].T + forward.affine[:3, 3]
     returned = (q + np.stack(back, axis=-1)) @ inverse.affine[:3, :3].T + inverse.affine[:3, 3]
-    return np.asarray(np.linalg.norm(returned - p, axis=-1), dtype=np.float32)
-
-
-def _report(residual_mm: Float32Array) -> None:
-    failed = np.argwhere(residual_mm > ACCEPTABLE_MM)
-    if len(failed) == 0:
-        return
-    worst = np.unravel_index(int(residual_mm.argmax()), residual_mm.shape)
-    notices.warn(
-        f"W202: no inverse found at {len(failed)} of {residual_mm.size} voxels, error p95 "
-        f"{np.percentile(residual_mm, 95):.3g} mm, {residual_mm.max():.3g} mm at voxel "
-        f"{tuple(int(x) for x in worst)}; look for folds there or raise max_iter"
-    )
+    errors = np.full(inside.shape, np.nan, dtype=np.float32)
+    errors[inside] = np.linalg.norm(returned - p, axis=-1)
+    return errors

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from regweave.evaluation.scores import PairScore, When
 from regweave.io.files import damaged, require_file
 from regweave.io.texts import parse_json, read_text
 from regweave.report._values import listed, mapping, number, records
-from regweave.workflows.scoring import mean_dice
+from regweave.workflows.scoring import pair_score
 
 NAME = "results.json"
 INVERSE_WARNING = "W202"
@@ -19,7 +21,7 @@ RULES = {
     "failed": "the registration ended with an error",
     "folding": "the field folds somewhere",
     "worse": "mean Dice fell below that before registration",
-    "missing": "a structure is in one of the two label maps only, before or after warping",
+    "vanished": "warping lost a structure that both label maps show",
     "inverse": f"the inverse is inaccurate (warning {INVERSE_WARNING})",
 }
 """Marks that a registration does not pass with, and what each means."""
@@ -39,14 +41,18 @@ class Row:
         """Scores by label."""
         return mapping(self.scores.get("labels"))
 
-    def mean_dice(self, when: str = "dice_after") -> float:
-        """Mean Dice over the structures, NaN for a failure."""
-        return math.nan if self.error is not None else mean_dice(self.scores, when)
+    @cached_property
+    def score(self) -> PairScore:
+        """State and Dice of each structure; none for a failure."""
+        return PairScore() if self.error is not None else pair_score(self.scores)
 
-    def dice(self, label: str, when: str = "dice_after") -> float:
-        """Dice of a structure: 0 where only one image shows it, NaN where none does or the registration failed."""
-        found = self.labels.get(label)
-        return math.nan if found is None or self.error is not None else number(found.get(when) or 0.0)
+    def mean_dice(self, when: When = "dice_after") -> float:
+        """Mean Dice over the structures that count, NaN for a failure."""
+        return self.score.mean(when)
+
+    def dice(self, label: str, when: When = "dice_after") -> float:
+        """Dice of a structure: 0 where warping lost it, NaN where it does not count or the registration failed."""
+        return next((getattr(s, when) for s in self.score.structures if str(s.label) == label), math.nan)
 
     def number(self, name: str) -> float:
         """Return a number of the registration, NaN where there is none."""
@@ -64,7 +70,7 @@ class Row:
         broken = {
             "folding": self.number("folding_fraction") > 0,
             "worse": self.mean_dice() < self.mean_dice("dice_before"),
-            "missing": any(row.get("missing") for row in self.labels.values()),
+            "vanished": bool(self.score.of("vanished")),
             "inverse": any(str(w).startswith(INVERSE_WARNING) for w in listed(self.scores.get("warnings"))),
         }
         return [rule for rule, is_broken in broken.items() if is_broken]

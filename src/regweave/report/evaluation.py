@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from regweave.errors import RegweaveError
+from regweave.evaluation.scores import When
 from regweave.io import atomic_path
 from regweave.io.texts import parse_json, read_text
 from regweave.report import batch
@@ -37,7 +38,7 @@ COUNTS = "better / worse / equal"
 PERCENT = ("folding_fraction",)
 LEGEND = (
     "Box: quartiles; whiskers: last value within 1.5 ranges of the quartiles; circles: values beyond; red bar: median; "
-    "red square: mean. A structure that only one image shows counts as 0."
+    "red square: mean. A structure counts where both label maps show it; one that warping loses counts 0."
 )
 
 
@@ -200,7 +201,7 @@ def _boxes(results: Results) -> str:
     )
 
 
-def _values(rows: list[Row], label: str, when: str = "dice_after") -> list[float]:
+def _values(rows: list[Row], label: str, when: When = "dice_after") -> list[float]:
     return [row.dice(label, when) for row in rows]
 
 
@@ -235,7 +236,7 @@ def _measures(results: Results) -> str:
         rows.append([_breakable(method), *cells, folded, "–" if math.isnan(smoothness) else f"{smoothness:.4g}"])
     header = ["method", *(title for _, title, _ in MEASURES), "pairs that fold", "smoothness"]
     text = (
-        "Distances are means over structures and pairs, without missing structures. Time and memory are of one "
+        "Distances are means over structures and pairs, without vanished structures. Time and memory are of one "
         "registration on one thread, with other registrations running beside it."
     )
     return _quiet(text) + table(header, rows, numeric=range(1, len(header)))
@@ -246,14 +247,13 @@ def _worst(results: Results, links: Mapping[tuple[str, str], str]) -> str:
     method = results.shown
     done = [row for row in results.of(method) if row.error is None]
     rows = []
-    for row in sorted(done, key=lambda r: (r.mean_dice(), r.id))[:N_WORST]:
+    for row in sorted(done, key=lambda r: (not r.score.counted, _or_least(r.mean_dice()), r.id))[:N_WORST]:
         link = links.get((row.id, row.method))
         name: object = Markup(f'<a href="{escape(link)}">{escape(row.id)}</a>') if link else row.id
-        after = {label: row.dice(label) for label in row.labels}
-        lowest = min(after, key=lambda label: after[label])
-        organ = title_of(lowest, str(mapping(row.labels[lowest]).get("name", lowest)))
+        lowest = min(row.score.counted, key=lambda s: s.dice_after, default=None)
+        shown = [None, None] if lowest is None else [title_of(str(lowest.label), lowest.name), lowest.dice_after]
         marks = ", ".join(row.marks()) or "pass"
-        rows.append([name, row.mean_dice("dice_before"), row.mean_dice(), organ, after[lowest], marks])
+        rows.append([name, row.mean_dice("dice_before"), row.mean_dice(), *shown, marks])
     header = ["pair", "mean Dice before", "mean Dice after", "lowest structure", "its Dice", "marks"]
     linked = "" if links else " Pages of single registrations are written with --pages."
     return _quiet(f"Lowest mean Dice with {method}.{linked}") + table(header, rows, numeric=(1, 2, 4))

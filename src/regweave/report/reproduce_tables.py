@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from regweave.evaluation.scores import When
+from regweave.workflows.scoring import pair_score
+
 MEAN = "mean"
 PAPER_METHODS = {"SAD": "single:sad", "MI": "single:mi", "NCC": "single:ncc", "DWT": "single:dwt", "MW": "model:mw"}
 """Our method for each column of the paper's table."""
@@ -68,16 +71,17 @@ def short(method: str) -> str:
 
 
 def dice(experiment: Experiment, method: str, label: str) -> list[float]:
-    """Dice of a method on each test pair of each split; a missing structure counts as 0, a failed pair not at all.
+    """Dice of a method on each test pair of each split, where the structure is in both label maps.
 
-    ``before`` takes the numbers of the first method; `MEAN` is over the structures of each pair.
+    ``before`` takes the numbers of the first method; `MEAN` is over the structures of each pair. A structure that
+    warping loses counts 0; a failed pair does not count at all.
     """
     source = experiment["methods"][0] if method == "before" else method
-    when = "dice_before" if method == "before" else "dice_after"
-    rows = [r["labels"] for r in experiment["results"] if r["method"] == source and r["error"] is None]
+    when: When = "dice_before" if method == "before" else "dice_after"
+    found = [pair_score(r) for r in experiment["results"] if r["method"] == source and r["error"] is None]
     if label == MEAN:
-        return [float(np.mean([cell[when] or 0.0 for cell in row.values()])) for row in rows if row]
-    return [row[label][when] or 0.0 for row in rows if label in row]
+        return [score.mean(when) for score in found if score.counted]
+    return [getattr(s, when) for score in found for s in score.counted if str(s.label) == label]
 
 
 def mean(values: Sequence[float]) -> str:

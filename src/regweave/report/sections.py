@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from regweave.evaluation.scores import STATES, PairScore, StructureScore
+from regweave.report._values import fixed
 from regweave.report.page import Markup, escape, table
 from regweave.report.step_chart import step_chart
 
@@ -19,18 +21,33 @@ GRADES = {
 }
 
 
+WORDS = {
+    "scored": "scored",
+    "vanished": "✗ vanished",
+    "no reference": "no fixed contour",
+    "not in moving": "not in moving",
+    "unknown": "one map lacks it",
+}
+"""What the table says of a structure."""
 RAIL = Markup('<span class="drawn">0 … 1</span>')
+
+
+def pair_score(record: Mapping[str, Any]) -> PairScore:
+    """Return the scores of the structures that a record of any version holds."""
+    return PairScore.read((row["label"], row) for row in record["structures"])
 
 
 def summary_cards(record: Mapping[str, Any]) -> str:
     """Return the numbers that are looked at first."""
-    dice = record["mean_dice"]
     gaps = [s["gap"] for s in record["steps"] if s["gap"] is not None]
     consistency = record["inverse_consistency_mm"]
-    missing = sum(bool(s["missing"]) for s in record["structures"])
+    score = pair_score(record)
+    dice, none = score.means(), "no structure in both" if score.structures else "no labels"
+    vanished, others = len(score.of("vanished")), len(score.structures) - len(score.counted)
+    lost = f"{vanished} of {len(score.counted)}" + (f" ({others} not scored)" if others else "")
     cards = [
-        ("mean Dice, before → after", f"{_n(dice.get('before'))} → {_n(dice.get('after'))}" if dice else "no labels"),
-        ("structures missing", f"{missing} of {len(record['structures'])}" if record["structures"] else "no labels"),
+        ("mean Dice, before → after", f"{_n(dice.get('before'))} → {_n(dice.get('after'))}" if dice else none),
+        ("structures vanished", lost if score.structures else "no labels"),
         ("voxels folded", f"{_n(record['folding_fraction'], '.3%')}"),
         ("inverse error, 95 %", f"{_n(consistency['p95'], '.2f')} mm"),
         ("largest certified gap", f"{max(gaps):.3%}" if gaps else "none"),
@@ -45,41 +62,42 @@ def structure_section(rows: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping
     """Return the table of structures: measured where both label maps were given, else those that can be drawn."""
     if not drawn:
         return ""
-    measured = {row["label"]: row for row in rows}
+    measured = {s.label: s for s in PairScore.read((row["label"], row) for row in rows).structures}
     header = [
         "structure", "show", "", "Dice before", "after", RAIL, "HD95 mm", "ASSD mm", "fixed ml", "moving ml",
-        "warped ml", "volume change", "missing",
+        "warped ml", "volume change", "state",
     ]  # fmt: skip
     lines = [_structure(item, measured.get(item["label"])) for item in drawn]
     note = (
-        "HD95 and ASSD compare warped with fixed surfaces (border voxels, both directions). Volume change compares "
-        "the warped structure with the moving one. A missing structure lacks voxels in the fixed or the warped labels; "
-        "it stays in the mean with its Dice of 0."
+        "A structure is scored where both label maps show it, the same set before and after; one that warping loses "
+        "has vanished and counts 0. HD95 and ASSD compare warped with fixed surfaces (border voxels, both directions). "
+        "Volume change compares the warped structure with the moving one."
     )
     shown = table(header, lines, numeric={3, 4, 6, 7, 8, 9, 10, 11})
     return f'<h2>Structures</h2>{shown}<p class="quiet">{note}</p>'
 
 
-def _structure(item: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[object]:
+def _structure(item: Mapping[str, Any], score: StructureScore | None) -> list[object]:
     name, label = escape(item["name"]), escape(item["label"])
     show = Markup(f'<input type="checkbox" checked data-show="{label}" aria-label="Show contours of {name}">')
     go = Markup(f'<button type="button" data-go="{label}" aria-label="Go to {name}">Go</button>')
-    if row is None:
+    if score is None:
         return [item["name"], show, go, *[None] * 10]
-    before, after = row["dice_before"], row["dice_after"]
-    old, new = row["volume_before_ml"], row["volume_after_ml"]
-    change = f"{new / old - 1:+.0%}".replace("-", "−") if old else None
-    lacking = [name for name, volume in (("fixed", row["volume_fixed_ml"]), ("warped", new)) if volume == 0]
-    where = f" in {' and '.join(lacking)}" if lacking else ""
-    missing = Markup(f'<b class="bad">missing{where}</b>') if row["missing"] else "no"
-    volumes = [None if v is None else f"{v:.2f}" for v in (row["volume_fixed_ml"], old, new)]
-    distances = [None if v is None else f"{v:.2f}" for v in (row["hd95_mm"], row["assd_mm"])]
-    return [item["name"], show, go, before, after, _change(before, after), *distances, *volumes, change, missing]
+    old, new = score.volume_before_ml, score.volume_after_ml
+    change = f"{new / old - 1:+.0%}".replace("-", "−") if old > 0 else None
+    volumes = [fixed(v, 2) for v in (score.volume_fixed_ml, old, new)]
+    distances = [fixed(v, 2) for v in (score.hd95_mm, score.assd_mm)]
+    before, after = score.dice_before, score.dice_after
+    bar = _change(before, after) if score.counted else None
+    return [item["name"], show, go, before, after, bar, *distances, *volumes, change, _state(score)]
 
 
-def _change(before: float | None, after: float | None) -> Markup | None:
-    if before is None or after is None:
-        return None
+def _state(score: StructureScore) -> Markup:
+    kind = {"scored": "", "vanished": "bad"}.get(score.state, "quiet")
+    return Markup(f'<span class="{kind}" title="{escape(STATES[score.state])}">{escape(WORDS[score.state])}</span>')
+
+
+def _change(before: float, after: float) -> Markup:
     a, b = 6 + 108 * before, 6 + 108 * after
     kind = "better" if after >= before else "worse"
     return Markup(

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from regweave.evaluation.scores import When
 from regweave.evaluation.statistics import count_better, paired_bootstrap
 from regweave.io.manifest import PairFiles
 from regweave.types import Float64Array
 from regweave.workflows.batch import Outcome
 from regweave.workflows.methods import Method
-from regweave.workflows.scoring import mean_dice
+from regweave.workflows.scoring import mean_dice, pair_score
 
 REFERENCE = "uniform"
 
@@ -54,21 +55,21 @@ class Scores:
         found = {label: name for pair in self.pairs for label, name in self.labels_of(pair).items()}
         return {label: found[label] for label in sorted(found, key=int)}
 
-    def dice(self, method: Method, label: str | None = None, when: str = "dice_after") -> Float64Array:
+    def dice(self, method: Method, label: str | None = None, when: When = "dice_after") -> Float64Array:
         """Return the Dice of a label, or the mean of a pair's labels, shape (pairs,).
 
-        A structure that only one of the two images shows counts as 0; NaN where neither does, or the pair failed.
+        NaN where the structure is not in both label maps, or the pair failed; 0 where warping lost it.
         """
         return np.array([self._dice(self.outcome(method, pair), label, when) for pair in self.pairs])
 
     @staticmethod
-    def _dice(outcome: Outcome, label: str | None, when: str) -> float:
+    def _dice(outcome: Outcome, label: str | None, when: When) -> float:
         if outcome.error is not None:
             return float("nan")
         if label is None:
             return mean_dice(outcome.value, when)
-        row = outcome.value["labels"].get(label)
-        return float("nan") if row is None else row[when] or 0.0
+        found = (s for s in pair_score(outcome.value).structures if str(s.label) == label)
+        return next((getattr(s, when) for s in found), float("nan"))
 
     def numbers(self, method: Method, name: str) -> list[float]:
         """Return a number of each pair, or of each label of each pair, where there is one."""

@@ -13,7 +13,7 @@ from regweave.io.folds import Fold
 from regweave.learning.columns import Columns, Hyper
 from regweave.learning.gate import Gate, blend, decide
 from regweave.types import Weights
-from regweave.workflows.scoring import mean_dice
+from regweave.workflows.scoring import mean_dice, mean_over_pairs, pair_score
 
 SHARES = (0.5, 1.0)
 """Shares of the way from the uniform bank to the learned columns that are tried on left-out patients."""
@@ -221,7 +221,7 @@ def _surrogate(columns: Sequence[Columns]) -> tuple[float, float] | None:
 
 def overall(scores: Scores, pairs: Scores) -> float:
     """Mean Dice over the pairs that other scores have."""
-    return float(np.mean([mean_dice(scores[name]) for name in pairs]))
+    return mean_over_pairs(scores[name] for name in pairs)
 
 
 def gains(
@@ -234,8 +234,8 @@ def gains(
         out[0].append(mean_dice(after) - mean_dice(before))
         for c in classes[1:]:
             if c in shown[name]:
-                b, a = (s["labels"][str(c)]["dice_after"] or 0.0 for s in (before, after))
-                out[c].append(a - b)
+                b, a = ({s.label: s.dice_after for s in pair_score(of).counted} for of in (before, after))
+                out[c].append(a[c] - b[c])
     return out
 
 

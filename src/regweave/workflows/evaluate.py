@@ -25,13 +25,13 @@ from regweave.workflows.result import DEPENDENCIES
 from regweave.workflows.scoring import score_pair, scoring_task
 from regweave.workflows.summary import summary_text
 
-SCHEMA = 1
+SCHEMA = 2
 STORE = "tasks"
 TRAINED_ON = ("groups", "predictor_groups")
 """Where a model names its patients: those of its weights, and those of its class predictor where it has seen others."""
 PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
 PER_LABEL = ("dice_before", "dice_after", "hd95_mm", "assd_mm")
-COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR)
+COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Evaluation:
             return [{**dict.fromkeys(COLUMNS), **head, "label": label} for label in labels]
         numbers = {name: outcome.value[name] for name in PER_PAIR}
         return [
-            {**head, "label": label, **{name: row[name] for name in PER_LABEL}, **numbers}
+            {**head, "label": label, **{name: row[name] for name in PER_LABEL}, **numbers, "state": row["state"]}
             for label, row in outcome.value["labels"].items()
         ]
 

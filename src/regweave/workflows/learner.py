@@ -10,8 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-import numpy as np
-
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.manifest import FILES, PairFiles
@@ -23,7 +21,7 @@ from regweave.workflows.evaluate import Runner
 from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import Method
 from regweave.workflows.register import register
-from regweave.workflows.scoring import mean_dice
+from regweave.workflows.scoring import mean_over_pairs
 from regweave.workflows.train import training_settings
 from regweave.workflows.train_options import MethodName, TrainOptions
 from regweave.workflows.training import Training
@@ -175,7 +173,7 @@ class MetricLearner:
         failed = [f"{o.key}: {o.error}" for o in outcomes if o.error is not None]
         if failed:
             raise RegweaveError("E135", f"pairs cannot be registered: {'; '.join(failed)}", "repair or leave them out")
-        return float(np.mean([mean_dice(o.value) for o in outcomes]))
+        return mean_over_pairs(o.value for o in outcomes)
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):

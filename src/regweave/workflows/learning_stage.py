@@ -22,7 +22,7 @@ from regweave.workflows import inputs as given
 from regweave.workflows.machine import in_this_call, kernel_threads
 from regweave.workflows.memory import forecast
 from regweave.workflows.predictor import within
-from regweave.workflows.scoring import mean_dice
+from regweave.workflows.scoring import mean_over_pairs
 from regweave.workflows.structures import Survey
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.trials import Trials
@@ -97,7 +97,7 @@ class LearningStage:
     def _search(self, w0: Weights, pairs: Sequence[PairFiles]) -> Columns:
         def score(candidates: Sequence[Weights]) -> list[float]:
             found = self.trials([(w, pairs) for w in candidates])
-            return [float(np.mean([mean_dice(s) for s in scores.values()])) for scores in found]
+            return [mean_over_pairs(scores.values()) for scores in found]
 
         found = search(score, w0, self.options.budget // len(pairs), self.options.seed)
         curve = [{"number": i, "mean_dice": v} for i, v in enumerate(found.history)]

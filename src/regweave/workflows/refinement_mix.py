@@ -18,7 +18,7 @@ from regweave.learning.gate import Gate, error_by_patient
 from regweave.types import Weights
 from regweave.workflows.cross_validation import STRENGTH_ERRORS, Scores, gain_interval, overall
 from regweave.workflows.methods import next_values
-from regweave.workflows.scoring import mean_dice
+from regweave.workflows.scoring import mean_dice, mean_over_pairs
 
 FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights that may be tried for a member, against the largest that a member of the refinement starts with."""
@@ -135,7 +135,7 @@ def _judge(found: Mapping[float, Scores], now: float, folds: Sequence[Fold]) -> 
     """Gain of left-out pairs when each fold takes the value that is best on its own training pairs."""
     gains, patients = [], []
     for fold in folds:
-        means = {f: np.mean([mean_dice(s[p.id]) for p in fold.train]) for f, s in found.items()}
+        means = {f: mean_over_pairs(s[p.id] for p in fold.train) for f, s in found.items()}
         best = max(means, key=lambda f: (means[f], f == now))
         gains += [mean_dice(found[best][p.id]) - mean_dice(found[now][p.id]) for p in fold.test]
         patients += [p.patients for p in fold.test]

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from regweave import notices
-from regweave.deformation.invert import inverse_consistency_mm, invert
+from regweave.deformation.invert import Inversion, inverse_errors_mm, invert, summary_mm
 from regweave.deformation.warp import to_field, warp_image, warp_labels
 from regweave.errors import UsageError
-from regweave.evaluation.overlap import dice
+from regweave.evaluation.body import body_mask
+from regweave.evaluation.inverse import InverseError
 from regweave.evaluation.regularity import regularity
+from regweave.evaluation.scores import PairScore, score_labels
 from regweave.io import fill_value
 from regweave.io.model import Model, read_model
 from regweave.registration import settings as registration_settings
@@ -24,14 +26,13 @@ from regweave.registration.align import Step
 from regweave.registration.problems import register as register_pair
 from regweave.registration.refine import RefineStep, refine
 from regweave.registration.settings import Settings
-from regweave.types import Field, ImagePair, LabelMap, Transform
+from regweave.types import Field, Float32Array, ImagePair, LabelMap, Transform
 from regweave.workflows import inputs as given
 from regweave.workflows.evidence import Witness
 from regweave.workflows.machine import allowed_threads, kernel_threads, peak_memory_mb
 from regweave.workflows.memory import check_memory
 from regweave.workflows.result import Result
 
-INVERSE_LIMIT_VOXELS = 1.0
 VOLUME_CHANGE_LIMIT = 0.5
 
 
@@ -144,17 +145,19 @@ def register(
             refined = refine(seen, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
         with watch.stage("outputs"):
             transform = Transform(to_field(refined.displacement, pair.fixed.geometry), pair.initial)
-            inverse = invert(transform, pair.moving.geometry)
+            inversion = invert(transform, pair.moving.geometry)
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
             warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)
         with watch.stage("measure"):
             numbers = regularity(transform.field)
-            consistency = inverse_consistency_mm(transform, inverse)
-            overlaps = _overlaps(pair, warped_labels)
-            _look_out(pair, numbers, consistency, warped_labels)
+            errors_mm = inverse_errors_mm(transform, inversion.transform)
+            inverse_error = _inverse_error(pair, inversion, errors_mm)
+            score = _score(pair, warped_labels)
+            _look_out(pair, numbers, inverse_error, warped_labels)
     return Result(
-        transform=transform, inverse=inverse, warped=warped, warped_labels=warped_labels, dice=overlaps,
-        steps=aligned.steps, refinement=refined.steps, regularity=numbers, inverse_consistency_mm=consistency,
+        transform=transform, inverse=inversion.transform, warped=warped, warped_labels=warped_labels, score=score,
+        steps=aligned.steps, refinement=refined.steps, regularity=numbers,
+        inverse_consistency_mm=summary_mm(errors_mm), inverse_error=inverse_error,
         seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
         weights=weights, settings=settings, modality=modality, hashes=data.hashes, threads=n_threads,
         classes_from=classes_from, pair=pair, keep_view=keep_view, nodes=witness.nodes, sources=data.sources,
@@ -175,33 +178,29 @@ def _settings(
     return given.choose_settings(preset or "default", config, engine, metrics)
 
 
-def _overlaps(pair: ImagePair, warped: LabelMap | None) -> dict[int, dict[str, Any]]:
-    """Dice of each label before (initial alignment only) and after."""
+def _score(pair: ImagePair, warped: LabelMap | None) -> PairScore:
+    """Score the structures of both label maps, where there are both; before is the initial alignment only."""
     if pair.fixed_labels is None or pair.moving_labels is None or warped is None:
-        return {}
+        return PairScore()
     start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
-    values = sorted({*pair.fixed_labels.values(), *pair.moving_labels.values()})
-    before = dice(warp_labels(pair.moving_labels, start).data, pair.fixed_labels.data, values)
-    after = dice(warped.data, pair.fixed_labels.data, values)
-    names = LabelMap(
-        pair.fixed_labels.data,
-        pair.fixed_labels.geometry,
-        {**pair.moving_labels.names, **pair.fixed_labels.names},
-    )
-    return {v: {"name": names.name(v), "before": before[v], "after": after[v]} for v in values}
+    return score_labels(pair.fixed_labels, pair.moving_labels, warp_labels(pair.moving_labels, start), warped)
+
+
+def _inverse_error(pair: ImagePair, inversion: Inversion, errors_mm: Float32Array) -> InverseError:
+    bodies = body_mask(pair.moving, pair.moving_labels), body_mask(pair.fixed, pair.fixed_labels)
+    spacing_mm = float(pair.fixed.geometry.spacing_mm.max())
+    return InverseError.of(inversion.residual_mm, bodies[0], errors_mm, bodies[1], spacing_mm)
 
 
 def _look_out(
-    pair: ImagePair, numbers: Mapping[str, float], consistency: Mapping[str, float], warped: LabelMap | None
+    pair: ImagePair, numbers: Mapping[str, float], inverse_error: InverseError, warped: LabelMap | None
 ) -> None:
     """Warn of what a user should look at."""
     if numbers["folding_fraction"] > 0:
         notices.warn(f"W201: the field folds in {numbers['folding_fraction']:.2%} of the voxels; do not use it there")
-    limit = INVERSE_LIMIT_VOXELS * float(pair.fixed.geometry.spacing_mm.max())
-    if not consistency["p95"] <= limit:  # also where nothing is left to measure
-        notices.warn(
-            f"W202: inverse error is {consistency['p95']:.2f} mm at the 95th percentile, wanted ≤ {limit:.2f} mm"
-        )
+    if inverse_error.notable:
+        mind = "contours and images are not affected; mind it if you use inverse.h5 there"
+        notices.warn(f"W202: {inverse_error.words()}; {mind}")
     if warped is None or pair.moving_labels is None:
         return
     voxel = [abs(np.linalg.det(v.geometry.affine[:3, :3])) for v in (pair.moving_labels, warped)]

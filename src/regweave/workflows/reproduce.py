@@ -32,7 +32,7 @@ from regweave.workflows.result import DEPENDENCIES
 SCHEMA = 1
 RESULT, PICTURES = "reproduce.json", "pictures.json"
 N_SAMPLES = 3
-PER_LABEL = ("dice_before", "dice_after", "hd95_mm", "assd_mm")
+PER_LABEL = ("state", "dice_before", "dice_after", "hd95_mm", "assd_mm")
 PER_PAIR = ("folding_fraction", "sdlogj")
 
 

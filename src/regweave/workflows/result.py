@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from regweave import __version__
+from regweave.evaluation.inverse import InverseError
+from regweave.evaluation.scores import PairScore
 from regweave.io import (
     atomic_path,
     prepare_output,
@@ -27,10 +29,10 @@ from regweave.registration.settings import Settings
 from regweave.types import ImagePair, LabelMap, Transform, Volume, Weights
 from regweave.workflows.evidence import NodeMaps
 from regweave.workflows.inputs import ClassesFrom
-from regweave.workflows.structure_table import structure_rows
 from regweave.workflows.view import write_view
 
-SCHEMA = 1
+SCHEMA = 2
+"""Layout of ``result.json``; 2 has the states of the structures and the error of the inverse inside the body."""
 DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "nibabel", "pydantic")
 
 
@@ -44,12 +46,14 @@ class Result:
         Fixed to moving points, and back.
     warped, warped_labels
         The moving image and labels on the fixed grid, interpolated once from the originals.
-    dice : mapping
-        By label value: name, Dice before and after; empty unless both label maps were given.
+    score : PairScore
+        State, Dice and volumes of each structure; empty unless both label maps were given.
     steps, refinement
         Record of the discrete steps, with energy and lower bound, and of the gradient steps.
     regularity, inverse_consistency_mm : mapping
         Folding, SDlogJ, Jacobians; mean, 95th percentile and maximum of the inverse error.
+    inverse_error : InverseError
+        What the inverse leaves inside the body.
     seconds : mapping
         Wall time of each stage.
     classes_from : "labels", "predicted" or "none"
@@ -68,11 +72,12 @@ class Result:
     inverse: Transform
     warped: Volume
     warped_labels: LabelMap | None
-    dice: Mapping[int, Mapping[str, Any]]
+    score: PairScore
     steps: Sequence[StepRecord]
     refinement: Sequence[RefineStep]
     regularity: Mapping[str, float]
     inverse_consistency_mm: Mapping[str, float]
+    inverse_error: InverseError
     seconds: Mapping[str, float]
     peak_memory_mb: float
     warnings: Sequence[str]
@@ -87,9 +92,25 @@ class Result:
     nodes: NodeMaps | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def dice(self) -> dict[int, dict[str, Any]]:
+        """Name, state, Dice before and after by label; the Dice of a structure that does not count is NaN."""
+        return {
+            s.label: {"name": s.name, "state": s.state, "before": s.dice_before, "after": s.dice_after}
+            for s in self.score.structures
+        }
+
+    @property
+    def mean_dice(self) -> dict[str, float]:
+        """Mean Dice ``before`` and ``after`` over the same structures; empty where none counts."""
+        return self.score.means()
+
     def structures(self) -> list[dict[str, Any]]:
-        """Dice, distances of surfaces and volumes of each structure, measured when asked for."""
-        return [] if self.pair is None else structure_rows(self.pair, self.warped_labels, self.dice)
+        """State, Dice, distances of surfaces and volumes of each structure; the distances are measured when asked."""
+        score = self.score
+        if self.pair is not None and self.pair.fixed_labels is not None and self.warped_labels is not None:
+            score = score.with_surfaces(self.pair.fixed_labels, self.warped_labels)
+        return [s.record() for s in score.structures]
 
     def summary(self) -> dict[str, Any]:
         """Everything but the images; ``result.json`` has `structures` besides."""
@@ -97,13 +118,14 @@ class Result:
         return {
             "schema": SCHEMA,
             "dice": {str(v): dict(row) for v, row in self.dice.items()},
-            "mean_dice": self._mean_dice(),
+            "mean_dice": self.mean_dice,
             "steps": [asdict(s) for s in self.steps],
             "refinement": [asdict(s) for s in self.refinement],
             "seconds": {**self.seconds, "total": sum(self.seconds.values())},
             "peak_memory_mb": self.peak_memory_mb,
             **self.regularity,
             "inverse_consistency_mm": dict(self.inverse_consistency_mm),
+            "inverse_error": self.inverse_error.record(),
             "warnings": list(self.warnings),
             "weights": {
                 "members": list(w.members),
@@ -123,15 +145,6 @@ class Result:
                 "settings": self.settings.model_dump(mode="json"),
             },
         }
-
-    def _mean_dice(self) -> dict[str, float]:
-        """Mean over the structures that exist in the fixed or the moving image."""
-        out = {}
-        for when in ("before", "after"):
-            values = [row[when] for row in self.dice.values() if not math.isnan(row[when])]
-            if values:
-                out[when] = sum(values) / len(values)
-        return out
 
     def write(self, folder: Path) -> None:
         """Write all files into an existing folder."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regweave import notices
-from regweave.evaluation.surface import assd_mm, hd95_mm
+from regweave.evaluation.scores import PairScore, When
 from regweave.io.manifest import FILES, PairFiles
 from regweave.registration.settings import Settings
-from regweave.types import LabelMap
 from regweave.workflows.inputs import Reading
 from regweave.workflows.machine import peak_memory_mb
 from regweave.workflows.register import register
-from regweave.workflows.result import Result
 
 PROCESS = Path("/proc/self")
 
@@ -74,8 +74,8 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        JSON values: by label the Dice before and after and the distances of surfaces; time, memory, regularity,
-        warnings. What cannot be measured is None.
+        JSON values: by label the state, the Dice before and after, the distances of surfaces and the volumes; time,
+        memory, regularity, error of the inverse, warnings. What cannot be measured is None.
     """
     files, reading = task["files"], Reading(*task["reading"])
     _forget_peak()
@@ -89,48 +89,39 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
             reading=reading,
         )
     peak_mb = _peak_mb()
-    fixed = reading.labels(files["fixed_labels"], result.warped.geometry)
-    assert fixed is not None
-    assert result.warped_labels is not None
+    rows = result.structures() if task["surfaces"] else [s.record() for s in result.score.structures]
     return {
-        "labels": {
-            str(value): _label_numbers(result, fixed, result.warped_labels, value, surfaces=task["surfaces"])
-            for value in result.dice
-        },
+        "labels": {str(row.pop("label")): row for row in rows},
         "seconds": sum(result.seconds.values()),
         "peak_mb": peak_mb,
-        "folding_fraction": _number(result.regularity["folding_fraction"]),
-        "sdlogj": _number(result.regularity["sdlogj"]),
+        **{name: _number(value) for name, value in result.regularity.items()},
+        "inverse_error": result.inverse_error.record(),
         "smoothness": result.weights.pairwise,
         "modality": result.modality,
         "warnings": list(result.warnings),
     }
 
 
-def mean_dice(scores: Mapping[str, Any], when: str = "dice_after") -> float:
-    """Return the mean Dice over the structures that either image shows; one without a number counts as 0.
+def pair_score(scores: Mapping[str, Any]) -> PairScore:
+    """Return the scores of the structures that `score_pair` found."""
+    return PairScore.read((int(label), row) for label, row in scores["labels"].items())
+
+
+def mean_dice(scores: Mapping[str, Any], when: When = "dice_after") -> float:
+    """Return the mean Dice of a pair over the structures that both label maps show; NaN where there are none.
 
     Examples
     --------
-    >>> mean_dice({"labels": {"1": {"dice_after": 0.5}, "2": {"dice_after": None}}})
+    >>> mean_dice({"labels": {"1": {"dice_after": 0.5}, "2": {"state": "vanished", "dice_after": 0.0}}})
     0.25
     """
-    values = [row[when] or 0.0 for row in scores["labels"].values()]
-    return sum(values) / len(values) if values else float("nan")
+    return pair_score(scores).mean(when)
 
 
-def _label_numbers(result: Result, fixed: LabelMap, warped: LabelMap, value: int, *, surfaces: bool) -> dict[str, Any]:
-    row = result.dice[value]
-    a, b = warped.data == value, fixed.data == value
-    spacing_mm = fixed.geometry.spacing_mm
-    return {
-        "name": row["name"],
-        "dice_before": _number(row["before"]),
-        "dice_after": _number(row["after"]),
-        "hd95_mm": _number(hd95_mm(a, b, spacing_mm)) if surfaces else None,
-        "assd_mm": _number(assd_mm(a, b, spacing_mm)) if surfaces else None,
-        "missing": not (a.any() and b.any()),
-    }
+def mean_over_pairs(scores: Iterable[Mapping[str, Any]]) -> float:
+    """Return the mean of the mean Dice of pairs, without pairs that share no structure; NaN for none."""
+    values = [v for s in scores if not math.isnan(v := mean_dice(s))]
+    return float(np.mean(values)) if values else math.nan
 
 
 def _number(value: float) -> float | None:

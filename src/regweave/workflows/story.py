@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from regweave.evaluation.scores import When
 from regweave.evaluation.statistics import count_better
 from regweave.io import atomic_path
 from regweave.io.files import damaged, require_file
@@ -184,7 +185,7 @@ def tell(
     """
     labels = scores.labels()
 
-    def means(method: Method, when: str = "dice_after") -> list[float | None]:
+    def means(method: Method, when: When = "dice_after") -> list[float | None]:
         return [_mean(scores.dice(method, label, when)) for label in (None, *labels)]
 
     learned = learned_method(scores)

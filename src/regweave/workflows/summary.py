@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from regweave.evaluation.scores import When
 from regweave.workflows.comparison import Scores
 from regweave.workflows.methods import Method
+from regweave.workflows.scoring import pair_score
 
 DASH = "–"
+STATES_SHOWN = {"vanished": ("vanished",), "not scored": ("no reference", "not in moving", "unknown")}
 
 
 def summary_text(scores: Scores, comparison: Sequence[Mapping[str, Any]], notes: Iterable[str]) -> str:
@@ -33,11 +36,12 @@ def summary_text(scores: Scores, comparison: Sequence[Mapping[str, Any]], notes:
         f"registration{'' if n_failed == 1 else 's'}.",
         *(f"**Note.** {note}" for note in notes),
         "## Dice",
-        "Mean over pairs; `mean` is over the structures of each pair first. A structure that only one of the two "
-        "images shows, before or after warping, is missing and counts as 0.",
+        "Mean over pairs; `mean` is over the structures of each pair first. A structure counts where both label maps "
+        "of a pair show it, before and after alike; one that warping loses (`vanished`) counts 0. Where one of the "
+        "maps lacks it (`not scored`), there is nothing to compare.",
         _dice_table(scores),
         "## Other measures",
-        "Distances are means over structures and pairs, without missing structures. Time and memory are of one "
+        "Distances are means over structures and pairs, without vanished structures. Time and memory are of one "
         "registration on one thread, with other registrations running beside it.",
         _measures_table(scores),
     ]
@@ -54,20 +58,21 @@ def _dice_table(scores: Scores) -> str:
     rows += [[method.name, *_means(scores, method, "dice_after")] for method in scores.methods]
     shown = {label: ~np.isnan(scores.dice(scores.reference, label)) for label in labels}
     rows.append(["pairs", str(len(scores.pairs)), *(str(int(seen.sum())) for seen in shown.values())])
-    missing = [_missing(scores, label) for label in labels]
-    rows.append(["missing", str(sum(missing)), *map(str, missing)])
+    for title, states in STATES_SHOWN.items():
+        counts = [_count(scores, label, states) for label in labels]
+        rows.append([title, str(sum(counts)), *map(str, counts)])
     return _table(["", "mean", *(_title(label, name) for label, name in labels.items())], rows)
 
 
-def _means(scores: Scores, method: Method, when: str) -> list[str]:
+def _means(scores: Scores, method: Method, when: When) -> list[str]:
     return [_number(_mean(scores.dice(method, label, when)), 3) for label in (None, *scores.labels())]
 
 
-def _missing(scores: Scores, label: str) -> int:
-    """Count the pairs in which the reference finds the structure in one image only."""
+def _count(scores: Scores, label: str, states: Sequence[str]) -> int:
+    """Count the pairs in which the reference finds the structure in one of some states."""
     outcomes = (scores.outcome(scores.reference, pair) for pair in scores.pairs)
-    rows = (o.value["labels"].get(label) for o in outcomes if o.error is None)
-    return sum(row is not None and row["missing"] for row in rows)
+    found = (s for o in outcomes if o.error is None for s in pair_score(o.value).of(*states))
+    return sum(str(s.label) == label for s in found)
 
 
 def _measures_table(scores: Scores) -> str:

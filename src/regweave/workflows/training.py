@@ -29,7 +29,7 @@ from regweave.workflows.learning_stage import LearningStage
 from regweave.workflows.methods import LEVELS, REFINE, Knob, Method, best_of, modality_of_list, next_values
 from regweave.workflows.predictor import Predictors, segmented_images
 from regweave.workflows.refinement_mix import Mix, judge_without_mask, mix_refinement
-from regweave.workflows.scoring import mean_dice
+from regweave.workflows.scoring import mean_over_pairs
 from regweave.workflows.structures import Survey, choose_structures, survey
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.trials import Trials
@@ -123,6 +123,9 @@ class Training:
         self._leave_out({name: str(error) for name, error in found.failed.items()})
         self.classes = choose_structures(found, self.options.classes)
         self.skipped = found.lacking(self.classes)
+        bare = [name for name, missing in self.skipped.items() if len(missing) == len(self.classes)]
+        if bare:
+            self._leave_out(dict.fromkeys(bare, "E131: its label maps share none of the structures"))
         if self.options.method == "search":
             self._check_budget()
         for name, missing in self.skipped.items():
@@ -189,7 +192,7 @@ class Training:
             scores: dict[float, Scores] = {
                 v: {p.id: known[f"tune/{knob.name}/{v!r}/{p.id}"] for p in self.pairs} for v in [*means, *tried]
             }
-            means = {v: float(np.mean([mean_dice(s) for s in of.values()])) for v, of in sorted(scores.items())}
+            means = {v: mean_over_pairs(of.values()) for v, of in sorted(scores.items())}
         return means, scores
 
     def _mix(self, start: Weights, uniform: Scores, trials: Trials, *, seen: bool) -> Mix:
@@ -241,7 +244,7 @@ class Training:
         return replace(mix, without_mask=judge_without_mask(used[0], unused[0], self.pairs))
 
     def _mean(self, scores: Scores) -> float:
-        return float(np.mean([mean_dice(scores[p.id]) for p in self.pairs]))
+        return mean_over_pairs(scores[p.id] for p in self.pairs)
 
     def _choose(
         self, w0: Weights, uniform: Scores, folds: Sequence[Fold], stage: LearningStage

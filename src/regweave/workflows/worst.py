@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from regweave import notices
@@ -35,7 +36,8 @@ def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
     """
     method = shown_method(scores)
     done = [(mean_dice(o.value), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None]
-    return [pair for _, _, pair in sorted(done, key=lambda row: row[:2])[:n]]
+    # NaN, where nothing is scored, has no place among numbers: such pairs come last.
+    return [pair for _, _, pair in sorted(done, key=lambda row: (math.isnan(row[0]), *row[:2]))[:n]]
 
 
 def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder: Path) -> Path:

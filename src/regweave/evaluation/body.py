@@ -1,0 +1,64 @@
+"""Foreground of an image: Otsu's threshold, closed along its axes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave.types import Float32Array, LabelMap, Volume
+
+BINS = 256
+ENCLOSED = 2
+"""A voxel between two of the foreground along this many axes lies inside the body, as lungs do."""
+
+
+def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_]:
+    """Segment the body from the air by Otsu's threshold, which parts the histogram in two of least variance.
+
+    Parameters
+    ----------
+    image : Volume
+        A scan on its own grid.
+    labels : LabelMap, optional
+        Structures on the same grid; they are body whatever the image shows there.
+
+    Returns
+    -------
+    boolean array of shape (X, Y, Z)
+        All True where the image has one value only.
+
+    Examples
+    --------
+    >>> from regweave.types import Geometry
+    >>> data = np.zeros((4, 4, 4), dtype=np.float32)
+    >>> data[1:3, 1:3, 1:3] = 100.0
+    >>> int(body_mask(Volume(data, Geometry((4, 4, 4), np.eye(4)))).sum())
+    8
+    """
+    low, high = float(image.data.min()), float(image.data.max())
+    if low == high:
+        return np.ones(image.data.shape, dtype=bool)
+    mask = _enclosed(image.data > _otsu(image.data, low, high))
+    return mask if labels is None else mask | (labels.data != 0)
+
+
+def _otsu(data: Float32Array, low: float, high: float) -> float:
+    counts, edges = np.histogram(data, bins=BINS, range=(low, high))
+    share = counts / counts.sum()
+    centres = (edges[:-1] + edges[1:]) / 2
+    below, mean = np.cumsum(share), np.cumsum(share * centres)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = (mean[-1] * below - mean) ** 2 / (below * (1 - below))
+    # Between two far peaks all thresholds are as good: take the middle one, not the edge of the air.
+    best = np.flatnonzero(np.isclose(between, np.nanmax(between), rtol=1e-9, atol=0.0))
+    return float(edges[1:][best].mean())
+
+
+def _enclosed(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Add the voxels that lie between two of the mask along enough axes: air inside the body."""
+    inside = np.zeros(mask.shape, dtype=np.uint8)
+    for axis in range(3):
+        ahead = np.logical_or.accumulate(mask, axis=axis)
+        behind = np.flip(np.logical_or.accumulate(np.flip(mask, axis), axis=axis), axis)
+        inside += ahead & behind
+    return mask | (inside >= ENCLOSED)

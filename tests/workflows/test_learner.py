@@ -30,7 +30,7 @@ def pairs_of(training_list, *numbers) -> list[tuple]:
 
 @pytest.fixture(scope="module")
 def fitted(training_list, in_process) -> MetricLearner:
-    return MetricLearner(config=training_list.settings, **QUICK).fit(pairs_of(training_list, 0, 1), ["x", "y"])
+    return MetricLearner(config=training_list.settings, **QUICK).fit(pairs_of(training_list, 0, 1), groups=["x", "y"])
 
 
 def test_parameters_are_kept_as_they_are():
@@ -68,13 +68,6 @@ def test_set_params():
     assert repr(learner) == "MetricLearner(method='search', C=7.0)"
 
 
-def test_clone(fitted):
-    base = pytest.importorskip("sklearn.base")
-    copy = base.clone(fitted)
-    assert copy.get_params() == fitted.get_params()
-    assert not hasattr(copy, "model_")
-
-
 def test_fit_gives_the_model_of_the_command(fitted, training_list, tmp_path):
     lines = [training_list.line(n, f"pair{n}", g) for n, g in enumerate("xy")]
     options = TrainOptions(**{k: v for k, v in QUICK.items() if k != "workers"})
@@ -94,10 +87,10 @@ def test_groups_by_argument_and_by_pair(fitted, training_list):
     listed = [PairFiles(f"a{n}", *training_list.files(n).values(), f"g{n}") for n in range(2)]
     again = MetricLearner(config=training_list.settings, **QUICK).fit(listed)
     assert again.model_.evidence["groups"] == ["g0", "g1"]
-    assert again.fit([replace(p, id=f"b{p.id}") for p in listed], ["u", "v"]) is again
+    assert again.fit([replace(p, id=f"b{p.id}") for p in listed], groups=["u", "v"]) is again
     assert again.model_.evidence["groups"] == ["u", "v"]
     with pytest.raises(ValueError, match="2 pairs and 1 groups"):
-        again.fit(listed, ["u"])
+        again.fit(listed, groups=["u"])
     with pytest.raises(ValueError, match="pair 0 has 3 files"):
         again.fit([tuple(training_list.files(0).values())[:3]])
 

@@ -1,4 +1,4 @@
-"""Training as an estimator: the parameter rules of scikit-learn, without needing it."""
+"""Training as an estimator: the rules of scikit-learn for parameters, cloning, search and pipelines."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ class MetricLearner:
     1.0
     >>> learner.fit(pairs, groups=patients).score(other_pairs)  # doctest: +SKIP
     0.81
+
+    In a grid search or a pipeline of scikit-learn the pairs are ``X`` and there is no ``y``:
+
+    >>> GridSearchCV(learner, {"C": [10.0, 100.0]}, cv=GroupKFold(3)).fit(pairs, groups=patients)  # doctest: +SKIP
     """
 
     def __init__(
@@ -105,6 +109,12 @@ class MetricLearner:
         self.loss = loss
         self.workers = workers
 
+    def __sklearn_tags__(self) -> Any:
+        """Say what the estimator is, as scikit-learn asks: it needs no target, and its input is no table."""
+        from sklearn.utils import InputTags, Tags, TargetTags  # noqa: PLC0415  # only scikit-learn itself calls this
+
+        return Tags(None, TargetTags(required=False), input_tags=InputTags(two_d_array=False))
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; ``deep`` is there for scikit-learn and changes nothing."""
         names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
@@ -124,17 +134,20 @@ class MetricLearner:
         changed = (f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default)
         return f"{type(self).__name__}({', '.join(changed)})"
 
-    def fit(self, pairs: Sequence[Pair], groups: Sequence[str] | None = None) -> Self:
+    def fit(self, pairs: Sequence[Pair], y: None = None, *, groups: Sequence[str] | None = None) -> Self:
         """Learn a model.
 
         Parameters
         ----------
         pairs : sequence of PairFiles or tuples of four paths
             Training pairs: fixed, moving, fixed labels, moving labels.
+        y : None
+            There for scikit-learn; the masks of the pairs are what is learned from.
         groups : sequence of str, optional
             Patients of each pair, ``p07`` or ``p07+p11``; by default those of the PairFiles, else each pair is a
             patient of its own.
         """
+        _refuse_target(y)
         options = TrainOptions(**{f.name: getattr(self, f.name) for f in fields(TrainOptions)})
         options.check()
         settings = training_settings(self.preset, self.config, self.metrics, self.loss)
@@ -161,8 +174,9 @@ class MetricLearner:
             for p in _listed(pairs)
         ]
 
-    def score(self, pairs: Sequence[Pair]) -> float:
-        """Mean Dice of the warped moving labels, over the structures of each pair first."""
+    def score(self, pairs: Sequence[Pair], y: None = None) -> float:
+        """Mean Dice of the warped moving labels, over the structures of each pair first; ``y`` as in `fit`."""
+        _refuse_target(y)
         model = self._fitted()
         settings = validate(model.settings, "the model")
         with self._runner() as (run, folder):
@@ -185,6 +199,11 @@ class MetricLearner:
         with TemporaryDirectory(prefix="regweave-") as name:
             folder = Path(name)
             yield Runner(Reading(), self.workers, None, folder / "tasks", None), folder
+
+
+def _refuse_target(y: Any) -> None:
+    if y is not None:
+        raise ValueError("y was given and would not be used; patients go into groups=, masks into the pairs")
 
 
 def _listed(pairs: Sequence[Pair], groups: Sequence[str] | None = None) -> list[PairFiles]:

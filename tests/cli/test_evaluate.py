@@ -81,7 +81,8 @@ def test_some_pairs_fail(case, capsys):
 def test_no_pages(case, capsys):
     words = ["evaluate", str(case / "pairs.csv"), "-o", str(case / "out"), "--config", str(case / "small.toml")]
     assert main([*words, "--workers", "1", "--quiet", "--no-report"]) == 0
-    assert sorted(p.name for p in (case / "out").glob("*")) == ["results.csv", "results.json", "summary.md", "tasks"]
+    names = [".regweave-result", "results.csv", "results.json", "summary.md", "tasks"]
+    assert sorted(p.name for p in (case / "out").iterdir()) == names
     assert main([*words, "--workers", "1", "--quiet", "--resume", "--pages", "0"]) == 0
     assert {p.name for p in (case / "out").glob("*")} >= {"report.html", "index.html"}
     assert not (case / "out" / "pages").exists()

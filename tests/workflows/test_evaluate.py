@@ -164,7 +164,7 @@ def test_tuning(found):
 def test_resuming_changes_no_byte_and_workers_no_number(found, folder, tmp_path):
     evaluation, out, options = found
     files = {p.name: p.read_bytes() for p in out.glob("*.*")}
-    assert set(files) == {"results.csv", "results.json", "summary.md"}
+    assert set(files) == {".regweave-result", "results.csv", "results.json", "summary.md"}
     with pytest.raises(RegweaveError, match=r"E150.*--resume"):
         evaluate(folder / "pairs.csv", out, **options)
     seen = []

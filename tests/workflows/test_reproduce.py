@@ -157,7 +157,8 @@ def test_what_a_run_writes(finished):
     folder, content = finished
     assert json.loads((folder / "reproduce.json").read_text()) == content
     assert {p.name for p in folder.iterdir()} == {
-        "reproduce.json", "pictures.json", "report.html", "summary.md", "figures", "lists", "models", "scans", "work"
+        ".regweave-result", "reproduce.json", "pictures.json", "report.html", "summary.md",
+            "figures", "lists", "models", "scans", "work",
     }  # fmt: skip
     assert [e["name"] for e in content["experiments"]] == ["parotid-time"]
     for e in content["experiments"]:

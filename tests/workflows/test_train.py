@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from regweave.workflows.scoring import score_pair
 from regweave.workflows.structures import survey
 from regweave.workflows.train import train
 from regweave.workflows.train_options import TrainOptions
+from regweave.workflows.training import Training
 
 QUICK = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.05, rounds=1, folds=2)
 WORDS = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
@@ -417,6 +419,33 @@ def test_overwrite_replaces_the_model(training_list, tmp_path):
     (tmp_path / "m.json").write_text("old")
     found = run(pairs, tmp_path / "m.json", training_list, classes=(3,), gate=False, overwrite=True)
     assert read_model(tmp_path / "m.json").evidence == found.evidence
+
+
+def test_a_file_that_appears_during_training_stays_and_the_model_is_kept_beside_it(
+    training_list, tmp_path, monkeypatch
+):
+    model, learn = tmp_path / "m.json", Training.fit
+
+    def fit(self):
+        found = learn(self)
+        model.write_text("mine")
+        return found
+
+    monkeypatch.setattr(Training, "fit", fit)
+    pairs = training_list.write(tmp_path / "two.csv", *(training_list.line(n) for n in range(2)))
+    with pytest.raises(RegweaveError, match=r"E154.*kept as") as caught:
+        run(pairs, model, training_list, classes=(3,), gate=False)
+    kept = Path(re.search(r"kept as '(.*)'", str(caught.value))[1])
+    assert model.read_text() == "mine"
+    assert read_model(kept).weights.classes == (0, 3)
+
+
+def test_files_beside_the_model_are_not_replaced(training_list, tmp_path, capsys):
+    pairs = training_list.write(tmp_path / "two.csv", *(training_list.line(n) for n in range(2)))
+    (tmp_path / "m.report.html").write_text("mine")
+    assert main(["train", str(pairs), "-o", str(tmp_path / "m.json"), *WORDS]) == 3
+    assert "E150: output" in capsys.readouterr().err
+    assert (tmp_path / "m.report.html").read_text() == "mine"
 
 
 def test_command_line(training_list, tmp_path, capsys):

@@ -46,21 +46,24 @@ def convert(
 
     A displacement field holds the whole map, its affine part included.
     """
-    require_absent(output, overwrite=overwrite)
+    claim = require_absent(output, overwrite=overwrite)
     grid = None if reference is None else read_stored(reference, "auto").geometry
     found = read_transform(transform, grid)
     linear = found.field.geometry is ANYWHERE
     if suffix_of(output) in WRITTEN_SUFFIXES and linear:
-        write_linear(output, found.affine)
+        with claim.writing():
+            write_linear(output, found.affine)
         content = "affine matrix"
     elif suffix_of(output) in WRITTEN_SUFFIXES:
-        write_transform(output, found)
+        with claim.writing():
+            write_transform(output, found)
         content = "composite: displacement field first, then affine"
     elif linear:
         message = f"'{transform}' is linear and has no grid for a displacement field"
         raise RegweaveError("E115", message, "name the fixed image with --reference")
     else:
-        write_displacement(output, total_displacement(found))
+        with claim.writing():
+            write_displacement(output, total_displacement(found))
         content = "displacement in float32, affine included"
     if as_json:
         facts = {"transform": str(transform), "output": str(output), "content": content, "convention": CONVENTION}

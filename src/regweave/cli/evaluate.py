@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_model, complete_preset, parse_values
 from regweave.cli.tables import terminal_text
-from regweave.errors import EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
+from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
 from regweave.report import evaluation, registration
 from regweave.workflows import evaluate as workflow
 from regweave.workflows.batch import BatchProgress
@@ -77,8 +77,7 @@ def evaluate(
                 train_pairs=train_pairs, workers=workers, scheduler=scheduler, resume=resume, allow_leak=allow_leak,
                 reading=reading, on_progress=shown,
             )  # fmt: skip
-        if not no_report:
-            _write_pages(found, output, reading, pages, quiet=quiet)
+        missing = 0 if no_report else _write_pages(found, output, reading, pages, quiet=quiet)
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     failures = found.scores.failures
@@ -88,22 +87,24 @@ def evaluate(
         print((output / "results.json").read_text(encoding="utf-8"), end="")
     elif not quiet:
         print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
-    if failures:
-        raise typer.Exit(EXIT_SOME_FAILED)
+    if failures or missing:
+        raise typer.Exit(missing or EXIT_SOME_FAILED)
 
 
-def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: int, *, quiet: bool) -> None:
-    """Write the pages of the worst pairs, then those of the evaluation, which link to them."""
+def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: int, *, quiet: bool) -> int:
+    """Write the pages of the worst pairs, then those of the evaluation; return the exit status of those that lack."""
     method = shown_method(found.scores)
-    written = []
+    written, status = [], EXIT_OK
     for pair in worst_pairs(found.scores, n):
         try:
             written.append(registration.write_page(keep_registration(method, pair, reading, folder)))
         except RegweaveError as error:  # the results are there; a page less is no reason to hide them
+            status = error.exit_status
             print(f"no page of {pair.id}: {error}", file=sys.stderr)
     written.append(evaluation.write_page(folder))
     if not quiet:
         print("\n".join(f"page {path}" for path in written), file=sys.stderr, flush=True)
+    return status
 
 
 class _Shown:

@@ -14,9 +14,10 @@ import typer
 from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_preset, parse_values
 from regweave.cli.weights import as_dict, as_text
 from regweave.errors import Cancelled
+from regweave.io import require_absent
 from regweave.report import training
 from regweave.workflows.batch import BatchProgress
-from regweave.workflows.effort import TrainProgress, write_effort
+from regweave.workflows.effort import TrainProgress, effort_path, write_effort
 from regweave.workflows.inputs import Reading
 from regweave.workflows.train import train as workflow
 from regweave.workflows.train_options import TrainOptions
@@ -72,6 +73,8 @@ def train(
         gate=gate, seed=seed,
     )  # fmt: skip
     shown = _Shown(quiet)
+    beside = [] if no_report else [effort_path(output), training.page_path(output)]
+    claims = [require_absent(path, overwrite=overwrite) for path in beside]
     try:
         model = workflow(
             pairs, output, options=options, preset=preset, config=config, loss=loss,
@@ -86,8 +89,9 @@ def train(
     elif not quiet:
         print(as_text(output, model))
     if not no_report:
-        write_effort(output, shown.stages)
-        page = training.write_page(output)
+        with claims[0].writing(), claims[1].writing():
+            write_effort(output, shown.stages)
+            page = training.write_page(output)
         if not quiet:
             print(f"page {page}", file=sys.stderr)
 

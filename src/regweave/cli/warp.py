@@ -67,11 +67,12 @@ def image(
     as_json: JsonOption = False,
 ) -> None:
     """Bring a MOVING image onto the FIXED grid by trilinear interpolation."""
-    require_absent(output, overwrite=overwrite)
+    claim = require_absent(output, overwrite=overwrite)
     moving = read_image(file, nifti_frame=nifti_frame, nonfinite=nonfinite)
     path = _load(transform, _grid(reference, nifti_frame))
     value = fill_value(moving) if fill is None else fill
-    write_image(output, warp_image(moving, path, fill=value))
+    with claim.writing():
+        write_image(output, warp_image(moving, path, fill=value))
     _tell(f"moving image on the fixed grid, outside = {value:g}", as_json, output, fill=value)
 
 
@@ -86,10 +87,11 @@ def labels(
     as_json: JsonOption = False,
 ) -> None:
     """Bring MOVING labels onto the FIXED grid; values and type of the labels are kept."""
-    require_absent(output, overwrite=overwrite)
+    claim = require_absent(output, overwrite=overwrite)
     moving = read_labels(file, nifti_frame=nifti_frame)
     warped = warp_labels(moving, _load(transform, _grid(reference, nifti_frame)))
-    write_labels(output, warped)
+    with claim.writing():
+        write_labels(output, warped)
     gone = sorted(set(moving.values()) - set(warped.values()))
     text = f"moving labels on the fixed grid, {len(warped.values())} labels"
     _tell(text, as_json, output, labels=[int(v) for v in warped.values()], lost=[int(v) for v in gone])
@@ -119,11 +121,12 @@ def points(
     takes fixed points to moving points; to go from moving to fixed, say
     --from moving --to fixed and pass inverse.h5 of the same result.
     """
-    require_absent(output, overwrite=overwrite)
+    claim = require_absent(output, overwrite=overwrite)
     _require_direction(transform, source, target)
     where, names = read_points(file)
     grid = None if reference is None else _grid(reference, nifti_frame)
-    write_points(output, warp_points(where, _load(transform, grid)), names)
+    with claim.writing():
+        write_points(output, warp_points(where, _load(transform, grid)), names)
     text = f"{len(names)} points, from {source} to {target} space, LPS mm"
     _tell(text, as_json, output, points=len(names), source=str(source), target=str(target))
 

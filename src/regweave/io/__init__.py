@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from regweave.io.atomic import atomic_path, prepare_output, require_absent
+from regweave.io.atomic import Claim, atomic_path, owned_path, require_absent
 from regweave.io.files import sha256
 from regweave.io.fill import fill_value
 from regweave.io.grids import check_overlap, check_same_grid, overlap_fraction
 from regweave.io.images import as_labels, as_volume, read_image, read_labels
 from regweave.io.inspection import Inspection, inspect_image
 from regweave.io.label_names import read_names
+from regweave.io.output_folder import prepare_output
 from regweave.io.points import read_points, write_points
 from regweave.io.transforms import (
     read_linear,
@@ -20,6 +21,7 @@ from regweave.io.transforms import (
 from regweave.io.write import write_displacement, write_image, write_labels
 
 __all__ = [
+    "Claim",
     "Inspection",
     "as_labels",
     "as_volume",
@@ -29,6 +31,7 @@ __all__ = [
     "fill_value",
     "inspect_image",
     "overlap_fraction",
+    "owned_path",
     "prepare_output",
     "read_image",
     "read_labels",

@@ -1,35 +1,135 @@
-"""Writing that ends in a whole result or in none."""
+"""Files that are whole or absent, and touch nothing that others wrote.
+
+A file is written under a hidden name beside its place and renamed at the end. What stands in its place then is
+replaced only if it stood there at the beginning, was meant to be replaced, and is this program's own.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from regweave.errors import RegweaveError
+from regweave.io import ledger
 from regweave.io.files import stem_of, suffix_of
+from regweave.io.output_names import check_name
+from regweave.io.parts import part_of, sweep
+from regweave.io.renames import exchange, rename_new
 
-MARK = ".regweave-result"
-"""Empty file in each folder that `prepare_output` finished: only such a folder is ever replaced."""
+Identity = tuple[int, ...]
 
 
-def _unwritable(path: Path, error: OSError) -> RegweaveError:
+def unwritable(path: str | Path, error: OSError) -> RegweaveError:
+    """Make the E153 error of an output that the system refuses."""
     message = f"cannot write '{path}': {error.strerror or error} (errno {error.errno})"
     return RegweaveError("E153", message, "check the folder, its permissions and the free space")
 
 
-def require_absent(path: str | Path, *, overwrite: bool = False) -> None:
-    """Raise E150 where the file exists and may not be replaced, E153 where its folder is missing."""
+def changed(path: str | Path, kept: Path | None = None) -> RegweaveError:
+    """Make the E154 error of an output whose name something else has taken."""
+    message = f"output '{path}' appeared or was changed while the command ran; it stays as it is"
+    if kept is None:
+        return RegweaveError("E154", message, "choose another -o and run the command again")
+    return RegweaveError("E154", message, f"what was computed is kept as '{kept}'")
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Return what tells a file from one that came in its place; None where there is none."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    one = (found.st_dev, found.st_ino)
+    return one if path.is_dir() else (*one, found.st_size, found.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What had the name of an output file when a command began; nothing else is replaced by what it writes.
+
+    Parameters
+    ----------
+    path : Path
+        The output.
+    before : tuple of int, optional
+        Tells the older file from others; None where there was none.
+    """
+
+    path: Path
+    before: Identity | None
+
+    @contextmanager
+    def writing(self, *, keep: bool = False) -> Iterator[None]:
+        """Let `atomic_path` inside the block respect the claim.
+
+        Parameters
+        ----------
+        keep : bool
+            Where the name was taken meanwhile, keep the finished file under another one, which the error names.
+        """
+        token = _claims.set({**_claims.get(), self.path.absolute(): (self, keep)})
+        try:
+            yield
+        finally:
+            _claims.reset(token)
+
+    def publish(self, part: Path, *, keep: bool) -> None:
+        """Give a finished file its name, or raise E154 where another one has it now."""
+        try:
+            if self.before is None or not os.path.lexists(self.path):
+                rename_new(part, self.path)
+            elif exchange(part, self.path):
+                if identity_of(part) != self.before:
+                    exchange(part, self.path)
+                    raise FileExistsError
+            elif identity_of(self.path) == self.before:
+                part.replace(self.path)
+            else:
+                raise FileExistsError
+        except FileExistsError:
+            raise changed(self.path, self._put_aside(part) if keep else None) from None
+
+    def _put_aside(self, part: Path) -> Path:
+        name = f"{stem_of(self.path)}.kept-{secrets.token_hex(4)}{suffix_of(self.path)}"
+        kept = self.path.with_name(name)
+        rename_new(part, kept)
+        return kept
+
+
+_claims: ContextVar[Mapping[Path, tuple[Claim, bool]]] = ContextVar("regweave_claims", default=MappingProxyType({}))
+
+
+def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
+    """Claim the name of an output file.
+
+    Raises
+    ------
+    RegweaveError
+        E150 where the file exists and may not be replaced, E152 where the name cannot be used, E153 where its folder is
+        missing.
+    """
+    check_name(path)
     path = Path(path)
-    if path.is_dir():
-        raise RegweaveError("E150", f"output '{path}' is a folder", "name a file with -o")
-    if path.exists() and not overwrite:
-        raise RegweaveError("E150", f"output '{path}' exists", "pass --overwrite or choose another -o")
-    if not path.absolute().parent.is_dir():
-        raise RegweaveError("E153", f"the folder of output '{path}' does not exist", "make the folder first")
+    try:
+        if path.is_dir():
+            raise RegweaveError("E150", f"output '{path}' is a folder", "name a file with -o")
+        before = identity_of(path)
+        if before is not None and not (path.is_file() or path.is_symlink()):
+            raise RegweaveError("E150", f"output '{path}' is a device or a pipe", "name a file with -o")
+        if before is not None and not overwrite:
+            raise RegweaveError("E150", f"output '{path}' exists", "pass --overwrite or choose another -o")
+        if not path.absolute().parent.is_dir():
+            raise RegweaveError("E153", f"the folder of output '{path}' does not exist", "make the folder first")
+    except OSError as error:
+        raise unwritable(path, error) from error
+    sweep(path.absolute().parent, path)
+    return Claim(path, before)
 
 
 @contextmanager
@@ -37,7 +137,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """Give a temporary name in the same folder, renamed to `path` when the block ends well.
 
     The temporary name keeps the suffix, so that writers choose the right format. On any exception,
-    KeyboardInterrupt included, it is removed and an older file under `path` stays as it was.
+    KeyboardInterrupt included, it is removed and an older file under `path` stays as it was. An older file is replaced,
+    unless a `Claim` that is being written says otherwise.
 
     Examples
     --------
@@ -45,84 +146,31 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     ...     part.write_text("done")
     """
     path = Path(path)
-    part = path.parent / f".{stem_of(path)}.part-{secrets.token_hex(4)}{suffix_of(path)}"
+    part = part_of(path)
+    claim, keep = _claims.get().get(path.absolute(), (None, False))
     try:
         yield part
         with part.open("rb+") as stream:
             os.fsync(stream.fileno())
-        part.replace(path)
+        if claim is None:
+            part.replace(path)
+        else:
+            claim.publish(part, keep=keep)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         part.unlink(missing_ok=True)
 
 
-def _require_replaceable(folder: Path, shown: str | Path, overwrite: bool) -> None:
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise RegweaveError("E150", f"output '{shown}' exists and is a file", "choose another -o")
-    if not any(folder.iterdir()):
-        return
-    if not overwrite:
-        message = f"output folder '{shown}' exists and is not empty"
-        raise RegweaveError("E150", message, "pass --overwrite or choose another -o")
-    if not (folder / MARK).is_file():
-        message = f"output folder '{shown}' holds files that are no regweave result ({MARK} is missing)"
-        raise RegweaveError("E150", message, "choose another -o, or remove the folder yourself")
-
-
-def _replace_folder(part: Path, folder: Path) -> None:
-    """Put `part` in the place of `folder`; the old one comes back if that fails."""
-    if not folder.exists():
-        part.rename(folder)
-        return
-    old = folder.with_name(f".{folder.name}.old-{secrets.token_hex(4)}")
-    folder.rename(old)
-    try:
-        part.rename(folder)
-    except BaseException:
-        old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
 @contextmanager
-def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Give a temporary sibling folder, renamed to `folder` when the block ends well.
-
-    On any exception, KeyboardInterrupt included, the temporary folder is removed and nothing is left behind.
-    With `overwrite` an older result survives until the new one is whole; a folder that holds anything else
-    than a result of this program is never replaced.
-
-    Parameters
-    ----------
-    folder : path
-        Where the result will be; may exist if it is empty.
-    overwrite : bool
-        Replace an older result.
-
-    Yields
-    ------
-    Path
-        The folder to write into.
-    """
-    target = Path(folder).absolute().resolve()
-    _require_replaceable(target, folder, overwrite)
-    part = target.with_name(f".{target.name}.part-{secrets.token_hex(4)}")
-    created = [parent for parent in target.parents if not parent.exists()]
-    try:
-        part.mkdir(parents=True)
-    except OSError as error:
-        raise _unwritable(Path(folder), error) from error
-    try:
+def owned_path(path: str | Path) -> Iterator[Path]:
+    """Do as `atomic_path` for a file in a folder of results: E154 where that name is a file of others, else listed."""
+    path = Path(path)
+    ledger.check_ours(path)
+    with atomic_path(path) as part:
         yield part
-        (part / MARK).touch()
-        _replace_folder(part, target)
+        ledger.check_ours(path)
+    try:
+        ledger.add(path)
     except OSError as error:
-        raise _unwritable(Path(folder), error) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        for parent in created:  # the innermost first; those that hold the result, or anything, stay
-            with suppress(OSError):
-                parent.rmdir()
+        raise unwritable(path, error) from error

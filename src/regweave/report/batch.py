@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from regweave.io import atomic_path
+from regweave.io import owned_path
 from regweave.report._results import RULES, Results, Row, mean
 from regweave.report._values import fixed, signed
 from regweave.report.page import asset, document, escape
@@ -41,7 +41,7 @@ COLUMNS = (
 def write_page(folder: str | Path) -> Path:
     """Write ``index.html`` into the folder of an evaluation, without links to pages of single registrations."""
     where = Path(folder)
-    with atomic_path(where / NAME) as part:
+    with owned_path(where / NAME) as part:
         part.write_text(page_text(Results.read(where), {}), encoding="utf-8")
     return where / NAME
 

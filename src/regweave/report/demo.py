@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
-from regweave.io import atomic_path
+from regweave.io import owned_path
 from regweave.report import evaluation, registration, training
 from regweave.report.charts import STYLE
 from regweave.report.page import Markup, document, escape, table
@@ -36,7 +36,7 @@ def write_page(folder: str | Path) -> Path:
     """
     where = Path(folder)
     text = page_text(Story.read(where), where)
-    with atomic_path(where / NAME) as part:
+    with owned_path(where / NAME) as part:
         part.write_text(text, encoding="utf-8")
     return where / NAME
 

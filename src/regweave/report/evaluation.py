@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from regweave.errors import RegweaveError
 from regweave.evaluation.scores import When
-from regweave.io import atomic_path
+from regweave.io import owned_path
 from regweave.io.texts import parse_json, read_text
 from regweave.report import batch
 from regweave.report._results import Results, Row, mean, title_of
@@ -67,7 +67,7 @@ def write_page(folder: str | Path) -> Path:
     back = ("../index.html", "Demo") if (where.parent / story.NAME).is_file() else None
     pages = {target: page_text(results, links, back), where / batch.NAME: batch.page_text(results, links)}
     for path, text in pages.items():
-        with atomic_path(path) as part:
+        with owned_path(path) as part:
             part.write_text(text, encoding="utf-8")
     return target
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.io import atomic_path
+from regweave.io import owned_path
 from regweave.report._results import NAME as RESULTS
 from regweave.report.contents import Contents, read_contents
 from regweave.report.page import asset, document, escape
@@ -51,7 +51,7 @@ def write_page(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     contents = read_contents(folder)
-    with atomic_path(folder / PAGE) as part:
+    with owned_path(folder / PAGE) as part:
         part.write_text(registration_page(contents, _owner(folder)), encoding="utf-8", newline="\n")
     return folder / PAGE
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.io import atomic_path
+from regweave.io import owned_path
 from regweave.io.texts import parse_json, read_text
 from regweave.report import reproduce_tables as tables
 from regweave.report.charts import STYLE, bar_chart, box_plot, interval_plot
@@ -49,9 +49,9 @@ def write_page(folder: str | Path) -> Path:
     pictures = parse_json(read_text(folder / "pictures.json"))
     figures = Figures(folder / "figures")
     body = page_body(content, pictures, figures)
-    with atomic_path(folder / "report.html") as part:
+    with owned_path(folder / "report.html") as part:
         part.write_text(document(TITLE, body, style=STYLE + CSS), encoding="utf-8")
-    with atomic_path(folder / "summary.md") as part:
+    with owned_path(folder / "summary.md") as part:
         part.write_text(summary_text(content), encoding="utf-8")
     return folder / "report.html"
 
@@ -65,13 +65,13 @@ class Figures:
 
     def chart(self, name: str, draw: Callable[..., str], content: Any, **words: str) -> str:
         """Draw a chart twice: as a file with its own colours, and for the page."""
-        with atomic_path(self.folder / f"{name}.svg") as part:
+        with owned_path(self.folder / f"{name}.svg") as part:
             part.write_text(draw(content, standalone=True, **words), encoding="utf-8")
         return f'<div class="wide">{draw(content, **words)}</div>'
 
     def picture(self, name: str, png: bytes, caption: str) -> str:
         """Keep a picture and return it with its caption."""
-        with atomic_path(self.folder / f"{name}.png") as part:
+        with owned_path(self.folder / f"{name}.png") as part:
             part.write_bytes(png)
         text = escape(caption)
         return f'<figure><img src="{data_address(png)}" alt="{text}"><figcaption>{text}</figcaption></figure>'

@@ -33,6 +33,11 @@ STAGES = {
 }
 
 
+def page_path(model: Path) -> Path:
+    """Return where the page of a model lies: beside it."""
+    return model.with_name(f"{model.stem}.report.html")
+
+
 def write_page(model_path: str | Path) -> Path:
     """Write the page of a model beside it, ``<stem>.report.html``.
 
@@ -49,7 +54,7 @@ def write_page(model_path: str | Path) -> Path:
     path = Path(model_path)
     back = ("index.html", "Demo") if (path.parent / story.NAME).is_file() else None
     text = page_text(path.name, read_model(path), read_effort(path), back)
-    target = path.with_name(f"{path.stem}.report.html")
+    target = page_path(path)
     with atomic_path(target) as part:
         part.write_text(text, encoding="utf-8")
     return target

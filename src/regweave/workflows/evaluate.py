@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from regweave import __version__
-from regweave.errors import RegweaveError, UsageError
-from regweave.io import atomic_path, sha256
+from regweave.errors import UsageError
+from regweave.io import owned_path, sha256
 from regweave.io.manifest import FILES, PairFiles, check_leak, read_pairs
 from regweave.io.model import Model
+from regweave.io.working_folder import working_folder
 from regweave.registration.settings import Settings
 from regweave.workflows.batch import OnBatchProgress, Outcome, program_hash, run_tasks, worker_count
 from regweave.workflows.comparison import Scores, compare
@@ -93,14 +94,14 @@ class Evaluation:
 
     def write(self, folder: Path) -> None:
         """Write results.csv, results.json and summary.md, each whole or not at all."""
-        with atomic_path(folder / "results.csv") as part, part.open("w", encoding="utf-8", newline="") as stream:
+        with owned_path(folder / "results.csv") as part, part.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(self.rows())
         content = self.content()
-        with atomic_path(folder / "results.json") as part:
+        with owned_path(folder / "results.json") as part:
             part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-        with atomic_path(folder / "summary.md") as part:
+        with owned_path(folder / "summary.md") as part:
             part.write_text(summary_text(self.scores, content["comparison"], self.notes), encoding="utf-8")
 
 
@@ -160,15 +161,17 @@ def evaluate(
     named = model_methods([Path(path) for path in models])
     leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
     methods = _methods(named, listed, reading, preset, config, baselines=baselines, tuned=bool(training))
-    _claim(folder, resume)
-    run = Runner(reading, workers, scheduler, folder / STORE, on_progress)
-    if training:
-        methods = tune(methods, training, lambda plan: run(plan, surfaces=False))
-    plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
-    outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
-    notes = _notes(methods, leaked, reading.classes, baselines=baselines, tuned=bool(training))
-    found = Evaluation(Scores(tuple(listed), tuple(methods), outcomes), notes, {p.id: run.hashes(p) for p in listed})
-    found.write(folder)
+    with working_folder(folder, STORE, "an evaluation", resume=resume):
+        run = Runner(reading, workers, scheduler, folder / STORE, on_progress)
+        if training:
+            methods = tune(methods, training, lambda plan: run(plan, surfaces=False))
+        plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
+        outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
+        notes = _notes(methods, leaked, reading.classes, baselines=baselines, tuned=bool(training))
+        found = Evaluation(
+            Scores(tuple(listed), tuple(methods), outcomes), notes, {p.id: run.hashes(p) for p in listed}
+        )
+        found.write(folder)
     return found
 
 
@@ -241,23 +244,6 @@ def _leaked(
     for model in models:
         trained += [str(group) for key in TRAINED_ON for group in model.evidence.get(key, ())]
     return check_leak(trained, [pair.group for pair in pairs], allow=allow)
-
-
-def _claim(folder: Path, resume: bool) -> None:
-    """Take a new or empty folder, or with ``resume`` one that an evaluation left."""
-    if folder.exists() and not folder.is_dir():
-        raise RegweaveError("E150", f"output '{folder}' exists and is a file", "choose another -o")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / STORE).is_dir():
-            raise RegweaveError("E150", f"output folder '{folder}' holds no evaluation", "choose another -o")
-        if not resume:
-            message = f"output folder '{folder}' holds an evaluation"
-            raise RegweaveError("E150", message, "pass --resume to continue it, or choose another -o")
-    try:
-        (folder / STORE).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"cannot make '{folder}': {error.strerror} (errno {error.errno})"
-        raise RegweaveError("E153", message, "check the folder and its permissions") from error
 
 
 def _notes(

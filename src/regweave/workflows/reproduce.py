@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from regweave import __version__
-from regweave.errors import RegweaveError, UsageError
-from regweave.io import atomic_path
+from regweave.errors import UsageError
+from regweave.io import owned_path
 from regweave.io.manifest import PairFiles, write_pairs
+from regweave.io.working_folder import working_folder
 from regweave.registration.settings import Settings
 from regweave.workflows.batch import Outcome, run_tasks, worker_count
 from regweave.workflows.comparison import Scores, compare
@@ -94,49 +95,34 @@ def reproduce(
     for protocol in protocols:
         find_scans(protocol, Path(data))
     folder = Path(output)
-    claim(folder, resume=resume)
-    tell = on_progress or (lambda _: None)
-    context = Context(Path(data).absolute(), folder.absolute(), settings, quick, seed, workers, scheduler, tell)
-    content: dict[str, Any] = {
-        "schema": SCHEMA,
-        "experiment": experiment,
-        "quick": quick,
-        "seed": seed,
-        "settings": settings.model_dump(mode="json"),
-        "experiments": [],
-        "timing": {},
-        "provenance": _provenance(),
-    }
-    pictures: dict[str, Any] = {}
-    for protocol in protocols:
-        found = Experiment(protocol, context).run()
-        content["experiments"].append(found.content)
-        content["timing"][protocol.name] = found.timing
-        pictures[protocol.name] = found.pictures
-        _write(folder / RESULT, content)
-        _write(folder / PICTURES, pictures)
-        if on_experiment is not None:
-            on_experiment(folder)
+    with working_folder(folder, WORK, "such experiments", resume=resume):
+        tell = on_progress or (lambda _: None)
+        context = Context(Path(data).absolute(), folder.absolute(), settings, quick, seed, workers, scheduler, tell)
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "experiment": experiment,
+            "quick": quick,
+            "seed": seed,
+            "settings": settings.model_dump(mode="json"),
+            "experiments": [],
+            "timing": {},
+            "provenance": _provenance(),
+        }
+        pictures: dict[str, Any] = {}
+        for protocol in protocols:
+            found = Experiment(protocol, context).run()
+            content["experiments"].append(found.content)
+            content["timing"][protocol.name] = found.timing
+            pictures[protocol.name] = found.pictures
+            _write(folder / RESULT, content)
+            _write(folder / PICTURES, pictures)
+            if on_experiment is not None:
+                on_experiment(folder)
     return content
 
 
-def claim(folder: Path, *, resume: bool) -> None:
-    """Take a new or empty folder, or with ``resume`` one that such a run left."""
-    if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / WORK).is_dir():
-            raise RegweaveError("E150", f"output folder '{folder}' holds something else", "choose another -o")
-        if not resume:
-            message = f"output folder '{folder}' holds an earlier run"
-            raise RegweaveError("E150", message, "pass --resume to continue it, or choose another -o")
-    try:
-        (folder / WORK).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"cannot make '{folder}': {error.strerror} (errno {error.errno})"
-        raise RegweaveError("E153", message, "check the folder and its permissions") from error
-
-
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_path(path) as part:
+    with owned_path(path) as part:
         part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 

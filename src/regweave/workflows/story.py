@@ -12,7 +12,7 @@ import numpy as np
 
 from regweave.evaluation.scores import When
 from regweave.evaluation.statistics import count_better
-from regweave.io import atomic_path
+from regweave.io import owned_path
 from regweave.io.files import damaged, require_file
 from regweave.io.model import Model
 from regweave.io.texts import parse_json, read_text
@@ -124,7 +124,7 @@ class Story:
 
     def write(self, folder: Path) -> None:
         """Write ``demo.json``."""
-        with atomic_path(folder / NAME) as part:
+        with owned_path(folder / NAME) as part:
             part.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod

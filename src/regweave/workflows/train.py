@@ -5,14 +5,13 @@ Every stage is a list of registrations run by `regweave.workflows.batch`; `regwe
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from regweave.errors import RegweaveError
 from regweave.io import require_absent
 from regweave.io.manifest import read_pairs
 from regweave.io.model import Model, write_model
+from regweave.io.working_folder import clear, working_folder
 from regweave.registration.settings import Settings, validate
 from regweave.workflows import inputs as given
 from regweave.workflows.batch import BatchProgress, worker_count
@@ -69,16 +68,16 @@ def train(
     options.check()
     n = worker_count(workers, scheduler)
     settings = training_settings(preset, config, metrics, loss)
-    require_absent(path, overwrite=overwrite)
+    claim = require_absent(path, overwrite=overwrite)
     listed = read_pairs(pairs)
     store = path.with_name(path.name + ".work")
-    if not resume and any((store / "tasks").glob("*.json")):
-        raise RegweaveError("E150", f"'{store}' holds a training that was stopped", "pass --resume, or remove it")
     tell = on_progress or (lambda _: None)
-    runner = Runner(reading or given.Reading(), workers, scheduler, store / "tasks", tell)
-    model = Training(listed, settings, options, runner, store, tell, n).fit()
-    write_model(path, model)
-    shutil.rmtree(store, ignore_errors=True)
+    with working_folder(store, "tasks", "a training that was stopped", resume=resume):
+        runner = Runner(reading or given.Reading(), workers, scheduler, store / "tasks", tell)
+        model = Training(listed, settings, options, runner, store, tell, n).fit()
+        with claim.writing(keep=True):
+            write_model(path, model)
+    clear(store, ("tasks", "models"))
     return model
 
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import struct
 import zipfile
+from contextlib import nullcontext
 
 import nibabel as nib
 import numpy as np
@@ -176,7 +177,9 @@ def test_dimensions_of_itk_files(tmp_path, data, suffix):
     sitk.WriteImage(sitk.GetImageFromArray(vector, isVector=True), str(path))
     assert code_of(path) == "E103"
     sitk.WriteImage(sitk.GetImageFromArray(data.T[np.newaxis], isVector=False), str(path))
-    np.testing.assert_array_equal(read_image(path).data, data)
+    # SimpleITK names no space in an NRRD file of four dimensions.
+    with pytest.warns(RegweaveWarning, match="W207") if suffix == ".nrrd" else nullcontext():
+        np.testing.assert_array_equal(read_image(path).data, data)
 
 
 def test_colour_and_complex(tmp_path, data):

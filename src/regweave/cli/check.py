@@ -10,26 +10,29 @@ from typing import Annotated, Any
 import typer
 
 from regweave.cli.help import WIDTH
-from regweave.cli.options import JsonOption
-from regweave.errors import EXIT_INPUT
+from regweave.cli.options import FollowOption, JsonOption
+from regweave.errors import EXIT_OK
 from regweave.io import Inspection, inspect_image
 
 
 def check(
     files: Annotated[list[Path], typer.Argument(help="Image or label files.", show_default=False)],
+    follow_links: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check image files: header, frame, spacing, values and whether the file is whole.
 
-    Exit status 3 if one of them cannot be used; all are listed in any case.
+    Exit status 3 if one of them cannot be used, 4 if one does not fit into
+    memory; all are listed in any case.
     """
-    found = [inspect_image(file) for file in files]
+    found = [inspect_image(file, follow_links=follow_links) for file in files]
     if as_json:
         print(json.dumps([_as_dict(one) for one in found], indent=1))
     else:
         print("\n\n".join(_as_text(one) for one in found))
-    if any(one.problems for one in found):
-        raise typer.Exit(EXIT_INPUT)
+    status = max((problem.exit_status for one in found for problem in one.problems), default=EXIT_OK)
+    if status != EXIT_OK:
+        raise typer.Exit(status)
 
 
 def _as_dict(one: Inspection) -> dict[str, Any]:

@@ -11,7 +11,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_model, complete_preset, parse_values
+from regweave.cli.options import (
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    NonFiniteOption,
+    complete_model,
+    complete_preset,
+    parse_values,
+)
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
 from regweave.report import evaluation, registration
@@ -57,6 +65,7 @@ def evaluate(
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -69,7 +78,7 @@ def evaluate(
     """
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    reading = Reading(nifti_frame, nonfinite, classes=parse_values(classes))
+    reading = Reading(nifti_frame, nonfinite, classes=parse_values(classes), follow_links=follow_links)
     try:
         with _Shown(quiet) as shown:
             found = workflow.evaluate(

@@ -18,6 +18,10 @@ FrameOption = Annotated[
 NonFiniteOption = Annotated[
     NonFinite, typer.Option(help="Voxels that are not finite numbers: refuse the image, or treat them as background.")
 ]
+FollowOption = Annotated[
+    bool,
+    typer.Option("--follow-links", help="Let headers (.mhd, .nhdr) name files of voxels outside of their folder."),
+]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 

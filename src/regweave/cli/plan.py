@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_preset
+from regweave.cli.options import FollowOption, FrameOption, JsonOption, NonFiniteOption, complete_preset
 from regweave.io import overlap_fraction
 from regweave.workflows import inputs as given
 from regweave.workflows.machine import allowed_threads, kernel_threads, physical_memory_mb
@@ -27,11 +27,12 @@ def plan(
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
     threads: Annotated[int | None, typer.Option(help="Threads that the run would use.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast peak memory and time of a registration, and print its grids and labels."""
-    data = given.read_inputs(fixed, moving, reading=given.Reading(nifti_frame, nonfinite))
+    data = given.read_inputs(fixed, moving, reading=given.Reading(nifti_frame, nonfinite, follow_links=follow_links))
     settings = given.choose_settings(preset, config, None, None)
     modality = given.choose_modality(settings, data)
     n = allowed_threads(threads)

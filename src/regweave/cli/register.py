@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_model, complete_preset
+from regweave.cli.options import FollowOption, FrameOption, JsonOption, NonFiniteOption, complete_model, complete_preset
 from regweave.cli.tables import overlap_table
 from regweave.errors import UsageError
 from regweave.io import prepare_output
@@ -45,6 +45,7 @@ def register(
     label_names: Annotated[Path | None, typer.Option(help="Names of the labels, JSON or TSV.")] = None,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
     as_json: JsonOption = False,
@@ -53,7 +54,7 @@ def register(
     """Register MOVING to FIXED and write the warped image, both transforms, the numbers behind them and a page."""
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    reading = Reading(nifti_frame, nonfinite, label_names)
+    reading = Reading(nifti_frame, nonfinite, label_names, follow_links=follow_links)
     with prepare_output(output, overwrite=overwrite) as folder:
         with _Shown(quiet) as shown:
             result = workflow.register(

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption, complete_preset, parse_values
+from regweave.cli.options import FollowOption, FrameOption, JsonOption, NonFiniteOption, complete_preset, parse_values
 from regweave.cli.weights import as_dict, as_text
 from regweave.errors import Cancelled
 from regweave.io import require_absent
@@ -57,6 +57,7 @@ def train(
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -79,7 +80,7 @@ def train(
         model = workflow(
             pairs, output, options=options, preset=preset, config=config, loss=loss,
             metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=scheduler,
-            resume=resume, overwrite=overwrite, reading=Reading(nifti_frame, nonfinite),
+            resume=resume, overwrite=overwrite, reading=Reading(nifti_frame, nonfinite, follow_links=follow_links),
             on_progress=shown,
         )  # fmt: skip
     except KeyboardInterrupt as error:

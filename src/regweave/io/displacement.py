@@ -9,25 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regweave.errors import RegweaveError
-from regweave.io import itk_images, nifti
+from regweave.io import headers, nifti
 from regweave.io.files import suffix_of
-from regweave.io.geometry import itk_affine, make_geometry
-from regweave.io.libraries import sitk
-from regweave.io.nifti_frame import nifti_affine
+from regweave.io.geometry import make_geometry
+from regweave.io.nifti_frame import nifti_affine, require_voxel_size
 from regweave.io.validate import nonfinite_error
 from regweave.types import Field, Float32Array
 
-SUFFIXES = (*nifti.SUFFIXES, *itk_images.SUFFIXES)
+SUFFIXES = (*nifti.SUFFIXES, *headers.SUFFIXES)
 INTENT_RAS, INTENT_LPS = 1006, 1007
 SIGNS = {INTENT_LPS: (1.0, 1.0, 1.0), INTENT_RAS: (-1.0, -1.0, 1.0)}
 """What takes the stored components to LPS: NIfTI's DISPVECT is RAS, ITK writes VECTOR in LPS."""
 
 
-def read_displacement(path: Path) -> Field:
-    """Read a field of displacements from fixed to moving points, or raise E115."""
+def read_displacement(path: Path, *, follow_links: bool = False) -> Field:
+    """Read a field of displacements from fixed to moving points, or raise E115.
+
+    With `follow_links` a header may name a file of vectors outside of its own folder.
+    """
     if suffix_of(path) in nifti.SUFFIXES:
         return _read_nifti(path)
-    return _read_itk(path)
+    return _read_text_header(headers.read_header(path, follow_links=follow_links))
 
 
 def component_first(vectors: NDArray[Any], subject: str) -> Float32Array:
@@ -57,20 +59,22 @@ def _read_nifti(path: Path) -> Field:
         raise _refuse(subject, reason, "convert it first: reg_transform -disp, then to ITK's LPS")
     grid = (shape[0], shape[1], shape[2])
     geometry = make_geometry(grid, nifti_affine(file.header, grid, subject), subject)
+    require_voxel_size(file.header, geometry, subject, "auto")
     slope, inter = file.scaling
     vectors = (file.stored[:, :, :, 0, :].astype(np.float64) * slope + inter) * SIGNS[intent]
     return Field(component_first(vectors.transpose(2, 1, 0, 3), subject), geometry)
 
 
-def _read_itk(path: Path) -> Field:
-    subject, image = f"'{path}'", itk_images.read_itk(path)
-    components, n_axes = image.GetNumberOfComponentsPerPixel(), image.GetDimension()
-    if n_axes != 3 or components != 3:
-        reason = f"{components} components in {n_axes} dimensions, needed 3 in 3"
-        raise _refuse(subject, reason, "give a vector image")
+def _read_text_header(head: headers.ImageHeader) -> Field:
+    if len(head.shape) != 3 or head.components != 3:
+        reason = f"{head.components} components in {len(head.shape)} dimensions, needed 3 in 3"
+        raise _refuse(head.subject, reason, "give a vector image")
+    if not head.vectors_lps:
+        raise _refuse(head.subject, "its vectors are not along the axes of LPS", "write it with SimpleITK, in LPS")
     key = "displacement field type"
-    if image.HasMetaDataKey(key) and image.GetMetaData(key) != "resampling":
-        reason = f"its {key} is '{image.GetMetaData(key)}', which takes moving points to fixed points"
-        raise _refuse(subject, reason, "export it in the resampling convention")
-    geometry = make_geometry(image.GetSize(), itk_affine(image), subject)
-    return Field(component_first(sitk.GetArrayViewFromImage(image), subject), geometry)
+    if head.keys.get(key, "resampling") != "resampling":
+        reason = f"its {key} is '{head.keys[key]}', which takes moving points to fixed points"
+        raise _refuse(head.subject, reason, "export it in the resampling convention")
+    assert head.affine is not None  # there are three axes
+    geometry = make_geometry(head.shape, head.affine, head.subject)
+    return Field(component_first(head.read_voxels().transpose(3, 2, 1, 0), head.subject), geometry)

@@ -20,6 +20,10 @@ KEPT_SHEAR_RAD = 1e-5
 SNAPPED_SHEAR_RAD = 1e-3
 """Below this the axes are made orthonormal: 0.5 mm at the end of a 500 mm axis."""
 
+MAX_ANISOTROPY = 1e4
+MIN_SPACING_MM, MAX_SPACING_MM = 1e-9, 1e6
+MAX_ORIGIN_MM = 1e9
+
 
 def ras_to_lps(affine: ArrayLike) -> Float64Array:
     """Turn an affine that ends in RAS millimetres into one that ends in LPS, or back.
@@ -54,6 +58,7 @@ def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Ge
     if (spacing <= 0).any() or abs(np.linalg.det(matrix[:3, :3] / spacing)) < 1e-6:
         message = f"{subject} has axes that do not span space: spacing {spacing.tolist()} mm"
         raise RegweaveError("E111", message, "repair the header; the matrix must be invertible")
+    _require_measurable(spacing, matrix[:3, 3], subject)
     direction = matrix[:3, :3] / spacing
     angle = shear_angle(direction)
     if angle >= SNAPPED_SHEAR_RAD:
@@ -67,6 +72,19 @@ def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Ge
         return Geometry(size, matrix.copy())
     LOGGER.info("%s: axes snapped to right angles, they were off by %.3g rad", subject, angle)
     return Geometry(size, _snapped(size, matrix, spacing, direction))
+
+
+def _require_measurable(spacing: Float64Array, origin: Float64Array, subject: str) -> None:
+    """Raise E111 for lengths that no scanner makes, and that single precision or memory would not bear."""
+    if spacing.max() > MAX_ANISOTROPY * spacing.min():
+        message = f"{subject} has voxels of {spacing.tolist()} mm; sides may differ {MAX_ANISOTROPY:g} times at most"
+    elif not (spacing.min() >= MIN_SPACING_MM and spacing.max() <= MAX_SPACING_MM):
+        message = f"{subject} has a spacing of {spacing.tolist()} mm, allowed is {MIN_SPACING_MM} to {MAX_SPACING_MM:g}"
+    elif np.abs(origin).max() > MAX_ORIGIN_MM:
+        message = f"{subject} lies at {origin.tolist()} mm, allowed is {MAX_ORIGIN_MM:g} from the origin at most"
+    else:
+        return
+    raise RegweaveError("E111", message, "repair the header; lengths are in millimetres unless it says otherwise")
 
 
 def shear_angle(direction: Float64Array) -> float:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import itk_images, nifti
+from regweave.io import headers, itk_images, nifti
 from regweave.io.files import require_file, suffix_of
 from regweave.io.geometry import itk_affine, make_geometry, ras_to_lps
 from regweave.io.label_names import find_names, read_names
 from regweave.io.libraries import nib, sitk
-from regweave.io.nifti_frame import NiftiFrame, nifti_affine
+from regweave.io.nifti_frame import NiftiFrame, nifti_affine, require_voxel_size
 from regweave.io.validate import (
     NonFinite,
     constant_error,
@@ -51,7 +51,13 @@ class Stored:
             return self.values().astype(np.float32)
 
 
-def read_image(path: str | Path, *, nifti_frame: NiftiFrame = "auto", nonfinite: NonFinite = "error") -> Volume:
+def read_image(
+    path: str | Path,
+    *,
+    nifti_frame: NiftiFrame = "auto",
+    nonfinite: NonFinite = "error",
+    follow_links: bool = False,
+) -> Volume:
     """Read a 3-D scalar image.
 
     Parameters
@@ -62,6 +68,8 @@ def read_image(path: str | Path, *, nifti_frame: NiftiFrame = "auto", nonfinite:
         Which matrix places a NIfTI file; ``auto`` refuses a file whose two matrices disagree.
     nonfinite : {"error", "mask"}
         Refuse NaN and infinite voxels, or set them to the smallest finite value with warning W205.
+    follow_links : bool
+        Let a header name a file of voxels outside of its own folder.
 
     Returns
     -------
@@ -71,13 +79,18 @@ def read_image(path: str | Path, *, nifti_frame: NiftiFrame = "auto", nonfinite:
     Raises
     ------
     RegweaveError
-        E101 missing, E102 damaged, E103 not 3-D scalar, E104 non-finite, E105 constant, E110 and E111 header.
+        E101 missing, E102 damaged, E103 not 3-D scalar, E104 non-finite, E105 constant, E109 voxels elsewhere,
+        E110, E111 and E113 header, E140 too large for the machine.
     """
-    return _volume(read_stored(path, nifti_frame), nonfinite)
+    return _volume(read_stored(path, nifti_frame, follow_links=follow_links), nonfinite)
 
 
 def read_labels(
-    path: str | Path, *, names_path: str | Path | None = None, nifti_frame: NiftiFrame = "auto"
+    path: str | Path,
+    *,
+    names_path: str | Path | None = None,
+    nifti_frame: NiftiFrame = "auto",
+    follow_links: bool = False,
 ) -> LabelMap:
     """Read a label map: whole numbers from 0 on, in the integer type of the file.
 
@@ -87,10 +100,10 @@ def read_labels(
         An image file of integers, or of floats that are whole numbers.
     names_path : path, optional
         JSON or TSV with the names of the labels; by default one that lies beside the file is used.
-    nifti_frame : {"auto", "sform", "qform"}
+    nifti_frame, follow_links
         As in `read_image`.
     """
-    stored = read_stored(path, nifti_frame)
+    stored = read_stored(path, nifti_frame, follow_links=follow_links)
     chosen = Path(names_path) if names_path is not None else find_names(Path(path))
     names = {} if chosen is None else read_names(chosen)
     return LabelMap(whole_labels(stored.values(), stored.subject), stored.geometry, names)
@@ -138,27 +151,39 @@ def _volume(stored: Stored, nonfinite: NonFinite) -> Volume:
     return Volume(data, stored.geometry)
 
 
-def read_stored(path: str | Path, frame: NiftiFrame) -> Stored:
-    """Read a file and check all but its values."""
+def read_stored(path: str | Path, frame: NiftiFrame, *, follow_links: bool = False) -> Stored:
+    """Read a file and check all but its values; what its header forbids is refused before voxels are read."""
     path = require_file(path)
     subject, suffix = f"'{path}'", suffix_of(path)
     if suffix in nifti.SUFFIXES:
-        return stored_nifti(nifti.read_nifti(path), subject, frame)
-    if suffix in itk_images.SUFFIXES:
-        return _from_itk(itk_images.read_itk(path), subject)
-    known = ", ".join((*nifti.SUFFIXES, *itk_images.SUFFIXES))
+        head = nifti.read_header(path)
+        geometry = nifti_geometry(head.header, head.shape, head.dtype, subject, frame)
+        return Stored(head.read_voxels().reshape(geometry.shape, order="F"), geometry, head.scaling, subject)
+    if suffix in headers.SUFFIXES:
+        return _from_text_header(headers.read_header(path, follow_links=follow_links))
+    known = ", ".join((*nifti.SUFFIXES, *headers.SUFFIXES))
     message = f"{subject} has the suffix '{suffix}', readable are {known}"
     raise RegweaveError("E103", message, "convert the image to one of these formats")
 
 
-def stored_nifti(file: nifti.NiftiFile, subject: str, frame: NiftiFrame) -> Stored:
-    """Check and place what was read from a NIfTI file."""
-    require_scalar(file.stored.dtype, 1, subject)
-    nifti.require_intensity(file, subject)
-    shape = volume_shape(file.stored.shape, subject)
-    affine = nifti_affine(file.header, shape, subject, frame)
-    geometry = make_geometry(shape, affine, subject)
-    return Stored(file.stored.reshape(shape, order="F"), geometry, file.scaling, subject)
+def nifti_geometry(
+    header: Any, shape: tuple[int, ...], dtype: np.dtype[Any], subject: str, frame: NiftiFrame
+) -> Geometry:
+    """Check that a NIfTI header is that of a scalar volume, and place it."""
+    require_scalar(dtype, 1, subject)
+    nifti.require_intensity(header, subject)
+    grid = volume_shape(shape, subject)
+    geometry = make_geometry(grid, nifti_affine(header, grid, subject, frame), subject)
+    require_voxel_size(header, geometry, subject, frame)
+    return geometry
+
+
+def _from_text_header(head: headers.ImageHeader) -> Stored:
+    require_scalar(head.dtype, head.components, head.subject)
+    shape = volume_shape(head.shape, head.subject)
+    assert head.affine is not None  # there are three axes
+    geometry = make_geometry(shape, head.affine, head.subject)
+    return Stored(head.read_voxels(), geometry, (1.0, 0.0), head.subject)
 
 
 def _from_itk(image: Any, subject: str) -> Stored:
@@ -176,9 +201,9 @@ def _stored_in_memory(source: Any) -> Stored:
     if isinstance(source, sitk.Image):
         return _from_itk(source, "the SimpleITK image")
     if isinstance(source, nib.Nifti1Pair):
-        file = nifti.NiftiFile(source.header, np.asanyarray(source.dataobj))
-        stored = stored_nifti(file, "the nibabel image", "auto")
-        return Stored(stored.data, stored.geometry, (1.0, 0.0), stored.subject)  # dataobj is scaled already
+        data = np.asanyarray(source.dataobj)  # scaled already
+        geometry = nifti_geometry(source.header, data.shape, data.dtype, "the nibabel image", "auto")
+        return Stored(data.reshape(geometry.shape), geometry, (1.0, 0.0), "the nibabel image")
     if isinstance(source, nib.spatialimages.SpatialImage):
         return _from_array(np.asanyarray(source.dataobj), source.affine, "the nibabel image")
     if isinstance(source, tuple) and len(source) == 2:

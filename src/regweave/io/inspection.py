@@ -13,7 +13,7 @@ from regweave.errors import RegweaveError
 from regweave.io import nifti
 from regweave.io.files import require_file, sha256, suffix_of
 from regweave.io.geometry import shear_angle
-from regweave.io.images import Stored, read_stored, stored_nifti
+from regweave.io.images import Stored, nifti_geometry, read_stored
 from regweave.io.nifti_frame import clash_error, read_frames
 from regweave.io.validate import constant_error, nonfinite_error, volume_shape
 from regweave.types import Geometry
@@ -33,13 +33,13 @@ class Inspection:
     warnings: tuple[str, ...] = ()
 
 
-def inspect_image(path: str | Path) -> Inspection:
+def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection:
     """Read a file, check everything that `read_image` checks, and collect what is found."""
     facts: dict[str, Any] = {}
     problems: list[RegweaveError] = []
     with notices.collected() as noted, notices.muted():
         try:
-            stored = _read(require_file(path), facts, problems)
+            stored = _read(require_file(path), facts, problems, follow_links)
             facts.update(_geometry_facts(stored.geometry))
             _add_values(stored, facts, problems)
         except RegweaveError as error:
@@ -47,26 +47,27 @@ def inspect_image(path: str | Path) -> Inspection:
     return Inspection(str(path), facts, tuple(problems), tuple(noted))
 
 
-def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError]) -> Stored:
+def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError], follow_links: bool) -> Stored:
     facts["bytes"] = path.stat().st_size
     facts["sha256"] = sha256(path)
     if suffix_of(path) not in nifti.SUFFIXES:
-        return read_stored(path, "auto")
-    file = nifti.read_nifti(path)
-    shape = volume_shape(file.stored.shape, f"'{path}'")
-    frames = read_frames(file.header, shape)
+        return read_stored(path, "auto", follow_links=follow_links)
+    head = nifti.read_header(path)
+    shape = volume_shape(head.shape, head.subject)
+    frames = read_frames(head.header, shape, head.subject)
     facts["nifti"] = {
-        "version": 1 if int(file.header["sizeof_hdr"]) == 348 else 2,
+        "version": 1 if int(head.header["sizeof_hdr"]) == 348 else 2,
         "qform_code": frames.qform_code,
         "sform_code": frames.sform_code,
         "q_s_distance_mm": frames.distance_mm,
-        "scl_slope": file.scaling[0],
-        "scl_inter": file.scaling[1],
+        "scl_slope": head.scaling[0],
+        "scl_inter": head.scaling[1],
     }
-    clash = clash_error(frames, f"'{path}'")
+    clash = clash_error(frames, head.subject)
     if clash is not None:
         problems.append(clash)
-    return stored_nifti(file, f"'{path}'", "auto" if clash is None else "sform")
+    geometry = nifti_geometry(head.header, shape, head.dtype, head.subject, "auto" if clash is None else "sform")
+    return Stored(head.read_voxels().reshape(shape, order="F"), geometry, head.scaling, head.subject)
 
 
 def _geometry_facts(geometry: Geometry) -> dict[str, Any]:

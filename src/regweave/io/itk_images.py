@@ -1,41 +1,13 @@
-"""Read NRRD and MetaImage files with SimpleITK."""
+"""Take voxels and axes from SimpleITK images in memory."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.io.files import damaged
-from regweave.io.integrity import find_data, unreadable, verify_data
 from regweave.io.libraries import sitk
-
-SUFFIXES = (".nrrd", ".nhdr", ".mha", ".mhd")
-
-
-def read_itk(path: Path) -> Any:
-    """Read a file that was verified first, or raise E102."""
-    subject = f"'{path}'"
-    if path.stat().st_size == 0:
-        raise damaged(subject, "it is empty")
-    block = find_data(path)
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
-    try:
-        reader.ReadImageInformation()
-        if block is not None:
-            verify_data(block, _expected_bytes(reader), subject)
-        return reader.Execute()
-    except RuntimeError as error:
-        raise unreadable(subject, error) from error
-
-
-def _expected_bytes(reader: Any) -> int:
-    pixel = sitk.Image([1] * reader.GetDimension(), reader.GetPixelID(), reader.GetNumberOfComponents())
-    return int(math.prod(reader.GetSize()) * pixel.GetNumberOfComponentsPerPixel() * pixel.GetSizeOfPixelComponent())
 
 
 def itk_array(image: Any) -> NDArray[Any]:

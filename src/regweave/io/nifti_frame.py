@@ -20,15 +20,23 @@ import numpy as np
 
 from regweave import notices
 from regweave.errors import RegweaveError
+from regweave.io.files import damaged
 from regweave.io.geometry import ras_to_lps
+from regweave.io.headers.fields import contradiction
 from regweave.types import Float64Array, Geometry
 
 NiftiFrame = Literal["auto", "sform", "qform"]
 AGREEMENT_VOXELS = 0.1
 HALF_TURN_RAD = 1e-3
 """Near a half turn, as from LPS to RAS, a quaternion in single precision leaves this much of angle open."""
-UNIT_MM = {1: 1e3, 2: 1.0, 3: 1e-3}
-"""NIfTI codes of metre, millimetre and micrometre; anything else is taken as millimetre."""
+UNIT_MM = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}
+"""NIfTI codes of metre, millimetre and micrometre; 0, unknown, is taken as millimetre."""
+MAX_CODE = 5
+"""Largest qform and sform code of the standard."""
+QUATERNION_SLACK = 1e-4
+"""Rounding of a quaternion in single precision, with room for programs that write few digits."""
+SAME_SIZE = 0.01
+"""Relative difference of voxel sizes in pixdim and sform that rounding explains."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +56,15 @@ class Frames:
     agree: bool = True
 
 
-def read_frames(header: Any, shape: tuple[int, int, int]) -> Frames:
+def read_frames(header: Any, shape: tuple[int, int, int], subject: str) -> Frames:
     """Read both matrices of a NIfTI header and compare them at the corners of the grid."""
-    unit = UNIT_MM.get(int(header["xyzt_units"]) & 7, 1.0)
-    scale = np.diag([unit, unit, unit, 1.0])
     q_code, s_code = int(header["qform_code"]), int(header["sform_code"])
+    if not (0 <= q_code <= MAX_CODE and 0 <= s_code <= MAX_CODE):
+        raise damaged(subject, f"qform_code {q_code} and sform_code {s_code}, allowed are 0 to {MAX_CODE}")
+    if q_code > 0:
+        _require_rotation(header, subject)
+    unit = _unit_mm(header, subject)
+    scale = np.diag([unit, unit, unit, 1.0])
     qform = scale @ _qform(header) if q_code > 0 else None
     sform = scale @ _sform(header) if s_code > 0 else None
     if qform is None or sform is None:
@@ -65,6 +77,25 @@ def read_frames(header: Any, shape: tuple[int, int, int]) -> Frames:
     origin = float(np.linalg.norm(qform[:3, 3] - sform[:3, 3]))
     agree = distance <= AGREEMENT_VOXELS * voxel + slack and origin <= AGREEMENT_VOXELS * voxel
     return Frames(q_code, s_code, qform, sform, distance, distance / voxel if voxel > 0 else np.inf, agree)
+
+
+def _unit_mm(header: Any, subject: str) -> float:
+    code = int(header["xyzt_units"]) & 7
+    if code not in UNIT_MM:
+        raise damaged(subject, f"its unit of length has the code {code}, allowed are 0 to 3")
+    return UNIT_MM[code]
+
+
+def _require_rotation(header: Any, subject: str) -> None:
+    """Raise E113 where the quaternion, the voxel sizes or the handedness of a qform are none."""
+    b, c, d = (float(header[f"quatern_{axis}"]) for axis in "bcd")
+    if not b * b + c * c + d * d <= 1.0 + QUATERNION_SLACK:
+        raise contradiction(subject, f"its quaternion ({b:g}, {c:g}, {d:g}) is longer than 1 and turns nothing")
+    pixdim = [float(value) for value in header["pixdim"][:4]]
+    if not all(0 <= value < np.inf for value in pixdim[1:]):
+        raise contradiction(subject, f"voxel sizes {pixdim[1:]} in pixdim, sizes are positive")
+    if pixdim[0] not in {-1.0, 0.0, 1.0}:
+        raise contradiction(subject, f"pixdim[0], the handedness of its qform, is {pixdim[0]:g}, allowed are 1 and -1")
 
 
 def _is_half_turn(header: Any) -> bool:
@@ -119,7 +150,7 @@ def clash_error(frames: Frames, subject: str) -> RegweaveError | None:
 
 def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Float64Array:
     """Return the index → LPS affine of a NIfTI header by the rule of this module."""
-    frames = read_frames(header, shape)
+    frames = read_frames(header, shape, subject)
     if frame == "auto":
         error = clash_error(frames, subject)
         if error is not None:
@@ -132,6 +163,24 @@ def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: 
             raise RegweaveError("E110", message, "drop --nifti-frame, or name the other matrix")
     if chosen is not None:
         return ras_to_lps(chosen)
-    unit = UNIT_MM.get(int(header["xyzt_units"]) & 7, 1.0)
+    unit = _unit_mm(header, subject)
     notices.warn(f"W207: {subject} does not say where it is (qform and sform codes are 0); LPS axes from 0 are used")
     return np.diag([*(_spacing(header) * unit), 1.0])
+
+
+def require_voxel_size(header: Any, geometry: Geometry, subject: str, frame: NiftiFrame) -> None:
+    """Raise E113 where pixdim and the matrix that places the image state different sizes of voxels.
+
+    A program that scales the matrix, to a template for example, and leaves pixdim as it was means the matrix, and a
+    user who knows that says so: with the frame ``sform`` nothing is compared.
+    """
+    if frame != "auto":
+        return
+    stated = np.asarray(header["pixdim"][1:4], dtype=np.float64)
+    if not (np.isfinite(stated) & (stated >= 0)).all():
+        raise contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, sizes are positive")
+    found = geometry.spacing_mm / _unit_mm(header, subject)
+    # Zero is not stated at all, as some programs leave it.
+    if ((stated > 0) & (np.abs(found - stated) > SAME_SIZE * stated)).any():
+        error = contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, {found.tolist()} in its matrix")
+        raise RegweaveError(error.code, error.message, "pass --nifti-frame sform if the matrix holds")

@@ -31,19 +31,22 @@ ClassesFrom = Literal["labels", "predicted", "none"]
 class Reading:
     """How files are read.
 
-    The matrix that places NIfTI files, NaN refused or masked, names of the labels, and the labels that are kept where
-    not all are: the others become background.
+    The matrix that places NIfTI files, NaN refused or masked, names of the labels, the labels that are kept where not
+    all are (the others become background), and whether a header may name a file of voxels outside of its folder.
     """
 
     nifti_frame: NiftiFrame = "auto"
     nonfinite: NonFinite = "error"
     label_names: str | Path | None = None
     classes: tuple[int, ...] | None = None
+    follow_links: bool = False
 
     def image(self, source: Any) -> Volume:
         """Read a file under these rules, or take an image in memory."""
         if isinstance(source, str | Path):
-            return io.read_image(source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite)
+            return io.read_image(
+                source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite, follow_links=self.follow_links
+            )
         return io.as_volume(source)
 
     def labels(self, source: Any, geometry: Geometry) -> LabelMap | None:
@@ -51,7 +54,8 @@ class Reading:
         if source is None:
             return None
         if isinstance(source, str | Path):
-            labels, subject = io.read_labels(source, nifti_frame=self.nifti_frame), str(source)
+            labels = io.read_labels(source, nifti_frame=self.nifti_frame, follow_links=self.follow_links)
+            subject = str(source)
         else:
             labels, subject = io.as_labels(source), "the label map"
         names = labels.names if self.label_names is None else io.read_names(self.label_names)

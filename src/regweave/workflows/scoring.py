@@ -51,7 +51,9 @@ def scoring_task(
     predict_classes : bool
         Let the model's class predictor choose the weights; the moving labels are for scoring alone.
     """
-    kept = () if reading.classes is None else (None, list(reading.classes))
+    kept: tuple[Any, ...] = () if reading.classes is None else (None, list(reading.classes))
+    if reading.follow_links:
+        kept = (*(kept or (None, None)), True)
     return {
         "files": {name: str(getattr(pair, name)) for name in FILES},
         "sha256": dict(hashes),

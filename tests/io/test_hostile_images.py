@@ -1,0 +1,316 @@
+"""Image files that nobody means well: headers that contradict themselves, streams without end, names of other files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import os
+import zlib
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from regweave.cli.app import main
+from regweave.errors import RegweaveError, RegweaveWarning, ResourceError
+from regweave.io import as_volume, inspect_image, limits, read_image, read_labels
+from regweave.io.inflate import CHUNK, Inflated
+from regweave.io.manifest import PairFiles
+from regweave.io.nifti import read_nifti
+from regweave.workflows.inputs import Reading
+from regweave.workflows.scoring import scoring_task
+
+SHAPE = (8, 7, 6)
+MHD = (
+    "ObjectType = Image\nNDims = 3\nBinaryData = True\nCompressedData = False\nTransformMatrix = 1 0 0 0 1 0 0 0 1\n"
+    "Offset = 0 0 0\nElementSpacing = 1 1 1\nDimSize = 8 7 6\nElementType = MET_UCHAR\nElementDataFile = "
+)
+NHDR = (
+    "NRRD0004\ntype: uchar\ndimension: 3\nspace: LPS\nsizes: 8 7 6\nspace directions: (1,0,0) (0,1,0) (0,0,1)\n"
+    "encoding: raw\nspace origin: (0,0,0)\ndata file: "
+)
+VOXELS = bytes(range(1, 169)) * 2
+
+
+def header(shape=SHAPE, kind=np.int16, **fields):
+    head = nib.Nifti1Header()
+    head.set_data_dtype(kind)
+    head["dim"] = [len(shape), *shape, *[1] * (7 - len(shape))]
+    head["vox_offset"], head["magic"], head["pixdim"][:4] = 352, b"n+1", 1
+    head.set_sform(np.eye(4), 1)
+    head.set_qform(np.eye(4), 0)
+    for name, value in fields.items():
+        head[name] = value
+    return head
+
+
+def save(path, head, body=None):
+    content = np.arange(np.prod(SHAPE)).astype(np.int16).tobytes() if body is None else body
+    content = head.binaryblock + bytes(4) + content
+    path.write_bytes(gzip.compress(content) if path.name.endswith("gz") else content)
+    return path
+
+
+def code_of(path, **options):
+    with pytest.raises(RegweaveError) as caught:
+        read_image(path, **options)
+    assert str(path) in caught.value.message
+    return caught.value.code
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"datatype": 0}, "E102"),
+        ({"datatype": 3}, "E102"),
+        ({"datatype": 255}, "E102"),
+        ({"datatype": 511}, "E102"),
+        ({"datatype": -1}, "E102"),
+        ({"datatype": 1, "bitpix": 1}, "E103"),
+        ({"datatype": 1536, "bitpix": 128}, "E103"),
+        ({"datatype": 2048, "bitpix": 256}, "E103"),
+        ({"bitpix": 64}, "E113"),
+        ({"bitpix": 0}, "E113"),
+        ({"scl_slope": np.inf}, "E102"),
+        ({"scl_slope": 2, "scl_inter": np.inf}, "E102"),
+        ({"vox_offset": 352.5}, "E102"),
+        ({"vox_offset": 8e9}, "E102"),
+        ({"vox_offset": -352}, "E102"),
+        ({"vox_offset": np.nan}, "E102"),
+        ({"xyzt_units": 5}, "E102"),
+        ({"sform_code": 77}, "E102"),
+        ({"sform_code": -1}, "E102"),
+        ({"qform_code": 1, "quatern_b": 5}, "E113"),
+        ({"qform_code": 1, "quatern_b": 0.8, "quatern_c": 0.8, "quatern_d": 0.8}, "E113"),
+        ({"qform_code": 1, "quatern_c": np.nan}, "E113"),
+        ({"qform_code": 1, "sform_code": 0, "pixdim": [1, -1, 1, 1, 0, 0, 0, 0]}, "E113"),
+        ({"qform_code": 1, "sform_code": 0, "pixdim": [1, np.inf, 1, 1, 0, 0, 0, 0]}, "E113"),
+        ({"qform_code": 1, "sform_code": 0, "pixdim": [7, 1, 1, 1, 0, 0, 0, 0]}, "E113"),
+        ({"pixdim": [1, 1, -1, 1, 0, 0, 0, 0]}, "E113"),
+        ({"pixdim": [1, 1, np.nan, 1, 0, 0, 0, 0]}, "E113"),
+        ({"pixdim": [1, 7, 7, 7, 0, 0, 0, 0]}, "E113"),
+        ({"pixdim": [1, 1, 1, 1.02, 0, 0, 0, 0]}, "E113"),
+        ({"srow_x": [1e-6, 0, 0, 0], "srow_z": [0, 0, 1e6, 0], "pixdim": [1, 1e-6, 1, 1e6, 0, 0, 0, 0]}, "E111"),
+        ({"srow_x": [1, 0, 0, 1e30]}, "E111"),
+    ],
+    ids=str,
+)
+def test_nifti_headers_that_contradict_themselves(tmp_path, suffix, fields, code):
+    path = save(tmp_path / f"x{suffix}", header(**fields))
+    assert code_of(path) == code
+    assert [p.code for p in inspect_image(path).problems] == [code]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"scl_slope": np.nan, "scl_inter": np.nan},
+        {"scl_slope": 0, "scl_inter": np.inf},
+        {"pixdim": [0, 1.005, 1, 0.999, 5, -3, np.nan, 0]},
+        {"pixdim": [0] * 8},
+        {"qform_code": 1, "quatern_b": 0, "pixdim": [0, 1, 1, 1, 0, 0, 0, 0]},
+        {"quatern_b": 5},
+        {"sform_code": 5},
+        {"xyzt_units": 10},
+        {"vox_offset": 0},
+    ],
+    ids=str,
+)
+def test_nifti_headers_of_ordinary_programs(tmp_path, fields):
+    path = save(tmp_path / "x.nii", header(**fields))
+    np.testing.assert_array_equal(read_image(path).data.ravel(order="F"), np.arange(np.prod(SHAPE)))
+
+
+def test_a_matrix_that_was_scaled_to_a_template_can_be_chosen(tmp_path):
+    path = save(tmp_path / "x.nii", header(sform_code=4, srow_x=[2, 0, 0, 0]))
+    with pytest.raises(RegweaveError, match=r"E113.*--nifti-frame sform"):
+        read_image(path)
+    assert read_image(path, nifti_frame="sform").geometry.spacing_mm.tolist() == [2, 1, 1]
+
+
+def test_contradictions_of_images_in_memory():
+    data = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
+    image = nib.Nifti1Image(data, np.eye(4))
+    assert as_volume(image).data.shape == SHAPE
+    image.header["pixdim"][1:4] = 7
+    with pytest.raises(RegweaveError, match=r"E113.*the nibabel image"):
+        as_volume(image)
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+def test_a_series_is_refused_before_its_voxels_are_read(tmp_path, suffix):
+    path = save(tmp_path / f"x{suffix}", header((8, 7, 6, 1000)), b"far too few")
+    assert code_of(path) == "E103"
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".mha", ".nrrd"])
+def test_an_image_beyond_the_memory_is_refused_before_it_is_taken(tmp_path, suffix, monkeypatch):
+    path = tmp_path / f"x{suffix}"
+    if suffix.startswith(".nii"):
+        save(path, header())
+    elif suffix == ".mha":
+        path.write_bytes((MHD + "LOCAL\n").encode() + VOXELS)
+    else:
+        path.write_bytes((NHDR.replace("data file: ", "") + "\n").encode() + VOXELS)
+    read_image(path)
+    count = int(np.prod(SHAPE))
+    monkeypatch.setattr(limits, "available_memory", lambda: count * (limits.BYTES_PER_VALUE + 1) - 1)
+    with pytest.raises(ResourceError, match=r"E140.*needs about"):
+        read_image(path)
+    assert main(["check", str(path)]) == 4
+
+
+def test_memory_that_is_there():
+    assert 1 << 20 < limits.available_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def bomb(head, wrap, megabytes=16):
+    packer = zlib.compressobj(9, zlib.DEFLATED, wrap)
+    blocks = [packer.compress(head)] + [packer.compress(bytes(1 << 20)) for _ in range(megabytes)]
+    return b"".join(blocks) + packer.flush()
+
+
+class Counted:
+    """A stream that counts what is taken from it."""
+
+    def __init__(self, content):
+        self.content, self.at = content, 0
+
+    def read(self, n):
+        block = self.content[self.at : self.at + n]
+        self.at += len(block)
+        return block
+
+
+@pytest.mark.parametrize("codec", ["gzip", "bzip2", "zlib"])
+def test_decompression_gives_no_more_than_is_asked_for(codec):
+    plain = os.urandom(3000) + bytes(5 << 20)
+    packed = {"gzip": gzip.compress, "bzip2": bz2.compress, "zlib": zlib.compress}[codec](plain)
+    stream = Inflated(Counted(packed), codec)
+    assert stream.read(1000) == plain[:1000]
+    found = b""
+    while block := stream.read(CHUNK):
+        assert len(block) <= CHUNK
+        found += block
+    assert plain[1000:] == found
+    assert stream.used == len(packed)
+    short = Inflated(Counted(packed[:-3]), codec)
+    with pytest.raises((EOFError, OSError, zlib.error)):
+        list(iter(lambda: short.read(CHUNK), b""))
+
+
+def test_members_of_a_gzip_file(tmp_path):
+    content = gzip.decompress(save(tmp_path / "x.nii.gz", header()).read_bytes())
+    parts = [gzip.compress(content[at : at + 100]) for at in range(0, len(content), 100)]
+    (tmp_path / "x.nii.gz").write_bytes(b"".join(parts) + bytes(512))
+    np.testing.assert_array_equal(read_image(tmp_path / "x.nii.gz").data.ravel(order="F"), np.arange(np.prod(SHAPE)))
+    (tmp_path / "x.nii.gz").write_bytes(b"".join(parts) + b"behind the last one")
+    assert code_of(tmp_path / "x.nii.gz") == "E102"
+
+
+def test_a_stream_that_goes_on_and_on_is_left(tmp_path, monkeypatch):
+    body = np.arange(np.prod(SHAPE)).astype(np.int16).tobytes()
+    (tmp_path / "x.nii.gz").write_bytes(bomb(header().binaryblock + bytes(4) + body, 31))
+    text = NHDR.replace("data file: ", "").replace("raw", "gzip")
+    (tmp_path / "x.nrrd").write_bytes((text + "\n").encode() + bomb(VOXELS, 31))
+    packed = bomb(VOXELS, 15)
+    text = MHD.replace("CompressedData = False", f"CompressedData = True\nCompressedDataSize = {len(packed)}")
+    (tmp_path / "x.mha").write_bytes((text + "LOCAL\n").encode() + packed)
+    given = []
+    read = Inflated.read
+    monkeypatch.setattr(Inflated, "read", lambda self, n: given.append(read(self, n)) or given[-1])
+    for name in ("x.nii.gz", "x.nrrd", "x.mha"):
+        given.clear()
+        with pytest.raises(RegweaveError, match=r"E102.*twice as many"):
+            read_image(tmp_path / name)
+        assert sum(map(len, given)) < 5000
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+def test_a_longer_file_has_a_warning_and_a_far_longer_one_is_refused(tmp_path, suffix):
+    body = np.arange(np.prod(SHAPE)).astype(np.int16).tobytes()
+    path = save(tmp_path / f"x{suffix}", header(), body + body[:-1])
+    with pytest.warns(RegweaveWarning, match=rf"W208.*{len(body) - 1} bytes"):
+        read_image(path)
+    assert code_of(save(path, header(), body + body)) == "E102"
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".nhdr", ".mha", ".mhd"])
+def test_pipes_devices_and_loops(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    os.mkfifo(path)
+    assert code_of(path) == "E101"
+    for target in ("/dev/zero", "nowhere", path.name, "."):
+        path.unlink()
+        path.symlink_to(target)
+        assert code_of(path) == "E101"
+
+
+@pytest.fixture(params=[".mhd", ".nhdr"])
+def elsewhere(request, tmp_path):
+    """A header in a folder of its own, a function that lets it name a file, and voxels outside of the folder."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (tmp_path / "secret.raw").write_bytes(VOXELS)
+
+    def write(name):
+        path = folder / f"x{request.param}"
+        path.write_text((MHD if request.param == ".mhd" else NHDR) + f"{name}\n")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("way", ["absolute", "up", "link", "linked folder"])
+def test_voxels_outside_of_the_folder(tmp_path, elsewhere, way):
+    secret = tmp_path / "secret.raw"
+    names = {"absolute": secret, "up": "../secret.raw", "link": "l.raw", "linked folder": "l/secret.raw"}
+    path = elsewhere(names[way])
+    if way == "link":
+        (path.parent / "l.raw").symlink_to(secret)
+    if way == "linked folder":
+        (path.parent / "l").symlink_to(tmp_path)
+    assert code_of(path) == "E109"
+    assert main(["check", str(path)]) == 3
+    assert main(["check", "--follow-links", str(path)]) == 0
+    followed = read_image(path, follow_links=True).data
+    np.testing.assert_array_equal(followed.ravel(order="F"), np.frombuffer(VOXELS, np.uint8))
+    np.testing.assert_array_equal(Reading(follow_links=True).image(path).data, followed)
+    with pytest.raises(RegweaveError, match="E109"):
+        read_labels(path)
+    assert read_labels(path, follow_links=True).data.shape == SHAPE
+
+
+def test_voxels_inside_of_the_folder(tmp_path, elsewhere):
+    path = elsewhere("below/../deep/x.raw")
+    (path.parent / "deep").mkdir()
+    (path.parent / "below").mkdir()
+    (path.parent / "deep" / "x.raw").write_bytes(VOXELS)
+    expected = np.frombuffer(VOXELS, np.uint8)
+    np.testing.assert_array_equal(read_image(path).data.ravel(order="F"), expected)
+    # A link to the header itself, or to its folder, is the user's own.
+    (tmp_path / "images2").symlink_to(path.parent)
+    np.testing.assert_array_equal(read_image(tmp_path / "images2" / path.name).data.ravel(order="F"), expected)
+    (path.parent / "l.raw").symlink_to("deep/x.raw")
+    read_image(elsewhere("l.raw"))
+    for bad, code in (("none.raw", "E102"), ("n" * 300, "E101"), ("deep", "E101"), ("", "E102")):
+        assert code_of(elsewhere(bad)) == code
+    os.mkfifo(path.parent / "pipe.raw")
+    assert code_of(elsewhere("pipe.raw")) == "E101"
+
+
+def test_tasks_of_workers_carry_whether_links_are_followed(tmp_path):
+    pair = PairFiles("p", *[tmp_path / name for name in "abcd"], "g")
+    for reading in (Reading(), Reading(follow_links=True), Reading(classes=(1, 2), follow_links=True)):
+        task = scoring_task(pair, {}, None, ("m", "0"), reading, surfaces=False)
+        back = Reading(*task["reading"])
+        assert back.follow_links == reading.follow_links
+        assert list(back.classes or ()) == list(reading.classes or ())
+
+
+def test_fields_keep_their_five_dimensions(tmp_path):
+    vectors = np.zeros((4, 4, 4, 1, 3), np.float32)
+    image = nib.Nifti1Image(vectors, np.eye(4))
+    nib.save(image, tmp_path / "x.nii.gz")
+    assert read_nifti(tmp_path / "x.nii.gz").stored.shape == (4, 4, 4, 1, 3)

@@ -18,6 +18,7 @@ from regweave.registration.settings import Schedule, Settings
 from regweave.types import ImagePair, Weights
 from regweave.workflows import inputs as given
 from regweave.workflows.phantom import make_phantom
+from regweave.workflows.reading import Inputs, read_inputs
 
 PHANTOM = "phantom"
 N_PHANTOMS = 8
@@ -143,12 +144,12 @@ def cases_of(name: str) -> list[str]:
     return cases
 
 
-def read(name: PairName) -> given.Inputs:
+def read(name: PairName) -> Inputs:
     """Read the images and labels of a pair, or make them."""
     if name.set == PHANTOM:
         p = make_phantom(int(name.fixed.split("_")[1]), PHANTOM_SHAPE, PHANTOM_SPACING_MM).pair
-        return given.read_inputs(p.fixed, p.moving, p.fixed_labels, p.moving_labels)
-    return given.read_inputs(*files(name).values())
+        return read_inputs(p.fixed, p.moving, p.fixed_labels, p.moving_labels)
+    return read_inputs(*files(name).values())
 
 
 def files(name: PairName) -> dict[str, Any]:
@@ -189,6 +190,6 @@ def settings_hash(settings: Settings) -> str:
 def prepare(name: PairName, settings: Settings, init: str = "none") -> Prepared:
     """Read a pair, start it, and give every member of the bank the same weight."""
     inputs = read(name)
-    modality = given.choose_modality(settings, inputs)
+    modality = given.choose_bank(settings, inputs, None)
     weights = given.choose_weights(settings, modality, None, None)
     return Prepared(given.start(inputs, init), weights, settings.schedule(modality), settings)

@@ -24,6 +24,7 @@ from regweave.evaluation import dice, hd95_mm, regularity
 from regweave.io import fill_value, write_image, write_labels
 from regweave.types import Field, ImagePair, LabelMap, Transform
 from regweave.workflows import inputs as given
+from regweave.workflows.reading import Reading, as_stored, read_inputs
 
 THREAD_VARIABLES = (
     "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS",
@@ -46,14 +47,20 @@ class Case:
 def case_of(name: PairName, init: str) -> Iterator[Case]:
     """Read a pair. With an initial alignment the moving files are those of the resampled image, for every method."""
     labels = list(SETS[name.set].labels)
-    reading = given.Reading(classes=tuple(labels))
+    reading = Reading(classes=tuple(labels))
     with pair_files(name, PHANTOM_SHAPE, PHANTOM_SPACING_MM) as given_paths, TemporaryDirectory() as folder:
         paths = dict(given_paths)
-        pair = given.start(given.read_inputs(**paths, reading=reading), init)
+        pair = _started(paths, reading, init)
         if not np.array_equal(pair.initial, np.eye(4)):
             paths |= _resampled(pair, Path(folder))
-            pair = given.start(given.read_inputs(**paths, reading=reading), "none")
+            pair = _started(paths, reading, "none")
         yield Case(paths, pair, labels)
+
+
+def _started(paths: Mapping[str, Path], reading: Reading, init: str) -> ImagePair:
+    """Read a pair at its start, on the grids of its files, as every peer reads it."""
+    data = read_inputs(**paths, reading=reading)
+    return as_stored(given.start(data, init), data)
 
 
 def _resampled(pair: ImagePair, folder: Path) -> dict[str, Path]:

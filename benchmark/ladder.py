@@ -26,8 +26,8 @@ from regweave.registration.settings import Settings
 from regweave.workflows.comparison import Scores
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.evaluate import Runner
-from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
+from regweave.workflows.reading import Reading
 from regweave.workflows.scoring import mean_dice
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.training import Training

@@ -15,8 +15,8 @@ from pathlib import Path
 from _common import ROOT
 from _pairs import SETS, PairName, cases_of, files, subject_of
 from regweave.io.model import Model, read_model, write_model
-from regweave.workflows.inputs import Reading
 from regweave.workflows.predictor import Predictors, SegmentedImage
+from regweave.workflows.reading import Reading
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.training import plain
 

@@ -88,13 +88,15 @@ class Sampler {
         }
     }
 
-    // A voxel reaches half a spacing beyond its centre: inside is [-0.5, n - 0.5] along each axis.
+    // A voxel reaches half a spacing beyond its centre: inside is [-0.5, n - 0.5] along each axis. Grids that
+    // are half a voxel apart are common, so a little more is inside: rounding in a header decides nothing.
     void inside(const RowPositions& at, std::uint8_t* out) const {
+        constexpr double kReach = 0.5 + 1e-4;
         const double *p0 = at.axis[0].data(), *p1 = at.axis[1].data(), *p2 = at.axis[2].data();
-        const double e0 = n_[0] - 0.5, e1 = n_[1] - 0.5, e2 = n_[2] - 0.5;
+        const double e0 = n_[0] - 1 + kReach, e1 = n_[1] - 1 + kReach, e2 = n_[2] - 1 + kReach;
         for (std::size_t k = 0; k < at.size(); ++k) {
-            out[k] = (p0[k] >= -0.5) & (p0[k] <= e0) & (p1[k] >= -0.5) & (p1[k] <= e1) & (p2[k] >= -0.5) &
-                     (p2[k] <= e2);
+            out[k] = (p0[k] >= -kReach) & (p0[k] <= e0) & (p1[k] >= -kReach) & (p1[k] <= e1) &
+                     (p2[k] >= -kReach) & (p2[k] <= e2);
         }
     }
 

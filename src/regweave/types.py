@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,12 +61,17 @@ class Geometry:
         return self.points(index)
 
 
+Modality = Literal["ct", "mr", "t1", "t2", "pd", "flair", "pet", "us"]
+"""CT in Hounsfield units, or an image on a scale of its own; ``mr`` is any of these of which no more is said."""
+
+
 @dataclass(frozen=True)
 class Volume:
-    """A scalar image on a grid: ``data`` float32 of shape ``geometry.shape``."""
+    """A scalar image on a grid: ``data`` float32 of shape ``geometry.shape``, and its modality once that is decided."""
 
     data: Float32Array
     geometry: Geometry
+    modality: Modality | None = None
 
 
 @dataclass(frozen=True)

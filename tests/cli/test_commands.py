@@ -41,7 +41,7 @@ SHIFT = np.array([1.0, -1.5, 2.0])
 def case(tmp_path):
     rng = np.random.default_rng(0)
     write_image(tmp_path / "fixed.nii.gz", Volume(rng.normal(0, 1, FIXED.shape).astype(np.float32), FIXED))
-    moving = Volume(rng.normal(-300, 300, MOVING.shape).astype(np.float32), MOVING)
+    moving = Volume(rng.normal(-300, 200, MOVING.shape).astype(np.float32), MOVING)
     write_image(tmp_path / "moving.nii.gz", moving)
     labels = np.zeros(MOVING.shape, np.uint16)
     labels[4:9, 4:9, 4:9] = 300

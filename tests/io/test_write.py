@@ -165,7 +165,7 @@ def test_overlap():
 def test_fill():
     assert fill_value(Volume(RAMP, GRID)) == 0
     assert fill_value(Volume(RAMP - 100, GRID)) == 0
-    assert fill_value(Volume(RAMP - 1024, GRID)) == -1000
+    assert fill_value(Volume(RAMP, GRID, "ct")) == -1000
 
 
 def test_a_failed_run_leaves_no_parents_behind(tmp_path):

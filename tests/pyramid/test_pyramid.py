@@ -10,7 +10,7 @@ from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
 from regweave.pyramid.channels import Channels, View
-from regweave.pyramid.intensity import BODY_WINDOW_HU, apply_window, default_window, modality_of
+from regweave.pyramid.intensity import BODY_WINDOW_HU, apply_window, default_window
 from regweave.pyramid.resample import change_level, shrink, shrink_geometry
 from regweave.types import Geometry, Volume
 
@@ -97,14 +97,6 @@ def test_round_trip_of_a_smooth_field():
 def volume(data) -> Volume:
     array = np.asarray(data, dtype=np.float32)
     return Volume(array, Geometry(array.shape, np.eye(4)))
-
-
-def test_modality():
-    rng = np.random.default_rng(0)
-    mr, ct = volume(rng.random((6, 6, 6)) * 900), volume(rng.random((6, 6, 6)) * 2000 - 1000)
-    assert modality_of(mr, mr) == "mr"
-    assert modality_of(ct, mr) == modality_of(mr, ct) == modality_of(ct, ct) == "ct"
-    assert modality_of(volume(mr.data - 400), mr) == "mr"
 
 
 def test_default_window():

@@ -11,8 +11,8 @@ import pytest
 from regweave.io import write_image, write_labels
 from regweave.registration.settings import Settings
 from regweave.report.registration import write_page
-from regweave.workflows.inputs import Reading
 from regweave.workflows.phantom import make_phantom
+from regweave.workflows.reading import Reading
 from regweave.workflows.register import register
 
 SETTINGS = Settings.model_validate(

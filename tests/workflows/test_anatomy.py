@@ -21,9 +21,9 @@ from regweave.registration.settings import Settings, validate
 from regweave.types import Anatomies, Anatomy, Geometry, ImagePair, Volume, Weights
 from regweave.workflows import predictor as predictors_module
 from regweave.workflows.evaluate import Runner
-from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import baseline_methods
 from regweave.workflows.predictor import Predictors, SegmentedImage
+from regweave.workflows.reading import Reading
 from regweave.workflows.refinement_mix import Mix, judge_without_mask
 from regweave.workflows.register import register
 from regweave.workflows.train_options import TrainOptions

@@ -26,9 +26,9 @@ from regweave.types import LabelMap, Weights
 from regweave.workflows.batch import Outcome
 from regweave.workflows.comparison import Scores, compare
 from regweave.workflows.evaluate import COLUMNS, evaluate
-from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
 from regweave.workflows.phantom import make_phantom
+from regweave.workflows.reading import Reading
 from regweave.workflows.register import register
 from regweave.workflows.scoring import mean_dice, mean_over_pairs, score_pair, scoring_task
 from regweave.workflows.summary import summary_text

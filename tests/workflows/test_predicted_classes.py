@@ -141,7 +141,7 @@ def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_l
 def test_tasks_of_an_earlier_program_still_run(files, training_list):
     """A running evaluation whose workers start after an update sends tasks without the new keys."""
     from regweave.io.manifest import PairFiles
-    from regweave.workflows.inputs import Reading
+    from regweave.workflows.reading import Reading
 
     task = scoring_task(PairFiles("x", **files, group="x"), {}, training_list.settings, None, Reading(), surfaces=False)
     assert "predict_classes" not in task
@@ -175,7 +175,7 @@ def test_command_line_says_where_the_classes_come_from(model, files, tmp_path, c
 
 
 def test_reading_keeps_chosen_labels_only(files):
-    from regweave.workflows.inputs import Reading
+    from regweave.workflows.reading import Reading
 
     image = read_image(files["moving"])
     kept = Reading(classes=(2, 3)).labels(files["moving_labels"], image.geometry)

@@ -26,9 +26,10 @@ from regweave.types import LabelMap, Weights
 from regweave.workflows import evaluate as evaluate_module
 from regweave.workflows.cross_validation import STRENGTHS
 from regweave.workflows.effort import TrainProgress
-from regweave.workflows.inputs import Reading, read_inputs, start
+from regweave.workflows.inputs import start
 from regweave.workflows.methods import FACTORS, REFINE_FACTORS
 from regweave.workflows.predictor import segmented_images, within
+from regweave.workflows.reading import Reading, read_inputs
 from regweave.workflows.register import register
 from regweave.workflows.scoring import score_pair
 from regweave.workflows.structures import survey

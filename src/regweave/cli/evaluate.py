@@ -12,9 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from regweave.cli.options import (
+    FixedModalityOption,
     FollowOption,
     FrameOption,
     JsonOption,
+    LabelNamesOption,
+    MovingModalityOption,
     NonFiniteOption,
     complete_model,
     complete_preset,
@@ -25,7 +28,7 @@ from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError,
 from regweave.report import evaluation, registration
 from regweave.workflows import evaluate as workflow
 from regweave.workflows.batch import BatchProgress
-from regweave.workflows.inputs import Reading
+from regweave.workflows.reading import Reading
 from regweave.workflows.worst import keep_registration, shown_method, worst_pairs
 
 
@@ -63,6 +66,9 @@ def evaluate(
         typer.Option(help="Pairs with the lowest Dice that get a page of their own.", min=0, metavar="N"),
     ] = 3,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
+    label_names: LabelNamesOption = None,
+    fixed_modality: FixedModalityOption = "auto",
+    moving_modality: MovingModalityOption = "auto",
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
@@ -78,7 +84,10 @@ def evaluate(
     """
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    reading = Reading(nifti_frame, nonfinite, classes=parse_values(classes), follow_links=follow_links)
+    reading = Reading(
+        nifti_frame, nonfinite, label_names, parse_values(classes), fixed_modality, moving_modality,
+        follow_links=follow_links,
+    )  # fmt: skip
     try:
         with _Shown(quiet) as shown:
             found = workflow.evaluate(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regweave.errors import UsageError
+from regweave.io.modality import Stated
 from regweave.io.model import shipped_models
 from regweave.io.nifti_frame import NiftiFrame
 from regweave.io.validate import NonFinite
@@ -21,6 +23,14 @@ NonFiniteOption = Annotated[
 FollowOption = Annotated[
     bool,
     typer.Option("--follow-links", help="Let headers (.mhd, .nhdr) name files of voxels outside of their folder."),
+]
+
+FixedModalityOption = Annotated[
+    Stated, typer.Option(help="What the fixed image is; auto tells CT from other images by the histogram.")
+]
+MovingModalityOption = Annotated[Stated, typer.Option(help="The same for the moving image.")]
+LabelNamesOption = Annotated[
+    Path | None, typer.Option(help="Names of the labels, JSON or TSV; by default a file beside the label map.")
 ]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]

@@ -12,11 +12,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from regweave.cli.options import FollowOption, FrameOption, JsonOption, NonFiniteOption, complete_preset
+from regweave.cli.options import (
+    FixedModalityOption,
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    MovingModalityOption,
+    NonFiniteOption,
+    complete_preset,
+)
 from regweave.io import overlap_fraction
+from regweave.io.modality import describe_modalities
 from regweave.workflows import inputs as given
 from regweave.workflows.machine import allowed_threads, kernel_threads, physical_memory_mb
 from regweave.workflows.memory import forecast
+from regweave.workflows.reading import Reading, read_inputs
 
 
 def plan(
@@ -28,29 +38,36 @@ def plan(
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
+    fixed_modality: FixedModalityOption = "auto",
+    moving_modality: MovingModalityOption = "auto",
     threads: Annotated[int | None, typer.Option(help="Threads that the run would use.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast peak memory and time of a registration, and print its grids and labels."""
-    data = given.read_inputs(fixed, moving, reading=given.Reading(nifti_frame, nonfinite, follow_links=follow_links))
     settings = given.choose_settings(preset, config, None, None)
-    modality = given.choose_modality(settings, data)
+    reading = Reading(
+        nifti_frame, nonfinite, fixed_modality=fixed_modality, moving_modality=moving_modality,
+        follow_links=follow_links,
+    )  # fmt: skip
+    data = read_inputs(fixed, moving, reading=given.with_stated(reading, settings, None))
+    bank = given.choose_bank(settings, data, None)
     n = allowed_threads(threads)
     with kernel_threads(n):
-        found = forecast(data.fixed.geometry, data.moving.geometry, settings, modality, probe=True)
+        found = forecast(data.fixed.geometry, data.moving.geometry, settings, bank, probe=True)
     overlap = overlap_fraction(data.fixed.geometry, data.moving.geometry, np.eye(4))
     if as_json:
         numbers = {
             **asdict(found),
             "settings": settings.name,
-            "modality": modality,
+            "modality": {"fixed": data.fixed.modality, "moving": data.moving.modality, "bank": bank},
             "threads": n,
             "overlap": overlap,
         }
         print(json.dumps(numbers, indent=2))
         return
     console = Console(markup=False)
-    console.print(f"settings     {settings.name}, bank for {modality}, {found.n_members} members")
+    console.print(f"images       {describe_modalities(*data.modalities)}")
+    console.print(f"settings     {settings.name}, bank {bank!r}, {found.n_members} members")
     table = Table(box=None)
     for heading in ("spacing", "voxels", "nodes", "labels", "steps"):
         table.add_column(heading, justify="right")

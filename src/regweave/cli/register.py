@@ -11,13 +11,23 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regweave.cli.options import FollowOption, FrameOption, JsonOption, NonFiniteOption, complete_model, complete_preset
+from regweave.cli.options import (
+    FixedModalityOption,
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    LabelNamesOption,
+    MovingModalityOption,
+    NonFiniteOption,
+    complete_model,
+    complete_preset,
+)
 from regweave.cli.tables import overlap_table
 from regweave.errors import UsageError
 from regweave.io import prepare_output
 from regweave.report.registration import PAGE, write_page
 from regweave.workflows import register as workflow
-from regweave.workflows.inputs import Reading
+from regweave.workflows.reading import Reading
 
 
 def register(
@@ -42,7 +52,9 @@ def register(
     init: Annotated[str | None, typer.Option(help="none, moments, affine, or an ITK transform file.")] = None,
     engine: Annotated[str | None, typer.Option(help="Inference engine: trws, fastpd, icm.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; the result is the same for any number.")] = None,
-    label_names: Annotated[Path | None, typer.Option(help="Names of the labels, JSON or TSV.")] = None,
+    label_names: LabelNamesOption = None,
+    fixed_modality: FixedModalityOption = "auto",
+    moving_modality: MovingModalityOption = "auto",
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
@@ -54,7 +66,10 @@ def register(
     """Register MOVING to FIXED and write the warped image, both transforms, the numbers behind them and a page."""
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    reading = Reading(nifti_frame, nonfinite, label_names, follow_links=follow_links)
+    reading = Reading(
+        nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
+        follow_links=follow_links,
+    )  # fmt: skip
     with prepare_output(output, overwrite=overwrite) as folder:
         with _Shown(quiet) as shown:
             result = workflow.register(
@@ -134,7 +149,9 @@ class _Shown:
     def __call__(self, progress: workflow.Progress) -> None:
         if self._quiet:
             return
-        if self._bar is not None:
+        if progress.stage == "begin":
+            print(progress.message, file=sys.stderr, flush=True)
+        elif self._bar is not None:
             self._bar.update(
                 self._task, completed=progress.done, total=progress.total, description=progress.message[:44]
             )

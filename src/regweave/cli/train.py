@@ -11,14 +11,24 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import FollowOption, FrameOption, JsonOption, NonFiniteOption, complete_preset, parse_values
+from regweave.cli.options import (
+    FixedModalityOption,
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    LabelNamesOption,
+    MovingModalityOption,
+    NonFiniteOption,
+    complete_preset,
+    parse_values,
+)
 from regweave.cli.weights import as_dict, as_text
 from regweave.errors import Cancelled
 from regweave.io import require_absent
 from regweave.report import training
 from regweave.workflows.batch import BatchProgress
 from regweave.workflows.effort import TrainProgress, effort_path, write_effort
-from regweave.workflows.inputs import Reading
+from regweave.workflows.reading import Reading
 from regweave.workflows.train import train as workflow
 from regweave.workflows.train_options import TrainOptions
 
@@ -55,6 +65,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
+    label_names: LabelNamesOption = None,
+    fixed_modality: FixedModalityOption = "auto",
+    moving_modality: MovingModalityOption = "auto",
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
@@ -73,6 +86,10 @@ def train(
         signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb, budget=budget,  # type: ignore[arg-type]
         gate=gate, seed=seed,
     )  # fmt: skip
+    reading = Reading(
+        nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
+        follow_links=follow_links,
+    )  # fmt: skip
     shown = _Shown(quiet)
     beside = [] if no_report else [effort_path(output), training.page_path(output)]
     claims = [require_absent(path, overwrite=overwrite) for path in beside]
@@ -80,7 +97,7 @@ def train(
         model = workflow(
             pairs, output, options=options, preset=preset, config=config, loss=loss,
             metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=scheduler,
-            resume=resume, overwrite=overwrite, reading=Reading(nifti_frame, nonfinite, follow_links=follow_links),
+            resume=resume, overwrite=overwrite, reading=reading,
             on_progress=shown,
         )  # fmt: skip
     except KeyboardInterrupt as error:

@@ -86,7 +86,7 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0) -> Vo
     data: Float32Array = _core.warp(
         np.ascontiguousarray(moving.data, dtype=np.float32), matrix, to_voxels(transform.field), fill, False
     )
-    return Volume(data, transform.field.geometry)
+    return Volume(data, transform.field.geometry, moving.modality)
 
 
 def warp_labels(labels: LabelMap, transform: Transform) -> LabelMap:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from regweave.io.modality import with_modality
 from regweave.types import Volume
 
-CT_MINIMUM = -500.0
-AIR_HU = -1000.0
+OUTSIDE_HU = -1000.0
 
 
 def fill_value(volume: Volume) -> float:
-    """Return the value for points outside an image: −1000 (air) for CT, 0 for everything else.
-
-    An image counts as CT when its minimum is below −500: no other modality in use has such values.
-    """
-    return AIR_HU if float(volume.data.min()) < CT_MINIMUM else 0.0
+    """Return the value for points outside an image: −1000 (air) for CT, 0 for everything else."""
+    return OUTSIDE_HU if with_modality(volume).modality == "ct" else 0.0

@@ -10,6 +10,20 @@ import numpy as np
 
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray
 
+SLACK = 1e-4
+"""Parts of a voxel or of a control spacing that rounding in a header explains; they decide nothing."""
+
+
+def nearest_whole(values: Float64Array) -> Float64Array:
+    """Round to whole numbers; a half stays one, and goes to the even side, if a header has rounded it.
+
+    Examples
+    --------
+    >>> nearest_whole(np.array([2.5, 2.5000001, 2.4999999, 2.6])).tolist()
+    [2.0, 2.0, 2.0, 3.0]
+    """
+    return np.asarray(np.rint(np.rint(values / SLACK) / (1 / SLACK)), dtype=np.float64)
+
 
 @dataclass(frozen=True)
 class ControlGrid:
@@ -44,10 +58,10 @@ class ControlGrid:
         """
         spacing = spacing_mm / geometry.spacing_mm
         extent = np.array(geometry.shape) - 1.0
-        intervals = np.ceil(extent / spacing - 1e-9)
+        intervals = np.ceil(extent / spacing - SLACK)
         x, y, z = (int(n) + 1 for n in intervals)  # Python's integers: a fine grid has more nodes than int64 counts
         origin = (extent - intervals * spacing) / 2
-        edge = np.rint(spacing) if support is None else np.full(3, float(support))
+        edge = nearest_whole(spacing) if support is None else np.full(3, float(support))
         grid = cls(geometry.shape, (x, y, z), origin, spacing, (1, 1, 1))
         return grid.with_support(tuple(int(e) for e in edge))
 
@@ -60,7 +74,7 @@ class ControlGrid:
     def every(cls, image_shape: tuple[int, int, int], spacing_voxels: float) -> ControlGrid:
         """Lay a centred grid with the same spacing in voxels along each axis; its supports are single voxels."""
         extent = np.array(image_shape) - 1.0
-        x, y, z = (int(n) for n in np.ceil(extent / spacing_voxels - 1e-9) + 1)
+        x, y, z = (int(n) for n in np.ceil(extent / spacing_voxels - SLACK) + 1)
         spacing = np.full(3, float(spacing_voxels))
         origin = (extent - (np.array([x, y, z]) - 1) * spacing) / 2
         return cls(image_shape, (x, y, z), origin, spacing, (1, 1, 1))
@@ -75,7 +89,7 @@ class ControlGrid:
         """First voxel of the supports along each axis; the support of a node is the product of three intervals."""
         x, y, z = (
             np.clip(
-                np.rint(self.origin[axis] + np.arange(self.nodes[axis]) * self.spacing[axis] - (size - 1) / 2),
+                nearest_whole(self.origin[axis] + np.arange(self.nodes[axis]) * self.spacing[axis] - (size - 1) / 2),
                 0,
                 self.image_shape[axis] - size,
             ).astype(np.int32)

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from regweave.pyramid.intensity import Modality, apply_window, default_window
+from regweave.io.orientation import nearest_axes
+from regweave.lattice.grid import nearest_whole
+from regweave.pyramid.intensity import apply_window, default_window
 from regweave.pyramid.resample import Factors, shrink
-from regweave.types import Float32Array, Float64Array, Geometry, Volume
+from regweave.types import Float32Array, Float64Array, Geometry, Modality, Volume
 
 VERSION = 2
 """Changes whenever the same image gives other features."""
@@ -54,9 +56,9 @@ class WorkingGrid:
     @classmethod
     def of(cls, geometry: Geometry, voxel_mm: float) -> WorkingGrid:
         """Lay blocks of about ``voxel_mm`` over an image; no axis is left with fewer than four unless it has less."""
-        wanted = np.rint(voxel_mm / geometry.spacing_mm)
+        wanted = nearest_whole(voxel_mm / geometry.spacing_mm)
         x, y, z = (int(max(1, min(f, n // 4))) for f, n in zip(wanted, geometry.shape, strict=True))
-        order = _nearest_axes(geometry.direction)
+        order = nearest_axes(geometry.direction)
         steps = tuple(1 if geometry.direction[world, axis] >= 0 else -1 for world, axis in enumerate(order))
         spacing = (geometry.spacing_mm * np.array((x, y, z)))[list(order)]
         return cls(geometry.shape, (x, y, z), order, steps, spacing)
@@ -79,16 +81,6 @@ class WorkingGrid:
         for axis, (factor, n) in enumerate(zip(self.factors, self.shape, strict=True)):
             out = out.repeat(factor, axis=lead + axis).take(range(n), axis=lead + axis)
         return np.ascontiguousarray(out)
-
-
-def _nearest_axes(direction: Float64Array) -> tuple[int, ...]:
-    """Image axis for each of L, P and S, the clearest first, each used once."""
-    left, order = np.abs(direction).copy(), [0, 0, 0]
-    for _ in range(3):
-        world, axis = np.unravel_index(int(left.argmax()), (3, 3))
-        order[int(world)] = int(axis)
-        left[world, :] = left[:, axis] = -1
-    return tuple(order)
 
 
 def working_voxel_mm(geometries: list[Geometry]) -> float:

@@ -16,9 +16,8 @@ from scipy import ndimage
 
 from regweave.learning import _class_features as see
 from regweave.learning._perceptron import Perceptron, fit_perceptron
-from regweave.pyramid.intensity import Modality
 from regweave.pyramid.resample import shrink, shrink_geometry
-from regweave.types import Anatomy, Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Volume
+from regweave.types import Anatomy, Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, Volume
 
 SAMPLES = 40_000
 """Voxels to train on, shared among images and classes."""

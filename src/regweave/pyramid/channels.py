@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from scipy import ndimage
 
-from regweave.pyramid.intensity import Modality, Window, apply_window, default_window
+from regweave.pyramid.intensity import Window, apply_window, default_window
 from regweave.pyramid.resample import Factors, shrink
-from regweave.types import Float32Array, Volume
+from regweave.types import Float32Array, Modality, Volume
 
 Prepare = Callable[[Float32Array], Float32Array]
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-from regweave.types import Float32Array, Volume
+from regweave.types import Float32Array, Modality
 
-Modality = Literal["ct", "mr"]
 Window = tuple[float, float]
 
-AIR_HU = -500.0
-"""An image with values below this holds air on the Hounsfield scale."""
 BODY_WINDOW_HU: Window = (-200.0, 300.0)
 PERCENTILES = (0.5, 99.5)
-
-
-def modality_of(fixed: Volume, moving: Volume) -> Modality:
-    """Tell CT, whose numbers mean the same in every image, from images on an arbitrary scale."""
-    return "ct" if min(fixed.data.min(), moving.data.min()) < AIR_HU else "mr"
 
 
 def default_window(image: Float32Array, modality: Modality) -> Window:

@@ -8,7 +8,8 @@ import numpy as np
 
 from regweave import notices
 from regweave.errors import UsageError
-from regweave.pyramid.intensity import Modality, apply_window, default_window, modality_of
+from regweave.io.modality import with_modality
+from regweave.pyramid.intensity import apply_window, default_window
 from regweave.registration._correlation_ratio import Level, coarser
 from regweave.types import Float64Array, Volume
 
@@ -86,11 +87,13 @@ METHODS: dict[str, Callable[[Volume, Volume], Float64Array]] = {
 
 
 def _windowed(fixed: Volume, moving: Volume) -> tuple[Volume, Volume]:
-    modality = modality_of(fixed, moving)
-    return _in_window(fixed, modality), _in_window(moving, modality)
+    return _in_window(with_modality(fixed)), _in_window(with_modality(moving))
 
 
-def _in_window(volume: Volume, modality: Modality) -> Volume:
+def _in_window(volume: Volume) -> Volume:
+    """Map the window of the image's own modality to [0, 1]."""
+    assert volume.modality is not None
+    modality = volume.modality
     low, high = default_window(volume.data, modality)
     if high <= low:
         return Volume(np.zeros_like(volume.data), volume.geometry)

@@ -12,10 +12,22 @@ import numpy as np
 from regweave import _core, metrics
 from regweave.deformation.warp import encode, voxel_matrix
 from regweave.energy.cost_volume import Comparison
+from regweave.io.modality import modality_of
+from regweave.lattice.grid import nearest_whole
 from regweave.pyramid.channels import Channels, View
 from regweave.pyramid.resample import Factors, shrink, shrink_geometry
 from regweave.registration.settings import Member, Schedule, within_image
-from regweave.types import Anatomy, Float32Array, Float64Array, Geometry, ImagePair, LabelArray, LabelMap
+from regweave.types import (
+    Anatomy,
+    Float32Array,
+    Float64Array,
+    Geometry,
+    ImagePair,
+    LabelArray,
+    LabelMap,
+    Modality,
+    Volume,
+)
 
 
 class Resolution(Protocol):
@@ -40,7 +52,7 @@ class Scene:
     def whole(cls, pair: ImagePair, schedule: Schedule) -> Scene:
         """Return the pair at its own resolution."""
         one = (1, 1, 1)
-        fixed, moving = (Channels(image, schedule.modality) for image in (pair.fixed, pair.moving))
+        fixed, moving = (Channels(image, _scale(image, schedule)) for image in (pair.fixed, pair.moving))
         return cls(pair, fixed, moving, one, one)
 
     def at(self, resolution: Resolution) -> Scene:
@@ -101,7 +113,7 @@ class Scene:
 
     def _pulled(self, anatomy: Anatomy, affine: Float64Array, u: Float32Array) -> Float32Array:
         """Shares of the structures on this level's grid, shrunk first where it is coarser than theirs."""
-        ratio = np.rint(self.geometry.spacing_mm.min() / anatomy.geometry.spacing_mm)
+        ratio = nearest_whole(self.geometry.spacing_mm.min() / anatomy.geometry.spacing_mm)
         factors = within_image(ratio, anatomy.geometry)
         matrix = voxel_matrix(self.geometry, shrink_geometry(anatomy.geometry, factors), affine)
         return np.stack([_core.warp(shrink(share, factors), matrix, u, 0.0, True) for share in anatomy.shares])
@@ -125,6 +137,13 @@ class Scene:
         matrix = voxel_matrix(self.geometry, labels.geometry, np.eye(4))
         zero = np.zeros((3, *self.geometry.shape), dtype=np.float32)
         return _nearest(labels, matrix, zero)
+
+
+def _scale(image: Volume, schedule: Schedule) -> Modality:
+    """Modality that chooses the window of an image: its own; where it has none, that of the bank, if it is of one."""
+    if image.modality is not None:
+        return image.modality
+    return modality_of(image) if schedule.modality == "multi" else schedule.modality
 
 
 def _nearest(labels: LabelMap, matrix: Float64Array, u: Float32Array) -> LabelArray:

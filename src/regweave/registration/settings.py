@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from regweave import inference, losses, metrics
 from regweave.errors import RegweaveError, UsageError
+from regweave.io.modality import BankName
 from regweave.io.texts import parse_toml, read_text
 from regweave.lattice.classes import RULES
 from regweave.registration._toml import to_toml
@@ -35,6 +36,7 @@ __all__ = [
 
 PRESETS = "presets"
 MOST_MEMBERS = 32
+BANKS = {"ct": "CT", "mr": "images on a scale of their own", "multi": "pairs of two modalities"}
 Intensity = Annotated[float, Field(ge=-1e9, le=1e9)]
 Levels = Annotated[tuple[Level, ...], Field(min_length=1, max_length=MOST_LEVELS)]
 Bank = Annotated[tuple["Member", ...], Field(min_length=1, max_length=MOST_MEMBERS)]
@@ -115,7 +117,7 @@ class Schedule(Model):
     levels: Levels
     reference_mm: ReferenceMm | None = None
     bank: Bank
-    modality: Literal["ct", "mr"] = "mr"
+    modality: BankName = "mr"
     engine: str = "trws"
     class_rule: str = "foreground"
     class_at: Literal["displaced", "anchored"] = "anchored"
@@ -191,8 +193,8 @@ class Settings(Model):
         What results call the settings.
     initial : str
         Initial alignment: a method of ``--init``, or a transform file.
-    modality : "auto", "ct" or "mr"
-        Bank that is used; "auto" lets the images decide.
+    modality : "auto", "ct", "mr" or "multi"
+        What both images are, and so the bank that is used; "auto" lets the images decide.
     smoothness : float
         Weight of the pairwise term against weights that add up to one.
     engine : str
@@ -216,12 +218,12 @@ class Settings(Model):
     refine : Refine
         The continuous stage.
     banks : table
-        Metrics for each modality.
+        Metrics for CT, for images on a scale of their own (``mr``) and for pairs of two modalities (``multi``).
     """
 
     name: str = Field(min_length=1, max_length=200)
     initial: str = "none"
-    modality: Literal["auto", "ct", "mr"] = "auto"
+    modality: Literal["auto", "ct", "mr", "multi"] = "auto"
     smoothness: Smoothness
     engine: str = "trws"
     class_rule: str = "foreground"
@@ -232,7 +234,7 @@ class Settings(Model):
     levels: Levels
     reference_mm: ReferenceMm | None = None
     refine: Refine = Refine()
-    banks: dict[Literal["ct", "mr"], Bank]
+    banks: dict[BankName, Bank]
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
@@ -240,11 +242,13 @@ class Settings(Model):
             self.schedule(modality)
         return self
 
-    def schedule(self, modality: Literal["ct", "mr"]) -> Schedule:
+    def schedule(self, modality: BankName) -> Schedule:
         """Return the coarse-to-fine schedule with the bank of a modality."""
         if modality not in self.banks:
             raise UsageError(
-                "E183", f"settings {self.name!r} have no bank for {modality!r}", f"add [[banks.{modality}]]"
+                "E183",
+                f"settings {self.name!r} have no bank for {BANKS[modality]}",
+                f"use --preset default, or add [[banks.{modality}]]",
             )
         return Schedule(
             levels=self.levels,
@@ -261,7 +265,7 @@ class Settings(Model):
 
     def with_refine_smoothness(self, value: float) -> Settings:
         """Return the same settings with one smoothness of the refinement for all modalities."""
-        refine = self.refine.model_copy(update={"smoothness": value, "smoothness_ct": None})
+        refine = self.refine.model_copy(update={"smoothness": value, "smoothness_ct": None, "smoothness_multi": None})
         return self.model_copy(update={"refine": refine})
 
     def toml(self) -> str:

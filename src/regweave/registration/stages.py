@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from regweave.io.modality import BankName
+from regweave.lattice.grid import nearest_whole
 from regweave.types import Geometry
 
 MOST_LEVELS = 16
@@ -82,7 +84,7 @@ class Level(Model):
         if self.voxels_per_spacing is None:
             wanted = np.full(3, self.shrink)
         else:
-            wanted = np.rint(self.spacing_mm / self.voxels_per_spacing / geometry.spacing_mm)
+            wanted = nearest_whole(self.spacing_mm / self.voxels_per_spacing / geometry.spacing_mm)
         return within_image(wanted, geometry)
 
 
@@ -107,8 +109,8 @@ class Refine(Model):
         The same in millimetres, at least one voxel; takes the place of ``spacing_voxels``.
     smoothness : float
         Weight of the squared gradient of the displacement against costs whose typical force is 1.
-    smoothness_ct : float, optional
-        The same for CT, where it differs.
+    smoothness_ct, smoothness_multi : float, optional
+        The same for CT, and for a pair of two modalities, where it differs.
     rate : float
         Length of a step, in control spacings, where the gradient is steady.
     radius_voxels : int
@@ -124,6 +126,7 @@ class Refine(Model):
     spacing_mm: Millimetres | None = None
     smoothness: Smoothness = 0.5
     smoothness_ct: Smoothness | None = None
+    smoothness_multi: Smoothness | None = None
     rate: float = Field(default=0.15, ge=1e-4, le=0.4)
     radius_voxels: int = Field(default=2, ge=1, le=16)
     start_sigma: float = Field(default=0.0, ge=0, le=4)
@@ -134,15 +137,16 @@ class Refine(Model):
             return self.spacing_voxels
         return max(1.0, self.spacing_mm / float(np.exp(np.log(geometry.spacing_mm).mean())))
 
-    def smoothness_for(self, modality: Literal["ct", "mr"]) -> float:
-        """Smoothness for images of a modality."""
-        return self.smoothness_ct if modality == "ct" and self.smoothness_ct is not None else self.smoothness
+    def smoothness_for(self, bank: BankName) -> float:
+        """Smoothness of a pair that a bank compares."""
+        own = {"ct": self.smoothness_ct, "multi": self.smoothness_multi}.get(bank)
+        return self.smoothness if own is None else own
 
     def factors(self, geometry: Geometry) -> tuple[int, int, int]:
         """Whole factors by which the stage shrinks the axes of an image."""
         voxel_mm = float(geometry.spacing_mm.min())
         while True:
-            factors = within_image(np.rint(voxel_mm / geometry.spacing_mm), geometry)
+            factors = within_image(nearest_whole(voxel_mm / geometry.spacing_mm), geometry)
             if np.prod(-(-np.array(geometry.shape) // np.array(factors))) <= self.max_voxels:
                 return factors
             voxel_mm *= 1.1

@@ -20,7 +20,7 @@ from regweave.workflows.batch import BatchProgress
 from regweave.workflows.cohort import ORGANS, cohort_pair
 from regweave.workflows.effort import TrainProgress, write_effort
 from regweave.workflows.evaluate import evaluate
-from regweave.workflows.inputs import Reading
+from regweave.workflows.reading import Reading
 from regweave.workflows.story import Story, tell
 from regweave.workflows.train import train
 from regweave.workflows.train_options import TrainOptions

@@ -20,8 +20,9 @@ from regweave.io.working_folder import working_folder
 from regweave.registration.settings import Settings
 from regweave.workflows.batch import OnBatchProgress, Outcome, program_hash, run_tasks, worker_count
 from regweave.workflows.comparison import Scores, compare
-from regweave.workflows.inputs import Reading, choose_settings
-from regweave.workflows.methods import Method, baseline_methods, modality_of_list, model_methods, tune
+from regweave.workflows.inputs import choose_settings
+from regweave.workflows.methods import Method, bank_of_list, baseline_methods, model_methods, tune
+from regweave.workflows.reading import Reading, in_one_numbering
 from regweave.workflows.result import DEPENDENCIES
 from regweave.workflows.scoring import score_pair, scoring_task
 from regweave.workflows.summary import summary_text
@@ -158,6 +159,7 @@ def evaluate(
         raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")
     listed = read_pairs(pairs)
     training = [] if train_pairs is None else read_pairs(train_pairs)
+    reading = in_one_numbering(reading, [*listed, *training])
     named = model_methods([Path(path) for path in models])
     leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
     methods = _methods(named, listed, reading, preset, config, baselines=baselines, tuned=bool(training))
@@ -233,7 +235,7 @@ def _methods(
     if baselines and not tuned:
         methods = []  # the preset as it is would be the uniform mix once more
     if baselines:
-        methods += baseline_methods(base, modality_of_list(base, pairs, reading))
+        methods += baseline_methods(base, bank_of_list(base, pairs, reading))
     return [*methods, *(method for method, _ in named)]
 
 

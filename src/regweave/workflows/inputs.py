@@ -1,10 +1,9 @@
-"""From what a user gives to a checked pair: nothing is computed before all of it is known to be good."""
+"""What a registration runs with: start, settings, bank, weights and classes, checked before anything is computed."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,100 +12,18 @@ import numpy as np
 from regweave import io
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.files import exists
-from regweave.io.model import Model
-from regweave.io.nifti_frame import NiftiFrame
-from regweave.io.validate import NonFinite
+from regweave.io.modality import BankName, Stated, bank_of
+from regweave.io.model import Model, read_model, shipped_models
+from regweave.io.structure_names import StructureMatch, match_structures, real_names
 from regweave.learning.class_predictor import ClassPredictor
-from regweave.pyramid.intensity import Modality, modality_of
 from regweave.registration import settings as registration_settings
 from regweave.registration.initial import METHODS, initial_affine
 from regweave.registration.settings import Member, Schedule, Settings
-from regweave.types import Anatomies, Field, Geometry, ImagePair, LabelMap, Volume, Weights
+from regweave.types import Anatomies, Field, Geometry, ImagePair, LabelMap, Weights
+from regweave.workflows.reading import Inputs, Reading
 
 ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How files are read.
-
-    The matrix that places NIfTI files, NaN refused or masked, names of the labels, the labels that are kept where not
-    all are (the others become background), and whether a header may name a file of voxels outside of its folder.
-    """
-
-    nifti_frame: NiftiFrame = "auto"
-    nonfinite: NonFinite = "error"
-    label_names: str | Path | None = None
-    classes: tuple[int, ...] | None = None
-    follow_links: bool = False
-
-    def image(self, source: Any) -> Volume:
-        """Read a file under these rules, or take an image in memory."""
-        if isinstance(source, str | Path):
-            return io.read_image(
-                source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite, follow_links=self.follow_links
-            )
-        return io.as_volume(source)
-
-    def labels(self, source: Any, geometry: Geometry) -> LabelMap | None:
-        """Read labels and put them on the grid of their image."""
-        if source is None:
-            return None
-        if isinstance(source, str | Path):
-            labels = io.read_labels(source, nifti_frame=self.nifti_frame, follow_links=self.follow_links)
-            subject = str(source)
-        else:
-            labels, subject = io.as_labels(source), "the label map"
-        names = labels.names if self.label_names is None else io.read_names(self.label_names)
-        data = labels.data if self.classes is None else np.where(np.isin(labels.data, self.classes), labels.data, 0)
-        return LabelMap(data, io.check_same_grid(geometry, labels.geometry, subject), names)
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """A pair before its initial alignment, the hash of each thing it was read from, and the names of files."""
-
-    fixed: Volume
-    moving: Volume
-    fixed_labels: LabelMap | None
-    moving_labels: LabelMap | None
-    hashes: Mapping[str, str]
-    sources: Mapping[str, str]
-
-
-def read_inputs(
-    fixed: Any, moving: Any, fixed_labels: Any = None, moving_labels: Any = None, reading: Reading | None = None
-) -> Inputs:
-    """Read and check images and label maps; label maps take their image's grid."""
-    reading = reading or Reading()
-    images = {"fixed": reading.image(fixed), "moving": reading.image(moving)}
-    labels = {
-        "fixed": reading.labels(fixed_labels, images["fixed"].geometry),
-        "moving": reading.labels(moving_labels, images["moving"].geometry),
-    }
-    sources = {
-        "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels
-    }  # fmt: skip
-    for name, found in labels.items():
-        if found is not None and reading.classes is None and not found.values():
-            source = sources[f"{name}_labels"]
-            subject = f"'{source}'" if isinstance(source, str | Path) else "the label map"
-            message = f"{subject} shows no structure: every voxel of the {name} labels is 0"
-            raise RegweaveError("E131", message, "give the right label map, or leave it out")
-    values = {**images, **{f"{k}_labels": v for k, v in labels.items()}}
-    hashes = {k: _hash(s, values[k]) for k, s in sources.items() if s is not None}
-    files = {k: "/".join(Path(s).absolute().parts[1:][-2:]) for k, s in sources.items() if isinstance(s, str | Path)}
-    return Inputs(images["fixed"], images["moving"], labels["fixed"], labels["moving"], hashes, files)
-
-
-def _hash(source: Any, value: Volume | LabelMap | None) -> str:
-    if isinstance(source, str | Path):
-        return io.sha256(source)
-    assert value is not None
-    digest = hashlib.sha256(np.ascontiguousarray(value.data).tobytes())
-    digest.update(value.geometry.affine.tobytes())
-    return digest.hexdigest()
 
 
 def start(inputs: Inputs, init: str | Path) -> ImagePair:
@@ -164,18 +81,43 @@ def _member(name: str, bank: tuple[Member, ...]) -> Member:
     return registration_settings.plain_member(name)
 
 
-def choose_modality(settings: Settings, inputs: Inputs) -> Modality:
-    """Return the modality that the settings name, or tell it from the images."""
-    if settings.modality != "auto":
-        return settings.modality
-    return modality_of(inputs.fixed, inputs.moving)
+def choose_bank(settings: Settings, inputs: Inputs, model: Model | None) -> BankName:
+    """Return the bank for the modalities of a pair, or refuse a model that was trained on another.
+
+    Raises
+    ------
+    RegweaveError
+        E172 where images and model differ.
+    """
+    found = bank_of(*inputs.modalities)
+    if model is None or model.modality == found:
+        return found
+    fixed, moving = inputs.modalities
+    fitting = [name for name, path in shipped_models().items() if read_model(path).modality == found]
+    others = f"use a model for such images (shipped: {', '.join(fitting)}), or" if fitting else ""
+    raise RegweaveError(
+        "E172",
+        f"the model was trained on {registration_settings.BANKS[model.modality]}; the fixed image is "
+        f"{fixed.upper()}, the moving image {moving.upper()}",
+        f"leave the model out, {others} state what the images are with --fixed-modality and --moving-modality",
+    )
+
+
+def with_stated(reading: Reading, settings: Settings, model: Model | None) -> Reading:
+    """Take the modality that settings name for what a user says of both images, where no model brings them."""
+    stated: Stated = "auto" if settings.modality == "multi" else settings.modality
+    if stated == "auto" or model is not None:
+        return reading
+    fixed = stated if reading.fixed_modality == "auto" else reading.fixed_modality
+    moving = stated if reading.moving_modality == "auto" else reading.moving_modality
+    return replace(reading, fixed_modality=fixed, moving_modality=moving)
 
 
 def choose_weights(
-    settings: Settings, modality: Modality, model: Model | None, members: Mapping[str, float] | None
+    settings: Settings, bank: BankName, model: Model | None, members: Mapping[str, float] | None
 ) -> Weights:
     """W of a run: the model's, those given by hand, or those that the members start with."""
-    schedule = settings.schedule(modality)
+    schedule = settings.schedule(bank)
     if model is not None:
         _check_model(model, schedule)
         return model.weights
@@ -213,17 +155,24 @@ def _check_model(model: Model, schedule: Schedule) -> None:
         )
 
 
-def check_classes(labels: LabelMap | None, model: Model | None) -> None:
-    """Refuse labels that a model has no column for."""
-    if labels is None or model is None:
-        return
-    unknown = [v for v in labels.values() if v not in model.weights.classes]
-    if unknown:
-        raise RegweaveError(
-            "E130",
-            f"moving labels {unknown} are unknown to the model, which knows {list(model.weights.classes)}",
-            "relabel the mask, or train a model with these structures",
-        )
+def match_classes(labels: LabelMap | None, model: Model | None) -> StructureMatch | None:
+    """Match moving labels with the classes of a model; None where one of them is not there, or nothing is chosen."""
+    if labels is None or model is None or len(model.weights.classes) == 1:
+        return None
+    known = {c: model.class_names.get(c, str(c)) for c in model.weights.classes if c != 0}
+    return match_structures(labels, known, "the moving labels", "the model")
+
+
+def with_model_names(inputs: Inputs, model: Model | None, match: StructureMatch | None) -> Inputs:
+    """Name structures as the model does where the label maps have no names and go by number."""
+    if model is None or match is None or match.by == "name":
+        return inputs
+    names = real_names(model.class_names)
+
+    def named(labels: LabelMap | None) -> LabelMap | None:
+        return labels and replace(labels, names={**names, **labels.names})
+
+    return replace(inputs, fixed_labels=named(inputs.fixed_labels), moving_labels=named(inputs.moving_labels))
 
 
 def coarse_weights(model: Model | None, schedule: Schedule) -> Weights | None:
@@ -276,7 +225,12 @@ def see_anatomies(pair: ImagePair, weights: Weights, schedule: Schedule, predict
 
 
 def see_classes(
-    pair: ImagePair, weights: Weights, predictor: ClassPredictor | None, *, predict: bool
+    pair: ImagePair,
+    weights: Weights,
+    predictor: ClassPredictor | None,
+    match: StructureMatch | None = None,
+    *,
+    predict: bool,
 ) -> tuple[ImagePair, ClassesFrom]:
     """Return the pair with the moving labels that choose the weights, and where they come from.
 
@@ -288,13 +242,15 @@ def see_classes(
         Weights of the run; one column leaves nothing to choose.
     predictor : ClassPredictor, optional
         Used where there are no labels.
+    match : StructureMatch, optional
+        Which of the labels is which class of the model; what the model does not know is background to it.
     predict : bool
         Use it even where there are.
     """
     if len(weights.classes) == 1:
         return pair, "none"
     if pair.moving_labels is not None and not predict:
-        return pair, "labels"
+        return (pair if match is None else replace(pair, moving_labels=match.apply(pair.moving_labels))), "labels"
     if predictor is None:
         return replace(pair, moving_labels=None), "none"
     return replace(pair, moving_labels=predictor.predict(pair.moving)), "predicted"

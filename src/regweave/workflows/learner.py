@@ -18,8 +18,8 @@ from regweave.registration.settings import Settings, validate
 from regweave.types import Transform
 from regweave.workflows.batch import worker_count
 from regweave.workflows.evaluate import Runner
-from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import Method
+from regweave.workflows.reading import Reading
 from regweave.workflows.register import register
 from regweave.workflows.scoring import mean_over_pairs
 from regweave.workflows.train import training_settings

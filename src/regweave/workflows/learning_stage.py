@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 
 from regweave.io.manifest import PairFiles
+from regweave.io.modality import BankName
 from regweave.learning.columns import Columns, Hyper, Mapper, Trainer
 from regweave.learning.gate import balanced, embed
 from regweave.learning.search import search
-from regweave.pyramid.intensity import Modality
 from regweave.registration.settings import Schedule
 from regweave.types import Field, Float64Array, ImagePair, Weights
 from regweave.workflows import inputs as given
 from regweave.workflows.machine import in_this_call, kernel_threads
 from regweave.workflows.memory import forecast
 from regweave.workflows.predictor import within
+from regweave.workflows.reading import read_inputs
 from regweave.workflows.scoring import mean_over_pairs
 from regweave.workflows.structures import Survey
 from regweave.workflows.train_options import TrainOptions
@@ -36,8 +37,8 @@ class LearningStage:
     ----------
     options : TrainOptions
         Method and limits.
-    modality : "ct" or "mr"
-        Bank to learn.
+    modality : "ct", "mr" or "multi"
+        BankName to learn.
     survey : Survey
         Grids of the images, by pair.
     trials : Trials
@@ -47,7 +48,7 @@ class LearningStage:
     """
 
     options: TrainOptions
-    modality: Modality
+    modality: BankName
     survey: Survey
     trials: Trials
     workers: int
@@ -106,7 +107,7 @@ class LearningStage:
     def _load(self, pair: PairFiles) -> ImagePair:
         """Read a pair at its start; images are not kept, but the start is."""
         reading = self.trials.run.reading
-        data = given.read_inputs(pair.fixed, pair.moving, pair.fixed_labels, pair.moving_labels, reading)
+        data = read_inputs(pair.fixed, pair.moving, pair.fixed_labels, pair.moving_labels, reading)
         if pair.id not in self._starts:
             found = given.start(data, self.trials.settings.initial)
             self._starts[pair.id] = (found.initial, found.initial_field)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave.errors import RegweaveError, ResourceError
+from regweave.io.modality import BankName
 from regweave.lattice.grid import ControlGrid
 from regweave.lattice.labels import LabelSet
 from regweave.metrics import sad
-from regweave.pyramid.intensity import Modality
 from regweave.pyramid.resample import shrink_geometry
 from regweave.registration.settings import Level, Settings
 from regweave.types import Geometry
@@ -54,7 +54,7 @@ class Plan:
 
 
 def forecast(
-    fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality, *, probe: bool, structures: int = 0
+    fixed: Geometry, moving: Geometry, settings: Settings, modality: BankName, *, probe: bool, structures: int = 0
 ) -> Plan:
     """Forecast memory and, with ``probe``, time from the speed of one small cost volume on this machine.
 
@@ -142,7 +142,7 @@ def _seconds_per_voxel_label() -> float:
 
 
 def check_memory(
-    fixed: Geometry, moving: Geometry, settings: Settings, modality: Modality, structures: int = 0
+    fixed: Geometry, moving: Geometry, settings: Settings, modality: BankName, structures: int = 0
 ) -> None:
     """Refuse a run that cannot fit, before it starts."""
     plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures)

@@ -12,12 +12,13 @@ import numpy as np
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.manifest import PairFiles
+from regweave.io.modality import BankName, bank_of
 from regweave.io.model import Model, find_model, read_model
-from regweave.pyramid.intensity import Modality, modality_of
 from regweave.registration import settings as registration_settings
 from regweave.registration.settings import Member, Settings
 from regweave.workflows.batch import Outcome
-from regweave.workflows.inputs import Reading, class_predictor
+from regweave.workflows.inputs import class_predictor
+from regweave.workflows.reading import Reading, pair_modalities
 from regweave.workflows.scoring import mean_dice
 
 FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
@@ -42,7 +43,7 @@ class Knob:
 
 
 def _refine_smoothness(settings: Settings) -> float:
-    return settings.refine.smoothness_for("ct" if settings.modality == "ct" else "mr")
+    return settings.refine.smoothness_for("mr" if settings.modality == "auto" else settings.modality)
 
 
 LEVELS = Knob(
@@ -144,7 +145,7 @@ def model_methods(paths: Sequence[Path]) -> list[tuple[Method, Model]]:
     return out
 
 
-def baseline_methods(base: Settings, modality: Modality) -> list[Method]:
+def baseline_methods(base: Settings, modality: BankName) -> list[Method]:
     """Return the uniform mix, and each member of the bank of a modality on its own, in both stages."""
     pinned = base.model_copy(update={"modality": modality})
     alone: list[Member] = []
@@ -161,7 +162,7 @@ def _alone(member: Member, name: str) -> Member:
     return member.model_copy(update={"name": name, "stage": "both", "weight": 1.0})
 
 
-def _single(base: Settings, modality: Modality, member: Member) -> Method:
+def _single(base: Settings, modality: BankName, member: Member) -> Method:
     """One member as the whole bank; refinement is left out where it cannot compare voxel by voxel."""
     content = base.model_dump(mode="json") | {"banks": {modality: [member.model_dump(mode="json")]}}
     if not member.differentiable:
@@ -170,14 +171,14 @@ def _single(base: Settings, modality: Modality, member: Member) -> Method:
     return Method(f"single:{member.name}", settings, tunable=True)
 
 
-def modality_of_list(settings: Settings, pairs: Sequence[PairFiles], reading: Reading) -> Modality:
-    """Return the modality that settings name, or that of the first pair whose images can be read."""
+def bank_of_list(settings: Settings, pairs: Sequence[PairFiles], reading: Reading) -> BankName:
+    """Return the bank that settings name, or that of the first pair whose images can be read."""
     if settings.modality != "auto":
         return settings.modality
     problem: RegweaveError | None = None
     for pair in pairs:
         try:
-            return modality_of(reading.image(pair.fixed), reading.image(pair.moving))
+            return bank_of(*pair_modalities(pair, reading))
         except RegweaveError as error:
             problem = problem or error
     assert problem is not None

@@ -12,9 +12,8 @@ import numpy as np
 
 from regweave.io.manifest import PairFiles
 from regweave.learning.class_predictor import ClassPredictor
-from regweave.pyramid.intensity import Modality
-from regweave.types import Geometry
-from regweave.workflows.inputs import Reading
+from regweave.types import Geometry, Modality
+from regweave.workflows.reading import Reading
 
 BYTES_PER_VOXEL = 8.0
 """An image and its labels in memory."""

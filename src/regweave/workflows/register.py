@@ -31,6 +31,8 @@ from regweave.workflows import inputs as given
 from regweave.workflows.evidence import Witness
 from regweave.workflows.machine import allowed_threads, kernel_threads, peak_memory_mb
 from regweave.workflows.memory import check_memory
+from regweave.workflows.reading import Reading, as_stored, field_as_stored, read_inputs
+from regweave.workflows.record import model_record, run_record, start_record, structure_record
 from regweave.workflows.result import Result
 
 VOLUME_CHANGE_LIMIT = 0.5
@@ -63,7 +65,7 @@ def register(
     engine: str | None = None,
     predict_classes: bool = False,
     threads: int | None = None,
-    reading: given.Reading | None = None,
+    reading: Reading | None = None,
     on_progress: OnProgress | None = None,
     keep_view: bool = False,
 ) -> Result:
@@ -93,7 +95,7 @@ def register(
     threads : int, optional
         Threads of the kernels; the result does not depend on it.
     reading : Reading, optional
-        How files are read: NIfTI frame, NaN, file with the names of the labels.
+        How files are read: NIfTI frame, NaN, file with the names of the labels, modalities.
     on_progress : callable, optional
         Called with a `Progress` after every step.
     keep_view : bool
@@ -119,22 +121,31 @@ def register(
         loaded = read_model(model) if isinstance(model, str | Path) else model
         settings = _settings(preset, config, loaded, engine, metrics)
         with watch.stage("read"):
-            data = given.read_inputs(fixed, moving, fixed_labels, moving_labels, reading)
-            given.check_classes(data.moving_labels, loaded)
-            modality = given.choose_modality(settings, data)
-            weights = given.choose_weights(settings, modality, loaded, metrics)
+            reading = given.with_stated(reading or Reading(), settings, loaded)
+            data = read_inputs(fixed, moving, fixed_labels, moving_labels, reading)
+            bank = given.choose_bank(settings, data, loaded)
+            match = given.match_classes(data.moving_labels, loaded)
+            data = given.with_model_names(data, loaded, match)
+            weights = given.choose_weights(settings, bank, loaded, metrics)
             predictor = given.class_predictor(loaded)
-            schedule = settings.schedule(modality)
+            schedule = settings.schedule(bank)
             given.check_anatomies(weights, schedule, predictor)
             structures = len(weights.classes) - 1 if schedule.needs_anatomy(weights) else 0
-            check_memory(data.fixed.geometry, data.moving.geometry, settings, modality, structures)
+            check_memory(data.fixed.geometry, data.moving.geometry, settings, bank, structures)
+        start = settings.initial if init is None else init
         with watch.stage("initial"):
-            pair = given.start(data, settings.initial if init is None else init)
+            canonical = given.start(data, start)
+        record = run_record(
+            data, reading, start_record(start, canonical), model_record(model, loaded), bank,
+            structure_record(match, data.moving_labels), metrics=metrics and dict(metrics), init=_plain_init(start),
+            predict_classes=predict_classes,
+        )  # fmt: skip
         with watch.stage("classes"):
-            seen, classes_from = given.see_classes(pair, weights, predictor, predict=predict_classes)
+            seen, classes_from = given.see_classes(canonical, weights, predictor, match, predict=predict_classes)
             weights = given.heed_mask(weights, schedule, loaded, classes_from)
             seen = given.see_anatomies(seen, weights, schedule, predictor)
         tell = _Teller(on_progress, settings)
+        tell.begin(record.headline())
         witness = Witness(weights, schedule, then=tell.level)
         with watch.stage("levels"):
             scales, coarse = None if loaded is None else loaded.scales, given.coarse_weights(loaded, schedule)
@@ -144,7 +155,9 @@ def register(
         with watch.stage("refine"):
             refined = refine(seen, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
         with watch.stage("outputs"):
-            transform = Transform(to_field(refined.displacement, pair.fixed.geometry), pair.initial)
+            pair = as_stored(canonical, data)
+            found = to_field(refined.displacement, canonical.fixed.geometry)
+            transform = Transform(field_as_stored(found, data.stored["fixed"]), pair.initial)
             inversion = invert(transform, pair.moving.geometry)
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
             warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)
@@ -159,9 +172,13 @@ def register(
         steps=aligned.steps, refinement=refined.steps, regularity=numbers,
         inverse_consistency_mm=summary_mm(errors_mm), inverse_error=inverse_error,
         seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
-        weights=weights, settings=settings, modality=modality, hashes=data.hashes, threads=n_threads,
+        weights=weights, settings=settings, modality=bank, hashes=data.hashes, threads=n_threads, record=record,
         classes_from=classes_from, pair=pair, keep_view=keep_view, nodes=witness.nodes, sources=data.sources,
     )  # fmt: skip
+
+
+def _plain_init(start: str | Path) -> str:
+    return str(Path(start).absolute()) if Path(start).is_file() else str(start)
 
 
 def _settings(
@@ -240,6 +257,11 @@ class _Teller:
         self._done += 1
         if self._tell is not None:
             self._tell(Progress(stage, self._done, self._total, message))
+
+    def begin(self, message: str) -> None:
+        """Say what runs before anything is computed."""
+        if self._tell is not None:
+            self._tell(Progress("begin", 0, self._total, message))
 
     def level(self, step: Step) -> None:
         s = step.solution

@@ -21,8 +21,9 @@ from regweave.registration.settings import Settings
 from regweave.workflows.batch import Outcome, run_tasks, worker_count
 from regweave.workflows.comparison import Scores, compare
 from regweave.workflows.effort import TrainProgress
-from regweave.workflows.inputs import Reading, choose_settings
+from regweave.workflows.inputs import choose_settings
 from regweave.workflows.methods import Method
+from regweave.workflows.reading import Reading
 from regweave.workflows.reproduce_data import all_scans, find_scans
 from regweave.workflows.reproduce_experiments import EXPERIMENTS
 from regweave.workflows.reproduce_ladder import WORK, Context, Ladder, Tell, gains

@@ -18,8 +18,8 @@ from regweave.workflows.batch import BatchProgress, content_hash, program_hash, 
 from regweave.workflows.comparison import Scores
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.evaluate import Runner
-from regweave.workflows.inputs import Reading
-from regweave.workflows.methods import Method, baseline_methods, modality_of_list, tune, tuned_as
+from regweave.workflows.methods import Method, bank_of_list, baseline_methods, tune, tuned_as
+from regweave.workflows.reading import Reading
 from regweave.workflows.reproduce_protocols import Protocol, Split
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.training import Training
@@ -101,7 +101,7 @@ class Ladder:
         for i, (name, wanted) in enumerate(options.items(), start=1):
             say(f"{split.name}: training {name} ({i} of {len(options)})")
             models[name] = self._model(split, name, wanted)
-        modality = modality_of_list(self.context.settings, split.train, self.reading)
+        modality = bank_of_list(self.context.settings, split.train, self.reading)
         uniform, *singles = baseline_methods(self.context.settings, modality)
         # Training has tuned the uniform bank already, on these pairs and with the values of every baseline.
         uniform = tuned_as(uniform, models[PAPER_METHOD].evidence["smoothness"])

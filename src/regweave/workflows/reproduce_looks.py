@@ -16,8 +16,8 @@ from regweave.io import fill_value, read_image, read_transform, total_displaceme
 from regweave.io.manifest import FILES, PairFiles
 from regweave.registration.settings import Settings
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
-from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import Method
+from regweave.workflows.reading import Reading
 from regweave.workflows.register import register
 from regweave.workflows.reproduce_data import TRUTH
 from regweave.workflows.simulate import between
@@ -34,7 +34,7 @@ def look_task(pair: PairFiles, hashes: Mapping[str, str], method: Method, readin
         "sha256": dict(hashes),
         "settings": None if method.model is not None else method.settings.model_dump(mode="json"),
         "model": None if method.model is None else [str(method.model[0]), method.model[1]],
-        "classes": list(reading.classes or ()),
+        "reading": reading.to_json(),
         "truths": truths,
         "picture": picture,
     }
@@ -54,7 +54,7 @@ def look(task: Mapping[str, Any]) -> dict[str, Any]:
         ``error_mm``: by label, mean distance to the true deformation in the fixed organ, before and after; empty
         without a truth. ``views``: by view the slices, see `_slices`; empty unless asked for.
     """
-    files, reading = task["files"], Reading(classes=tuple(task["classes"]))
+    files, reading = task["files"], Reading.from_json(task["reading"])
     with notices.muted():  # the scored run of this pair has kept them
         result = register(
             **files,

@@ -29,6 +29,7 @@ from regweave.registration.settings import Settings
 from regweave.types import ImagePair, LabelMap, Transform, Volume, Weights
 from regweave.workflows.evidence import NodeMaps
 from regweave.workflows.inputs import ClassesFrom
+from regweave.workflows.record import RunRecord
 from regweave.workflows.view import write_view
 
 SCHEMA = 2
@@ -65,7 +66,9 @@ class Result:
     nodes : NodeMaps, optional
         Evidence of the last discrete step, for the view.
     sources : mapping
-        Name and folder of each input that was a file.
+        Path of each input that was a file.
+    record : RunRecord, optional
+        What ran: start, model, modality, structures, and the rest of the call.
     """
 
     transform: Transform
@@ -91,6 +94,7 @@ class Result:
     keep_view: bool = False
     nodes: NodeMaps | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    record: RunRecord | None = None
 
     @property
     def dice(self) -> dict[int, dict[str, Any]]:
@@ -139,7 +143,7 @@ class Result:
                 "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
                 "platform": platform.system() + "-" + platform.machine(),
                 "threads": self.threads,
-                "modality": self.modality,
+                **({} if self.record is None else self.record.content()),
                 "classes_from": self.classes_from,
                 "inputs_sha256": dict(self.hashes),
                 "settings": self.settings.model_dump(mode="json"),
@@ -155,7 +159,8 @@ class Result:
         write_transform(folder / "inverse.h5", self.inverse)
         write_displacement(folder / "displacement.nii.gz", total_displacement(self.transform))
         if self.keep_view and self.pair is not None:
-            write_view(folder, self.pair, self.nodes, self.sources)
+            shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
+            write_view(folder, self.pair, self.nodes, shown)
         content = {**self.summary(), "structures": self.structures()}
         with atomic_path(folder / "result.json") as part:
             part.write_text(json.dumps(_plain(content), indent=2) + "\n", encoding="utf-8")

@@ -15,8 +15,8 @@ from regweave import notices
 from regweave.evaluation.scores import PairScore, When
 from regweave.io.manifest import FILES, PairFiles
 from regweave.registration.settings import Settings
-from regweave.workflows.inputs import Reading
 from regweave.workflows.machine import peak_memory_mb
+from regweave.workflows.reading import Reading
 from regweave.workflows.register import register
 
 PROCESS = Path("/proc/self")
@@ -51,15 +51,12 @@ def scoring_task(
     predict_classes : bool
         Let the model's class predictor choose the weights; the moving labels are for scoring alone.
     """
-    kept: tuple[Any, ...] = () if reading.classes is None else (None, list(reading.classes))
-    if reading.follow_links:
-        kept = (*(kept or (None, None)), True)
     return {
         "files": {name: str(getattr(pair, name)) for name in FILES},
         "sha256": dict(hashes),
         "settings": None if settings is None else settings.model_dump(mode="json"),
         "model": None if model is None else [str(model[0]), model[1]],
-        "reading": [reading.nifti_frame, reading.nonfinite, *kept],
+        "reading": reading.to_json(),
         "surfaces": surfaces,
         **({"predict_classes": True} if predict_classes else {}),
     }
@@ -79,7 +76,7 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
         JSON values: by label the state, the Dice before and after, the distances of surfaces and the volumes; time,
         memory, regularity, error of the inverse, warnings. What cannot be measured is None.
     """
-    files, reading = task["files"], Reading(*task["reading"])
+    files, reading = task["files"], Reading.from_json(task["reading"])
     _forget_peak()
     with notices.muted():  # they are in the result, and many workers would talk at once
         result = register(

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from regweave.errors import RegweaveError
 from regweave.io.manifest import PairFiles
-from regweave.types import Geometry, LabelMap
-from regweave.workflows.inputs import Reading
+from regweave.io.modality import BankName, Stated, bank_of
+from regweave.registration.settings import BANKS
+from regweave.types import Geometry, LabelMap, Modality
+from regweave.workflows.reading import Reading
 
 SHOWN = 5
 """Pairs that a message names before it counts the rest."""
@@ -18,11 +20,12 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Seen:
-    """Grids of the images of one pair, and the structures of its two label maps."""
+    """Grids of the images of one pair, the structures of its two label maps, and the bank that compares the images."""
 
     fixed: Geometry
     moving: Geometry
     shown: tuple[frozenset[int], frozenset[int]]
+    bank: BankName
 
     @property
     def in_both(self) -> frozenset[int]:
@@ -54,22 +57,39 @@ def survey(pairs: Sequence[PairFiles], reading: Reading) -> Survey:
     names: dict[int, str] = {}
 
     @cache
-    def look(image: Path, labels: Path) -> tuple[Geometry, frozenset[int]]:
-        geometry = reading.image(image).geometry
-        found = reading.labels(labels, geometry)
+    def look(image: Path, labels: Path, stated: Stated) -> tuple[Geometry, frozenset[int], Modality]:
+        volume = reading.image(image, stated)
+        found = reading.labels(labels, volume.geometry)
+        assert volume.modality is not None
         assert isinstance(found, LabelMap)
         values = frozenset(found.values())
         for value in sorted(values & found.names.keys()):
             names.setdefault(value, found.names[value])
-        return geometry, values
+        return volume.geometry, values, volume.modality
 
     for pair in pairs:
         try:
-            (fixed, a), (moving, b) = look(pair.fixed, pair.fixed_labels), look(pair.moving, pair.moving_labels)
-            seen[pair.id] = Seen(fixed, moving, (a, b))
+            fixed, a, of_fixed = look(pair.fixed, pair.fixed_labels, reading.fixed_modality)
+            moving, b, of_moving = look(pair.moving, pair.moving_labels, reading.moving_modality)
+            seen[pair.id] = Seen(fixed, moving, (a, b), bank_of(of_fixed, of_moving))
         except RegweaveError as error:
             failed[pair.id] = error
     return Survey(seen, failed, names)
+
+
+def choose_bank(found: Survey) -> BankName:
+    """Return the bank that compares the images of every pair, or refuse a list of several kinds (E172)."""
+    kinds: dict[BankName, list[str]] = {}
+    for name, seen in found.seen.items():
+        kinds.setdefault(seen.bank, []).append(name)
+    if len(kinds) > 1:
+        listed = "; ".join(f"{BANKS[kind]}: {', '.join(ids[:SHOWN])}" for kind, ids in sorted(kinds.items()))
+        raise RegweaveError(
+            "E172",
+            f"the pairs of the list are not of one kind ({listed})",
+            "train a model for each kind, or state what the images are with --fixed-modality and --moving-modality",
+        )
+    return next(iter(kinds))
 
 
 def choose_structures(found: Survey, wanted: Sequence[int] | None) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from regweave.workflows import inputs as given
 from regweave.workflows.batch import BatchProgress, worker_count
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.evaluate import Runner
+from regweave.workflows.reading import Reading
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.training import Training
 
@@ -34,7 +35,7 @@ def train(
     scheduler: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    reading: given.Reading | None = None,
+    reading: Reading | None = None,
     on_progress: Callable[[TrainProgress | BatchProgress], None] | None = None,
 ) -> Model:
     """Learn weights from a list of pairs and write the model.
@@ -73,7 +74,7 @@ def train(
     store = path.with_name(path.name + ".work")
     tell = on_progress or (lambda _: None)
     with working_folder(store, "tasks", "a training that was stopped", resume=resume):
-        runner = Runner(reading or given.Reading(), workers, scheduler, store / "tasks", tell)
+        runner = Runner(reading or Reading(), workers, scheduler, store / "tasks", tell)
         model = Training(listed, settings, options, runner, store, tell, n).fit()
         with claim.writing(keep=True):
             write_model(path, model)

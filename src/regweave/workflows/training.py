@@ -16,21 +16,23 @@ from regweave import __version__, notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.folds import Fold, one_by_one, split_groups
 from regweave.io.manifest import PairFiles
+from regweave.io.modality import BankName
 from regweave.io.model import Model
 from regweave.learning.columns import Columns, Hyper
 from regweave.learning.search import LEAST_CANDIDATES
-from regweave.pyramid.intensity import Modality
 from regweave.registration.settings import Settings
 from regweave.types import Geometry, Weights
 from regweave.workflows.cross_validation import Choice, Scores, rebalance, strengthen, try_columns
 from regweave.workflows.effort import Effort, TrainProgress
 from regweave.workflows.evaluate import Runner
+from regweave.workflows.inputs import with_stated
 from regweave.workflows.learning_stage import LearningStage
-from regweave.workflows.methods import LEVELS, REFINE, Knob, Method, best_of, modality_of_list, next_values
+from regweave.workflows.methods import LEVELS, REFINE, Knob, Method, best_of, next_values
 from regweave.workflows.predictor import Predictors, segmented_images
+from regweave.workflows.reading import in_one_numbering
 from regweave.workflows.refinement_mix import Mix, judge_without_mask, mix_refinement
 from regweave.workflows.scoring import mean_over_pairs
-from regweave.workflows.structures import Survey, choose_structures, survey
+from regweave.workflows.structures import Survey, choose_bank, choose_structures, survey
 from regweave.workflows.train_options import TrainOptions
 from regweave.workflows.trials import Trials
 
@@ -119,6 +121,7 @@ class Training:
 
     def _look(self) -> Survey:
         """Read every file once, leave out pairs that cannot be read, and settle structures and modality."""
+        self.run.reading = with_stated(in_one_numbering(self.run.reading, self.pairs), self.settings, None)
         found = survey(self.pairs, self.run.reading)
         self._leave_out({name: str(error) for name, error in found.failed.items()})
         self.classes = choose_structures(found, self.options.classes)
@@ -132,7 +135,7 @@ class Training:
             self.effort.tell("note", f"pair {name} does not show {missing} in both label maps: skipped there")
         if self.options.classes is not None:
             self.run.reading = replace(self.run.reading, classes=self.classes)
-        self._modality: Modality = modality_of_list(self.settings, self.pairs, self.run.reading)
+        self._modality: BankName = choose_bank(found)
         self.settings = self.settings.model_copy(update={"modality": self._modality})
         return found
 
@@ -279,12 +282,16 @@ class Training:
             return {"fixed": self.survey.seen[pair.id].fixed, "moving": self.survey.seen[pair.id].moving}
 
         return Predictors(
-            segmented_images(self.pairs, self.run.hashes, grids), self.run.reading, classes, self._modality,
+            segmented_images(self.pairs, self.run.hashes, grids), self.run.reading, classes,
+            "ct" if self._modality == "ct" else "mr",
             seed=self.options.seed, max_memory_mb=self.options.max_memory_mb,
         )  # fmt: skip
 
     def _predictor(self, predictors: Predictors) -> dict[str, Any] | None:
         """Learn to tell the classes of an image without labels; None, with a note, where that cannot be."""
+        if self._modality == "multi":
+            self.effort.tell("note", "the model has no class predictor: one classifier does not read two modalities")
+            return None
         try:
             return predictors.whole.to_dict()
         except ValueError as error:

@@ -10,8 +10,8 @@ from regweave import notices
 from regweave.io import atomic_path, prepare_output
 from regweave.io.manifest import PairFiles
 from regweave.workflows.comparison import Scores
-from regweave.workflows.inputs import Reading
 from regweave.workflows.methods import Method
+from regweave.workflows.reading import Reading
 from regweave.workflows.register import register
 from regweave.workflows.scoring import mean_dice
 

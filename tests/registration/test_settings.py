@@ -141,7 +141,7 @@ def test_paper_is_the_paper():
     assert (paper.engine, paper.class_rule, paper.class_at) == ("fastpd", "count", "displaced")
     assert (paper.pairwise, paper.loss, paper.reference_mm) == ("fluid", "dice", None)
     assert paper.refine.steps == 0
-    for bank in paper.banks.values():
+    for bank in (paper.banks["ct"], paper.banks["mr"]):
         assert [(m.name, m.metric) for m in bank] == [(m, m) for m in ("sad", "mi", "ncc", "dwt")]
         assert all(m.support is None and m.window is None and not m.options for m in bank)
 

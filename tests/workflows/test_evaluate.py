@@ -201,18 +201,21 @@ def test_model_leak_and_its_permission(folder, model, tmp_path):
     with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p1"):
         evaluate(folder / "pairs.csv", tmp_path / "out", models=[model])
     assert not (tmp_path / "out").exists()
-    found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[model], baselines=True, allow_leak=True)
+    other = tmp_path / "mine.json"
+    write_model(other, replace(read_model(model), modality="ct"))
+    options = {"config": folder / "small.toml", "baselines": True, "allow_leak": True}
+    found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[other], **options)
     assert [m.name for m in found.scores.methods] == ["uniform", "single:sad", "single:mi", "model:mine"]
     text = (tmp_path / "out" / "summary.md").read_text()
     assert "1 test patients were trained on (p1)" in text
     assert "no training pairs were given" in text
-    # The model has no column for five of the labels: its rows are there, without numbers.
+    # The model is for another modality: its rows are there, without numbers.
     rows = [r for r in found.rows() if r["method"] == "model:mine"]
     assert [r["label"] for r in rows] == [str(c) for c in range(1, 7)] * 2
     assert all(r[name] is None for r in rows for name in COLUMNS[3:])
     content = json.loads((tmp_path / "out" / "results.json").read_text())
     errors = [r["error"] for r in content["results"] if r["method"] == "model:mine"]
-    assert all(error.startswith("E130: moving labels [1, 2, 4, 5") for error in errors)
+    assert all(error.startswith("E172: the model was trained on CT; the fixed image is MR") for error in errors)
     assert "- model:mine: no pair in common with uniform." in text
     assert "- `model:mine/a`: E130" in text
 

@@ -17,7 +17,7 @@ from regweave.io import as_volume, inspect_image, limits, read_image, read_label
 from regweave.io.inflate import CHUNK, Inflated
 from regweave.io.manifest import PairFiles
 from regweave.io.nifti import read_nifti
-from regweave.workflows.inputs import Reading
+from regweave.workflows.reading import Reading
 from regweave.workflows.scoring import scoring_task
 
 SHAPE = (8, 7, 6)
@@ -300,13 +300,11 @@ def test_voxels_inside_of_the_folder(tmp_path, elsewhere):
     assert code_of(elsewhere("pipe.raw")) == "E101"
 
 
-def test_tasks_of_workers_carry_whether_links_are_followed(tmp_path):
+def test_tasks_of_workers_carry_how_files_are_read(tmp_path):
     pair = PairFiles("p", *[tmp_path / name for name in "abcd"], "g")
-    for reading in (Reading(), Reading(follow_links=True), Reading(classes=(1, 2), follow_links=True)):
+    for reading in (Reading(), Reading(follow_links=True), Reading(classes=(1, 2), numbering={1: "a"})):
         task = scoring_task(pair, {}, None, ("m", "0"), reading, surfaces=False)
-        back = Reading(*task["reading"])
-        assert back.follow_links == reading.follow_links
-        assert list(back.classes or ()) == list(reading.classes or ())
+        assert Reading.from_json(task["reading"]) == reading
 
 
 def test_fields_keep_their_five_dimensions(tmp_path):

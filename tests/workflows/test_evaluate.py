@@ -217,7 +217,7 @@ def test_model_leak_and_its_permission(folder, model, tmp_path):
     errors = [r["error"] for r in content["results"] if r["method"] == "model:mine"]
     assert all(error.startswith("E172: the model was trained on CT; the fixed image is MR") for error in errors)
     assert "- model:mine: no pair in common with uniform." in text
-    assert "- `model:mine/a`: E130" in text
+    assert "- `model:mine/a`: E172" in text
 
 
 def test_train_pairs_must_not_be_tested(folder, tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regweave.evaluation.scores import STATES, PairScore, StructureScore
+from regweave.io.modality import describe_modalities, recorded_modality
 from regweave.report._values import fixed
 from regweave.report.page import Markup, escape, table
 from regweave.report.step_chart import step_chart
@@ -164,7 +165,8 @@ def field_section(record: Mapping[str, Any]) -> str:
 def weights_section(record: Mapping[str, Any], names: Mapping[int, str], parts: Mapping[str, float]) -> str:
     """Return the weights of each class, and how much of the image each member decides."""
     w, provenance = record["weights"], record["provenance"]
-    stages = {m["name"]: m["stage"] for m in provenance["settings"]["banks"].get(provenance["modality"], [])}
+    bank = recorded_modality(provenance["modality"])["bank"]
+    stages = {m["name"]: m["stage"] for m in provenance["settings"]["banks"].get(bank, [])}
     classes = ["background" if c == 0 else names.get(c, str(c)) for c in w["classes"]]
     if len(classes) == 1:
         classes = ["everywhere"]
@@ -191,10 +193,12 @@ def weights_section(record: Mapping[str, Any], names: Mapping[int, str], parts: 
 def provenance_section(record: Mapping[str, Any], sources: Mapping[str, str]) -> str:
     """Return inputs with hashes, versions and settings."""
     p = record["provenance"]
+    modality = recorded_modality(p["modality"])
+    shown = describe_modalities(modality["fixed"], modality["moving"])
     inputs = [[key, sources.get(key, "in memory"), Markup(f"<code>{escape(h)}</code>")]
               for key, h in p["inputs_sha256"].items()]  # fmt: skip
     versions = [["regweave", p["regweave"]], ["python", p["python"]], *p["dependencies"].items()]
-    versions += [["platform", p["platform"]], ["threads", p["threads"]], ["modality", p["modality"]]]
+    versions += [["platform", p["platform"]], ["threads", p["threads"]], ["modality", shown]]
     versions += [[f"seconds: {k}", f"{v:.2f}"] for k, v in record["seconds"].items()]
     versions += [["peak memory", f"{record['peak_memory_mb']:.0f} MB"]]
     name = escape(p["settings"]["name"])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave.io.modality import recorded_modality
 from regweave.report.contents import Contents
 from regweave.report.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
 from regweave.report.volumes import BUDGET, Display, packed, quantise
@@ -58,7 +59,7 @@ def prepare(contents: Contents, budget: int = BUDGET) -> Shown:
     images = {name: display.image(data) for name, data in contents.images.items()}
     (fixed,), fixed_table = quantise([images["fixed"]])
     (moving, warped), moving_table = quantise([images["moving"], images["warped"]])
-    modality = contents.record["provenance"]["modality"]
+    modality = recorded_modality(contents.record["provenance"]["modality"])
     labels, structures = _structures(contents, display)
     return Shown(
         display=display,
@@ -136,10 +137,12 @@ def _centre(codes: Mapping[str, NDArray[Any]], code: int) -> list[int] | None:
     return None
 
 
-def _windows(fixed: Float32Array, moving: Float32Array, modality: str) -> list[dict[str, Any]]:
+def _windows(fixed: Float32Array, moving: Float32Array, modality: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Windows to choose from: those of CT for an image that is one, beside the range of one that is not."""
     auto = {"fixed": _auto(fixed), "moving": _auto(moving)}
     whole = {name: (float(data.min()), float(data.max())) for name, data in (("fixed", fixed), ("moving", moving))}
-    named = {name: {"fixed": w, "moving": w} for name, w in CT_WINDOWS.items()} if modality == "ct" else {"auto": auto}
+    ct = [name for name in auto if modality[name] == "ct"]
+    named = {name: {**auto, **dict.fromkeys(ct, w)} for name, w in CT_WINDOWS.items()} if ct else {"auto": auto}
     return [{"name": name, **window} for name, window in {**named, "whole range": whole}.items()]
 
 

@@ -5,6 +5,9 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+# Warnings of the C++ compiler are errors with `make WERROR=ON …`.
+WERROR ?= OFF
+FUZZ_SECONDS ?= 120
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,10 +20,10 @@ FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format type docs bench all clean
+.PHONY: help setup demo test test-all lint format type docs bench golden sanitize sanitize-thread fuzz all clean
 
 help:
-	@echo "targets: demo test test-all lint format type docs bench all setup clean"
+	@echo "targets: demo test test-all lint format type docs bench golden sanitize sanitize-thread fuzz all setup clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
@@ -34,7 +37,8 @@ $(VENV)/.pip: | $(BIN)/python
 
 $(VENV)/.package: pyproject.toml CMakeLists.txt $(CORE) $(FOLDERS) | $(VENV)/.pip
 	$(PIP) install --quiet --group build
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable . \
+	  --config-settings=cmake.define.REGWEAVE_WERROR=$(WERROR)
 	@touch $@
 
 $(VENV)/.test $(VENV)/.lint $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(VENV)/.pip
@@ -46,11 +50,14 @@ setup: $(VENV)/.package $(VENV)/.test $(VENV)/.lint
 demo: $(VENV)/.package
 	$(BIN)/regweave demo --output $(DEMO_OUTPUT) --overwrite
 
+# Tests run side by side; a BLAS that takes all cores for each of them is several times slower, with the same bits.
+ONE_BLAS := OPENBLAS_NUM_THREADS=1
+
 test: $(VENV)/.package $(VENV)/.test
-	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS)
+	$(ONE_BLAS) $(BIN)/python -m pytest -q -m "not slow" -n $(JOBS)
 
 test-all: $(VENV)/.package $(VENV)/.test
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(ONE_BLAS) $(BIN)/python -m pytest -q -n $(JOBS)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff format --check
@@ -72,6 +79,21 @@ docs: $(VENV)/.docs
 
 bench: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python benchmark/run.py
+
+# Write tests/golden/numbers.json again and say what changed.
+golden: $(VENV)/.package
+	$(ONE_BLAS) $(BIN)/python tests/golden/make.py
+
+# The kernels under the address and undefined-behaviour sanitizers, then under the thread sanitizer; needs GCC.
+sanitize: $(VENV)/.package $(VENV)/.test
+	$(ONE_BLAS) $(BIN)/python tests/sanitize/run.py address
+
+sanitize-thread: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python tests/sanitize/run.py thread
+
+# Damaged files through the commands that read them; FUZZ_SEED repeats a run.
+fuzz: $(VENV)/.package $(VENV)/.test
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tests/fuzz/run.py
 
 all: lint type test
 

@@ -170,7 +170,7 @@ def test_what_is_printed(call, inputs):
     labels = ("--moving-labels", "moving_labels.nii.gz", "--fixed-labels", "fixed_labels.nii.gz")
     status, out, err = call(*labels)
     assert status == 0
-    for word in ("structure", "mandible", "mean", "certified", "folding", "time", "result"):
+    for word in ("structure", "mandible", "mean", "verdict", "solver", "folding", "time", "result"):
         assert word in out
     lines = [line for line in err.splitlines() if line.startswith("[")]
     assert lines[0].startswith("[1/7] 48 mm step 1: energy ")

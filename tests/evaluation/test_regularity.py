@@ -39,4 +39,15 @@ def test_summary_of_a_uniform_expansion():
     assert summary["min_jacobian"] == pytest.approx(1.1**3, rel=1e-4)
     assert summary["max_jacobian"] == pytest.approx(1.1**3, rel=1e-4)
     assert summary["folding_fraction"] == 0
+    assert summary["extreme_fraction"] == 0
     assert summary["sdlogj"] == pytest.approx(0, abs=1e-5)
+
+
+def test_extreme_voxels_grow_or_shrink_more_than_fivefold():
+    # Along x the displacement grows by 5.2 mm a voxel in one half and is still in the other.
+    u = np.zeros((3, 8, 4, 4), dtype=np.float32)
+    u[0] = (5.2 * np.maximum(np.arange(8) - 4.0, 0.0))[:, None, None]
+    found = regularity(Field(u, Geometry((8, 4, 4), np.eye(4))))
+    assert found["max_jacobian"] > 5
+    assert 0.2 < found["extreme_fraction"] < 0.6
+    assert found["folding_fraction"] == 0

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.report._results import RULES, Results
+from regweave.evaluation.rules import default_rules, parse_rules
+from regweave.report._results import Results
 from regweave.report.evaluation import write_page
 
 HOSTILE = "</script><script>alert(1)</script>"
@@ -43,6 +45,10 @@ def comparison(method: str, label: str | None, mean: float, low: float | None, h
     return {"method": method, "label": label, "mean": mean, "low": low, "high": high, **counts}
 
 
+INEXACT = {
+    "inexact_voxels": 30, "body_voxels": 1000, "inexact_fraction": 0.03, "largest_mm": 0.7, "voxel": [1, 2, 3],
+    "p99_mm": 0.1, "p99_voxels": 0.05,
+}  # fmt: skip
 CONTENT = {
     "schema": 1,
     "notes": [f"Note {HOSTILE}"],
@@ -55,18 +61,18 @@ CONTENT = {
         row("a", "model:m", scores(0.7, 0.9, folding_fraction=0.001)),
         row("b", "uniform", scores(0.3, 0.4)),
         row("b", "model:m", scores(0.6, 0.0, lost=2)),
-        row("c", "uniform", scores(0.6, 0.6, warnings=["W202: inverse error is 2 mm"])),
+        row("c", "uniform", scores(0.6, 0.6, inverse_error=INEXACT)),
         row("c", "model:m", None, f"E102: broken {HOSTILE}"),
     ],
     "provenance": {"regweave": "0"},
 }
 MARKS = {
-    ("a", "uniform"): [],
-    ("a", "model:m"): ["folding"],
-    ("b", "uniform"): ["worse"],
-    ("b", "model:m"): ["worse", "vanished"],
-    ("c", "uniform"): ["inverse"],
-    ("c", "model:m"): ["failed"],
+    ("a", "uniform"): ["pass"],
+    ("a", "model:m"): ["look", "folding_percent"],
+    ("b", "uniform"): ["fail", "mean_dice_drop", "structure_dice_drop"],
+    ("b", "model:m"): ["fail", "mean_dice_drop", "structure_dice_drop", "vanished_structures"],
+    ("c", "uniform"): ["look", "inverse_inexact_percent"],
+    ("c", "model:m"): ["fail", "error"],
 }
 
 
@@ -103,21 +109,47 @@ class Reader(HTMLParser):
             self.rows[-1][1][-1] += data.strip()
 
 
-def test_marks_follow_the_rules(folder):
-    found = {(r.id, r.method): r.marks() for r in Results.read(folder).rows}
+def test_an_old_evaluation_is_judged_by_the_shipped_rules(folder):
+    found = {
+        (r.id, r.method): [r.verdict.word, *(x.rule for x in r.verdict.reasons)] for r in Results.read(folder).rows
+    }
     assert found == MARKS
-    assert {mark for marks in found.values() for mark in marks} == set(RULES)
+
+
+def test_a_verdict_that_was_given_stays_unless_other_rules_are_asked_for(folder):
+    stored = {"verdict": "look", "reasons": [], "unchecked": [], "rules": "theirs"}
+    rows = [{**r, "verdict": stored} for r in CONTENT["results"]]
+    rules = {"name": "theirs", "limits": {"folding_percent": {"look": 0.5}}}
+    (folder / "results.json").write_text(json.dumps({**CONTENT, "results": rows, "rules": rules}))
+    assert {r.verdict.word for r in Results.read(folder).rows} == {"look"}
+    write_page(folder)
+    assert "Rules “theirs”" in (folder / "index.html").read_text()
+    anew = parse_rules({"name": "strict", "least_mean_dice": {"fail": 0.7}}, "strict")
+    write_page(folder, anew)
+    assert "2 of 6 passed, 4 failed" in (folder / "index.html").read_text()
+    assert "mean Dice: 0.6 (fail below 0.7)" in (folder / "index.html").read_text()
+
+
+def test_the_command_takes_rules(folder, tmp_path, capsys):
+    path = tmp_path / "strict.toml"
+    path.write_text("[least_mean_dice]\nfail = 0.7\n")
+    assert main(["report", str(folder), "--rules", str(path)]) == 0
+    assert "Rules “strict”" in (folder / "index.html").read_text()
+    path.write_text("[least_mean_dise]\nfail = 0.7\n")
+    assert main(["report", str(folder), "--rules", str(path)]) == 2
+    assert "error E177" in capsys.readouterr().err
 
 
 def test_the_list_has_every_registration_with_its_mark(folder):
     write_page(folder)
     page = Reader(folder / "index.html")
     listed = [(attributes, cells) for attributes, cells in page.rows if "data-marks" in attributes]
-    assert {(cells[0], cells[1]): attributes["data-marks"].split() for attributes, cells in listed} == {
-        key: marks or ["pass"] for key, marks in MARKS.items()
-    }
-    assert [("✓ pass" in cells[2]) for _, cells in listed] == [not marks for marks in MARKS.values()]
-    assert all(text in page.text for text in RULES.values())
+    assert {(cells[0], cells[1]): attributes["data-marks"].split() for attributes, cells in listed} == MARKS
+    signs = {"pass": "✓ pass", "look": "● look closer", "fail": "✗ fail"}
+    assert [cells[2] for _, cells in listed] == [signs[marks[0]] for marks in MARKS.values()]
+    assert all(default_rules().words(rule) in page.text for rule in default_rules().limits)
+    assert "1 of 6 passed, 2 to look at, 3 failed" in page.text
+    assert "structures vanished: 1 (organ 2) (fail above 0)" in page.text
     assert "E102: broken" in page.text
 
 
@@ -149,7 +181,8 @@ def test_worst_cases_link_to_the_pages_that_exist(folder):
         assert all((folder / link).is_file() for link in Reader(page).links)
     worst = [cells for _, cells in Reader(folder / "report.html").rows if cells[0] in "ab" and len(cells) == 6]
     assert [cells[0] for cells in worst[:2]] == ["b", "a"]
-    assert worst[0][1:] == ["0.500", "0.300", "2 organ 2", "0.000", "worse, vanished"]
+    assert worst[0][1:-1] == ["0.500", "0.300", "2 organ 2", "0.000"]
+    assert worst[0][-1].startswith("fail: loss of mean Dice: 0.2 (")
 
 
 def test_a_model_that_guesses_the_masks_is_not_the_one_looked_at(folder):
@@ -172,17 +205,44 @@ def test_nothing_from_the_file_becomes_markup(folder, name):
     assert re.findall(r"https?://[^\"'<\s]+", page.text) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"results": 3}', '{"results": [{"id": 1}]}', '{"results": [{}]}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"results": 1, "results": 2}', "[" * 100_000])
 def test_damaged_results(tmp_path, text):
     (tmp_path / "results.json").write_text(text)
     with pytest.raises(RegweaveError, match="E102"):
         write_page(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"results": 3}, "results: Input should be a valid list, found '3'"),
+        ({"results": [{"id": 1}]}, "results.0.id"),
+        ({"results": []}, "results"),
+        ({"results": [{**CONTENT["results"][0], "id": "../../x"}]}, "results.0.id"),
+        ({"results": [CONTENT["results"][0]] * 2}, "stands twice"),
+        ({"reference": HOSTILE}, "reference names the method"),
+        ({"comparison": [comparison("other", None, 0.1, None, None)]}, "comparison names the method 'other'"),
+        ({"comparison": [{}]}, "comparison.0.method"),
+        ({"notes": "x"}, "notes"),
+        ({"rules": {"name": "x", "limits": {"folding_percent": {"look": "x"}}}}, "rules.limits"),
+        ({"results": [row("a", "uniform", scores(1e200))]}, "dice_after"),
+        ({"results": [{**CONTENT["results"][0], "verdict": {"verdict": "fine"}}]}, "verdict"),
+    ],
+)
+def test_results_of_strangers_are_refused_with_the_place(folder, capsys, change, words):
+    (folder / "results.json").write_text(json.dumps({**CONTENT, **change}))
+    assert main(["report", str(folder)]) == 3
+    text = capsys.readouterr().err
+    assert "error E178: " in text
+    assert "results.json' is not a record that regweave wrote" in text
+    assert words in text
+    assert not (folder / "index.html").exists()
+
+
 def test_a_registration_without_scores_is_damage(tmp_path):
     broken = {**CONTENT, "results": [row("a", "m", {"labels": {}})]}
     (tmp_path / "results.json").write_text(json.dumps(broken))
-    with pytest.raises(RegweaveError, match="no scores of a with m"):
+    with pytest.raises(RegweaveError, match=r"E178.*labels"):
         write_page(tmp_path)
 
 
@@ -209,7 +269,7 @@ const set = (id, value) => {
   e.dispatchEvent(new Event(e.tagName === "INPUT" ? "input" : "change"));
 };
 set("mark", "fail"); out.push(visible());
-set("mark", "worse"); out.push(visible());
+set("mark", "mean_dice_drop"); out.push(visible());
 set("mark", ""); set("method", "model:m"); out.push(visible());
 set("find", "e102"); out.push(visible());
 document.getElementById("reset").click(); out.push(visible());
@@ -237,7 +297,7 @@ def test_the_list_is_filtered_and_sorted_in_a_browser(folder):
     everything = "au am bu bm cu cm"
     assert json.loads(answer.replace("&quot;", '"')) == [
         everything,
-        "am bu bm cu cm",
+        "bu bm cm",
         "bu bm",
         "am bm cm",
         "cm",

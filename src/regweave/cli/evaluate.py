@@ -19,12 +19,14 @@ from regweave.cli.options import (
     LabelNamesOption,
     MovingModalityOption,
     NonFiniteOption,
+    RulesOption,
     complete_model,
     complete_preset,
     parse_values,
 )
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
+from regweave.evaluation.rules import read_rules
 from regweave.report import evaluation, registration
 from regweave.workflows import evaluate as workflow
 from regweave.workflows.batch import BatchProgress
@@ -65,6 +67,7 @@ def evaluate(
         int,
         typer.Option(help="Pairs with the lowest Dice that get a page of their own.", min=0, metavar="N"),
     ] = 3,
+    rules: RulesOption = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
     label_names: LabelNamesOption = None,
     fixed_modality: FixedModalityOption = "auto",
@@ -88,12 +91,13 @@ def evaluate(
         nifti_frame, nonfinite, label_names, parse_values(classes), fixed_modality, moving_modality,
         follow_links=follow_links,
     )  # fmt: skip
+    judged_by = None if rules is None else read_rules(rules)
     try:
         with _Shown(quiet) as shown:
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
                 train_pairs=train_pairs, workers=workers, scheduler=scheduler, resume=resume, allow_leak=allow_leak,
-                reading=reading, on_progress=shown,
+                reading=reading, rules=judged_by, on_progress=shown,
             )  # fmt: skip
         missing = 0 if no_report else _write_pages(found, output, reading, pages, quiet=quiet)
     except KeyboardInterrupt as error:
@@ -115,7 +119,7 @@ def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: 
     written, status = [], EXIT_OK
     for pair in worst_pairs(found.scores, n):
         try:
-            written.append(registration.write_page(keep_registration(method, pair, reading, folder)))
+            written.append(registration.write_page(keep_registration(method, pair, reading, folder, found.rules)))
         except RegweaveError as error:  # the results are there; a page less is no reason to hide them
             status = error.exit_status
             print(f"no page of {pair.id}: {error}", file=sys.stderr)

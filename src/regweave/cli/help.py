@@ -19,8 +19,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Method": (
         "model", "preset", "config", "metric", "metrics", "method", "init", "engine", "fill", "loss", "levels",
-        "baselines", "allow_leak", "quick", "c", "alpha", "eta", "epsilon", "rounds", "signed", "gate", "folds",
-        "max_pairs", "budget", "seed",
+        "rules", "baselines", "allow_leak", "quick", "c", "alpha", "eta", "epsilon", "rounds", "signed", "gate",
+        "folds", "max_pairs", "budget", "seed",
     ),
     "Machine": ("threads", "workers", "scheduler", "max_memory_mb"),
     "Program": ("version", "install_completion", "show_completion", "help"),
@@ -43,7 +43,15 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "regweave evaluate test.csv -o evaluation --model weights.json \\",
         "    --baselines --train-pairs train.csv",
     ),
-    "report": ("regweave report result", "regweave report weights.json", "regweave report demo-output"),
+    "report": (
+        "regweave report result",
+        "regweave report result --rules mine.toml",
+        "regweave report weights.json",
+    ),
+    "rules": (
+        "regweave rules > mine.toml",
+        "regweave rules mine.toml",
+    ),
     "reproduce": (
         "regweave reproduce ibsr --data sets -o ibsr --quick",
         "regweave reproduce all --data sets -o paper --workers 16",
@@ -87,6 +95,7 @@ SUMMARIES: Mapping[str, str] = {
     "train": "Learn from masks how much each structure trusts each metric.",
     "evaluate": "Compare models and baselines on a list of pairs.",
     "report": "Make the page of a result again.",
+    "rules": "Print the rules for pass, look and fail.",
     "reproduce": "Run the experiments of the paper.",
     "plan": "Forecast memory and time of a registration.",
     "check": "Look for faults in image files.",

@@ -33,6 +33,9 @@ LabelNamesOption = Annotated[
     Path | None, typer.Option(help="Names of the labels, JSON or TSV; by default a file beside the label map.")
 ]
 
+RulesOption = Annotated[
+    Path | None, typer.Option(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,11 +20,13 @@ from regweave.cli.options import (
     LabelNamesOption,
     MovingModalityOption,
     NonFiniteOption,
+    RulesOption,
     complete_model,
     complete_preset,
 )
-from regweave.cli.tables import overlap_table
+from regweave.cli.tables import overlap_table, verdict_lines
 from regweave.errors import UsageError
+from regweave.evaluation.rules import default_rules, read_rules
 from regweave.io import prepare_output
 from regweave.report.registration import PAGE, write_page
 from regweave.workflows import register as workflow
@@ -59,6 +62,7 @@ def register(
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    rules: RulesOption = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
@@ -70,6 +74,7 @@ def register(
         nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
         follow_links=follow_links,
     )  # fmt: skip
+    judged_by = default_rules() if rules is None else read_rules(rules)
     with prepare_output(output, overwrite=overwrite) as folder:
         with _Shown(quiet) as shown:
             result = workflow.register(
@@ -78,6 +83,7 @@ def register(
                 init=init, engine=engine, threads=threads, reading=reading, on_progress=shown,
                 keep_view=not no_report,
             )  # fmt: skip
+        result = replace(result, rules=judged_by)
         result.write(folder)
         if not no_report:
             write_page(folder)
@@ -91,13 +97,15 @@ def register(
         console.print(overlap_table(result.score, plain=not console.is_terminal))
     if result.classes_from == "predicted":
         console.print("classes     predicted from the moving image")
-    gap = max((s.gap for s in result.steps), default=0.0)
-    console.print(f"certified   within {gap:.3%} of the optimum at every discrete step")
+    console.print(verdict_lines(result.verdict))
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
     console.print(f"time        {sum(result.seconds.values()):.1f} s")
     console.print(f"result      {output}", soft_wrap=True)
     if not no_report:
         console.print(f"page        {output / PAGE}", soft_wrap=True)
+    gap = max((s.gap for s in result.steps), default=0.0)
+    text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
+    console.print(text, style="dim")
 
 
 def print_json(output: Path, *, page: bool) -> None:

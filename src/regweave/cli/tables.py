@@ -14,12 +14,14 @@ from rich.text import Text
 
 from regweave.cli.help import WIDTH
 from regweave.evaluation.scores import PairScore
+from regweave.evaluation.verdict import Verdict
 
 GAP = "  "
 LONGEST = 16
 """Longest name of a class or member that a table shows whole."""
 LONGEST_IN_TEXT = 26
 """The same for tables of a summary."""
+VERDICTS = {"pass": "green", "look": "yellow", "fail": "red"}
 NOTES = {
     "vanished": "vanished, counts 0",
     "no reference": "no fixed contour",
@@ -51,6 +53,22 @@ def _change(before: float, after: float) -> tuple[str, str, str]:
     if math.isnan(before):
         return "–", "–", "–"
     return f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"
+
+
+def verdict_lines(verdict: Verdict) -> Text:
+    """Lay out a verdict with its reasons, one a line."""
+    lines = [r.text for r in verdict.reasons]
+    if not lines and not verdict.unchecked:
+        lines = ["every rule holds"]
+    elif not lines:
+        lines = [f"every rule holds that could be checked; {len(verdict.unchecked)} could not"]
+    text = Text("verdict     ")
+    text.append(verdict.word, VERDICTS[verdict.word])
+    for n, line in enumerate(lines):
+        wrapped = textwrap.wrap(f"{': ' if n == 0 else ''}{line}", WIDTH - 18, break_long_words=False)
+        text.append(wrapped[0] if n == 0 else f"\n{'':12}{wrapped[0]}")
+        text.append("".join(f"\n{'':14}{more}" for more in wrapped[1:]))
+    return text
 
 
 def short(name: str, longest: int = LONGEST) -> str:

@@ -9,6 +9,8 @@ from regweave.deformation.jacobian import determinant
 from regweave.types import Field, Float32Array
 
 SMALLEST = 1e-9
+EXTREME = 5.0
+"""Tissue that grows or shrinks by more than this factor is called extreme."""
 
 
 def regularity(field: Field, mask: ArrayLike | None = None) -> dict[str, float]:
@@ -24,7 +26,8 @@ def regularity(field: Field, mask: ArrayLike | None = None) -> dict[str, float]:
     Returns
     -------
     dict
-        ``folding_fraction``, ``sdlogj``, ``sdlogj_l2r``, ``min_jacobian`` and ``max_jacobian``.
+        ``folding_fraction``, ``extreme_fraction`` (determinants below 1/5 or above 5), ``sdlogj``, ``sdlogj_l2r``,
+        ``min_jacobian`` and ``max_jacobian``.
 
     Examples
     --------
@@ -36,6 +39,7 @@ def regularity(field: Field, mask: ArrayLike | None = None) -> dict[str, float]:
     inside = _selected(jacobian, mask)
     return {
         "folding_fraction": folding_fraction(jacobian, mask),
+        "extreme_fraction": float(np.mean((inside < 1 / EXTREME) | (inside > EXTREME))) if inside.size else np.nan,
         "sdlogj": sdlogj(jacobian, mask),
         "sdlogj_l2r": sdlogj_l2r(jacobian, mask),
         "min_jacobian": float(inside.min()) if inside.size else float("nan"),

@@ -9,22 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from regweave.evaluation.rules import LEVELS, RULES, Rules, default_rules
 from regweave.evaluation.scores import PairScore, When
-from regweave.io.files import damaged, require_file
-from regweave.io.texts import parse_json, read_text
-from regweave.report._values import listed, mapping, number, records
+from regweave.evaluation.verdict import Verdict, failed, judge, tally
+from regweave.report._values import mapping, number, records
+from regweave.report.contents import read_json
+from regweave.report.records import EvaluationRecord, checked
 from regweave.workflows.scoring import pair_score
 
 NAME = "results.json"
-INVERSE_WARNING = "W202"
-RULES = {
-    "failed": "the registration ended with an error",
-    "folding": "the field folds somewhere",
-    "worse": "mean Dice fell below that before registration",
-    "vanished": "warping lost a structure that both label maps show",
-    "inverse": f"the inverse is inaccurate (warning {INVERSE_WARNING})",
-}
-"""Marks that a registration does not pass with, and what each means."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +28,7 @@ class Row:
     method: str
     error: str | None
     scores: Mapping[str, Any]
+    verdict: Verdict
 
     @property
     def labels(self) -> Mapping[str, Any]:
@@ -63,18 +57,6 @@ class Row:
         found = (number(row.get(name)) for row in self.labels.values())
         return [v for v in found if not math.isnan(v)]
 
-    def marks(self) -> list[str]:
-        """Name the rules of `RULES` that it breaks; none is a pass."""
-        if self.error is not None:
-            return ["failed"]
-        broken = {
-            "folding": self.number("folding_fraction") > 0,
-            "worse": self.mean_dice() < self.mean_dice("dice_before"),
-            "vanished": bool(self.score.of("vanished")),
-            "inverse": any(str(w).startswith(INVERSE_WARNING) for w in listed(self.scores.get("warnings"))),
-        }
-        return [rule for rule, is_broken in broken.items() if is_broken]
-
 
 @dataclass(frozen=True)
 class Results:
@@ -82,35 +64,24 @@ class Results:
 
     content: Mapping[str, Any]
     rows: Sequence[Row]
+    rules: Rules
 
     @classmethod
-    def read(cls, folder: Path) -> Results:
-        """Read the results of a folder.
+    def read(cls, folder: Path, rules: Rules | None = None) -> Results:
+        """Read the results of a folder; ``rules`` judge them anew, and so do the shipped ones where none are told.
 
         Raises
         ------
         RegweaveError
-            E101 where there are none, E102 where they are damaged.
+            E101 where there are none, E102 where they are damaged, E178 where they are not what `evaluate` writes.
         """
-        path = require_file(folder / NAME)
-        try:
-            content = parse_json(read_text(path))
-            rows = [
-                Row(str(r["id"]), str(r["method"]), _error(r["error"]), mapping(r["scores"]))
-                for r in content["results"]
-            ]
-            found = cls(content, rows)
-            found.check()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise damaged(f"'{path}'", f"these are not the results of an evaluation ({error})") from error
-        return found
-
-    def check(self) -> None:
-        """Raise `ValueError` or `KeyError` where a registration without an error lacks its scores."""
-        for row in self.rows:
-            if row.error is None and not row.labels:
-                raise ValueError(f"no scores of {row.id} with {row.method}")
-            row.mean_dice("dice_before")
+        content = checked(EvaluationRecord, read_json(folder / NAME), folder / NAME)
+        stored = content["rules"]
+        if rules is None and stored is not None:
+            told = Rules(stored["name"], {k: _limits(of) for k, of in stored["limits"].items() if k in RULES})
+            return cls(content, [_row(r, told, r["verdict"]) for r in content["results"]], told)
+        judges = rules or default_rules()
+        return cls(content, [_row(r, judges) for r in content["results"]], judges)
 
     @property
     def ids(self) -> list[str]:
@@ -131,7 +102,11 @@ class Results:
     @property
     def reference(self) -> str:
         """Method that the others are compared with."""
-        return str(self.content.get("reference", self.methods[0] if self.methods else ""))
+        return str(self.content["reference"])
+
+    def tally(self) -> str:
+        """Count the verdicts in words."""
+        return tally(row.verdict for row in self.rows)
 
     @property
     def comparison(self) -> list[Mapping[str, Any]]:
@@ -163,5 +138,17 @@ def mean(values: Sequence[float]) -> float:
     return sum(kept) / len(kept) if kept else math.nan
 
 
-def _error(value: object) -> str | None:
-    return None if value is None else str(value)
+def _limits(of: Mapping[str, float | None]) -> dict[str, float]:
+    return {level: limit for level in LEVELS if (limit := of[level]) is not None}
+
+
+def _row(r: Mapping[str, Any], rules: Rules, stored: Mapping[str, Any] | None = None) -> Row:
+    """Return a registration with the verdict it was given, or that of the rules."""
+    scores = mapping(r["scores"])
+    if stored is not None:
+        verdict = Verdict.read(stored)
+    elif r["error"] is not None:
+        verdict = failed(r["error"], rules)
+    else:
+        verdict = judge(scores, pair_score(scores), rules)
+    return Row(r["id"], r["method"], r["error"], scores, verdict)

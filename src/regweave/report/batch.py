@@ -1,4 +1,4 @@
-"""The list of all registrations of a batch, each with a mark: pass, or what is wrong with it."""
+"""The list of all registrations of a batch, each with its verdict and the reasons."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from regweave.evaluation.rules import RULES, Rules
 from regweave.io import owned_path
-from regweave.report._results import RULES, Results, Row, mean
+from regweave.report._results import Results, Row, mean
 from regweave.report._values import fixed, signed
+from regweave.report.overview import KINDS, MARKS
 from regweave.report.page import asset, document, escape
 
 NAME = "index.html"
@@ -19,16 +21,18 @@ STYLE = (
     ".filters .check{display:flex;align-items:center;gap:6px;min-height:34px}"
     "th button{border:0;background:none;padding:2px 0;min-height:0;font-weight:600}"
     "th[aria-sort=ascending] button::after{content:' ↑'}th[aria-sort=descending] button::after{content:' ↓'}"
-    "tr.fails th:first-child{box-shadow:inset 4px 0 var(--bad)}"
-    "tr.passes th:first-child{box-shadow:inset 4px 0 var(--good)}"
-    "tbody th{min-width:9ch}td.what{min-width:12ch;max-width:44ch}"
-    ".rules dt{font-weight:600;float:left;clear:left;min-width:6em}.rules dd{margin-left:6.5em}"
+    "tr.fail th:first-child{box-shadow:inset 4px 0 var(--bad)}"
+    "tr.look th:first-child{box-shadow:inset 4px 0 var(--warn)}"
+    "tr.pass th:first-child{box-shadow:inset 4px 0 var(--good)}"
+    "td.mark{white-space:nowrap}"
+    "tbody th{min-width:9ch}td.what{min-width:24ch;max-width:60ch}"
+    ".rules dt{font-weight:600;float:left;clear:left;min-width:24em}.rules dd{margin-left:24.5em}"
 )
 COLUMNS = (
     ("pair", "text"),
     ("method", "text"),
-    ("mark", "text"),
-    ("what", "text"),
+    ("verdict", "text"),
+    ("reasons", "text"),
     ("Dice before", "number"),
     ("Dice after", "number"),
     ("change", "number"),
@@ -48,11 +52,9 @@ def write_page(folder: str | Path) -> Path:
 
 def page_text(results: Results, links: Mapping[tuple[str, str], str]) -> str:
     """Return the list as HTML; ``links`` are addresses by (pair, method)."""
-    failing = sum(bool(row.marks()) for row in results.rows)
-    count = f"{len(results.rows)} registrations: {len(results.rows) - failing} pass, {failing} do not"
     body = (
-        f"<p>{escape(count)}</p>"
-        f"<details><summary>Rules</summary>{_rules()}</details>"
+        f"<p>{escape(results.tally())}</p>"
+        f"<details><summary>Rules “{escape(results.rules.name)}”</summary>{_rules(results.rules)}</details>"
         f"{_filters(results)}"
         '<p class="quiet" id="count" role="status" aria-live="polite"></p>'
         f"{_table(results, links)}"
@@ -60,22 +62,32 @@ def page_text(results: Results, links: Mapping[tuple[str, str], str]) -> str:
     return document("Registrations", body, style=STYLE, scripts=[asset("batch.js")], back=("report.html", "Evaluation"))
 
 
-def _rules() -> str:
-    items = "".join(f"<dt>{escape(rule)}</dt><dd>{escape(text)}</dd>" for rule, text in RULES.items())
-    return f'<p>A registration passes if none of these holds:</p><dl class="rules">{items}</dl>'
+def _rules(rules: Rules) -> str:
+    items = "".join(
+        f"<dt>{escape(RULES[rule].words)}</dt><dd>{escape(rules.words(rule))}</dd>" for rule in rules.limits
+    )
+    return (
+        '<p class="quiet">A registration that ended with an error fails. Structures count where both label maps show '
+        f'them.</p><dl class="rules">{items}</dl>'
+    )
 
 
 def _filters(results: Results) -> str:
     methods = "".join(f'<option value="{escape(m)}">{escape(m)}</option>' for m in results.methods)
-    marks = "".join(f'<option value="{escape(rule)}">{escape(rule)}</option>' for rule in RULES)
+    broken = dict.fromkeys(reason.rule for row in results.rows for reason in row.verdict.reasons)
+    marks = "".join(f'<option value="{escape(rule)}">{escape(_title(rule))}</option>' for rule in broken)
     return (
         '<div class="filters" role="search">'
         '<label>Find<input id="find" type="search" placeholder="pair, method, error" title="Shortcut: /"></label>'
         f'<label>Method<select id="method"><option value="">all</option>{methods}</select></label>'
-        '<label>Mark<select id="mark"><option value="">all</option><option value="pass">pass</option>'
-        f'<option value="fail">fail</option>{marks}</select></label>'
+        '<label>Verdict<select id="mark"><option value="">all</option><option value="pass">pass</option>'
+        f'<option value="look">look</option><option value="fail">fail</option>{marks}</select></label>'
         '<button type="button" id="reset">Show all</button></div>'
     )
+
+
+def _title(rule: str) -> str:
+    return RULES[rule].words if rule in RULES else rule
 
 
 def _table(results: Results, links: Mapping[tuple[str, str], str]) -> str:
@@ -92,7 +104,6 @@ def _side(kind: str) -> str:
 
 
 def _line(row: Row, link: str | None) -> str:
-    marks = row.marks()
     before, after = row.mean_dice("dice_before"), row.mean_dice()
     hd95, folding = row.values("hd95_mm"), 100 * row.number("folding_fraction")
     values = [
@@ -108,11 +119,11 @@ def _line(row: Row, link: str | None) -> str:
         for value, text in values
     )
     name = f'<a href="{escape(link)}">{escape(row.id)}</a>' if link else escape(row.id)
-    word = '<span class="bad">✗ fail</span>' if marks else '<span class="good">✓ pass</span>'
-    what = row.error if row.error is not None else ", ".join(marks)
+    word = row.verdict.word
+    marks = " ".join(dict.fromkeys([word, *(reason.rule for reason in row.verdict.reasons)]))
     return (
-        f'<tr class="{"fails" if marks else "passes"}" data-method="{escape(row.method)}" '
-        f'data-marks="{escape(" ".join(marks) or "pass")}">'
-        f'<th scope="row">{name}</th><td>{escape(row.method)}</td><td>{word}</td>'
-        f'<td class="what">{escape(what)}</td>{cells}</tr>'
+        f'<tr class="{word}" data-method="{escape(row.method)}" data-marks="{escape(marks)}">'
+        f'<th scope="row">{name}</th><td>{escape(row.method)}</td>'
+        f'<td class="mark"><span class="{KINDS[word]}">{escape(MARKS[word])}</span></td>'
+        f'<td class="what">{escape(row.verdict.text)}</td>{cells}</tr>'
     )

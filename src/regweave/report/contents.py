@@ -13,6 +13,7 @@ from regweave.io.grids import check_same_grid
 from regweave.io.images import read_labels, read_stored
 from regweave.io.texts import parse_json, read_text
 from regweave.io.transforms import read_transform
+from regweave.report.records import ResultRecord, checked
 from regweave.types import Field, Float32Array, Geometry, LabelArray
 from regweave.workflows.evidence import NodeMaps
 from regweave.workflows.view import FOLDER, read_nodes
@@ -23,13 +24,6 @@ LABELS = {
     "before": f"{FOLDER}/moving_labels.nii.gz",
     "after": "warped_labels.nii.gz",
 }
-
-
-NEEDED = (
-    "dice", "mean_dice", "structures", "steps", "refinement", "seconds", "peak_memory_mb", "warnings", "weights",
-    "folding_fraction", "sdlogj", "sdlogj_l2r", "min_jacobian", "max_jacobian", "inverse_consistency_mm", "provenance",
-)  # fmt: skip
-"""What a page needs of ``result.json``."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +66,10 @@ def read_contents(folder: Path) -> Contents:
     Raises
     ------
     RegweaveError
-        E101 or E102 where a file is missing or damaged, E198 where the folder was written without its view.
+        E101 or E102 where a file is missing or damaged, E178 where the record is not one that we wrote, E198 where the
+        folder was written without its view.
     """
-    record = read_json(folder / "result.json")
-    lost = [key for key in NEEDED if key not in record]
-    if lost:
-        raise damaged(f"'{folder / 'result.json'}'", f"it lacks {', '.join(lost)}")
+    record = checked(ResultRecord, read_json(folder / "result.json"), folder / "result.json")
     if not (folder / FOLDER / "view.json").is_file():
         message = f"'{folder}' has no folder '{FOLDER}': it was written without what the page shows"
         raise RegweaveError("E198", message, "register again without --no-report, or with keep_view=True")

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from regweave.errors import RegweaveError
+from regweave.evaluation.rules import Rules
 from regweave.evaluation.scores import When
 from regweave.io import owned_path
 from regweave.io.texts import parse_json, read_text
@@ -32,7 +33,8 @@ MEASURES = (
     ("peak_mb", "peak MB", 0),
 )
 LAYOUT = (
-    "a{color:var(--accent)}tbody th{min-width:15ch}td{white-space:nowrap}.failures td:last-child{white-space:normal}"
+    "a{color:var(--accent)}tbody th{min-width:15ch}td{white-space:nowrap}"
+    ".failures td:last-child,.worst td:last-child{white-space:normal}"
 )
 COUNTS = "better / worse / equal"
 PERCENT = ("folding_fraction",)
@@ -42,13 +44,15 @@ LEGEND = (
 )
 
 
-def write_page(folder: str | Path) -> Path:
+def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
     """Write ``report.html`` and ``index.html`` into the folder of an evaluation.
 
     Parameters
     ----------
     folder : path
         Holds results.json; pages of single registrations in ``pages/<id>/report.html`` are linked where they exist.
+    rules : Rules, optional
+        Acceptance criteria of the verdicts on the pages, instead of those of the record.
 
     Returns
     -------
@@ -58,10 +62,10 @@ def write_page(folder: str | Path) -> Path:
     Raises
     ------
     RegweaveError
-        E101, E102 where results.json is missing or damaged.
+        E101, E102, E178 where results.json is missing, damaged, or not what `evaluate` writes.
     """
     where = Path(folder)
-    results = Results.read(where)
+    results = Results.read(where, rules)
     links = page_links(where, results)
     target = where / NAME
     back = ("../index.html", "Demo") if (where.parent / story.NAME).is_file() else None
@@ -111,10 +115,9 @@ def _quiet(text: str) -> str:
 
 def _facts(results: Results) -> str:
     failed = sum(row.error is not None for row in results.rows)
-    passed = sum(not row.marks() for row in results.rows)
     facts = f"{len(results.ids)} pairs · {len(results.methods)} methods · {len(results.rows)} registrations"
     errors = f" ({failed} ended with an error)" if failed else ""
-    verdict = f"{passed} pass, {len(results.rows) - passed} do not{errors}"
+    verdict = f"{results.tally()}{errors}"
     notes = "".join(f'<p class="warn">Note. {escape(n)}</p>' for n in listed(results.content.get("notes")))
     return f'<p>{escape(facts)} · <a href="{batch.NAME}">{escape(verdict)}: see the list</a></p>{notes}'
 
@@ -251,12 +254,15 @@ def _worst(results: Results, links: Mapping[tuple[str, str], str]) -> str:
         link = links.get((row.id, row.method))
         name: object = Markup(f'<a href="{escape(link)}">{escape(row.id)}</a>') if link else row.id
         lowest = min(row.score.counted, key=lambda s: s.dice_after, default=None)
-        shown = [None, None] if lowest is None else [title_of(str(lowest.label), lowest.name), lowest.dice_after]
-        marks = ", ".join(row.marks()) or "pass"
-        rows.append([name, row.mean_dice("dice_before"), row.mean_dice(), *shown, marks])
-    header = ["pair", "mean Dice before", "mean Dice after", "lowest structure", "its Dice", "marks"]
+        least = [None, None] if lowest is None else [title_of(str(lowest.label), lowest.name), lowest.dice_after]
+        word = row.verdict.word + (f": {row.verdict.text}" if row.verdict.text else "")
+        rows.append([name, row.mean_dice("dice_before"), row.mean_dice(), *least, word])
+    header = ["pair", "mean Dice before", "mean Dice after", "lowest structure", "its Dice", "verdict"]
     linked = "" if links else " Pages of single registrations are written with --pages."
-    return _quiet(f"Lowest mean Dice with {method}.{linked}") + table(header, rows, numeric=(1, 2, 4))
+    return (
+        _quiet(f"Lowest mean Dice with {method}.{linked}")
+        + f'<div class="worst">{table(header, rows, numeric=(1, 2, 4))}</div>'
+    )
 
 
 def _failures(results: Results) -> str:

@@ -118,6 +118,7 @@ def document(
     scripts: Sequence[str] = (),
     data: Mapping[str, Any] | None = None,
     back: tuple[str, str] | None = None,
+    subtitle: str = "",
 ) -> str:
     """Put together a complete page.
 
@@ -141,6 +142,8 @@ def document(
         be plain JSON without NaN.
     back : (address, name), optional
         Page that this one belongs to, relative to it; the link stands before the heading.
+    subtitle : str
+        Plain text below the heading.
 
     Returns
     -------
@@ -157,6 +160,7 @@ def document(
     code = [asset("page.js"), *scripts]
     name = escape(title)
     up = f'<a class="back" href="{escape(back[0])}">← {escape(back[1])}</a>' if back else ""
+    below = f'<p class="subtitle">{escape(subtitle)}</p>' if subtitle else ""
     stored = "".join(embed(key, value) for key, value in (data or {}).items())
     run = "".join(f"<script>{script}</script>\n" for script in code)
     return (
@@ -165,7 +169,7 @@ def document(
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="referrer" content="no-referrer">\n'
         f"<title>{name}</title>\n<style>{css}</style>\n</head>\n<body>\n"
-        f'<header class="top">{up}<h1>{name}</h1>'
+        f'<header class="top">{up}<div><h1>{name}</h1>{below}</div>'
         f'<button type="button" id="theme" title="Change between dark and light">Dark / light</button></header>\n'
         f"<main>\n{body}\n</main>\n"
         f"<footer>regweave {escape(__version__)} · {NOTE}</footer>\n{stored}\n{run}</body>\n</html>\n"

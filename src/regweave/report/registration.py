@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from regweave.evaluation.rules import Rules
 from regweave.io import owned_path
 from regweave.report._results import NAME as RESULTS
 from regweave.report.contents import Contents, read_contents
+from regweave.report.overview import subtitle, summary_cards, verdict_banner, verdict_of
 from regweave.report.page import asset, document, escape
 from regweave.report.pictures import pictures
 from regweave.report.sections import (
@@ -19,7 +21,6 @@ from regweave.report.sections import (
     provenance_section,
     signoff_section,
     structure_section,
-    summary_cards,
     weights_section,
 )
 from regweave.report.viewer import Shown, prepare, viewer_data
@@ -31,13 +32,15 @@ TILTED_DEGREES = 2.0
 WHOLE = {"label": "", "name": "whole image", "dice_after": None}
 
 
-def write_page(folder: str | Path) -> Path:
+def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
     """Make ``report.html`` in the folder of a registration, from the files there.
 
     Parameters
     ----------
     folder : path
         Output of ``regweave register``, or of `Result.save` with ``keep_view``.
+    rules : Rules, optional
+        Acceptance criteria of the verdict on the page, instead of those of the record.
 
     Returns
     -------
@@ -47,12 +50,13 @@ def write_page(folder: str | Path) -> Path:
     Raises
     ------
     RegweaveError
-        E101, E102 where a file is missing or damaged, E198 where the folder holds too little for a page.
+        E101, E102 where a file is missing or damaged, E178 where the record is not one of ours, E198 where the folder
+        holds too little for a page.
     """
     folder = Path(folder)
     contents = read_contents(folder)
     with owned_path(folder / PAGE) as part:
-        part.write_text(registration_page(contents, _owner(folder)), encoding="utf-8", newline="\n")
+        part.write_text(registration_page(contents, _owner(folder), rules), encoding="utf-8", newline="\n")
     return folder / PAGE
 
 
@@ -62,8 +66,8 @@ def _owner(folder: Path) -> tuple[str, str] | None:
     return ("../../report.html", "Evaluation") if kept else None
 
 
-def registration_page(contents: Contents, back: tuple[str, str] | None = None) -> str:
-    """Return the page as text; ``back`` is the page it belongs to."""
+def registration_page(contents: Contents, back: tuple[str, str] | None = None, rules: Rules | None = None) -> str:
+    """Return the page as text; ``back`` is the page it belongs to, ``rules`` judge it anew."""
     shown = prepare(contents)
     data = viewer_data(contents, shown)
     record = contents.record
@@ -71,6 +75,7 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None) -
     graded = _graded(record["structures"], shown.structures)
     body = "\n".join(
         (
+            verdict_banner(verdict_of(record, rules)),
             summary_cards(record),
             _viewer(contents, shown),
             structure_section(record["structures"], shown.structures),
@@ -86,6 +91,7 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None) -
         body,
         style=asset("registration.css"),
         scripts=[asset(name) for name in SCRIPTS],
+        subtitle=subtitle(record["provenance"]),
         data={"view-data": data, "signoff-data": _signoff_data(record, graded)},
         back=back,
     )

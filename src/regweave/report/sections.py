@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from regweave.evaluation.inverse import InverseError
 from regweave.evaluation.scores import STATES, PairScore, StructureScore
 from regweave.io.modality import describe_modalities, recorded_modality
 from regweave.report._values import fixed
+from regweave.report.overview import number
 from regweave.report.page import Markup, escape, table
 from regweave.report.step_chart import step_chart
 
@@ -31,32 +33,6 @@ WORDS = {
 }
 """What the table says of a structure."""
 RAIL = Markup('<span class="drawn">0 … 1</span>')
-
-
-def pair_score(record: Mapping[str, Any]) -> PairScore:
-    """Return the scores of the structures that a record of any version holds."""
-    return PairScore.read((row["label"], row) for row in record["structures"])
-
-
-def summary_cards(record: Mapping[str, Any]) -> str:
-    """Return the numbers that are looked at first."""
-    gaps = [s["gap"] for s in record["steps"] if s["gap"] is not None]
-    consistency = record["inverse_consistency_mm"]
-    score = pair_score(record)
-    dice, none = score.means(), "no structure in both" if score.structures else "no labels"
-    vanished, others = len(score.of("vanished")), len(score.structures) - len(score.counted)
-    lost = f"{vanished} of {len(score.counted)}" + (f" ({others} not scored)" if others else "")
-    cards = [
-        ("mean Dice, before → after", f"{_n(dice.get('before'))} → {_n(dice.get('after'))}" if dice else none),
-        ("structures vanished", lost if score.structures else "no labels"),
-        ("voxels folded", f"{_n(record['folding_fraction'], '.3%')}"),
-        ("inverse error, 95 %", f"{_n(consistency['p95'], '.2f')} mm"),
-        ("largest certified gap", f"{max(gaps):.3%}" if gaps else "none"),
-        ("time", f"{_n(record['seconds']['total'], '.1f')} s"),
-    ]
-    shown = "".join(f"<div><span>{escape(name)}</span><b>{escape(value)}</b></div>" for name, value in cards)
-    notes = "".join(f'<p class="warn">Warning {escape(text)}</p>' for text in record["warnings"])
-    return f'<div class="cards">{shown}</div>{notes}'
 
 
 def structure_section(rows: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]) -> str:
@@ -95,7 +71,9 @@ def _structure(item: Mapping[str, Any], score: StructureScore | None) -> list[ob
 
 def _state(score: StructureScore) -> Markup:
     kind = {"scored": "", "vanished": "bad"}.get(score.state, "quiet")
-    return Markup(f'<span class="{kind}" title="{escape(STATES[score.state])}">{escape(WORDS[score.state])}</span>')
+    return Markup(
+        f'<span class="state {kind}" title="{escape(STATES[score.state])}">{escape(WORDS[score.state])}</span>'
+    )
 
 
 def _change(before: float, after: float) -> Markup:
@@ -109,7 +87,7 @@ def _change(before: float, after: float) -> Markup:
 
 
 def optimisation_section(record: Mapping[str, Any]) -> str:
-    """Return energy and certified gap of each discrete step, and the cost of the refinement."""
+    """Return energy and gap of each discrete step, and the cost of the refinement."""
     steps, refinement = record["steps"], record["refinement"]
     levels = [f"{s['spacing_mm']:.3g} mm" for s in steps]
     energies = step_chart(
@@ -118,15 +96,16 @@ def optimisation_section(record: Mapping[str, Any]) -> str:
         groups=levels,
     )
     gaps = [100 * s["gap"] for s in steps if s["gap"] is not None]
+    solver = f"Solver: within {max(gaps):.3f} % of its own optimum (says nothing about anatomy)." if gaps else ""
     shown = step_chart(
-        "Certified gap of each discrete step", [("gap, %", gaps)],
+        "Gap of the solver at each discrete step", [("gap, %", gaps)],
         groups=levels if len(gaps) == len(levels) else (), from_zero=True,
     )  # fmt: skip
     costs = [(name, _relative([r[key] for r in refinement])) for name, key in COSTS.items()]
     refined = step_chart("Cost of each gradient step, relative to the first", costs)
     rows = [
         [f"{s['spacing_mm']:.3g} mm, step {s['step'] + 1}", s["n_nodes"], s["n_labels"], f"{s['energy']:.4f}",
-         "none" if s["lower_bound"] is None else f"{s['lower_bound']:.4f}", _n(s["gap"], ".4%"), s["iterations"],
+         "none" if s["lower_bound"] is None else f"{s['lower_bound']:.4f}", number(s["gap"], ".4%"), s["iterations"],
          f"{sum(s['seconds'].values()):.2f}"]
         for s in steps
     ]  # fmt: skip
@@ -134,11 +113,13 @@ def optimisation_section(record: Mapping[str, Any]) -> str:
     numbers = table(header, rows, numeric=set(range(1, 8)))
     return (
         "<h2>Optimisation</h2><p>No deformation of the control grid within a step has an energy below its lower bound; "
-        "the gap is how far the one found may be from the best, relative to its energy. Energies compare in a level "
-        'at best: each step measures its costs anew, around the deformation so far.</p><div class="columns">'
-        f"<div><h3>Energy</h3>{energies}</div><div><h3>Certified gap, %</h3>{shown}</div>"
+        "the gap is how far the one found may be from the best, relative to its energy. Energies can be compared "
+        "within a level at best: each step measures its costs anew, around the deformation so far.</p>"
+        '<div class="columns">'
+        f"<div><h3>Energy</h3>{energies}</div><div><h3>Gap of the solver, %</h3>{shown}</div>"
         + (f"<div><h3>Refinement</h3>{refined}</div>" if refined else "")
         + f"</div><details><summary>Numbers of each step</summary>{numbers}</details>"
+        + f'<p class="quiet">{solver}</p>'
     )
 
 
@@ -146,17 +127,22 @@ def field_section(record: Mapping[str, Any]) -> str:
     """Return folding, Jacobians and inverse consistency."""
     inverse = record["inverse_consistency_mm"]
     rows = [
-        ["voxels folded (J ≤ 0)", _n(record["folding_fraction"], ".4%")],
-        ["smallest and largest Jacobian", f"{_n(record['min_jacobian'])} and {_n(record['max_jacobian'])}"],
-        ["standard deviation of log J", _n(record["sdlogj"])],
-        ["the same as Learn2Reg computes it", _n(record["sdlogj_l2r"])],
-        ["inverse error: mean", f"{_n(inverse['mean'], '.3f')} mm"],
-        ["inverse error: 95th percentile", f"{_n(inverse['p95'], '.3f')} mm"],
-        ["inverse error: largest", f"{_n(inverse['max'], '.3f')} mm"],
+        ["voxels folded (J ≤ 0)", number(record["folding_fraction"], ".4%")],
+        ["smallest and largest Jacobian", f"{number(record['min_jacobian'])} and {number(record['max_jacobian'])}"],
+        ["voxels with a Jacobian below 1/5 or above 5", number(record["extreme_fraction"], ".4%")],
+        ["standard deviation of log J", number(record["sdlogj"])],
+        ["the same by the formula of Learn2Reg", number(record["sdlogj_l2r"])],
+        ["there and back: mean", f"{number(inverse['mean'], '.3f')} mm"],
+        ["there and back: 95th percentile", f"{number(inverse['p95'], '.3f')} mm"],
+        ["there and back: largest", f"{number(inverse['max'], '.3f')} mm"],
     ]
+    found = record["inverse_error"]
+    words = "" if found is None else InverseError.read(found).words()
+    exact = f"<p>{escape(words[:1].upper() + words[1:])}.</p>" if words else ""
     return (
         "<h2>Deformation</h2>"
         + table(["measure", "value"], rows, numeric={1})
+        + exact
         + '<p class="quiet">The Jacobian is that of the map from fixed to moving points, without the affine start: '
         "above 1 the moving tissue is the larger, and shrinks when it is warped.</p>"
     )
@@ -172,11 +158,11 @@ def weights_section(record: Mapping[str, Any], names: Mapping[int, str], parts: 
         classes = ["everywhere"]
     header = ["member", "used in", *(f"weight: {c}" for c in classes), "decides, of voxels"]
     rows = [
-        [m, stages.get(m, "–"), *(f"{v:.3f}" for v in values), _n(parts.get(m), ".1%")]
+        [m, stages.get(m, "–"), *(f"{v:.3f}" for v in values), number(parts.get(m), ".1%")]
         for m, values in zip(w["members"], w["matrix"], strict=True)
     ]
     told = {"labels": "the moving labels", "predicted": "the model's class predictor, from the moving image"}
-    chosen = told.get(provenance["classes_from"], "nothing: one set of weights serves all tissue")
+    chosen = told.get(provenance["classes_from"], "nowhere: one set of weights serves all tissue")
     return (
         "<h2>Which metric decides where</h2>"
         "<p>The map “deciding metric” shows, for the last discrete step, the member of the bank whose weighted and "
@@ -186,7 +172,7 @@ def weights_section(record: Mapping[str, Any], names: Mapping[int, str], parts: 
         "distance, in units of the energy, from a control point's best displacement to its second best by the images "
         "alone, before smoothness; 0 is a tie. The refinement that follows uses its own members.</p>"
         + table(header, rows, numeric=set(range(2, len(header))))
-        + f"<p>Pairwise weight {_n(w['pairwise'], '.4g')}. Classes were told by {escape(chosen)}.</p>"
+        + f"<p>Pairwise weight {number(w['pairwise'], '.4g')}. The class of each point comes from {escape(chosen)}.</p>"
     )
 
 
@@ -240,7 +226,3 @@ def _relative(values: Sequence[float], groups: Sequence[str] = ()) -> list[float
             first = abs(value) or 1.0
         out.append(100 * value / first)
     return out
-
-
-def _n(value: float | None, form: str = ".3f") -> str:
-    return "–" if value is None else format(value, form)

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from regweave.evaluation.rules import Rules
 from regweave.evaluation.scores import When
 from regweave.evaluation.statistics import count_better, paired_bootstrap
+from regweave.evaluation.verdict import Verdict, failed, judge
 from regweave.io.manifest import PairFiles
 from regweave.types import Float64Array
 from regweave.workflows.batch import Outcome
@@ -41,6 +43,13 @@ class Scores:
     def outcome(self, method: Method, pair: PairFiles) -> Outcome:
         """Return what became of a pair with a method."""
         return self.outcomes[method.name, pair.id]
+
+    def verdict(self, method: Method, pair: PairFiles, rules: Rules) -> Verdict:
+        """Judge a pair with a method; one that ended with an error fails."""
+        outcome = self.outcome(method, pair)
+        if outcome.error is not None:
+            return failed(outcome.error, rules)
+        return judge(outcome.value, pair_score(outcome.value), rules)
 
     def labels_of(self, pair: PairFiles) -> dict[str, str]:
         """Names by label of a pair's structures, from any method that succeeded; empty where none did."""

@@ -231,7 +231,7 @@ def judge(
     scores = found.scores
     shown = worst_pairs(scores, MOST_PAGES)
     for pair in shown:
-        keep_registration(shown_method(scores), pair, reading, folder_of_results)
+        keep_registration(shown_method(scores), pair, reading, folder_of_results, found.rules)
     story = tell(
         scores, model, source=lists.source, n_train=len(read_pairs(lists.train)),
         shown=[pair.id for pair in shown], right=lists.right,

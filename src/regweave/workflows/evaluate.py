@@ -6,13 +6,14 @@ import csv
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from regweave import __version__
 from regweave.errors import UsageError
+from regweave.evaluation.rules import Rules, default_rules
 from regweave.io import owned_path, sha256
 from regweave.io.manifest import FILES, PairFiles, check_leak, read_pairs
 from regweave.io.model import Model
@@ -48,11 +49,14 @@ class Evaluation:
         What a reader must know: untuned baselines, patients that were trained on.
     hashes : mapping
         SHA-256 of the files of each pair, by id and column.
+    rules : Rules
+        Acceptance criteria of the verdicts.
     """
 
     scores: Scores
     notes: tuple[str, ...]
     hashes: Mapping[str, Mapping[str, str]]
+    rules: Rules = field(default_factory=default_rules)
 
     def rows(self) -> list[dict[str, Any]]:
         """Lines of ``results.csv``; a failed pair has its labels, and None for every number."""
@@ -79,9 +83,16 @@ class Evaluation:
             "pairs": [{"id": p.id, "group": p.group, "inputs_sha256": self.hashes[p.id]} for p in s.pairs],
             "methods": [method.describe() for method in s.methods],
             "reference": s.reference.name,
+            "rules": self.rules.record(),
             "comparison": compare(s),
             "results": [
-                {"id": p.id, "method": m.name, "error": s.outcome(m, p).error, "scores": s.outcome(m, p).value}
+                {
+                    "id": p.id,
+                    "method": m.name,
+                    "error": s.outcome(m, p).error,
+                    "verdict": s.verdict(m, p, self.rules).record(),
+                    "scores": s.outcome(m, p).value,
+                }
                 for p in s.pairs
                 for m in s.methods
             ],
@@ -103,7 +114,7 @@ class Evaluation:
         with owned_path(folder / "results.json") as part:
             part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
         with owned_path(folder / "summary.md") as part:
-            part.write_text(summary_text(self.scores, content["comparison"], self.notes), encoding="utf-8")
+            part.write_text(summary_text(self.scores, content["comparison"], self.notes, self.rules), encoding="utf-8")
 
 
 def evaluate(
@@ -120,6 +131,7 @@ def evaluate(
     resume: bool = False,
     allow_leak: bool = False,
     reading: Reading | None = None,
+    rules: Rules | None = None,
     on_progress: OnBatchProgress | None = None,
 ) -> Evaluation:
     """Register every pair of a list with every method and write what came out.
@@ -146,6 +158,8 @@ def evaluate(
         Evaluate on patients that were trained on, and say so in the summary.
     reading : Reading, optional
         How files are read.
+    rules : Rules, optional
+        Acceptance criteria of the verdicts; by default the shipped ones.
     on_progress : callable, optional
         Called after every registration.
 
@@ -170,9 +184,8 @@ def evaluate(
         plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
         outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
         notes = _notes(methods, leaked, reading.classes, baselines=baselines, tuned=bool(training))
-        found = Evaluation(
-            Scores(tuple(listed), tuple(methods), outcomes), notes, {p.id: run.hashes(p) for p in listed}
-        )
+        scores, hashes = Scores(tuple(listed), tuple(methods), outcomes), {p.id: run.hashes(p) for p in listed}
+        found = Evaluation(scores, notes, hashes, rules or default_rules())
         found.write(folder)
     return found
 

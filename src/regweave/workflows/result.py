@@ -7,13 +7,16 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from regweave import __version__
 from regweave.evaluation.inverse import InverseError
+from regweave.evaluation.rules import Rules, default_rules
 from regweave.evaluation.scores import PairScore
+from regweave.evaluation.verdict import Verdict, judge
 from regweave.io import (
     atomic_path,
     prepare_output,
@@ -33,7 +36,8 @@ from regweave.workflows.record import RunRecord
 from regweave.workflows.view import write_view
 
 SCHEMA = 2
-"""Layout of ``result.json``; 2 has the states of the structures and the error of the inverse inside the body."""
+"""Layout of ``result.json``; 2 has states of structures, the inverse's error inside the body, and a verdict."""
+NEEDS_SURFACES = "surface_distance_mm"
 DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "nibabel", "pydantic")
 
 
@@ -69,6 +73,8 @@ class Result:
         Path of each input that was a file.
     record : RunRecord, optional
         What ran: start, model, modality, structures, and the rest of the call.
+    rules : Rules
+        Acceptance criteria of the verdict; `dataclasses.replace` gives the result others.
     """
 
     transform: Transform
@@ -95,6 +101,7 @@ class Result:
     nodes: NodeMaps | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     record: RunRecord | None = None
+    rules: Rules = field(default_factory=default_rules)
 
     @property
     def dice(self) -> dict[int, dict[str, Any]]:
@@ -111,16 +118,27 @@ class Result:
 
     def structures(self) -> list[dict[str, Any]]:
         """State, Dice, distances of surfaces and volumes of each structure; the distances are measured when asked."""
-        score = self.score
-        if self.pair is not None and self.pair.fixed_labels is not None and self.warped_labels is not None:
-            score = score.with_surfaces(self.pair.fixed_labels, self.warped_labels)
-        return [s.record() for s in score.structures]
+        return [s.record() for s in self._with_surfaces.structures]
+
+    @cached_property
+    def _with_surfaces(self) -> PairScore:
+        if self.pair is None or self.pair.fixed_labels is None or self.warped_labels is None:
+            return self.score
+        return self.score.with_surfaces(self.pair.fixed_labels, self.warped_labels)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Pass, look or fail by the rules, with the reasons."""
+        score = self._with_surfaces if NEEDS_SURFACES in self.rules.limits else self.score
+        return judge({**self.regularity, "inverse_error": self.inverse_error.record()}, score, self.rules)
 
     def summary(self) -> dict[str, Any]:
         """Everything but the images; ``result.json`` has `structures` besides."""
         w = self.weights
         return {
             "schema": SCHEMA,
+            "verdict": self.verdict.record(),
+            "rules": self.rules.record(),
             "dice": {str(v): dict(row) for v, row in self.dice.items()},
             "mean_dice": self.mean_dice,
             "steps": [asdict(s) for s in self.steps],

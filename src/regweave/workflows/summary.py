@@ -7,16 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from regweave.evaluation.rules import Rules, default_rules
 from regweave.evaluation.scores import When
+from regweave.evaluation.verdict import tally
 from regweave.workflows.comparison import Scores
 from regweave.workflows.methods import Method
 from regweave.workflows.scoring import pair_score
 
 DASH = "–"
+N_NAMED = 10
+"""Registrations that did not pass and are named in the summary."""
 STATES_SHOWN = {"vanished": ("vanished",), "not scored": ("no reference", "not in moving", "unknown")}
 
 
-def summary_text(scores: Scores, comparison: Sequence[Mapping[str, Any]], notes: Iterable[str]) -> str:
+def summary_text(
+    scores: Scores, comparison: Sequence[Mapping[str, Any]], notes: Iterable[str], rules: Rules | None = None
+) -> str:
     """Write the summary of an evaluation.
 
     Parameters
@@ -27,6 +33,8 @@ def summary_text(scores: Scores, comparison: Sequence[Mapping[str, Any]], notes:
         As `regweave.workflows.comparison.compare` gives it.
     notes : strings
         What a reader must know first.
+    rules : Rules, optional
+        Acceptance criteria of the verdicts; by default the shipped ones.
     """
     patients = {name for pair in scores.pairs for name in pair.patients}
     n_failed = len(scores.failures)
@@ -45,6 +53,7 @@ def summary_text(scores: Scores, comparison: Sequence[Mapping[str, Any]], notes:
         "registration on one thread, with other registrations running beside it.",
         _measures_table(scores),
     ]
+    parts += _verdict_parts(scores, rules or default_rules())
     if len(scores.methods) > 1:
         parts += _comparison_parts(scores, comparison)
     if scores.failures:
@@ -94,6 +103,19 @@ def _measures_table(scores: Scores) -> str:
     return _table(header, rows)
 
 
+def _verdict_parts(scores: Scores, rules: Rules) -> list[str]:
+    """Count the verdicts of each method, and name what did not pass."""
+    found = {(m.name, p.id): scores.verdict(m, p, rules) for m in scores.methods for p in scores.pairs}
+    counts = {m.name: tally(found[m.name, p.id] for p in scores.pairs) for m in scores.methods}
+    lines = [f"- {name}: {count}" for name, count in counts.items()]
+    doubtful = [(key, v) for key, v in found.items() if v.word != "pass"]
+    named = [f"- `{name}/{pair}`: {v.word}, {_title('', v.text)}" for (name, pair), v in doubtful[:N_NAMED]]
+    if len(doubtful) > N_NAMED:
+        named.append(f"- and {len(doubtful) - N_NAMED} more; index.html lists all")
+    text = f"By the rules “{rules.name}”; `regweave rules` prints the shipped ones, `--rules` takes others."
+    return ["## Verdicts", text, "\n".join(lines), *(["\n".join(named)] if named else [])]
+
+
 def _comparison_parts(scores: Scores, comparison: Sequence[Mapping[str, Any]]) -> list[str]:
     reference = scores.reference.name
     labels = scores.labels()
@@ -137,7 +159,7 @@ def _difference(row: Mapping[str, Any]) -> list[str]:
 def _title(label: str, name: str) -> str:
     """Label and name, made safe for a table cell: the name comes from a file."""
     plain = "".join(c for c in name if c.isprintable() and c not in "|<>`")
-    return label if plain == label else f"{label} {plain}"
+    return label if plain == label else f"{label} {plain}".strip()
 
 
 def _mean(values: Any) -> float:

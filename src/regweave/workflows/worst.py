@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from regweave import notices
+from regweave.evaluation.rules import Rules
 from regweave.io import atomic_path, prepare_output
 from regweave.io.manifest import PairFiles
 from regweave.workflows.comparison import Scores
@@ -40,7 +42,7 @@ def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
     return [pair for _, _, pair in sorted(done, key=lambda row: (math.isnan(row[0]), *row[:2]))[:n]]
 
 
-def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder: Path) -> Path:
+def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder: Path, rules: Rules) -> Path:
     """Register a pair as an evaluation did, and write the whole result with what a page shows.
 
     Parameters
@@ -53,6 +55,8 @@ def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder:
         How files are read.
     folder : path
         Folder of the evaluation.
+    rules : Rules
+        Acceptance criteria of its verdict.
 
     Returns
     -------
@@ -71,7 +75,7 @@ def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder:
         )
     target = folder / PAGES / pair.id
     with prepare_output(target, overwrite=True) as part:
-        result.write(part)
+        replace(result, rules=rules).write(part)
         with atomic_path(part / RECORD) as record:
             record.write_text(json.dumps({"id": pair.id, "method": method.name}) + "\n", encoding="utf-8")
     return target

@@ -2,8 +2,8 @@
 
 const CONTOURS = {
   fixed: { colour: "#27d3f5", dash: [] },
-  before: { colour: "#ffb000", dash: [5, 4] },
-  after: { colour: "#ff5ce1", dash: [] },
+  before: { colour: "#ffffff", dash: [5, 4] },
+  after: { colour: "#ff8c00", dash: [] },
 };
 const MEMBERS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#8c6bb1", "#b2df8a",
   "#a6761d", "#fb9a99", "#66c2a5"];

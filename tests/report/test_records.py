@@ -1,0 +1,178 @@
+"""Records of strangers and of earlier versions: a page, or a code with the place; never a fault of the program."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regweave.cli import main
+from regweave.errors import RegweaveError
+from regweave.evaluation.rules import parse_rules
+from regweave.report.overview import subtitle, summary_cards, verdict_banner, verdict_of
+from regweave.report.page import escape
+from regweave.report.records import ResultRecord, checked
+from regweave.report.registration import write_page
+from regweave.report.sections import (
+    field_section,
+    optimisation_section,
+    provenance_section,
+    structure_section,
+    weights_section,
+)
+
+HOSTILE = "</script><script>alert(1)</script>"
+STRANGE = (None, True, HOSTILE, -1, 3.5, 1e99, 1e-300, [], {"a": 1}, [[]])
+GONE = object()
+
+
+@pytest.fixture(scope="module")
+def record(result_folder) -> dict:
+    """What a registration wrote, with one of each kind of row."""
+    found = json.loads((result_folder / "result.json").read_text())
+    for key in ("steps", "refinement", "structures"):
+        found[key] = found[key][:1]
+    return {key: value for key, value in found.items() if key in ResultRecord.model_fields}
+
+
+def places(value: object, path: tuple = ()) -> Iterator[tuple]:
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in items:
+        if path[:2] != ("provenance", "settings") or key in ("name", "banks"):
+            yield from places(below, (*path, key))
+
+
+def changed(record: dict, path: tuple, value: object) -> dict:
+    out = copy.deepcopy(record)
+    inner = out
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is GONE:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return out
+
+
+def page_of(record: dict) -> str:
+    """Everything of a page that comes from the record."""
+    found = checked(ResultRecord, record, Path("result.json"))
+    drawn = [{"label": row["label"], "name": row["name"]} for row in found["structures"]]
+    parts = (
+        escape(subtitle(found["provenance"])),
+        verdict_banner(verdict_of(found, None)),
+        summary_cards(found),
+        structure_section(found["structures"], drawn),
+        weights_section(found, {}, {}),
+        field_section(found),
+        optimisation_section(found),
+        provenance_section(found, {}),
+    )
+    return "\n".join(parts)
+
+
+def test_whatever_stands_anywhere_is_shown_or_refused(record):
+    codes = []
+    for path in places(record):
+        for value in (*STRANGE, GONE):
+            try:
+                text = page_of(changed(record, path, value))
+            except RegweaveError as error:
+                codes.append(error.code)
+            else:
+                codes.append("")
+                assert "<script>" not in text
+    assert set(codes) == {"", "E178"}
+    assert codes.count("") > 50
+    assert codes.count("E178") > 500
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": "x"}, "steps: Input should be a valid list, found 'x'"),
+        ({"weights": None}, "weights"),
+        ({"structures": [{"label": "<img src=x>"}]}, "structures.0"),
+        ({"provenance": []}, "provenance"),
+        ({"seconds": {"total": "<b>"}}, "seconds.total"),
+        ({"folding_fraction": 1e200}, "folding_fraction"),
+    ],
+)
+def test_the_command_names_file_and_place(result_folder, tmp_path, capsys, change, words):
+    folder = shutil.copytree(result_folder, tmp_path / "copy")
+    content = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**content, **change}))
+    assert main(["report", str(folder)]) == 3
+    text = capsys.readouterr().err
+    assert "error E178: " in text
+    assert "result.json" in text
+    assert words in text
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"steps": 1' + "0" * 400 + "}", "{}{}", '{"a": 1, "a": 1}'])
+def test_text_that_is_no_record_is_damage(result_folder, tmp_path, capsys, text):
+    folder = shutil.copytree(result_folder, tmp_path / "copy")
+    (folder / "result.json").write_text(text)
+    assert main(["report", str(folder)]) == 3
+    assert "error E102: " in capsys.readouterr().err
+
+
+def old(record: dict) -> dict:
+    """Write a record as the version before states and verdicts did."""
+    out = {k: v for k, v in record.items() if k not in {"verdict", "rules", "inverse_error", "extreme_fraction"}}
+    rows = [{**row, "missing": row["state"] != "scored"} for row in record["structures"]]
+    out["structures"] = [{k: v for k, v in row.items() if k != "state"} for row in rows]
+    return {**out, "schema": 1, "provenance": {**record["provenance"], "modality": "mr"}}
+
+
+def test_a_folder_of_an_earlier_version_has_its_page(result_folder, tmp_path):
+    folder = shutil.copytree(result_folder, tmp_path / "copy")
+    content = old(json.loads((folder / "result.json").read_text()))
+    content["structures"][0].update(volume_fixed_ml=0.0, dice_after=0.0, missing=True)
+    (folder / "result.json").write_text(json.dumps(content))
+    text = write_page(folder).read_text(encoding="utf-8")
+    assert "no fixed contour" in text
+    assert "vanished (1 not scored)" in text
+    assert "Not checked, for want of a number: voxels with a Jacobian below 1/5" in text
+
+
+def test_other_rules_judge_the_page_anew_and_leave_the_record(result_folder, tmp_path):
+    folder = shutil.copytree(result_folder, tmp_path / "copy")
+    before = (folder / "result.json").read_bytes()
+    text = write_page(folder, parse_rules({"name": "strict", "least_mean_dice": {"fail": 1.0}}, "x")).read_text()
+    assert "✗ fail" in text
+    assert "(fail below 1)" in text
+    assert "By the rules “strict”" in text
+    assert (folder / "result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("provenance", "line"),
+    [
+        ({"modality": "ct"}, "CT · settings s"),
+        (
+            {"modality": {"fixed": "ct", "moving": "ct"}, "start": {"method": "affine"}, "model": None},
+            "CT · affine start · no model · settings s",
+        ),
+        (
+            {"modality": {"fixed": "ct", "moving": "mr"}, "start": {"method": "none"}, "model": {"name": "m"}},
+            "MR to CT · no start · model m · settings s",
+        ),
+    ],
+)
+def test_the_line_below_the_title_says_what_was_asked_for(provenance, line):
+    assert subtitle({**provenance, "settings": {"name": "s"}}) == line
+
+
+def test_the_solver_s_gap_is_no_verdict(record):
+    text = page_of(record)
+    cards = text[text.index('class="cards"') : text.index("<h2>Structures")]
+    assert "gap" not in cards
+    assert "certified" not in text.lower()
+    assert "of its own optimum (says nothing about anatomy)." in text

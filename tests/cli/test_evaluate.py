@@ -11,6 +11,7 @@ import pytest
 from regweave.cli import evaluate as command
 from regweave.cli import main
 from regweave.cli.tables import terminal_text
+from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.io.model import Model, read_model, write_model
 from regweave.types import Weights
@@ -76,6 +77,17 @@ def test_some_pairs_fail(case, capsys):
     assert out == ""
     assert err.startswith("failed preset:small/b: E102")
     assert "E102" in (case / "out" / "index.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_no_success(case, capsys, monkeypatch):
+    def full(*_: object) -> None:
+        raise RegweaveError("E153", "cannot write", "check the free space")
+
+    monkeypatch.setattr(command, "keep_registration", full)
+    words = ["evaluate", str(case / "pairs.csv"), "-o", str(case / "out"), "--config", str(case / "small.toml")]
+    assert main([*words, "--workers", "1", "--quiet"]) == 3
+    assert "no page of a: E153: cannot write" in capsys.readouterr().err
+    assert (case / "out" / "results.csv").is_file()
 
 
 def test_no_pages(case, capsys):

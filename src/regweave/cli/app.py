@@ -35,6 +35,7 @@ from regweave.cli import (
     weights,
 )
 from regweave.cli.help import SUMMARIES, WIDTH, Command, Group
+from regweave.cli.streams import guarded_streams
 from regweave.errors import (
     EXIT_INTERNAL,
     EXIT_OK,
@@ -132,9 +133,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         0 done, 1 some pairs failed, 2 usage, 3 input, 4 resources, 5 cancelled, 70 internal.
     """
+    with guarded_streams():
+        return _run(None if arguments is None else list(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
-        with _warnings_as_lines(), _stops_as_interrupts():
-            make_app()(args=None if arguments is None else list(arguments), prog_name="regweave")
+        try:
+            with _warnings_as_lines(), _stops_as_interrupts():
+                make_app()(args=arguments, prog_name="regweave")
+        finally:
+            sys.stdout.flush()  # here, where a failure has a message and a status
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_OK
     except (Cancelled, KeyboardInterrupt) as error:

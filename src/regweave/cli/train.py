@@ -102,16 +102,16 @@ def train(
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
-    if as_json:
-        print(json.dumps(as_dict(output, model), indent=1, ensure_ascii=False))
-    elif not quiet:
-        print(as_text(output, model))
     if not no_report:
         with claims[0].writing(), claims[1].writing():
             write_effort(output, shown.stages)
             page = training.write_page(output)
         if not quiet:
             print(f"page {page}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(as_dict(output, model), indent=1, ensure_ascii=False))
+    elif not quiet:
+        print(as_text(output, model))
 
 
 class _Shown:

@@ -257,3 +257,16 @@ def test_process_status_and_termination(tmp_path, name):
     assert process.returncode == 5
     assert err == "cancelled; nothing was written\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_names_that_are_not_utf8_are_printed(tmp_path, options):
+    path = tmp_path / os.fsdecode(b"bad\xff\xfe.nii.gz")
+    data = np.random.default_rng(0).random(FIXED.shape).astype(np.float32)
+    write_image(tmp_path / "x.nii.gz", Volume(data, FIXED))
+    (tmp_path / "x.nii.gz").rename(path)
+    # A process of its own: the stream that pytest puts in the place of stdout encodes nothing.
+    command = [sys.executable, "-c", "import sys; from regweave.cli.app import main; sys.exit(main())"]
+    run = subprocess.run([*command, "check", *options, str(path)], capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert rb"bad\udcff\udcfe.nii.gz" in run.stdout

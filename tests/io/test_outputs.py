@@ -303,6 +303,11 @@ def test_the_longest_name_that_a_file_may_have_works(tmp_path):
     assert sorted(len(p.name) for p in tmp_path.iterdir()) == [255, 255]
 
 
+def test_a_root_is_no_output_folder():
+    with pytest.raises(UsageError, match="E152"), prepare_output("/", overwrite=True):
+        pytest.fail("the block must not run")
+
+
 def test_the_present_folder_is_no_output(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")

@@ -69,14 +69,27 @@ def _open_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
 
 
+def _escape_odd_names(stream: TextIO | None) -> str | None:
+    """Let a stream print names of files that its encoding has no letters for; return how it took them before."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return None
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    return before
+
+
 @contextmanager
 def guarded_streams() -> Iterator[None]:
     """Make standard output and standard error fit for use inside the block."""
     _open_closed_streams()
     before = sys.stdout, sys.stderr
+    handling = [_escape_odd_names(stream) for stream in before]
     out, err = (stream or io.StringIO() for stream in before)  # Python has None for a closed one
     sys.stdout, sys.stderr = _Guarded(out, needed=True), _Guarded(err, needed=False)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+        for stream, errors in zip(before, handling, strict=True):
+            if errors is not None and isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors=errors)

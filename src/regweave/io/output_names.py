@@ -43,5 +43,6 @@ def check_name(path: str | Path, *, folder: bool = False) -> None:
     if longest > LONGEST or len(os.fsencode(here / text)) > LONGEST_PATH:
         message = f"the output name '{shown}' is too long: {longest} bytes in one name, allowed {LONGEST}"
         raise UsageError("E152", message, "choose a shorter -o")
-    if folder and (here / text).resolve() == here.resolve():
-        raise UsageError("E152", f"the output '{shown}' is the present folder", "name a new folder with -o")
+    target = (here / text).resolve()
+    if folder and target in {here.resolve(), Path(target.anchor)}:
+        raise UsageError("E152", f"the output '{shown}' is the present folder or a root", "name a new folder with -o")

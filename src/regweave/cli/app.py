@@ -33,6 +33,7 @@ from regweave.cli import (
     train,
     warp,
     weights,
+    words,
 )
 from regweave.cli.help import SUMMARIES, WIDTH, Command, Group
 from regweave.cli.streams import guarded_streams
@@ -141,6 +142,7 @@ def _run(arguments: list[str] | None) -> int:
     try:
         try:
             with _warnings_as_lines(), _stops_as_interrupts():
+                words.given.set(tuple(sys.argv[1:] if arguments is None else arguments))
                 make_app()(args=arguments, prog_name="regweave")
         finally:
             sys.stdout.flush()  # here, where a failure has a message and a status

@@ -10,8 +10,9 @@ from typer.core import TyperCommand, TyperGroup
 WIDTH = 80
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Input": (
-        "fixed", "moving", "pairs", "files", "file", "result", "models", "transform", "reference", "experiment", "name",
-        "data", "moving_labels", "fixed_labels", "label_names", "classes", "train_pairs", "source", "target",
+        "fixed", "moving", "again", "pairs", "files", "file", "result", "models", "transform", "reference",
+        "experiment", "name", "data", "moving_labels", "fixed_labels", "label_names", "classes", "train_pairs",
+        "source", "target",
         "fixed_modality", "moving_modality", "nifti_frame", "nonfinite", "follow_links",
     ),
     "Output": (
@@ -32,6 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "regweave register later.nii.gz planning.nii.gz -o result \\",
         "    --moving-labels organs.nii.gz --model weights.json",
         "regweave register fixed.nii.gz moving.nii.gz -o out --metric mi --json",
+        "regweave register --from result/result.json -o same",
     ),
     "train": (
         "regweave train train.csv -o weights.json",

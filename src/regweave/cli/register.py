@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regweave.cli import words
 from regweave.cli.options import (
     FixedModalityOption,
     FollowOption,
@@ -31,15 +33,22 @@ from regweave.io import prepare_output
 from regweave.report.registration import PAGE, write_page
 from regweave.workflows import register as workflow
 from regweave.workflows.reading import Reading
+from regweave.workflows.rerun import recorded_call
 
 
 def register(
-    fixed: Annotated[Path, typer.Argument(help="Image that stays; its grid is the grid of the result.")],
-    moving: Annotated[Path, typer.Argument(help="Image that is warped.")],
+    fixed: Annotated[
+        Path | None, typer.Argument(help="Image that stays; its grid is the grid of the result.", show_default=False)
+    ] = None,
+    moving: Annotated[Path | None, typer.Argument(help="Image that is warped.", show_default=False)] = None,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
     moving_labels: Annotated[Path | None, typer.Option(help="Segmentation of the moving image.")] = None,
     fixed_labels: Annotated[Path | None, typer.Option(help="Segmentation of the fixed image, for Dice.")] = None,
+    again: Annotated[
+        Path | None,
+        typer.Option("--from", help="Run a result.json again: same files, settings, bits.", metavar="RESULT.json"),
+    ] = None,
     preset: Annotated[
         str | None, typer.Option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
     ] = None,
@@ -75,14 +84,22 @@ def register(
         follow_links=follow_links,
     )  # fmt: skip
     judged_by = default_rules() if rules is None else read_rules(rules)
+    given: dict[str, Any] = {
+        "preset": preset, "config": config, "model": model, "metrics": parse_metrics(metric), "init": init,
+        "engine": engine,
+    }  # fmt: skip
+    files = {"fixed": fixed, "moving": moving, "moving_labels": moving_labels, "fixed_labels": fixed_labels}
+    if again is not None:
+        _refuse_beside_from(given, reading)
+        given = recorded_call(again, **files)
+    elif fixed is None or moving is None:
+        raise UsageError("E192", "FIXED and MOVING are needed", "name both images, or a record with --from")
+    else:
+        given |= {**files, "reading": reading}
     with prepare_output(output, overwrite=overwrite) as folder:
         with _Shown(quiet) as shown:
-            result = workflow.register(
-                fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels,
-                preset=preset, config=config, model=model, metrics=parse_metrics(metric),
-                init=init, engine=engine, threads=threads, reading=reading, on_progress=shown,
-                keep_view=not no_report,
-            )  # fmt: skip
+            result = workflow.register(**given, threads=threads, on_progress=shown, keep_view=not no_report)
+        result = result.with_command(("regweave", *words.given.get()))
         result = replace(result, rules=judged_by)
         result.write(folder)
         if not no_report:
@@ -98,6 +115,8 @@ def register(
     if result.classes_from == "predicted":
         console.print("classes     predicted from the moving image")
     console.print(verdict_lines(result.verdict))
+    if result.record is not None and result.record.structures is not None:
+        console.print(f"structures  {result.record.structures_met()}", soft_wrap=True)
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
     console.print(f"time        {sum(result.seconds.values()):.1f} s")
     console.print(f"result      {output}", soft_wrap=True)
@@ -106,6 +125,14 @@ def register(
     gap = max((s.gap for s in result.steps), default=0.0)
     text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
     console.print(text, style="dim")
+
+
+def _refuse_beside_from(given: Mapping[str, Any], reading: Reading) -> None:
+    """Refuse settings beside a record: with them it would be another run."""
+    named = [f"--{name.replace('metrics', 'metric')}" for name, value in given.items() if value is not None]
+    named += [f"--{name.replace('_', '-')}" for name in reading.to_json()]
+    if named:
+        raise UsageError("E192", f"--from and {', '.join(named)} are both given", "the record has all of that")
 
 
 def print_json(output: Path, *, page: bool) -> None:

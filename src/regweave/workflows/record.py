@@ -62,6 +62,17 @@ class RunRecord:
             shown.append(f"structures by {self.structures['matched_by']}")
         return " · ".join(shown)
 
+    def structures_met(self) -> str:
+        """Say how the labels and the classes of the model met."""
+        if self.structures is None:
+            return "no model chooses by structure"
+        known, unknown = self.structures["classes"], self.structures["unknown"]
+        text = f"{len(known)} of {len(known) + len(unknown)} known to the model, by {self.structures['matched_by']}"
+        if not unknown:
+            return text
+        names = [self.structures["names"][str(value)] for value in unknown]
+        return f"{text}; {', '.join(names)}: weights of the background"
+
     def content(self) -> dict[str, Any]:
         """Return the record as it stands in ``result.json``."""
         return {

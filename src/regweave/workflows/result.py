@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -115,6 +115,10 @@ class Result:
     def mean_dice(self) -> dict[str, float]:
         """Mean Dice ``before`` and ``after`` over the same structures; empty where none counts."""
         return self.score.means()
+
+    def with_command(self, words: Sequence[str]) -> Result:
+        """Return the result with the command line that made it in its record."""
+        return self if self.record is None else replace(self, record=replace(self.record, command=tuple(words)))
 
     def structures(self) -> list[dict[str, Any]]:
         """State, Dice, distances of surfaces and volumes of each structure; the distances are measured when asked."""

@@ -1,0 +1,8 @@
+"""The command line that is running, for records."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+given: ContextVar[tuple[str, ...]] = ContextVar("regweave_words", default=())
+"""Words after the name of the program."""

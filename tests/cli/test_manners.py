@@ -78,7 +78,7 @@ def test_every_option_has_a_heading_and_every_command_a_summary():
 
 def test_usage_names_what_must_be_given(narrow, capsys):
     main(["register", "--help"])
-    assert capsys.readouterr().out.startswith("Usage: regweave register FIXED MOVING -o OUTPUT [OPTIONS]\n")
+    assert capsys.readouterr().out.startswith("Usage: regweave register [FIXED] [MOVING] -o OUTPUT [OPTIONS]\n")
 
 
 def test_a_misspelt_command_ends_with_status_2_and_a_plain_hint(capsys):

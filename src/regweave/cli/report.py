@@ -12,6 +12,7 @@ import typer
 from regweave.cli.options import JsonOption, RulesOption
 from regweave.errors import RegweaveError, UsageError
 from regweave.evaluation.rules import Rules, read_rules
+from regweave.io.files import is_file
 from regweave.report import demo, evaluation, registration, reproduce, training
 
 JUDGED: dict[str, Callable[[Path, Rules | None], Path]] = {
@@ -44,10 +45,10 @@ def report(
 def write_page(result: Path, rules: Rules | None = None) -> Path:
     """Write the page of a folder or a model, judged by other rules where there are some; return where it is."""
     for name, judge in JUDGED.items():
-        if (result / name).is_file():
+        if is_file(result / name):
             return judge(result, rules)
-    others = [write for name, write in OTHERS.items() if (result / name).is_file()]
-    others += [training.write_page] if result.is_file() else []
+    others = [write for name, write in OTHERS.items() if is_file(result / name)]
+    others += [training.write_page] if is_file(result) else []
     if others and rules is not None:
         message = f"--rules is given, but '{result}' holds no verdict"
         raise UsageError("E192", message, "give it with the folder of `register` or `evaluate`")

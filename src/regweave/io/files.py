@@ -88,6 +88,14 @@ def is_file(path: str | Path) -> bool:
         return False
 
 
+def is_folder(path: str | Path) -> bool:
+    """Tell whether a folder bears the name; as `exists`, it never fails."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def damaged(subject: str, reason: str) -> RegweaveError:
     """Make the E102 error of a file whose bytes are not what its header promises."""
     return RegweaveError("E102", f"{subject} is damaged: {reason}", "copy or export the file again")

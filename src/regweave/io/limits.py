@@ -16,6 +16,8 @@ MAX_HEADER_BYTES = 1 << 20
 """Largest text header of an image."""
 MAX_EXTENSION_BYTES = 64 << 20
 """Largest distance from the start of a NIfTI file to its voxels: headers of DICOM series are kept there."""
+MAX_ARCHIVE_BYTES = 1 << 30
+"""Most that the arrays of one archive may take: maps of nodes have some megabytes."""
 MAX_NESTING = 64
 """Deepest lists and tables in JSON and TOML."""
 MAX_DIGITS = 40

@@ -225,7 +225,7 @@ def _load(file: Path | None, key: str) -> Outcome | None:
             return Outcome(key, content["value"], None, content["seconds"], reused=True)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         logger.warning("%s is damaged; the task runs again", file.name)
     return None
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
+from regweave.io.files import is_file, is_folder
 from regweave.io.folds import split_groups
 from regweave.io.manifest import FILES, PairFiles, read_pairs, write_pairs
 from regweave.io.model import Model
@@ -150,7 +151,7 @@ def split_folder(data: Path, folder: Path, seed: int = 0) -> Lists:
     RegweaveError
         E138 where the folder has neither, or too few.
     """
-    listed = next((data / name for name in LISTS if (data / name).is_file()), None)
+    listed = next((data / name for name in LISTS if is_file(data / name)), None)
     if listed is not None:
         half = split_groups(read_pairs(listed), 2, seed)[0]
         halves: dict[str, Sequence[PairFiles]] = {"train": half.train, "test": half.test}
@@ -165,9 +166,10 @@ def split_folder(data: Path, folder: Path, seed: int = 0) -> Lists:
 
 
 def _couples(data: Path) -> tuple[dict[str, Sequence[PairFiles]], str]:
-    found = sorted(p.parent for p in data.glob(f"*/{IMAGE}") if (p.parent / LABELS).is_file())
+    images = data.glob(f"*/{IMAGE}") if is_folder(data) else ()
+    found = sorted(p.parent for p in images if (p.parent / LABELS).is_file())
     if len(found) < LEAST_CASES:
-        what = f"{len(found)} cases" if data.is_dir() else "no such folder"
+        what = f"{len(found)} cases" if is_folder(data) else "no such folder"
         message = f"'{data}': a demo needs {LISTS[0]} or at least {LEAST_CASES} cases, found {what}"
         raise RegweaveError("E138", message, f"write {LISTS[0]}, or put each case in CASE/{IMAGE} and CASE/{LABELS}")
     used = found[: MOST_CASES - MOST_CASES % 2][: len(found) - len(found) % 2]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave.io import sha256
+from regweave.io.files import is_file
 from regweave.io.modality import describe_modalities
 from regweave.io.model import Model, find_model, shipped_models
 from regweave.io.structure_names import StructureMatch
@@ -102,11 +103,11 @@ def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict
 
 def start_record(init: str | Path, pair: ImagePair) -> dict[str, Any]:
     """Say how the pair was brought to its start."""
-    is_file = Path(init).is_file()
+    from_file = is_file(init)
     return {
-        "method": "file" if is_file else str(init),
-        "file": str(Path(init).absolute()) if is_file else None,
-        "sha256": sha256(init) if is_file else None,
+        "method": "file" if from_file else str(init),
+        "file": str(Path(init).absolute()) if from_file else None,
+        "sha256": sha256(init) if from_file else None,
         "matrix": pair.initial.tolist(),
         "field": pair.initial_field is not None,
     }

@@ -20,6 +20,7 @@ from regweave.evaluation.inverse import InverseError
 from regweave.evaluation.regularity import regularity
 from regweave.evaluation.scores import PairScore, score_labels
 from regweave.io import fill_value
+from regweave.io.files import is_file
 from regweave.io.model import Model, read_model
 from regweave.registration import settings as registration_settings
 from regweave.registration.align import Step
@@ -178,7 +179,7 @@ def register(
 
 
 def _plain_init(start: str | Path) -> str:
-    return str(Path(start).absolute()) if Path(start).is_file() else str(start)
+    return str(Path(start).absolute()) if is_file(start) else str(start)
 
 
 def _settings(

@@ -10,6 +10,7 @@ import numpy as np
 
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, read_image, read_labels, sha256, write_displacement, write_image, write_labels
+from regweave.io.files import is_folder
 from regweave.workflows.batch import content_hash
 from regweave.workflows.reproduce_protocols import Protocol, Scan
 from regweave.workflows.simulate import second_time_point
@@ -26,9 +27,10 @@ def find_scans(protocol: Protocol, data: Path) -> list[Scan]:
         E137 where the folder lacks the set, or has too few cases.
     """
     folder = data / protocol.data_set
-    cases = sorted(p.parent for p in folder.glob(f"*/{IMAGE}") if (p.parent / LABELS).is_file())
+    images = folder.glob(f"*/{IMAGE}") if is_folder(folder) else ()
+    cases = sorted(p.parent for p in images if (p.parent / LABELS).is_file())
     if len(cases) < protocol.least_cases:
-        found = f"{len(cases)} cases" if folder.is_dir() else "no such folder"
+        found = f"{len(cases)} cases" if is_folder(folder) else "no such folder"
         raise RegweaveError(
             "E137",
             f"{protocol.title} needs at least {protocol.least_cases} cases in '{folder}', found {found}",

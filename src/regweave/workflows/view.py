@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from regweave.deformation.warp import warp_image, warp_labels
 from regweave.io import atomic_path, fill_value, write_image, write_labels
-from regweave.io.files import damaged
+from regweave.io.arrays import read_arrays
+from regweave.io.files import damaged, is_file
 from regweave.types import Field, Geometry, ImagePair, Transform, Volume
 from regweave.workflows.evidence import NodeMaps
 
@@ -63,15 +61,13 @@ def write_view(folder: Path, pair: ImagePair, nodes: NodeMaps | None, sources: M
 def read_nodes(folder: Path, members: Sequence[str]) -> NodeMaps | None:
     """Read the evidence of the last discrete step from the folder of a result, None where there is none."""
     path = folder / FOLDER / "nodes.npz"
-    if not path.exists():
+    if not is_file(path):
         return None
     try:
-        # From memory: of a broken file numpy would leave the handle open.
-        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as stored:
-            affine, influence, confidence = (stored[name] for name in ("affine", "influence", "confidence"))
+        affine, influence, confidence = read_arrays(path, ("affine", "influence", "confidence"))
         if influence.shape != (len(members), *confidence.shape) or affine.shape != (4, 4):
             raise ValueError(f"arrays of shapes {influence.shape} and {confidence.shape}")
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+    except ValueError as error:
         raise damaged(f"'{path}'", f"it does not hold the maps of a result ({error})") from error
     x, y, z = confidence.shape
     return NodeMaps(Geometry((x, y, z), affine), tuple(members), influence, confidence)

@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -65,6 +66,7 @@ def _child(call: Call, folder: Path, logs: Path) -> None:
     faulthandler.disable()  # the trace of a crash goes to the terminal of whoever looks for it
     os.setsid()
     os.chdir(folder)
+    tempfile.tempdir = str(logs)  # reports of internal errors go away with the logs
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(logs / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", encoding="utf-8", errors="replace", closefd=False) for n in (1, 2))

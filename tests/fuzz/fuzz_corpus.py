@@ -58,7 +58,7 @@ def _crlf(data: bytes) -> bytes:
 
 
 def _reindent(data: bytes) -> bytes:
-    return json.dumps(json.loads(data), indent=7, sort_keys=True, ensure_ascii=True).encode()
+    return json.dumps(json.loads(data), indent=7, ensure_ascii=True).encode()
 
 
 def _describe(data: bytes) -> bytes:

@@ -89,6 +89,8 @@ def run(kind: str, arguments: list[str]) -> int:
     if kind == "thread":
         # The thread sanitizer wants its shadow memory where address space layout randomisation may put libraries.
         pytest = ["setarch", "-R", *pytest]
+    else:
+        pytest += ["-n", os.environ.get("JOBS", "2")]
     return subprocess.run([*pytest, *(arguments or chosen.tests)], check=False, env=environment, cwd=ROOT).returncode
 
 

@@ -84,9 +84,10 @@ bench: $(VENV)/.package $(VENV)/.test
 golden: $(VENV)/.package
 	$(ONE_BLAS) $(BIN)/python tests/golden/make.py
 
-# The kernels under the address and undefined-behaviour sanitizers, then under the thread sanitizer; needs GCC.
+# The kernels under the address and undefined-behaviour sanitizers, or under the thread sanitizer; needs GCC.
+# SANITIZE_TESTS chooses some of the tests.
 sanitize: $(VENV)/.package $(VENV)/.test
-	$(ONE_BLAS) $(BIN)/python tests/sanitize/run.py address
+	$(ONE_BLAS) $(BIN)/python tests/sanitize/run.py address $(SANITIZE_TESTS)
 
 sanitize-thread: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python tests/sanitize/run.py thread

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -198,6 +200,45 @@ def test_wrong_calls_are_refused(name):
         assert set(call) == set(GOOD[name]()), "the table changes an argument that the kernel does not have"
         print(name, change)  # noqa: T201  # pytest shows the last one where it was taken
         with pytest.raises((ValueError, TypeError)):
+            getattr(_core, name)(*call.values())
+
+
+def _spoiled(name: str, value: Any, rng: np.random.Generator) -> Any:
+    """Return another value of the same type: other sizes, other numbers, numbers that are none."""
+    numbers = [NAN, INF, -INF, 1e300, -1e300, 5e-324, -1.0, 0.0, 0.5, 3.0]
+    if isinstance(value, np.ndarray) and rng.random() < 0.5:
+        return np.resize(value, tuple(int(n) for n in rng.integers(0, 7, value.ndim))).astype(value.dtype)
+    if isinstance(value, np.ndarray):
+        out = value.copy()
+        for _ in range(min(3, out.size)):
+            place = int(rng.integers(out.size))
+            if value.dtype == np.int32:
+                out.flat[place] = rng.choice([-(2**31), -1, 0, 1, 5, 2**31 - 1])
+            else:
+                out.flat[place] = np.clip(rng.choice(numbers), -3e38, 3e38)
+        return out
+    if isinstance(value, tuple | list) and value:
+        out = list(value)
+        place = int(rng.integers(len(out)))
+        out[place] = _spoiled(name, out[place], rng)
+        return type(value)(out)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        # As many iterations as asked for are done: that is no fault.
+        return int(rng.choice([-1, 0, 1, 2, 7, 300] + ([] if "iter" in name or "passes" in name else [2**31 - 1])))
+    return float(rng.choice(numbers)) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_random_calls_end_in_a_result_or_a_refusal(name):
+    seed = int(os.environ.get("FUZZ_SEED") or 0)
+    for number in range(int(os.environ.get("FUZZ_CALLS") or 40)):
+        rng = np.random.default_rng([seed, number, list(GOOD).index(name)])
+        call = GOOD[name]()
+        for key in rng.choice(list(call), int(rng.integers(1, 4))):
+            call[key] = _spoiled(key, call[key], rng)
+        with contextlib.suppress(ValueError, TypeError, MemoryError):
             getattr(_core, name)(*call.values())
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from regweave.learning import columns as module
-from regweave.learning.columns import Columns, Hyper, Trainer
-from regweave.learning.lssvm import fit_lssvm
+from regweave.learning.columns import Columns, Trainer
+from regweave.learning.lssvm import Hyper, fit_lssvm
 from regweave.learning.samples import collect
 from regweave.registration.settings import Schedule
 from regweave.types import LabelMap, Weights

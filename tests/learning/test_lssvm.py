@@ -74,7 +74,9 @@ def code(labels) -> int:
 
 
 def fit(samples, **changes) -> Fit:
-    return fit_lssvm(samples, W0, **{"engine": "exhaustive", "C": 20.0, "epsilon": 1e-3, **changes})
+    return fit_lssvm(
+        samples, W0, **{"engine": "exhaustive", "C": 20.0, "eta": 3.0, "epsilon": 1e-3, "max_outer": 10, **changes}
+    )
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([1.0, 30.0, 300.0]), st.booleans())
@@ -271,7 +273,7 @@ def planted(seed: int, n: int = 6, nodes: int = 27) -> list[Sample]:
 def test_the_member_that_costs_what_is_lost_gets_the_weight():
     w0 = Weights.uniform(MEMBERS, 0.1)
     for seed in range(3):
-        found = fit_lssvm(planted(seed), w0, C=100.0)
+        found = fit_lssvm(planted(seed), w0, C=100.0, eta=3.0, epsilon=1e-3)
         a, b, c = found.weights.matrix[:, 0]
         assert b > 3 * max(a, c)
         assert found.history[-1].predicted_loss < 0.65 * found.history[0].predicted_loss

@@ -156,7 +156,7 @@ def test_learning_on_a_phantom(pairs, scales, one_class):
     samples = [
         s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, start, schedule, scales, one_class=one_class)
     ]
-    found = fit_lssvm(samples, start, epsilon=5e-3)
+    found = fit_lssvm(samples, start, C=100.0, eta=3.0, epsilon=5e-3, max_outer=10)
     first, last = found.history[0], found.history[-1]
     assert found.converged
     assert found.weights.matrix.shape == (2, 1 if one_class else 2)

@@ -46,7 +46,10 @@ KINDS = {
     "thread": Kind(
         "thread",
         ("libtsan.so",),
-        {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66", "OPENBLAS_NUM_THREADS": "1"},
+        {
+            "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0:exitcode=66",
+            "OPENBLAS_NUM_THREADS": "1",
+        },
         ("tests/test_parallel.py", "tests/sanitize/test_threads.py"),
     ),
 }  # fmt: skip

@@ -9,8 +9,9 @@ import pytest
 
 from regweave.io.folds import Fold
 from regweave.io.manifest import PairFiles
-from regweave.learning.columns import Columns, Hyper
+from regweave.learning.columns import Columns
 from regweave.learning.gate import Gate
+from regweave.learning.lssvm import Hyper
 from regweave.types import Weights
 from regweave.workflows.cross_validation import BALANCES, Choice, gain_interval, gains, rebalance, try_columns
 

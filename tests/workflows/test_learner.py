@@ -13,9 +13,10 @@ from regweave import MetricLearner
 from regweave.cli.train import train as command
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.manifest import PairFiles
+from regweave.learning.lssvm import Hyper, fit_lssvm
 from regweave.workflows.register import register
 from regweave.workflows.train import train
-from regweave.workflows.train_options import TrainOptions
+from regweave.workflows.train_options import GRID, TrainOptions
 
 pytestmark = pytest.mark.usefixtures("in_process")
 QUICK = {
@@ -50,6 +51,17 @@ def test_options_and_defaults_are_those_of_training():
     rest = set(defaults) - {f.name for f in fields(TrainOptions)}
     parameters = inspect.signature(train).parameters
     assert all(defaults[name] == parameters[name].default for name in rest)
+
+
+def test_the_learner_underneath_has_the_same_defaults():
+    parameters, options = inspect.signature(fit_lssvm).parameters, TrainOptions()
+    for name in ("epsilon", "signed"):
+        assert parameters[name].default == getattr(options, name) == getattr(Hyper(), name)
+    for name in ("C", "alpha", "eta"):
+        assert parameters[name].default == getattr(Hyper(), name)
+        assert parameters[name].default in GRID[name]
+    assert parameters["max_outer"].default == Hyper().max_outer
+    assert options.rounds == Hyper().rounds
 
 
 def test_the_command_has_the_same_defaults():

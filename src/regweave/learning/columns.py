@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from regweave.learning.cccp import Iteration
-from regweave.learning.lssvm import Fit, fit_lssvm
+from regweave.learning.lssvm import Fit, Hyper, fit_lssvm
 from regweave.learning.overlay import overlay
 from regweave.learning.samples import Sample, collect
 from regweave.registration.settings import Schedule
@@ -21,19 +21,6 @@ from regweave.types import Float64Array, ImagePair, Weights
 Mapper = Callable[..., Iterable[Any]]
 Load = Callable[[], ImagePair]
 LEFT_OUT = ("seconds", "rounds")
-
-
-@dataclass(frozen=True)
-class Hyper:
-    """Hyper-parameters of Algorithm 1, and how often the trajectories are refreshed."""
-
-    C: float = 100.0
-    alpha: float = 1.0
-    eta: float = 3.0
-    epsilon: float = 1e-3
-    rounds: int = 2
-    max_outer: int = 6
-    signed: bool = False
 
 
 @dataclass(frozen=True)

@@ -46,18 +46,34 @@ class Fit:
     imputed: Mapping[tuple[str, int], IntArray]
 
 
+@dataclass(frozen=True)
+class Hyper:
+    """Hyper-parameters of Algorithm 1, and how often the trajectories are refreshed.
+
+    The one place of their defaults: functions, estimator and command take them from here.
+    """
+
+    C: float = 300.0
+    alpha: float = 1.0
+    eta: float = 10.0
+    epsilon: float = 1e-2
+    rounds: int = 1
+    max_outer: int = 6
+    signed: bool = False
+
+
 def fit_lssvm(
     samples: Sequence[Sample],
     w0: Weights,
     *,
-    C: float = 100.0,
-    alpha: float = 1.0,
-    eta: float = 3.0,
-    epsilon: float = 1e-3,
+    C: float = Hyper.C,
+    alpha: float = Hyper.alpha,
+    eta: float = Hyper.eta,
+    epsilon: float = Hyper.epsilon,
     pairwise_floor: float | None = None,
-    signed: bool = False,
+    signed: bool = Hyper.signed,
     engine: str = "trws",
-    max_outer: int = 10,
+    max_outer: int = Hyper.max_outer,
     max_inner: int = 50,
     on_progress: Callable[[Iteration], None] | None = None,
     mapper: Mapper = map,

@@ -10,8 +10,9 @@ import numpy as np
 
 from regweave.evaluation.statistics import paired_bootstrap
 from regweave.io.folds import Fold
-from regweave.learning.columns import Columns, Hyper
+from regweave.learning.columns import Columns
 from regweave.learning.gate import Gate, blend, decide
+from regweave.learning.lssvm import Hyper
 from regweave.types import Weights
 from regweave.workflows.scoring import mean_dice, mean_over_pairs, pair_score
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from regweave.io.manifest import PairFiles
 from regweave.io.modality import BankName
-from regweave.learning.columns import Columns, Hyper, Mapper, Trainer
+from regweave.learning.columns import Columns, Mapper, Trainer
 from regweave.learning.gate import balanced, embed
+from regweave.learning.lssvm import Hyper
 from regweave.learning.search import search
 from regweave.registration.settings import Schedule
 from regweave.types import Field, Float64Array, ImagePair, Weights

@@ -8,10 +8,10 @@ from typing import Literal, get_args
 
 from regweave.errors import UsageError
 from regweave.io.model import Levels
-from regweave.learning.columns import Hyper
+from regweave.learning.lssvm import Hyper
 
 MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
-GRID = {"C": (300.0,), "alpha": (0.05, 1.0), "eta": (10.0,)}
+GRID = {"C": (Hyper.C,), "alpha": (0.05, Hyper.alpha), "eta": (Hyper.eta,)}
 """Values tried for hyper-parameters that are not given."""
 LEAST = {"epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "budget": 1, "max_pairs": 1, "seed": 0}
 """Smallest value of each number; epsilon and the memory must be above theirs."""
@@ -53,9 +53,9 @@ class TrainOptions:
     C: float | None = None
     alpha: float | None = None
     eta: float | None = None
-    epsilon: float = 1e-2
-    rounds: int = 1
-    signed: bool = False
+    epsilon: float = Hyper.epsilon
+    rounds: int = Hyper.rounds
+    signed: bool = Hyper.signed
     levels: Levels = "all"
     folds: int = 3
     max_pairs: int | None = None

@@ -18,7 +18,8 @@ from regweave.io.folds import Fold, one_by_one, split_groups
 from regweave.io.manifest import PairFiles
 from regweave.io.modality import BankName
 from regweave.io.model import Model
-from regweave.learning.columns import Columns, Hyper
+from regweave.learning.columns import Columns
+from regweave.learning.lssvm import Hyper
 from regweave.learning.search import LEAST_CANDIDATES
 from regweave.registration.settings import Settings
 from regweave.types import Geometry, Weights

@@ -273,6 +273,16 @@ def test_meta_keys_that_change_nothing(tmp_path, more):
     assert_as_itk(meta(tmp_path / "x.mha", more=more), "i2")
 
 
+@pytest.mark.parametrize("suffix", [".mha", ".nrrd"])
+def test_keys_that_simpleitk_adds(tmp_path, suffix):
+    image = sitk.GetImageFromArray(values().T)
+    image.SetMetaData("0008|0060", "CT")
+    image.SetMetaData("ITK_note", "a: b = c, \u00e4")
+    sitk.WriteImage(image, str(tmp_path / f"x{suffix}"))
+    assert_as_itk(tmp_path / f"x{suffix}", "i2")
+    assert read_header(tmp_path / f"x{suffix}").keys["0008|0060"] == "CT"
+
+
 @pytest.mark.parametrize("frame", ["", META_FRAME.replace("ElementSpacing", "ElementSize"), "Origin = 1 2 3\n"])
 def test_meta_that_does_not_say_where_it_is(tmp_path, frame):
     path = meta(tmp_path / "x.mha", frame)

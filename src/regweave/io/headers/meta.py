@@ -90,7 +90,7 @@ def _fields(path: Path) -> tuple[Fields, int]:
         key, mark, value = (part.strip() for part in line.partition("="))
         if not line.strip():
             continue
-        if not mark or not key.replace("_", "").replace("-", "").replace(" ", "").isalnum():
+        if not mark or not key.isprintable() or not key:
             break
         if key in values:
             raise contradiction(subject, f"{shown(key)} stands twice")

@@ -29,12 +29,15 @@ from regweave.io import (
     write_points,
     write_transform,
 )
-from regweave.types import Field, Geometry, LabelMap, Transform, Volume
+from regweave.types import Ends, Field, Geometry, LabelMap, Transform, Volume
 
 FIXED = Geometry((14, 13, 12), np.diag([-1.0, -1.5, 2.0, 1.0]))
 MOVING = Geometry((16, 15, 14), np.diag([1.0, 1.5, 2.0, 1.0]))
 MOVING.affine[:3, 3] = (-14.0, -20.0, -2.0)
 SHIFT = np.array([1.0, -1.5, 2.0])
+
+
+ENDS = Ends("fixed_to_moving", FIXED, MOVING)
 
 
 @pytest.fixture
@@ -48,8 +51,9 @@ def case(tmp_path):
     labels[15, 14, 13] = 7
     write_labels(tmp_path / "labels.nrrd", LabelMap(labels, MOVING))
     shift = np.broadcast_to(SHIFT.astype(np.float32)[:, None, None, None], (3, *FIXED.shape)).copy()
-    write_transform(tmp_path / "forward.h5", Transform(Field(shift, FIXED)))
-    write_transform(tmp_path / "inverse.h5", Transform(Field(-np.ones((3, *MOVING.shape), np.float32), MOVING)))
+    write_transform(tmp_path / "forward.h5", Transform(Field(shift, FIXED), ends=ENDS))
+    back = Transform(Field(-np.ones((3, *MOVING.shape), np.float32), MOVING), ends=ENDS.turned())
+    write_transform(tmp_path / "inverse.h5", back)
     write_points(tmp_path / "p.csv", np.array([[-3.0, -4.0, 5.0]]), ["a"])
     return tmp_path
 

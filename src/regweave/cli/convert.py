@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,10 @@ from regweave.io.files import suffix_of
 from regweave.io.images import read_stored
 from regweave.io.transforms import ANYWHERE, WRITTEN_SUFFIXES
 
-CONVENTION = "fixed points to moving points, LPS mm (ITK resampling)"
+CONVENTIONS = {
+    "fixed_to_moving": "fixed points to moving points, LPS mm (ITK resampling)",
+    "moving_to_fixed": "moving points to fixed points, LPS mm",
+}
 
 
 def convert(
@@ -49,10 +53,13 @@ def convert(
     claim = require_absent(output, overwrite=overwrite)
     grid = None if reference is None else read_stored(reference, "auto").geometry
     found = read_transform(transform, grid)
+    if grid is not None:
+        found = replace(found, knots=None)  # a field is asked for on this grid
+    convention = CONVENTIONS["fixed_to_moving" if found.ends is None else found.ends.direction]
     linear = found.field.geometry is ANYWHERE
     if suffix_of(output) in WRITTEN_SUFFIXES and linear:
         with claim.writing():
-            write_linear(output, found.affine)
+            write_linear(output, found.affine, found.ends)
         content = "affine matrix"
     elif suffix_of(output) in WRITTEN_SUFFIXES:
         with claim.writing():
@@ -63,13 +70,13 @@ def convert(
         raise RegweaveError("E115", message, "name the fixed image with --reference")
     else:
         with claim.writing():
-            write_displacement(output, total_displacement(found))
+            write_displacement(output, total_displacement(found), found.ends)
         content = "displacement in float32, affine included"
     if as_json:
-        facts = {"transform": str(transform), "output": str(output), "content": content, "convention": CONVENTION}
+        facts = {"transform": str(transform), "output": str(output), "content": content, "convention": convention}
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return
     print(f"read  {transform}")
-    print(f"      {CONVENTION}")
+    print(f"      {convention}")
     print(f"wrote {output}: {content}")
-    print(f"      {CONVENTION}")
+    print(f"      {convention}")

@@ -12,7 +12,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Input": (
         "fixed", "moving", "again", "pairs", "files", "file", "result", "models", "transform", "reference",
         "experiment", "name", "data", "moving_labels", "fixed_labels", "label_names", "classes", "train_pairs",
-        "source", "target",
+        "source", "target", "other_grid",
         "fixed_modality", "moving_modality", "nifti_frame", "nonfinite", "follow_links",
     ),
     "Output": (

@@ -28,10 +28,11 @@ from regweave.io import (
     write_labels,
     write_points,
 )
+from regweave.io.ends_check import require_direction, require_reference
 from regweave.io.images import read_stored
 from regweave.io.nifti_frame import NiftiFrame
 from regweave.io.transforms import ANYWHERE
-from regweave.types import Field, Geometry, Transform
+from regweave.types import Direction, Field, Geometry, Transform
 
 TransformOption = Annotated[
     str,
@@ -40,8 +41,14 @@ TransformOption = Annotated[
 ReferenceOption = Annotated[
     Path, typer.Option("--reference", "-r", help="Image on whose grid the result lies: the fixed image.")
 ]
+OtherGridOption = Annotated[
+    bool,
+    typer.Option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts."),
+]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
+
+IDENTITY = "identity"
 
 
 class Space(StrEnum):
@@ -51,12 +58,22 @@ class Space(StrEnum):
     MOVING = "moving"
 
 
+DIRECTIONS: dict[Space, Direction] = {Space.FIXED: "fixed_to_moving", Space.MOVING: "moving_to_fixed"}
+"""Which way points go that start in a space."""
+ToOption = Annotated[
+    Space | None,
+    typer.Option("--to", help="Space of the result; by default the grids tell, and fixed where both are the same."),
+]
+
+
 def image(
     file: Annotated[Path, typer.Argument(help="Image in moving space.")],
     *,
     transform: TransformOption,
     reference: ReferenceOption,
     output: OutputOption,
+    target: ToOption = None,
+    other_grid: OtherGridOption = False,
     overwrite: OverwriteOption = False,
     fill: Annotated[
         float | None,
@@ -66,14 +83,19 @@ def image(
     nonfinite: NonFiniteOption = "error",
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a MOVING image onto the FIXED grid by trilinear interpolation."""
+    """Bring a MOVING image onto the FIXED grid by trilinear interpolation.
+
+    With inverse.h5, and the moving image as REFERENCE, a FIXED image is
+    brought onto the MOVING grid. A transform of this program states both
+    grids, and is refused where it goes the other way.
+    """
     claim = require_absent(output, overwrite=overwrite)
     moving = read_image(file, nifti_frame=nifti_frame, nonfinite=nonfinite)
-    path = _load(transform, _grid(reference, nifti_frame))
+    path = _onto(transform, _grid(reference, nifti_frame), target, other_grid=other_grid)
     value = fill_value(moving) if fill is None else fill
     with claim.writing():
         write_image(output, warp_image(moving, path, fill=value))
-    _tell(f"moving image on the fixed grid, outside = {value:g}", as_json, output, fill=value)
+    _tell(f"{_names(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
 
 
 def labels(
@@ -82,18 +104,25 @@ def labels(
     transform: TransformOption,
     reference: ReferenceOption,
     output: OutputOption,
+    target: ToOption = None,
+    other_grid: OtherGridOption = False,
     overwrite: OverwriteOption = False,
     nifti_frame: FrameOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Bring MOVING labels onto the FIXED grid; values and type of the labels are kept."""
+    """Bring MOVING labels onto the FIXED grid; values and type of the labels are kept.
+
+    With inverse.h5, and the moving image as REFERENCE, FIXED labels are
+    brought onto the MOVING grid.
+    """
     claim = require_absent(output, overwrite=overwrite)
     moving = read_labels(file, nifti_frame=nifti_frame)
-    warped = warp_labels(moving, _load(transform, _grid(reference, nifti_frame)))
+    path = _onto(transform, _grid(reference, nifti_frame), target, other_grid=other_grid)
+    warped = warp_labels(moving, path)
     with claim.writing():
         write_labels(output, warped)
     gone = sorted(set(moving.values()) - set(warped.values()))
-    text = f"moving labels on the fixed grid, {len(warped.values())} labels"
+    text = f"{_names(path, target, 'labels')}, {len(warped.values())} labels"
     _tell(text, as_json, output, labels=[int(v) for v in warped.values()], lost=[int(v) for v in gone])
     if gone:
         names = ", ".join(moving.name(value) for value in gone)
@@ -122,11 +151,14 @@ def points(
     --from moving --to fixed and pass inverse.h5 of the same result.
     """
     claim = require_absent(output, overwrite=overwrite)
-    _require_direction(transform, source, target)
+    if source == target:
+        raise UsageError("E117", f"points are to go from {source} to {target}", "name two different spaces")
     where, names = read_points(file)
-    grid = None if reference is None else _grid(reference, nifti_frame)
+    loaded = _load(transform, None if reference is None else _grid(reference, nifti_frame))
+    if transform != IDENTITY:
+        require_direction(loaded.ends, DIRECTIONS[source], transform)
     with claim.writing():
-        write_points(output, warp_points(where, _load(transform, grid)), names)
+        write_points(output, warp_points(where, loaded), names)
     text = f"{len(names)} points, from {source} to {target} space, LPS mm"
     _tell(text, as_json, output, points=len(names), source=str(source), target=str(target))
 
@@ -142,19 +174,20 @@ def _grid(reference: Path, frame: NiftiFrame) -> Geometry:
 
 
 def _load(transform: str, grid: Geometry | None) -> Transform:
-    if transform == "identity":
+    if transform == IDENTITY:
         return Transform(Field.zero(grid or ANYWHERE))
     return read_transform(transform, grid)
 
 
-def _require_direction(transform: str, source: Space, target: Space) -> None:
-    """Refuse a file whose name says that it goes the other way."""
-    if source == target:
-        raise UsageError("E117", f"points are to go from {source} to {target}", "name two different spaces")
-    backward = Path(transform).name.startswith("inverse")
-    if backward == (source == Space.MOVING):
-        return
-    stored = "moving to fixed" if backward else "fixed to moving"
-    message = f"'{transform}' takes points from {stored} space, asked for is {source} to {target}"
-    other = "the forward transform" if backward else "inverse.h5"
-    raise UsageError("E117", message, f"pass {other} of the same result")
+def _onto(transform: str, grid: Geometry, space: Space | None, *, other_grid: bool) -> Transform:
+    """Read a transform that brings images onto a grid, or refuse it."""
+    loaded = _load(transform, grid)
+    if transform != IDENTITY:
+        require_reference(loaded.ends, grid, transform, space=space, other_grid=other_grid)
+    return loaded
+
+
+def _names(transform: Transform, space: Space | None, what: str) -> str:
+    """Say which image was brought to which grid."""
+    back = space == Space.MOVING if transform.ends is None else transform.ends.direction == "moving_to_fixed"
+    return f"fixed {what} on the moving grid" if back else f"moving {what} on the fixed grid"

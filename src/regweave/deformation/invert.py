@@ -34,7 +34,8 @@ class Inversion:
 def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tolerance_mm: float = 1e-3) -> Inversion:
     """Invert a transform on the moving grid by Newton's method.
 
-    Each voxel q solves ``affine · (p + u(p)) = q`` for p by damped Newton steps on the trilinear field u.
+    Each voxel q solves ``affine · (p + u(p)) = q`` for p by damped Newton steps on the trilinear field u,
+    that of the knots where the transform has any.
 
     Parameters
     ----------
@@ -59,11 +60,12 @@ def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tole
     >>> float(invert(shift, grid).transform.field.data[0, 2, 2, 2])
     -1.0
     """
-    fixed = transform.field.geometry
+    field = transform.interpolated
+    fixed = field.geometry
     matrix = voxel_matrix(fixed, geometry, transform.affine)
     back = inverse_of(transform.affine)
     displacement, residual = _core.invert(
-        to_voxels(transform.field),
+        to_voxels(field),
         matrix,
         voxel_matrix(geometry, fixed, back),
         geometry.shape,
@@ -71,7 +73,8 @@ def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tole
         tolerance_mm / float(fixed.spacing_mm.max()),
     )
     residual_mm = np.asarray(residual * float(fixed.spacing_mm.max()), dtype=np.float32)
-    return Inversion(Transform(to_field(displacement, geometry), back), residual_mm)
+    ends = None if transform.ends is None else transform.ends.turned()
+    return Inversion(Transform(to_field(displacement, geometry), back, ends), residual_mm)
 
 
 def inverse_errors_mm(forward: Transform, inverse: Transform) -> Float32Array:

@@ -129,7 +129,8 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
     points_mm : float array of shape (..., 3)
         LPS millimetres.
     transform : Transform
-        Takes fixed points to moving points; its field is trilinear, and constant beyond its grid.
+        Takes fixed points to moving points; its field, or its knots where it has any, is trilinear, and constant beyond
+        its grid.
 
     Returns
     -------
@@ -143,11 +144,10 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
     [[1.5, 2.0, 3.0]]
     """
     points = np.asarray(points_mm, dtype=np.float64)
-    to_index = inverse_of(transform.field.geometry.affine)
+    field = transform.interpolated
+    to_index = inverse_of(field.geometry.affine)
     index = np.moveaxis(points @ to_index[:3, :3].T + to_index[:3, 3], -1, 0)
-    shift = [
-        ndimage.map_coordinates(c, index, order=1, mode="nearest", output=np.float64) for c in transform.field.data
-    ]
+    shift = [ndimage.map_coordinates(c, index, order=1, mode="nearest", output=np.float64) for c in field.data]
     moved = points + np.stack(shift, axis=-1)
     return np.asarray(moved @ transform.affine[:3, :3].T + transform.affine[:3, 3])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import logging
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from regweave.types import Float64Array, Geometry
 LOGGER = logging.getLogger(__name__)
 
 SAME_GRID_VOXELS = 0.01
+HASH_UNIT = 1e-5
 MIN_OVERLAP = 0.1
 SAMPLES_PER_AXIS = 24
 
@@ -28,6 +32,54 @@ def corner_offset_voxels(image: Geometry, other: Geometry) -> float:
 def same_grid(image: Geometry, other: Geometry) -> bool:
     """Tell whether two grids are one, up to 0.01 voxel at each corner."""
     return image.shape == other.shape and corner_offset_voxels(image, other) <= SAME_GRID_VOXELS
+
+
+def same_voxels(image: Geometry, other: Geometry) -> bool:
+    """Tell whether two grids have the same voxels in space, in whatever order they are stored, up to 0.01 voxel.
+
+    Examples
+    --------
+    >>> box = Geometry((4, 5, 6), np.eye(4))
+    >>> mirrored = Geometry((5, 4, 6), np.array([[0, -1, 0, 3], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]]))
+    >>> same_voxels(box, mirrored), same_voxels(box, Geometry((4, 5, 7), np.eye(4)))
+    (True, False)
+    """
+    turn = np.rint(np.linalg.solve(image.affine[:3, :3], other.affine[:3, :3]))
+    if not (np.abs(turn).sum(axis=0) == 1).all() or not (np.abs(turn).sum(axis=1) == 1).all():
+        return False
+    order = np.abs(turn).argmax(axis=0)
+    if [image.shape[axis] for axis in order] != list(other.shape):
+        return False
+    affine = np.eye(4)
+    affine[:3, :3] = image.affine[:3, :3] @ turn
+    first = [image.shape[axis] - 1 if turn[axis].sum() < 0 else 0 for axis in range(3)]
+    affine[:3, 3] = image.points(np.array(first, dtype=np.float64))
+    return same_grid(Geometry(other.shape, affine), other)
+
+
+def grid_hash(geometry: Geometry) -> str:
+    """SHA-256 of a grid, the same for every order in which its voxels can be stored.
+
+    The axes are brought to the order and the signs nearest to left, posterior, superior; hashed are the size and, in
+    units of 1e-5 of the smallest spacing, the position of the first voxel and the steps.
+
+    Examples
+    --------
+    >>> box = Geometry((4, 5, 6), np.eye(4))
+    >>> mirrored = Geometry((5, 4, 6), np.array([[0, -1, 0, 3], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]]))
+    >>> grid_hash(box) == grid_hash(mirrored)
+    True
+    """
+    orders = itertools.permutations(range(3))
+    nearest = max(orders, key=lambda order: sum(abs(geometry.direction[i, axis]) for i, axis in enumerate(order)))
+    steps = geometry.affine[:3, list(nearest)]
+    flipped = np.sign(np.diag(steps)) < 0
+    first = np.zeros(3)
+    first[list(nearest)] = np.where(flipped, np.array(geometry.shape)[list(nearest)] - 1, 0)
+    unit = geometry.spacing_mm.min() * HASH_UNIT
+    numbers = np.rint(np.column_stack([np.where(flipped, -steps, steps), geometry.points(first)]) / unit) + 0.0
+    text = json.dumps([[geometry.shape[axis] for axis in nearest], float(f"{unit:.4g}"), numbers.tolist()])
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geometry:

@@ -26,6 +26,7 @@ MARKUPS_SCHEMA = (
     "https://raw.githubusercontent.com/Slicer/Slicer/main/Modules/Loadable/Markups/Resources/Schema/"
     "markups-schema-v1.0.3.json#"
 )
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 FCSV_COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
 
 
@@ -59,7 +60,10 @@ def read_points(path: str | Path) -> tuple[Float64Array, list[str]]:
 
 
 def write_points(path: str | Path, points: Float64Array, labels: Sequence[str] | None = None) -> None:
-    """Write landmarks (P, 3) in LPS millimetres; the suffix names the format."""
+    """Write landmarks (P, 3) in LPS millimetres; the suffix names the format.
+
+    In .csv a label that begins as a formula does gets an apostrophe: spreadsheets would run it.
+    """
     path = Path(path)
     names = list(labels) if labels is not None else [""] * len(points)
     if len(names) != len(points):
@@ -152,8 +156,13 @@ def _write_csv(rows: list[Row]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["x_lps", "y_lps", "z_lps", "label"])
-    writer.writerows([*map(repr, position), label] for position, label in rows)
+    writer.writerows([*map(repr, position), _inert(label)] for position, label in rows)
     return out.getvalue()
+
+
+def _inert(label: str) -> str:
+    """Put an apostrophe before what a spreadsheet would take for a formula and run."""
+    return f"'{label}" if label.startswith(FORMULA_STARTS) else label
 
 
 CODECS: dict[str, tuple[Callable[[str, Path], tuple[Frame, list[Row]]], Callable[[list[Row]], str]]] = {

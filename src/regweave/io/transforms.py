@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
 
+from regweave import _core
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import displacement
 from regweave.io.atomic import atomic_path
-from regweave.io.files import damaged, require_file, suffix_of
-from regweave.io.geometry import itk_affine, make_geometry, set_itk_geometry
+from regweave.io.displacement_ends import read_displacement_ends
+from regweave.io.ends import ends_of, from_line, notes_of, to_line
+from regweave.io.files import require_file, suffix_of
 from regweave.io.grids import same_grid
-from regweave.io.integrity import unreadable
+from regweave.io.itk_files.hdf import read_hdf
+from regweave.io.itk_files.hdf_write import to_hdf, verify_numbers
+from regweave.io.itk_files.matlab import read_matlab, to_matlab
+from regweave.io.itk_files.parts import COMPOSITE, FIELD, Checked, Part, check_parts
+from regweave.io.itk_files.rounding import rounded
+from regweave.io.itk_files.text import read_text, to_text
 from regweave.io.libraries import sitk
-from regweave.io.transform_integrity import VERIFIERS
-from regweave.types import Field, Float32Array, Float64Array, Geometry, Transform
+from regweave.types import Ends, Field, Float32Array, Float64Array, Geometry, Transform
 
-WRITTEN_SUFFIXES = (".h5", ".hdf5", ".hdf", ".tfm", ".txt")
+HDF_SUFFIXES = (".h5", ".hdf5", ".hdf")
+WRITTEN_SUFFIXES = (*HDF_SUFFIXES, ".tfm", ".txt")
 LINEAR_SUFFIXES = (*WRITTEN_SUFFIXES, ".mat")
+DOUBLE = "_double_3_3"
+LARGEST_DISPLACEMENT_MM = 1e5
+LARGEST_SCALE, LARGEST_SHIFT_MM = 1e3, 1e8
+"""Beyond these a matrix is an error of a program: a magnification of a thousand, a shift of a hundred kilometres."""
 ANYWHERE = Geometry((2, 2, 2), np.eye(4))
 """Grid of the zero field of a linear transform that nobody gave a grid for; its value holds everywhere."""
 
@@ -28,19 +39,24 @@ ANYWHERE = Geometry((2, 2, 2), np.eye(4))
 def write_transform(path: str | Path, transform: Transform) -> None:
     """Write an ITK composite of affine and displacement field, in this order always and both of them always.
 
-    ITK applies the last one first: the field, then the affine, as `Transform` does.
+    ITK applies the last one first: the field, then the affine, as `Transform` does. The field is that of the knots
+    where there are any. HDF5 files are compressed; the vectors of a field of more than half a million voxels are
+    rounded, by at most 0.0005 mm, or 0.0099 mm above three million voxels. The ends of the transform stand in the file.
     """
-    field = sitk.GetImageFromArray(
-        np.ascontiguousarray(transform.field.data.transpose(3, 2, 1, 0), dtype=np.float64), isVector=True
-    )
-    set_itk_geometry(field, transform.field.geometry)
-    parts = [_itk_linear(transform.affine), sitk.DisplacementFieldTransform(field)]
-    _write(path, sitk.CompositeTransform(parts), WRITTEN_SUFFIXES)
+    field = transform.interpolated
+    data = rounded(field) if suffix_of(Path(path)) in HDF_SUFFIXES else field.data
+    vectors = np.ascontiguousarray(data.transpose(3, 2, 1, 0), dtype=np.float32).ravel()
+    parts = [
+        Part(COMPOSITE + DOUBLE, np.empty(0), np.empty(0)),
+        _linear_part(transform.affine),
+        Part(FIELD + DOUBLE, vectors, _grid_numbers(field.geometry)),
+    ]
+    _write(path, parts, WRITTEN_SUFFIXES, transform.ends)
 
 
-def write_linear(path: str | Path, matrix: Float64Array) -> None:
-    """Write a (4, 4) matrix between LPS millimetres as an ITK affine transform."""
-    _write(path, _itk_linear(matrix), LINEAR_SUFFIXES)
+def write_linear(path: str | Path, matrix: Float64Array, ends: Ends | None = None) -> None:
+    """Write a (4, 4) matrix between LPS millimetres as an ITK affine transform; .mat has no room for the ends."""
+    _write(path, [_linear_part(matrix)], LINEAR_SUFFIXES, ends)
 
 
 def read_transform(path: str | Path, geometry: Geometry | None = None) -> Transform:
@@ -59,101 +75,129 @@ def read_transform(path: str | Path, geometry: Geometry | None = None) -> Transf
     -------
     Transform
         An affine followed by one field, or a field alone, keeps its numbers unless `geometry` asks for
-        another grid; any other nonlinear transform is sampled on `geometry`.
+        another grid; its own field is then kept as the knots. Any other nonlinear transform is sampled on `geometry`.
+        Its ends are None where the file does not tell them.
     """
     path = require_file(path)
     if suffix_of(path) in displacement.SUFFIXES:
-        return Transform(_on_grid(displacement.read_displacement(path), geometry))
-    itk = _read(path)
-    parts = _flat(itk)
-    if _linear(parts):
-        return Transform(Field.zero(geometry or ANYWHERE), _matrix(parts, path))
-    if parts[-1].GetName() == "DisplacementFieldTransform" and _linear(parts[:-1]):
-        return Transform(_on_grid(_field(parts[-1], path), geometry), _matrix(parts[:-1], path))
+        field = displacement.read_displacement(path)
+        _require_sense(field, path)
+        return _on_grid(Transform(field, ends=read_displacement_ends(path)), geometry)
+    parts, ends = _read(path)
+    if all(part.is_linear for part in parts):
+        return Transform(Field.zero(geometry or ANYWHERE), _matrix(parts, path), ends)
+    *outer, inner = parts
+    if inner.kind == FIELD and inner.grid is not None and all(part.is_linear for part in outer):
+        field = Field(displacement.component_first(inner.vectors(), f"'{path}'"), inner.grid)
+        _require_sense(field, path)
+        return _on_grid(Transform(field, _matrix(outer, path), ends), geometry)
     if geometry is None:
-        message = f"'{path}' is a {itk.GetName()} and has no grid of its own"
+        message = f"'{path}' is a {' and '.join(part.kind for part in parts)} and has no grid of its own"
         raise RegweaveError("E115", message, "name the image on whose grid it is sampled, --reference")
-    return Transform(_sampled(itk, geometry, path))
+    return Transform(_sampled(parts, geometry, path), ends=ends)
 
 
 def read_linear(path: str | Path) -> Float64Array:
     """Read a linear ITK transform as a (4, 4) matrix between LPS millimetres."""
     path = require_file(path)
-    transform = _read(path)
-    if not _linear(_flat(transform)):
-        message = f"'{path}' is a {transform.GetName()}, needed is a linear transform"
+    parts, _ = _read(path)
+    if not all(part.is_linear for part in parts):
+        message = f"'{path}' is a {' and '.join(part.kind for part in parts)}, needed is a linear transform"
         raise RegweaveError("E115", message, "give a rigid or affine transform")
-    return _matrix(_flat(transform), path)
+    return _matrix(parts, path)
 
 
 def total_displacement(transform: Transform) -> Field:
     """Return affine and field as one displacement on the grid of the field."""
-    geometry = transform.field.geometry
+    return _total(transform.field, transform.affine)
+
+
+def smallest_displacement(transform: Transform) -> Field:
+    """Return affine and field as one displacement whose trilinear interpolation is the whole map.
+
+    It lies on the grid of the knots where there are any, with one more node at each end: between the last voxel and the
+    end of the fixed image the knots are constant, which the affine part of the displacement is not.
+    """
+    if transform.knots is None:
+        return total_displacement(transform)
+    inner = transform.knots.geometry
+    affine = inner.affine.copy()
+    affine[:3, 3] = inner.points(np.full(3, -1.0))
+    x, y, z = (n + 2 for n in inner.shape)
+    return _total(_resampled(transform.knots, Geometry((x, y, z), affine)), transform.affine)
+
+
+def _total(field: Field, matrix: Float64Array) -> Field:
+    geometry = field.geometry
     points = geometry.points(np.moveaxis(np.indices(geometry.shape, dtype=np.float64), 0, -1))
-    moved = points + np.moveaxis(transform.field.data, 0, -1)
-    moved = moved @ transform.affine[:3, :3].T + transform.affine[:3, 3]
+    moved = points + np.moveaxis(field.data, 0, -1)
+    moved = moved @ matrix[:3, :3].T + matrix[:3, 3]
     return Field(np.ascontiguousarray(np.moveaxis(moved - points, -1, 0), dtype=np.float32), geometry)
 
 
-def _itk_linear(matrix: Float64Array) -> Any:
-    transform = sitk.AffineTransform(3)
-    transform.SetMatrix(np.asarray(matrix, dtype=np.float64)[:3, :3].ravel().tolist())
-    transform.SetTranslation(np.asarray(matrix, dtype=np.float64)[:3, 3].tolist())
-    return transform
+def _linear_part(matrix: Float64Array) -> Part:
+    m = np.asarray(matrix, dtype=np.float64)
+    return Part("AffineTransform" + DOUBLE, np.concatenate([m[:3, :3].ravel(), m[:3, 3]]), np.zeros(3))
 
 
-def _write(path: str | Path, transform: Any, suffixes: tuple[str, ...]) -> None:
+def _grid_numbers(geometry: Geometry) -> Float64Array:
+    parts = (geometry.shape, geometry.origin_mm, geometry.spacing_mm, geometry.direction.ravel())
+    return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
+
+
+def _write(path: str | Path, parts: Sequence[Part], suffixes: tuple[str, ...], ends: Ends | None) -> None:
     path = Path(path)
-    if suffix_of(path) not in suffixes:
+    suffix = suffix_of(path)
+    if suffix not in suffixes:
         message = f"cannot write '{path}': the suffix must be one of {', '.join(suffixes)}"
         raise UsageError("E152", message, "choose one of these suffixes")
-    with atomic_path(path) as part:
-        try:
-            sitk.WriteTransform(transform, str(part))
-        except RuntimeError as error:
-            message = f"cannot write '{path}': ITK refused"
-            raise RegweaveError("E153", message, "check the folder and the free space") from error
+    with atomic_path(path) as part, part.open("wb") as stream:
+        if suffix in HDF_SUFFIXES:
+            stream.write(to_hdf(parts, notes_of(ends)))
+        elif suffix == ".mat":
+            stream.write(to_matlab(parts[0]))
+        else:
+            stream.writelines(to_text(parts, to_line(ends)))
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> tuple[list[Checked], Ends | None]:
     subject, suffix = f"'{path}'", suffix_of(path)
     if suffix not in LINEAR_SUFFIXES:
         known = ", ".join((*LINEAR_SUFFIXES, *displacement.SUFFIXES))
         message = f"{subject} has the suffix '{suffix}', transforms are read from {known}"
         raise RegweaveError("E115", message, "convert the transform with the program that wrote it")
-    VERIFIERS[suffix](path)
-    try:
-        transform = sitk.ReadTransform(str(path)).Downcast()
-    except RuntimeError as error:
-        raise unreadable(subject, error) from error
-    if transform.GetDimension() != 3:
-        message = f"{subject} is a transform in {transform.GetDimension()} dimensions, needed are 3"
-        raise RegweaveError("E115", message, "give a 3-D transform")
-    return transform
+    if suffix in HDF_SUFFIXES:
+        stored = read_hdf(path)
+        verify_numbers(stored.parts, stored.notes, subject)
+        return check_parts(stored.parts, subject), ends_of(stored.notes, subject)
+    if suffix == ".mat":
+        return check_parts(read_matlab(path), subject), None
+    parts, note = read_text(path)
+    return check_parts(parts, subject), from_line(note, subject)
 
 
-def _flat(transform: Any) -> list[Any]:
-    """List the parts of a transform; the last is applied first."""
-    if transform.GetName() != "CompositeTransform":
-        return [transform]
-    composite = sitk.CompositeTransform(transform)
-    parts = [composite.GetNthTransform(n).Downcast() for n in range(composite.GetNumberOfTransforms())]
-    return [leaf for part in parts for leaf in _flat(part)]
-
-
-def _linear(parts: list[Any]) -> bool:
-    return all(part.IsLinear() for part in parts)
-
-
-def _matrix(parts: list[Any], path: Path) -> Float64Array:
+def _matrix(parts: Sequence[Checked], path: Path) -> Float64Array:
     """Multiply linear parts into one matrix; the last is applied first."""
     matrix = np.eye(4)
     for part in parts:
-        matrix = matrix @ _part_matrix(part)
+        matrix = matrix @ _part_matrix(part.to_itk())
     if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
         message = f"the matrix of '{path}' cannot be inverted or is not finite: {matrix.tolist()}"
         raise RegweaveError("E115", message, "give an invertible transform")
+    if np.abs(matrix[:3, :3]).max() > LARGEST_SCALE or np.abs(matrix[:3, 3]).max() > LARGEST_SHIFT_MM:
+        allowed = f"{LARGEST_SCALE:g} in its linear part and {LARGEST_SHIFT_MM:g} mm in its shift"
+        message = f"the matrix of '{path}' is beyond physical sense: {matrix[:3].tolist()}, allowed are up to {allowed}"
+        raise RegweaveError("E115", message, "compute the transform again")
     return matrix
+
+
+def _require_sense(field: Field, path: Path) -> None:
+    """Refuse displacements that no image can mean: beyond a hundred metres and beyond the image."""
+    longest = float(np.abs(field.data).max())
+    allowed = max(LARGEST_DISPLACEMENT_MM, float((field.geometry.spacing_mm * field.geometry.shape).max()))
+    if longest > allowed:
+        message = f"'{path}' holds displacements of {longest:.3g} mm, allowed are up to {allowed:.3g} mm"
+        raise RegweaveError("E115", message, "compute the transform again")
 
 
 def _part_matrix(part: Any) -> Float64Array:
@@ -167,30 +211,27 @@ def _part_matrix(part: Any) -> Float64Array:
     return matrix
 
 
-def _field(transform: Any, path: Path) -> Field:
-    image = sitk.DisplacementFieldTransform(transform).GetDisplacementField()
-    if min(image.GetSize()) == 0:
-        raise damaged(f"'{path}'", "its displacement field is cut off")
-    data = displacement.component_first(sitk.GetArrayViewFromImage(image), f"'{path}'")
-    return Field(data, make_geometry(image.GetSize(), itk_affine(image), f"'{path}'"))
-
-
-def _on_grid(field: Field, geometry: Geometry | None) -> Field:
-    """Put a field on a grid; beyond its own grid the nearest vector holds, as `Transform` says."""
+def _on_grid(transform: Transform, geometry: Geometry | None) -> Transform:
+    """Sample a field on another grid; it stays what the map is between the voxels of that grid."""
+    field = transform.field
     if geometry is None:
-        return field
+        return transform
     if same_grid(geometry, field.geometry):
-        return Field(field.data, geometry)
-    step = np.linalg.solve(field.geometry.affine, geometry.affine)
-    index = np.indices(geometry.shape, dtype=np.float64).reshape(3, -1)
-    where = (step[:3, :3] @ index + step[:3, 3:]).reshape(3, *geometry.shape)
-    parts = [ndimage.map_coordinates(part, where, order=1, mode="nearest") for part in field.data]
-    return Field(np.stack(parts).astype(np.float32), geometry)
+        return Transform(Field(field.data, geometry), transform.affine, transform.ends)
+    return Transform(_resampled(field, geometry), transform.affine, transform.ends, knots=field)
 
 
-def _sampled(transform: Any, geometry: Geometry, path: Path) -> Field:
+def _resampled(field: Field, geometry: Geometry) -> Field:
+    """Interpolate a field trilinearly; beyond its own grid the nearest vector holds, as `Transform` says."""
+    matrix = np.ascontiguousarray(np.linalg.solve(field.geometry.affine, geometry.affine)[:3])
+    still = np.zeros((3, *geometry.shape), dtype=np.float32)
+    parts = [_core.warp(np.ascontiguousarray(part), matrix, still, 0.0, True) for part in field.data]
+    return Field(np.stack(parts), geometry)
+
+
+def _sampled(parts: Sequence[Checked], geometry: Geometry, path: Path) -> Field:
     image = sitk.TransformToDisplacementField(
-        transform,
+        sitk.CompositeTransform([part.to_itk() for part in parts]),
         sitk.sitkVectorFloat64,
         list(geometry.shape),
         geometry.origin_mm.tolist(),
@@ -198,4 +239,6 @@ def _sampled(transform: Any, geometry: Geometry, path: Path) -> Field:
         geometry.direction.ravel().tolist(),
     )
     data: Float32Array = displacement.component_first(sitk.GetArrayViewFromImage(image), f"'{path}'")
-    return Field(data, geometry)
+    field = Field(data, geometry)
+    _require_sense(field, path)
+    return field

@@ -10,10 +10,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.atomic import atomic_path
+from regweave.io.displacement_ends import COMMENT, KEY, to_comment
+from regweave.io.ends import to_line
 from regweave.io.files import suffix_of
 from regweave.io.geometry import ras_to_lps, set_itk_geometry
 from regweave.io.libraries import nib, sitk
-from regweave.types import Field, Geometry, LabelMap, Volume
+from regweave.types import Ends, Field, Geometry, LabelMap, Volume
 
 SCANNER = 1
 """NIfTI's code for scanner coordinates, given to qform and sform alike so that no reader has a choice."""
@@ -39,22 +41,27 @@ def write_labels(path: str | Path, labels: LabelMap) -> None:
     _write(path, labels.data, labels.geometry)
 
 
-def write_displacement(path: str | Path, field: Field) -> None:
+def write_displacement(path: str | Path, field: Field, ends: Ends | None = None) -> None:
     """Write a displacement field, float32 LPS millimetres.
 
     NIfTI gets five dimensions and intent 1007, the form that ITK, ANTs and 3D Slicer read as a transform in
     the resampling convention: it takes fixed points to moving points. NRRD and MHA hold three components.
+    The ends, where they are known, stand in a comment extension of NIfTI, and in a field of the header else.
     """
     vectors = np.moveaxis(field.data.astype(np.float32, copy=False), 0, -1)
     path = Path(path)
     if suffix_of(path) in {".nii", ".nii.gz"}:
         image = _nifti_image(vectors[:, :, :, np.newaxis, :], field.geometry)
         image.header.set_intent(VECTOR_INTENT)
+        if ends is not None:
+            image.header.extensions.append(nib.nifti1.Nifti1Extension(COMMENT, to_comment(ends)))
         _save(path, image)
         return
     image = sitk.GetImageFromArray(np.ascontiguousarray(vectors.transpose(2, 1, 0, 3)), isVector=True)
     set_itk_geometry(image, field.geometry)
     image.SetMetaData("displacement field type", "resampling")  # 3D Slicer's name for our direction
+    if ends is not None:
+        image.SetMetaData(KEY, to_line(ends))
     _save_itk(path, image)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from regweave import io
 from regweave.errors import RegweaveError, UsageError
+from regweave.io.ends_check import require_direction
 from regweave.io.files import exists
 from regweave.io.modality import BankName, Stated, bank_of
 from regweave.io.model import Model, read_model, shipped_models
@@ -33,6 +34,8 @@ def start(inputs: Inputs, init: str | Path) -> ImagePair:
         affine = initial_affine(inputs.fixed, inputs.moving, str(init))
     elif exists(init):
         transform = io.read_transform(init, inputs.fixed.geometry)
+        if transform.ends is not None:
+            require_direction(transform.ends, "fixed_to_moving", str(init))
         affine, field = transform.affine, _on_grid(transform.field, inputs.fixed.geometry, init)
     else:
         raise UsageError("E187", f"--init {init}: no such file or method", f"give a file or {', '.join(METHODS)}")

@@ -27,7 +27,7 @@ from regweave.registration.align import Step
 from regweave.registration.problems import register as register_pair
 from regweave.registration.refine import RefineStep, refine
 from regweave.registration.settings import Settings
-from regweave.types import Field, Float32Array, ImagePair, LabelMap, Transform
+from regweave.types import Ends, Field, Float32Array, ImagePair, LabelMap, Transform
 from regweave.workflows import inputs as given
 from regweave.workflows.evidence import Witness
 from regweave.workflows.machine import allowed_threads, kernel_threads, peak_memory_mb
@@ -158,7 +158,8 @@ def register(
         with watch.stage("outputs"):
             pair = as_stored(canonical, data)
             found = to_field(refined.displacement, canonical.fixed.geometry)
-            transform = Transform(field_as_stored(found, data.stored["fixed"]), pair.initial)
+            ends = Ends("fixed_to_moving", pair.fixed.geometry, pair.moving.geometry)
+            transform = Transform(field_as_stored(found, data.stored["fixed"]), pair.initial, ends)
             inversion = invert(transform, pair.moving.geometry)
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
             warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)

@@ -1,0 +1,397 @@
+"""Files of transforms that are damaged, hostile or foreign: a code, never a crash, a guess or another file."""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+
+from regweave.errors import RegweaveError
+from regweave.io import read_linear, read_transform, write_linear, write_transform
+from regweave.io.grids import grid_hash, same_voxels
+from regweave.io.itk_files import hdf
+from regweave.io.itk_files.parts import LINEAR
+from regweave.io.itk_files.rounding import bound_mm, rounded
+from regweave.types import Ends, Field, Geometry, Transform
+
+GRID = Geometry((5, 4, 6), np.diag([2.0, 2.0, 3.0, 1.0]))
+OTHER = Geometry((6, 6, 6), np.diag([-1.0, 1.0, 2.0, 1.0]))
+ENDS = Ends("fixed_to_moving", GRID, OTHER)
+FIELD_HEAD = "5 4 6 0 0 0 2 2 3 1 0 0 0 1 0 0 0 1"
+
+
+def text_file(path, kind, parameters, fixed="0 0 0"):
+    head = "#Insight Transform File V1.0\n#Transform 0\n"
+    path.write_text(f"{head}Transform: {kind}\nParameters: {parameters}\nFixedParameters: {fixed}\n")
+    return path
+
+
+def some_field(grid=GRID, scale=1.0):
+    return Field((np.random.default_rng(1).normal(0, 3, (3, *grid.shape)) * scale).astype(np.float32), grid)
+
+
+def refused(path, code, match="E1"):
+    with pytest.raises(RegweaveError, match=match) as error:
+        read_transform(path, GRID)
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize("kind", LINEAR)
+@pytest.mark.parametrize("suffix", [".tfm", ".mat", ".h5"])
+def test_each_linear_type_is_what_simpleitk_applies(tmp_path, kind, suffix):
+    rng = np.random.default_rng(3)
+    allowed = LINEAR[kind]
+    made = allowed.make()
+    made.SetFixedParameters([3.0, -2.0, 1.0, 0.0][: allowed.fixed[-1]])
+    start = np.array(made.GetParameters())
+    made.SetParameters((start + rng.uniform(0.01, 0.1, start.size)).tolist())
+    path = tmp_path / f"t{suffix}"
+    sitk.WriteTransform(made, str(path))
+    points = rng.normal(0, 30, (5, 3))
+    matrix = read_linear(path)
+    expected = [made.TransformPoint(p) for p in points.tolist()]
+    np.testing.assert_allclose(points @ matrix[:3, :3].T + matrix[:3, 3], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", LINEAR)
+def test_numbers_must_be_as_many_as_the_type_has(tmp_path, kind):
+    allowed = LINEAR[kind]
+    good = ["0.5"] * allowed.parameters
+    fixed = " ".join(["0"] * allowed.fixed[0])
+    for wrong in (good[:-1], [*good, "0.5"], good[: len(good) // 2]):
+        if len(wrong) != len(good):
+            refused(
+                text_file(tmp_path / "t.tfm", f"{kind}_double_3_3", " ".join(wrong), fixed), "E102", "expected of its"
+            )
+    refused(text_file(tmp_path / "t.tfm", f"{kind}_double_3_3", " ".join(good), fixed + " 0 0"), "E102", "fixed")
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "1e400", "1_0", "0x10", "1,5", "--1", "1.2.3", "1e", "é", "\x00"])
+def test_what_is_no_number(tmp_path, bad):
+    path = text_file(tmp_path / "t.tfm", "TranslationTransform_double_3_3", f"1 {bad} 3", "")
+    with pytest.raises(RegweaveError, match=r"E102|E104"):
+        read_linear(path)
+
+
+@pytest.mark.parametrize(
+    "grid", ["-5 5 5", "2000 2000 2000", "500 500 500", "0 4 4", "4.5 4 4", "1e300 1e300 1e300", "3 4 4"]
+)
+@pytest.mark.parametrize("kind", ["BSplineTransform", "DisplacementFieldTransform"])
+def test_grids_that_the_numbers_do_not_fill(tmp_path, kind, grid):
+    fixed = f"{grid} 0 0 0 1 1 1 1 0 0 0 1 0 0 0 1"
+    refused(text_file(tmp_path / "t.tfm", f"{kind}_double_3_3", "1 2 3", fixed), "E102")
+
+
+@pytest.mark.parametrize(("at", "value"), [(6, "0"), (6, "-1"), (3, "1e400"), (9, "0")])
+def test_grids_that_do_not_lie_in_space(tmp_path, at, value):
+    fixed = FIELD_HEAD.split()
+    fixed[at] = value
+    path = text_file(tmp_path / "t.tfm", "DisplacementFieldTransform_double_3_3", "0 " * 360, " ".join(fixed))
+    with pytest.raises(RegweaveError, match=r"E102|E104|E111"):
+        read_transform(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("Nonsense_double_3_3", "E115"),
+        ("AffineTransform_double_2_2", "E115"),
+        ("AffineTransform_double_3_3_3", "E115"),
+        ("AffineTransform", "E102"),
+        ("", "E102"),
+        ("é_double_3_3", "E102"),
+        ("A" * 100000, "E102"),
+        ("BSplineTransform_double_3_3_7", "E102"),
+        ("CompositeTransform_double_3_3", "E102"),
+    ],
+)
+def test_unknown_types(tmp_path, kind, code):
+    refused(text_file(tmp_path / "t.tfm", kind, "1 0 0 0 1 0 0 0 1 0 0 0"), code)
+
+
+def test_transforms_without_a_composite(tmp_path):
+    path = text_file(tmp_path / "t.tfm", "TranslationTransform_double_3_3", "1 2 3", "")
+    path.write_text(path.read_text() + path.read_text().split("\n", 1)[1])
+    refused(path, "E115", "no composite")
+
+
+def test_splines_of_each_order(tmp_path):
+    for order in (1, 2, 3):
+        spline = sitk.BSplineTransformInitializer(sitk.Image([20, 20, 20], sitk.sitkFloat32), [3, 3, 3], order)
+        n = len(spline.GetParameters())
+        spline.SetParameters(np.random.default_rng(order).normal(0, 1, n).tolist())
+        sitk.WriteTransform(spline, str(tmp_path / "s.tfm"))
+        found = read_transform(tmp_path / "s.tfm", GRID)
+        point = GRID.points(np.array([1.0, 2.0, 3.0]))
+        np.testing.assert_allclose(
+            point + found.field.data[:, 1, 2, 3], spline.TransformPoint(point.tolist()), atol=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h: h.pop("TransformGroup"),
+        lambda h: h["TransformGroup"].__delitem__("1"),
+        lambda h: _link(h, h5py.ExternalLink("other.h5", "/x")),
+        lambda h: _link(h, h5py.SoftLink("/TransformGroup/2/TransformFixedParameters")),
+        lambda h: _replace(h, external=[("raw.bin", 0, h5py.h5f.UNLIMITED)]),
+        lambda h: _virtual(h),  # noqa: PLW0108
+        lambda h: _replace(h, chunks=(90,), compression="lzf"),
+        lambda h: _replace(h, chunks=(90,), scaleoffset=2),
+        lambda h: _replace(h, dtype="i4"),
+        lambda h: _replace(h, dtype="f2"),
+        lambda h: _replace(h, shape=(90, 4)),
+        lambda h: _replace(h, shape=(9,)),
+        lambda h: _replace(h, shape=(8_000_000_000,), chunks=(1024,), compression="gzip"),
+        lambda h: _name(h, b"\xff\xfe odd"),
+        lambda h: _name(h, b"A" * 100000),
+    ],
+    ids=lambda _: "",
+)
+def test_hostile_hdf5(tmp_path, monkeypatch, change):
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("other.h5", "w") as other:
+        other["x"] = np.zeros(360)
+    (tmp_path / "raw.bin").write_bytes(bytes(8 * 360))
+    sitk.WriteTransform(sitk.CompositeTransform([sitk.AffineTransform(3), _itk_field()]), "t.h5")
+    read_transform("t.h5")
+    with h5py.File("t.h5", "r+") as h5:
+        change(h5)
+    refused(tmp_path / "t.h5", "E102")
+
+
+PARAMETERS = "TransformGroup/2/TransformParameters"
+
+
+def _itk_field():
+    return sitk.DisplacementFieldTransform(sitk.GetImageFromArray(np.zeros((6, 4, 5, 3)), isVector=True))
+
+
+def _link(h5, link):
+    del h5[PARAMETERS]
+    h5[PARAMETERS] = link
+
+
+def _replace(h5, shape=(360,), dtype="f8", **options):
+    del h5[PARAMETERS]
+    h5.create_dataset(PARAMETERS, shape, dtype, **options)
+
+
+def _virtual(h5):
+    layout = h5py.VirtualLayout((360,), "f8")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (360,))
+    del h5[PARAMETERS]
+    h5.create_virtual_dataset(PARAMETERS, layout)
+
+
+def _name(h5, value):
+    del h5["TransformGroup/2/TransformType"]
+    h5.create_dataset("TransformGroup/2/TransformType", data=[value], dtype=h5py.string_dtype("ascii"))
+
+
+def test_a_field_larger_than_the_memory(tmp_path, monkeypatch):
+    write_transform(tmp_path / "t.h5", Transform(some_field()))
+    monkeypatch.setattr(hdf, "available_memory", lambda: 8000)
+    refused(tmp_path / "t.h5", "E140")
+
+
+def _child(monkeypatch, tmp_path, body):
+    script = tmp_path / "child.py"
+    script.write_text(f"import os, sys, time\nsys.stdout.buffer.write(b'ready\\n')\nsys.stdout.flush()\n{body}\n")
+    monkeypatch.setattr(hdf, "CHILD", script)
+
+
+def test_a_reader_that_crashes_or_never_ends(tmp_path, monkeypatch):
+    write_transform(tmp_path / "t.h5", Transform(some_field()))
+    _child(monkeypatch, tmp_path, "os.abort()")
+    refused(tmp_path / "t.h5", "E102", "SIGABRT")
+    _child(monkeypatch, tmp_path, "time.sleep(60)")
+    monkeypatch.setattr(hdf, "WALL_S", 1)
+    start = time.monotonic()
+    refused(tmp_path / "t.h5", "E102", "end")
+    assert time.monotonic() - start < 30
+    (tmp_path / "child.py").write_text("raise MemoryError")
+    refused(tmp_path / "t.h5", "E140", "could not start")
+
+
+def test_the_processor_time_of_a_reader_is_limited(tmp_path, monkeypatch):
+    write_transform(tmp_path / "t.h5", Transform(some_field()))
+    limit = "import resource, json; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))"
+    _child(monkeypatch, tmp_path, f"{limit}\nwhile True: pass")
+    refused(tmp_path / "t.h5", "E102", "SIGXCPU")
+    asked = []
+    monkeypatch.setattr(hdf, "_answer", lambda request, *_: asked.append(request) or (_ for _ in ()).throw(KeyError))
+    with pytest.raises(KeyError):
+        read_transform(tmp_path / "t.h5")
+    assert 0 < asked[0]["cpu_s"] < 60
+    assert asked[0]["address_bytes"] < 1 << 48
+
+
+def test_ctrl_c_ends_the_reader(tmp_path):
+    write_transform(tmp_path / "t.h5", Transform(some_field()))
+    (tmp_path / "child.py").write_text(
+        f"import time, os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    )
+    code = (
+        "import signal, sys, pathlib\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from regweave.io import read_transform\nfrom regweave.io.itk_files import hdf\n"
+        f"hdf.CHILD = pathlib.Path({str(tmp_path / 'child.py')!r})\nprint('go', flush=True)\n"
+        f"read_transform({str(tmp_path / 't.h5')!r})\n"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()):
+        assert caller.poll() is None
+        time.sleep(0.02)
+    caller.send_signal(2)
+    caller.communicate(timeout=30)
+    assert caller.returncode != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_packages_in_the_working_folder_are_not_imported(tmp_path, monkeypatch):
+    write_transform(tmp_path / "t.h5", Transform(some_field()))
+    (tmp_path / "h5py.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", ".", *sys.path])
+    assert read_transform("t.h5").field.data.shape == (3, *GRID.shape)
+
+
+def test_old_spelling_of_itk(tmp_path):
+    sitk.WriteTransform(sitk.TranslationTransform(3, (1.0, 2.0, 3.0)), str(tmp_path / "t.h5"))
+    with h5py.File(tmp_path / "t.h5", "r+") as h5:
+        group = h5["TransformGroup/0"]
+        for name in ("Parameters", "FixedParameters"):
+            group.move(f"Transform{name}", f"Tranform{name}")
+    np.testing.assert_array_equal(read_linear(tmp_path / "t.h5")[:3, 3], [1, 2, 3])
+
+
+def test_any_changed_number_is_seen(tmp_path):
+    transform = Transform(some_field(), np.diag([1.1, 1.0, 0.9, 1.0]), ENDS)
+    path = tmp_path / "t.h5"
+    write_transform(path, transform)
+    for name, at in (("2/TransformParameters", 7), ("1/TransformParameters", 3), ("2/TransformFixedParameters", 3)):
+        with h5py.File(path, "r+") as h5:
+            h5[f"TransformGroup/{name}"][at] += 0.5
+        refused(path, "E102", "SHA-256")
+        write_transform(path, transform)
+    with h5py.File(path, "r+") as h5:
+        h5.attrs["start_grid_sha256"] = "0" * 64
+    refused(path, "E102", "hash of its start grid")
+
+
+def test_same_bytes_every_time_and_nothing_of_the_machine(tmp_path):
+    big = Geometry((40, 40, 40), np.eye(4))
+    for name in ("a.h5", "b.h5"):
+        write_transform(tmp_path / name, Transform(some_field(big), ends=ENDS))
+        time.sleep(1.1 if name == "a.h5" else 0)  # a time stamp would differ
+    content = (tmp_path / "a.h5").read_bytes()
+    assert content == (tmp_path / "b.h5").read_bytes()
+    assert os.uname().release.encode() not in content
+
+
+def test_what_stands_in_the_file(tmp_path):
+    write_transform(tmp_path / "t.h5", Transform(some_field(), ends=ENDS))
+    with h5py.File(tmp_path / "t.h5") as h5:
+        assert h5.attrs["direction"] == b"fixed_to_moving"
+        assert h5.attrs["start_grid_sha256"].decode() == grid_hash(GRID)
+        assert h5.attrs["target_grid_sha256"].decode() == grid_hash(OTHER)
+        assert h5[PARAMETERS].dtype == np.float32
+    ends = read_transform(tmp_path / "t.h5").ends
+    assert ends.direction == "fixed_to_moving"
+    np.testing.assert_array_equal(ends.target.affine, OTHER.affine)
+
+
+@pytest.mark.parametrize("suffix", [".tfm", ".h5", ".mat"])
+@pytest.mark.parametrize("entry", [1e30, 5e3])
+def test_matrices_beyond_physical_sense(tmp_path, suffix, entry):
+    matrix = np.eye(4)
+    matrix[0, 1] = entry
+    write_linear(tmp_path / f"t{suffix}", matrix)
+    refused(tmp_path / f"t{suffix}", "E115", "physical sense")
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".tfm"])
+def test_displacements_beyond_physical_sense(tmp_path, suffix):
+    write_transform(tmp_path / f"t{suffix}", Transform(some_field(scale=1e6)))
+    refused(tmp_path / f"t{suffix}", "E115", "allowed are up to 1e\\+05 mm")
+
+
+def test_hash_is_that_of_the_voxels_in_space():
+    rng = np.random.default_rng(5)
+    affine = np.eye(4)
+    affine[:3, :3] = np.linalg.qr(rng.normal(size=(3, 3)))[0] * [0.9, 1.2, 2.5]
+    affine[:3, 3] = (-20.3, 11.7, 400.1)
+    grid = Geometry((5, 6, 7), affine)
+    step = np.eye(4)[:, [2, 0, 1, 3]]
+    step[:3, 3] = (0, 5, 0)
+    step[1] *= -1
+    step[1, 3] = 5
+    turned = Geometry((7, 5, 6), affine @ step)
+    assert same_voxels(grid, turned)
+    assert grid_hash(grid) == grid_hash(turned)
+    for other in (Geometry((5, 6, 8), affine), Geometry((5, 6, 7), affine @ np.diag([1, 1, 1.01, 1]))):
+        assert not same_voxels(grid, other)
+        assert grid_hash(grid) != grid_hash(other)
+    shifted = affine.copy()
+    shifted[0, 3] += 0.05
+    assert not same_voxels(grid, Geometry((5, 6, 7), shifted))
+
+
+@pytest.mark.parametrize(("shape", "bound"), [((60, 60, 60), 0.0), ((100, 90, 80), 0.0005), ((150, 150, 140), 0.0099)])
+def test_rounding_keeps_its_bound(shape, bound):
+    field = some_field(Geometry(shape, np.eye(4)))
+    assert bound_mm(field) == bound
+    error = np.linalg.norm(rounded(field).astype(np.float64) - field.data, axis=0)
+    assert error.max() <= bound * (1 + 1e-5)
+    if bound:
+        assert error.max() > bound / 2
+    assert bound_mm(Field(field.data, Geometry(shape, np.diag([1e-3, 1, 1, 1.0])))) <= 1e-3 / 32
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".tfm", ".mat"])
+def test_a_write_that_does_not_fit_is_an_error_of_ours(tmp_path, suffix):
+    """What a quota or a full disk does: the program ends with the code, silently otherwise."""
+    code = (
+        "import sys, numpy as np\nfrom regweave.io import write_transform, write_linear\n"
+        "from regweave.types import *\nfrom regweave.errors import RegweaveError\n"
+        f"path = {str(tmp_path / ('t' + suffix))!r}\n"
+        "grid = Geometry((40, 40, 40), np.eye(4))\n"
+        "field = Field(np.random.default_rng(0).normal(size=(3, 40, 40, 40)).astype(np.float32), grid)\n"
+        "try:\n    if path.endswith('.mat'): write_linear(path, np.eye(4))\n"
+        "    else: write_transform(path, Transform(field))\n"
+        "except RegweaveError as error:\n    sys.exit(30 if error.code == 'E153' else 31)\n"
+    )
+
+    def little_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, preexec_fn=little_room, check=False)
+    assert (done.returncode, done.stderr) == (30, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack("<5i", 0, 3, 1, 0, 5) + b"abcd\0" + bytes(24),
+        struct.pack("<5i", 0, 12, 1, 0, 27) + b"\xffffineTransform_double_3_3\0" + bytes(96),
+        struct.pack("<5i", 0, 12, 1, 1, 27) + b"AffineTransform_double_3_3\0" + bytes(96),
+        struct.pack("<5i", 0, 2**30, 2**30, 0, 27) + b"AffineTransform_double_3_3\0" + bytes(96),
+        struct.pack("<5i", 20, 12, 1, 0, 27) + b"AffineTransform_double_3_3\0" + bytes(96),
+        struct.pack("<5i", 0, 12, 1, 0, -1),
+    ],
+)
+def test_odd_matlab_files(tmp_path, content):
+    (tmp_path / "t.mat").write_bytes(content)
+    refused(tmp_path / "t.mat", "E102")

@@ -149,7 +149,7 @@ def test_the_list_has_every_registration_with_its_mark(folder):
     assert [cells[2] for _, cells in listed] == [signs[marks[0]] for marks in MARKS.values()]
     assert all(default_rules().words(rule) in page.text for rule in default_rules().limits)
     assert "1 of 6 passed, 2 to look at, 3 failed" in page.text
-    assert "structures vanished: 1 (organ 2) (fail above 0)" in page.text
+    assert "structures vanished: 1, “organ 2” (fail above 0)" in page.text
     assert "E102: broken" in page.text
 
 
@@ -215,7 +215,7 @@ def test_damaged_results(tmp_path, text):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"results": 3}, "results: Input should be a valid list, found '3'"),
+        ({"results": 3}, "results: a list is needed, found '3'"),
         ({"results": [{"id": 1}]}, "results.0.id"),
         ({"results": []}, "results"),
         ({"results": [{**CONTENT["results"][0], "id": "../../x"}]}, "results.0.id"),

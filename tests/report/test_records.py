@@ -8,11 +8,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.evaluation.rules import parse_rules
+from regweave.io import arrays
 from regweave.report.overview import subtitle, summary_cards, verdict_banner, verdict_of
 from regweave.report.page import escape
 from regweave.report.records import ResultRecord, checked
@@ -96,7 +98,7 @@ def test_whatever_stands_anywhere_is_shown_or_refused(record):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"steps": "x"}, "steps: Input should be a valid list, found 'x'"),
+        ({"steps": "x"}, "steps: a list is needed, found 'x'"),
         ({"weights": None}, "weights"),
         ({"structures": [{"label": "<img src=x>"}]}, "structures.0"),
         ({"provenance": []}, "provenance"),
@@ -176,3 +178,30 @@ def test_the_solver_s_gap_is_no_verdict(record):
     assert "gap" not in cards
     assert "certified" not in text.lower()
     assert "of its own optimum (says nothing about anatomy)." in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"affine": np.full((4, 4), np.nan)},
+        {"affine": np.zeros((4, 4))},
+        {"affine": np.ones((4, 4))},
+        {"affine": np.full((4, 4), "x")},
+        {"confidence": np.full((2, 2, 2), np.inf, dtype=np.float32), "influence": np.ones((2, 2, 2, 2), np.float32)},
+        {"confidence": np.ones((2, 2), np.float32), "influence": np.ones((2, 2, 2), np.float32)},
+        {"confidence": np.ones((0, 2, 2), np.float32), "influence": np.ones((2, 0, 2, 2), np.float32)},
+        {"confidence": np.ones((2, 2, 2), bool), "influence": np.ones((2, 2, 2, 2), np.float32)},
+        {"confidence": np.zeros((1, 1 << 10, 1 << 9), np.float32)},
+    ],
+    ids=["nan", "flat", "perspective", "text", "infinite", "plane", "empty", "truth", "bomb"],
+)
+def test_maps_of_a_stranger_are_named_and_not_inflated(result_folder, tmp_path, capsys, monkeypatch, change):
+    monkeypatch.setattr(arrays, "MAX_ARCHIVE_BYTES", 1 << 20)
+    folder = shutil.copytree(result_folder, tmp_path / "copy")
+    with np.load(folder / "view" / "nodes.npz") as stored:
+        kept = dict(stored)
+    np.savez_compressed(folder / "view" / "nodes.npz", **{**kept, **change})
+    assert main(["report", str(folder)]) == 3
+    text = capsys.readouterr().err
+    assert "error E102: " in text
+    assert "nodes.npz" in text

@@ -74,7 +74,7 @@ def test_a_record_without_its_parts_is_named(copy):
     content = json.loads((copy / "result.json").read_text())
     del content["steps"]
     (copy / "result.json").write_text(json.dumps(content))
-    with pytest.raises(RegweaveError, match=r"E178.*steps: Field required"):
+    with pytest.raises(RegweaveError, match=r"E178.*steps: it is missing"):
         write_page(copy)
 
 

@@ -21,7 +21,7 @@ from regweave.io import read_labels, write_image, write_labels
 from regweave.io.manifest import PairFiles
 from regweave.io.model import Model, read_model, write_model
 from regweave.registration.settings import Settings
-from regweave.report.sections import pair_score as page_score
+from regweave.report.overview import pair_score as page_score
 from regweave.types import LabelMap, Weights
 from regweave.workflows.batch import Outcome
 from regweave.workflows.comparison import Scores, compare

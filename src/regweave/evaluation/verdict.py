@@ -91,7 +91,7 @@ def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict
         if math.isnan(value):
             unchecked.append(rule)
         elif level := rules.broken(rule, value):
-            name = f" ({what})" if what else ""
+            name = f", “{what}”" if what else ""
             text = f"{RULES[rule].words}: {value:.3g}{RULES[rule].unit}{name} ({rules.words(rule)})"
             reasons.append(Reason(rule, "fail" if level == "fail" else "look", text))
     reasons.sort(key=lambda r: WORDS.index(r.level))

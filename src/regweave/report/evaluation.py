@@ -115,7 +115,8 @@ def _quiet(text: str) -> str:
 
 def _facts(results: Results) -> str:
     failed = sum(row.error is not None for row in results.rows)
-    facts = f"{len(results.ids)} pairs · {len(results.methods)} methods · {len(results.rows)} registrations"
+    counts = {"pair": len(results.ids), "method": len(results.methods), "registration": len(results.rows)}
+    facts = " · ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
     errors = f" ({failed} ended with an error)" if failed else ""
     verdict = f"{results.tally()}{errors}"
     notes = "".join(f'<p class="warn">Note. {escape(n)}</p>' for n in listed(results.content.get("notes")))

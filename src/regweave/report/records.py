@@ -16,6 +16,17 @@ from regweave.errors import RegweaveError
 from regweave.io.manifest import SAFE_ID
 from regweave.io.texts import shown
 
+KINDS = {
+    "list_type": "a list is needed",
+    "model_type": "a table is needed",
+    "dict_type": "a table is needed",
+    "float_type": "a number is needed",
+    "int_type": "a whole number is needed",
+    "string_type": "a text is needed",
+    "missing": "it is missing",
+    "string_pattern_mismatch": "the name is not one that regweave gives",
+}
+"""Plain words for what does not fit."""
 LARGEST = 1e100
 """Beyond this a number is none that a registration measures, and no axis can hold it."""
 
@@ -23,15 +34,18 @@ Text = Annotated[str, Field(max_length=10_000)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Known = Number | None
+Value = Annotated[str, Field(pattern=r"^-?[0-9]{1,20}$")]
+SafeName = Annotated[str, Field(pattern=f"^{SAFE_ID.pattern}$", max_length=200)]
+"""A name that becomes part of a file's name: it leads nowhere else."""
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
     """A table of a record; JSON has one kind of number, and nothing else is converted."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
 
-class Structure(_Part):
+class Structure(Part):
     """Scores of one structure; those of ``results.json`` stand under their label."""
 
     name: Text
@@ -51,7 +65,7 @@ class LabelledStructure(Structure):
     label: int
 
 
-class Step(_Part):
+class Step(Part):
     """One discrete step."""
 
     step: Count
@@ -65,20 +79,19 @@ class Step(_Part):
     seconds: dict[str, Number]
 
 
-class Gradient(_Part):
+class Gradient(Part):
     """One step of the refinement."""
 
     data: Number
     smoothness: Number
 
 
-class Table(_Part):
+class Columns(Part):
     """Weights of members in classes."""
 
     members: list[Text]
     classes: list[int]
     matrix: list[list[Number]]
-    pairwise: Number
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -87,21 +100,27 @@ class Table(_Part):
         return self
 
 
-class Member(_Part):
+class Table(Columns):
+    """All weights of a registration."""
+
+    pairwise: Number
+
+
+class Member(Part):
     """A member of a bank."""
 
     name: Text
     stage: Text
 
 
-class Settings(_Part):
+class Settings(Part):
     """What the page says of the settings; all of them are printed."""
 
     name: Text
     banks: dict[str, list[Member]]
 
 
-class Provenance(_Part):
+class Provenance(Part):
     """Inputs, versions and settings."""
 
     regweave: Text
@@ -117,7 +136,7 @@ class Provenance(_Part):
     settings: Settings
 
 
-class There(_Part):
+class There(Part):
     """Error after going there and back."""
 
     mean: Known
@@ -125,7 +144,7 @@ class There(_Part):
     max: Known
 
 
-class Inexact(_Part):
+class Inexact(Part):
     """Error of the inverse inside the body."""
 
     inexact_voxels: Count
@@ -137,7 +156,7 @@ class Inexact(_Part):
     p99_voxels: Known
 
 
-class Because(_Part):
+class Because(Part):
     """A broken rule."""
 
     rule: Text
@@ -145,7 +164,7 @@ class Because(_Part):
     text: Text
 
 
-class Judged(_Part):
+class Judged(Part):
     """A verdict."""
 
     verdict: Literal["pass", "look", "fail"]
@@ -154,14 +173,14 @@ class Judged(_Part):
     rules: Text
 
 
-class Total(_Part):
+class Total(Part):
     """Seconds of each stage, and of all."""
 
     total: Number
     __pydantic_extra__: dict[str, Number]
 
 
-class ResultRecord(_Part):
+class ResultRecord(Part):
     """``result.json``."""
 
     structures: list[LabelledStructure]
@@ -183,10 +202,10 @@ class ResultRecord(_Part):
     provenance: Provenance
 
 
-class PairScores(_Part):
+class PairScores(Part):
     """Scores of a pair with a method."""
 
-    labels: Annotated[dict[Annotated[str, Field(pattern=r"^-?[0-9]{1,20}$")], Structure], Field(min_length=1)]
+    labels: Annotated[dict[Value, Structure], Field(min_length=1)]
     seconds: Known = None
     peak_mb: Known = None
     folding_fraction: Known = None
@@ -196,10 +215,10 @@ class PairScores(_Part):
     inverse_error: Inexact | None = None
 
 
-class PairResult(_Part):
+class PairResult(Part):
     """One registration of an evaluation."""
 
-    id: Annotated[str, Field(pattern=f"^{SAFE_ID.pattern}$", max_length=255)]
+    id: SafeName
     method: Text
     error: Text | None
     verdict: Judged | None = None
@@ -212,7 +231,7 @@ class PairResult(_Part):
         return self
 
 
-class Difference(_Part):
+class Difference(Part):
     """A method against the reference."""
 
     method: Text
@@ -226,27 +245,27 @@ class Difference(_Part):
     equal: Count
 
 
-class Named(_Part):
+class Named(Part):
     """A method of an evaluation."""
 
     name: Text
 
 
-class Limits(_Part):
+class Limits(Part):
     """Limits of one rule."""
 
     look: Number | None = None
     fail: Number | None = None
 
 
-class Criteria(_Part):
+class Criteria(Part):
     """Rules by which an evaluation was judged."""
 
     name: Text
     limits: dict[str, Limits]
 
 
-class EvaluationRecord(_Part):
+class EvaluationRecord(Part):
     """``results.json``."""
 
     rules: Criteria | None = None
@@ -267,8 +286,8 @@ class EvaluationRecord(_Part):
         return self
 
 
-def checked(kind: type[_Part], content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Check the content of a record against its schema.
+def checked(kind: type[Part], content: Mapping[str, Any], path: Path, *, defaults: bool = True) -> dict[str, Any]:
+    """Check the content of a record against its schema; ``defaults`` adds what may be left out.
 
     Raises
     ------
@@ -276,11 +295,11 @@ def checked(kind: type[_Part], content: Mapping[str, Any], path: Path) -> dict[s
         E178 with the first place that does not fit.
     """
     try:
-        return kind.model_validate(content).model_dump()
+        return kind.model_validate(content).model_dump(exclude_unset=not defaults)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=True)[0]
         place = ".".join(map(str, first["loc"]))[:80] or "it"
-        text = first["msg"].removeprefix("Value error, ")
+        text = KINDS.get(first["type"], first["msg"].removeprefix("Value error, "))
         found = "" if first["type"] in {"missing", "value_error"} else f", found {shown(first['input'])}"
         more = f" ({error.error_count()} faults in all)" if error.error_count() > 1 else ""
         message = f"'{path}' is not a record that regweave wrote: {place}: {text}{found}{more}"

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from regweave.errors import RegweaveError
 from regweave.io import owned_path
-from regweave.io.texts import parse_json, read_text
 from regweave.report import reproduce_tables as tables
 from regweave.report.charts import STYLE, bar_chart, box_plot, interval_plot
+from regweave.report.contents import read_json
 from regweave.report.page import document, escape, table
 from regweave.report.png import data_address
+from regweave.report.records import Part, checked
 from regweave.report.reproduce_pictures import difference, overlay, sample
+from regweave.report.reproduce_records import PicturesRecord, ReproduceRecord
 from regweave.report.reproduce_tables import Experiment, Table
 
 TITLE = "Reproduction of Ferrante et al. 2017"
@@ -43,10 +46,19 @@ def write_page(folder: str | Path) -> Path:
     ----------
     folder : path
         Output folder of `regweave.workflows.reproduce.reproduce`.
+
+    Raises
+    ------
+    RegweaveError
+        E101, E102, E178 where a file is missing, damaged, or not what a reproduction writes.
     """
     folder = Path(folder)
-    content = parse_json(read_text(folder / "reproduce.json"))
-    pictures = parse_json(read_text(folder / "pictures.json"))
+    content = _read(ReproduceRecord, folder / "reproduce.json")
+    pictures = _read(PicturesRecord, folder / "pictures.json")
+    if lost := [e["name"] for e in content["experiments"] if e["name"] not in pictures]:
+        raise RegweaveError(
+            "E178", f"'{folder / 'pictures.json'}' has no pictures of {', '.join(lost)}", "run the reproduction again"
+        )
     figures = Figures(folder / "figures")
     body = page_body(content, pictures, figures)
     with owned_path(folder / "report.html") as part:
@@ -54,6 +66,10 @@ def write_page(folder: str | Path) -> Path:
     with owned_path(folder / "summary.md") as part:
         part.write_text(summary_text(content), encoding="utf-8")
     return folder / "report.html"
+
+
+def _read(kind: type[Part], path: Path) -> dict[str, Any]:
+    return checked(kind, read_json(path), path, defaults=False)
 
 
 class Figures:

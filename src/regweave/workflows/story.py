@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from regweave.evaluation.scores import When
 from regweave.evaluation.statistics import count_better
 from regweave.io import owned_path
 from regweave.io.files import damaged, require_file
+from regweave.io.manifest import SAFE_ID
 from regweave.io.model import Model
 from regweave.io.texts import parse_json, read_text
 from regweave.workflows.comparison import Scores
@@ -138,15 +140,27 @@ class Story:
         """
         path = require_file(folder / NAME)
         try:
-            content = parse_json(read_text(path))
-            values = {field.name: content[field.name] for field in fields(cls)}
-            values["against"] = [Against(**row) for row in values["against"]]
-            values["trust"] = [Trust(**row) for row in values["trust"]]
-            found = cls(**values)
-            found.sentences()
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-            raise damaged(f"'{path}'", f"it does not tell of a demo ({error!r})") from error
+            # As JSON once more: from a mapping, strict validation would make no dataclass.
+            found = TypeAdapter(cls).validate_json(json.dumps(parse_json(read_text(path))), strict=True)
+            found.check()
+        except ValueError as error:
+            first = error.errors()[0] if isinstance(error, ValidationError) else None
+            what = str(error) if first is None else f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}"
+            raise damaged(f"'{path}'", f"it does not tell of a demo ({what})") from error
         return found
+
+    def check(self) -> None:
+        """Raise ValueError where parts do not agree, or a pair is named so that its page would lie elsewhere."""
+        if any(SAFE_ID.fullmatch(name) is None for name in self.shown):
+            raise ValueError("shown: a name that no pair has")
+        if not {BEFORE, self.learned} <= self.dice.keys():
+            raise ValueError("dice: no row of the learned weights, or none before registration")
+        if any(len(row) != len(self.structures) + 1 for row in self.dice.values()):
+            raise ValueError("dice: a row needs a number for the mean and for each structure")
+        if self.best_single not in {row.method for row in self.against}:
+            raise ValueError("best_single: nothing is compared with it")
+        if len({tuple(row.shares) for row in self.trust}) != 1:
+            raise ValueError("trust: there is no class, or classes have different members")
 
 
 def title_of(method: Method) -> str:

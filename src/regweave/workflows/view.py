@@ -65,8 +65,12 @@ def read_nodes(folder: Path, members: Sequence[str]) -> NodeMaps | None:
         return None
     try:
         affine, influence, confidence = read_arrays(path, ("affine", "influence", "confidence"))
-        if influence.shape != (len(members), *confidence.shape) or affine.shape != (4, 4):
+        if confidence.ndim != 3 or 0 in confidence.shape or influence.shape != (len(members), *confidence.shape):
             raise ValueError(f"arrays of shapes {influence.shape} and {confidence.shape}")
+        if any(a.dtype.kind != "f" or not np.isfinite(a).all() for a in (affine, influence, confidence)):
+            raise ValueError("an array holds something else than finite numbers")
+        if affine.shape != (4, 4) or not 0 < abs(np.linalg.det(affine)) < np.inf or affine[3].tolist() != [0, 0, 0, 1]:
+            raise ValueError("its matrix places no grid")
     except ValueError as error:
         raise damaged(f"'{path}'", f"it does not hold the maps of a result ({error})") from error
     x, y, z = confidence.shape

@@ -1,0 +1,138 @@
+"""Records of demos and reproductions from strangers: a page, or a code; and nothing written anywhere else."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave.cli import main
+from regweave.errors import RegweaveError
+from regweave.report import demo, reproduce
+from regweave.workflows.story import Against, Story, Trust
+
+STORY = Story(
+    source="phantoms",
+    n_train=4,
+    n_test=2,
+    n_patients=2,
+    structures=["cord"],
+    dice={"before": [0.4, 0.4], "learned": [0.8, 0.8], "sad alone": [0.5, None]},
+    learned="learned",
+    best_single="sad alone",
+    against=[Against("sad alone", 0.3, 2, 0, 2)],
+    trust=[
+        Trust("background", {"sad": 0.5, "mi": 0.5}, True, None),
+        Trust("cord", {"sad": 0.1, "mi": 0.9}, True, "mi"),
+    ],
+    gain=0.1,
+    shown={"a": 0.8},
+    failures=[],
+)
+STRANGE = (None, True, "x", -1, 3.5, 1e99, [], {"a": 1}, [[]], [1, 2])
+GONE = object()
+
+
+def reproduction() -> tuple[dict, dict]:
+    """The small reproduction that the tests of its page use."""
+    spec = importlib.util.spec_from_file_location("sample", Path(__file__).with_name("test_reproduce_page.py"))
+    sample = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sample)
+    cuts = {m: {"axial": sample.cut()} for m in sample.METHODS}
+    slices = {"p1": {"image": sample.cut()["fixed"]["image"], "pixel_mm": [9.0, 9.0]}}
+    return sample.content(), {"parotid-time": {"pair": "a1", "shown": cuts, "samples": slices}}
+
+
+def places(value: object, path: tuple = ()):
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in items:
+        yield from places(below, (*path, key))
+
+
+def changed(record: dict, path: tuple, value: object) -> dict:
+    out = copy.deepcopy(record)
+    inner = out
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is GONE:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return out
+
+
+def outcomes(record: dict, file: Path, write, chosen) -> set[str]:
+    found = set()
+    for path, value in chosen:
+        file.write_text(json.dumps(changed(record, path, value)))
+        try:
+            write(file.parent)
+        except RegweaveError as error:
+            found.add(error.code)
+        else:
+            found.add("")
+    return found
+
+
+def test_a_demo_of_a_stranger(tmp_path):
+    record = json.loads(json.dumps(asdict(STORY)))
+    every = [(path, value) for path in places(record) for value in (*STRANGE, GONE)]
+    chosen = [every[i] for i in np.random.default_rng(0).choice(len(every), 150, replace=False)]
+    assert outcomes(record, tmp_path / "demo.json", demo.write_page, chosen) == {"", "E102"}
+
+
+@pytest.mark.parametrize("name", ["../../../x", "a/b", "", ".."])
+def test_a_demo_names_no_page_elsewhere(tmp_path, capsys, name):
+    record = {**asdict(STORY), "shown": {name: 0.8}}
+    (tmp_path / "demo.json").write_text(json.dumps(record))
+    assert main(["report", str(tmp_path)]) == 3
+    assert "shown: a name that no pair has" in capsys.readouterr().err
+
+
+def test_a_reproduction_of_a_stranger(tmp_path):
+    record, pictures = reproduction()
+    rng = np.random.default_rng(0)
+    every = [(path, value) for path in places(record) for value in (*STRANGE, GONE)]
+    chosen = [every[i] for i in rng.choice(len(every), 60, replace=False)]
+    (tmp_path / "pictures.json").write_text(json.dumps(pictures))
+    assert outcomes(record, tmp_path / "reproduce.json", reproduce.write_page, chosen) == {"", "E178"}
+    (tmp_path / "reproduce.json").write_text(json.dumps(record))
+    every = [(path, value) for path in places(pictures) for value in (*STRANGE, GONE)]
+    chosen = [every[i] for i in rng.choice(len(every), 60, replace=False)]
+    assert outcomes(pictures, tmp_path / "pictures.json", reproduce.write_page, chosen) <= {"", "E178"}
+
+
+@pytest.mark.parametrize("where", ["experiment", "view", "sample"])
+def test_a_reproduction_writes_no_figure_elsewhere(tmp_path, where):
+    record, pictures = reproduction()
+    looks, away = pictures["parotid-time"], "../../away"
+    if where == "experiment":
+        record["experiments"][0]["name"] = away
+        pictures = {away: looks}
+    elif where == "view":
+        looks["shown"] = {m: {away: views["axial"]} for m, views in looks["shown"].items()}
+    else:
+        looks["samples"] = {away: looks["samples"]["p1"]}
+    folder = tmp_path / "deep" / "run"
+    folder.mkdir(parents=True)
+    (folder / "reproduce.json").write_text(json.dumps(record))
+    (folder / "pictures.json").write_text(json.dumps(pictures))
+    with pytest.raises(RegweaveError, match="E178"):
+        reproduce.write_page(folder)
+    assert not list(tmp_path.rglob("*away*"))
+
+
+def test_an_array_that_does_not_fill_its_shape_is_named(tmp_path):
+    record, pictures = reproduction()
+    pictures["parotid-time"]["samples"]["p1"]["image"]["shape"] = [8, 9]
+    (tmp_path / "reproduce.json").write_text(json.dumps(record))
+    (tmp_path / "pictures.json").write_text(json.dumps(pictures))
+    with pytest.raises(RegweaveError, match="do not fill an array of shape"):
+        reproduce.write_page(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import os
 import zlib
 
@@ -13,10 +14,11 @@ import pytest
 
 from regweave.cli.app import main
 from regweave.errors import RegweaveError, RegweaveWarning, ResourceError
-from regweave.io import as_volume, inspect_image, limits, read_image, read_labels
+from regweave.io import as_volume, image_sha256, inspect_image, limits, read_image, read_labels, sha256
 from regweave.io.inflate import CHUNK, Inflated
 from regweave.io.manifest import PairFiles
 from regweave.io.nifti import read_nifti
+from regweave.workflows.evaluate import Runner
 from regweave.workflows.reading import Reading
 from regweave.workflows.scoring import scoring_task
 
@@ -298,6 +300,27 @@ def test_voxels_inside_of_the_folder(tmp_path, elsewhere):
         assert code_of(elsewhere(bad)) == code
     os.mkfifo(path.parent / "pipe.raw")
     assert code_of(elsewhere("pipe.raw")) == "E101"
+
+
+def test_digests_cover_the_voxels(tmp_path, elsewhere):
+    path = elsewhere("x.raw")
+    assert image_sha256(path) == sha256(path)  # no voxels: reading will say so
+    (path.parent / "x.raw").write_bytes(VOXELS)
+    first = image_sha256(path)
+    assert first == inspect_image(path).facts["sha256"]
+    assert first == hashlib.sha256(path.read_bytes() + VOXELS).hexdigest()
+    (path.parent / "x.raw").write_bytes(VOXELS[::-1])
+    assert image_sha256(path) != first
+    pair = PairFiles("p", path, path, path, path, "g")
+    assert Runner(Reading(), None, None, tmp_path, None).hashes(pair)["fixed"] == image_sha256(path)
+    path = elsewhere(tmp_path / "secret.raw")
+    assert image_sha256(path) == sha256(path)
+    assert image_sha256(path, follow_links=True) != sha256(path)
+    local = path.with_suffix(".mha")
+    local.write_bytes((MHD + "LOCAL\n").encode() + VOXELS)
+    save(tmp_path / "x.nii", header())
+    for whole in (local, tmp_path / "x.nii"):
+        assert image_sha256(whole) == sha256(whole)
 
 
 def test_tasks_of_workers_carry_how_files_are_read(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regweave.io.atomic import Claim, atomic_path, owned_path, require_absent
+from regweave.io.digests import image_sha256
 from regweave.io.files import sha256
 from regweave.io.fill import fill_value
 from regweave.io.grids import check_overlap, check_same_grid, overlap_fraction
@@ -29,6 +30,7 @@ __all__ = [
     "check_overlap",
     "check_same_grid",
     "fill_value",
+    "image_sha256",
     "inspect_image",
     "overlap_fraction",
     "owned_path",

@@ -11,7 +11,8 @@ import numpy as np
 from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io import nifti
-from regweave.io.files import require_file, sha256, suffix_of
+from regweave.io.digests import image_sha256
+from regweave.io.files import require_file, suffix_of
 from regweave.io.geometry import shear_angle
 from regweave.io.images import Stored, nifti_geometry, read_stored
 from regweave.io.nifti_frame import clash_error, read_frames
@@ -49,7 +50,7 @@ def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection
 
 def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError], follow_links: bool) -> Stored:
     facts["bytes"] = path.stat().st_size
-    facts["sha256"] = sha256(path)
+    facts["sha256"] = image_sha256(path, follow_links=follow_links)
     if suffix_of(path) not in nifti.SUFFIXES:
         return read_stored(path, "auto", follow_links=follow_links)
     head = nifti.read_header(path)

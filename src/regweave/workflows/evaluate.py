@@ -14,7 +14,7 @@ from typing import Any
 from regweave import __version__
 from regweave.errors import UsageError
 from regweave.evaluation.rules import Rules, default_rules
-from regweave.io import owned_path, sha256
+from regweave.io import image_sha256, owned_path
 from regweave.io.manifest import FILES, PairFiles, check_leak, read_pairs
 from regweave.io.model import Model
 from regweave.io.working_folder import working_folder
@@ -209,7 +209,7 @@ class Runner:
         """SHA-256 of each file of a pair, by column."""
         for path in (getattr(pair, name) for name in FILES):
             if path not in self._known:
-                self._known[path] = sha256(path)
+                self._known[path] = image_sha256(path, follow_links=self.reading.follow_links)
         return {name: self._known[getattr(pair, name)] for name in FILES}
 
     def __call__(self, plan: Sequence[tuple[str, Method, PairFiles]], *, surfaces: bool = True) -> list[Outcome]:

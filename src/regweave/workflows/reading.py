@@ -172,7 +172,7 @@ def read_inputs(
             message = f"{subject} shows no structure: every voxel of the {name} labels is 0"
             raise RegweaveError("E131", message, "give the right label map, or leave it out")
     values = {"fixed": a, "moving": b, "fixed_labels": fixed_map, "moving_labels": moving_map}
-    hashes = {k: _hash(s, values[k]) for k, s in sources.items() if s is not None}
+    hashes = {k: _hash(s, values[k], reading) for k, s in sources.items() if s is not None}
     if fixed_map is not None and moving_map is not None:
         present = real_names(moving_map.names, moving_map.values())
         fixed_map = in_numbering(fixed_map, present, "the fixed labels", "the moving labels")
@@ -206,9 +206,9 @@ def field_as_stored(field: Field, fixed: Orientation) -> Field:
     return Field(fixed.to_stored(field.data), fixed.stored)
 
 
-def _hash(source: Any, value: Volume | LabelMap | None) -> str:
+def _hash(source: Any, value: Volume | LabelMap | None, reading: Reading) -> str:
     if isinstance(source, str | Path):
-        return io.sha256(source)
+        return io.image_sha256(source, follow_links=reading.follow_links)
     assert value is not None
     digest = hashlib.sha256(np.ascontiguousarray(value.data).tobytes())
     digest.update(value.geometry.affine.tobytes())

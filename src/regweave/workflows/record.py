@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regweave.io import sha256
+from regweave.io import image_sha256, sha256
 from regweave.io.files import is_file
 from regweave.io.modality import describe_modalities
 from regweave.io.model import Model, find_model, shipped_models
@@ -101,13 +101,13 @@ def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict
     return {"name": name, "path": str(path), "sha256": sha256(path), "groups": groups}
 
 
-def start_record(init: str | Path, pair: ImagePair) -> dict[str, Any]:
+def start_record(init: str | Path, pair: ImagePair, reading: Reading) -> dict[str, Any]:
     """Say how the pair was brought to its start."""
     from_file = is_file(init)
     return {
         "method": "file" if from_file else str(init),
         "file": str(Path(init).absolute()) if from_file else None,
-        "sha256": sha256(init) if from_file else None,
+        "sha256": image_sha256(init, follow_links=reading.follow_links) if from_file else None,
         "matrix": pair.initial.tolist(),
         "field": pair.initial_field is not None,
     }

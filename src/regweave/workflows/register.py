@@ -137,7 +137,7 @@ def register(
         with watch.stage("initial"):
             canonical = given.start(data, start)
         record = run_record(
-            data, reading, start_record(start, canonical), model_record(model, loaded), bank,
+            data, reading, start_record(start, canonical, reading), model_record(model, loaded), bank,
             structure_record(match, data.moving_labels), metrics=metrics and dict(metrics), init=_plain_init(start),
             predict_classes=predict_classes,
         )  # fmt: skip

@@ -8,7 +8,8 @@ from typing import Any
 
 from regweave import __version__, notices
 from regweave.errors import RegweaveError
-from regweave.io import sha256
+from regweave.io import image_sha256
+from regweave.io.files import is_file, is_folder
 from regweave.io.model import shipped_models
 from regweave.io.texts import parse_json, read_text
 from regweave.registration import settings as registration_settings
@@ -38,23 +39,28 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
     RegweaveWarning
         W213, where another version of the program made the record.
     """
-    path = Path(record) / RECORD if Path(record).is_dir() else Path(record)
+    path = Path(record) / RECORD if is_folder(record) else Path(record)
     try:
         run = parse_json(read_text(path), constants=True)["provenance"]
         call, start, model = run["call"], run["start"], run["model"]
         settings = registration_settings.validate(run["settings"], f"'{path}'")
+        reading = Reading.from_json(call["reading"])
         arguments: dict[str, Any] = {
-            name: _same(files.get(name) or one["path"], one["sha256"], f"the {name.replace('_', ' ')}", path)
+            name: _same(files.get(name) or one["path"], one["sha256"], f"the {name.replace('_', ' ')}", path, reading)
             for name, one in run["inputs"].items() if name in INPUTS
         }  # fmt: skip
-        init = start["method"] if start["file"] is None else _same(start["file"], start["sha256"], "the start", path)
+        init = (
+            start["method"]
+            if start["file"] is None
+            else _same(start["file"], start["sha256"], "the start", path, reading)
+        )
         arguments |= {
             "config": settings,
             "model": None if model is None else _model(model, path),
             "metrics": call["metrics"],
             "init": init,
             "predict_classes": bool(call["predict_classes"]),
-            "reading": Reading.from_json(call["reading"]),
+            "reading": reading,
         }
         made_by = str(run["regweave"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -71,16 +77,16 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
 def _model(recorded: Mapping[str, Any], record: Path) -> Path:
     """Find the model: where it was, or the shipped one of its name."""
     where = recorded["path"]
-    if where is not None and not Path(where).is_file():
+    if where is not None and not is_file(where):
         where = shipped_models().get(str(recorded["name"]), Path(where))
-    return _same(where, recorded["sha256"], f"the model {recorded['name']}", record)
+    return _same(where, recorded["sha256"], f"the model {recorded['name']}", record, Reading())
 
 
-def _same(file: str | Path | None, expected: str, what: str, record: Path) -> Path:
+def _same(file: str | Path | None, expected: str, what: str, record: Path, reading: Reading) -> Path:
     if file is None:
         message = f"{what} of '{record}' was an object in memory"
         raise RegweaveError("E174", message, "name the file, where it is an image or labels; a model must be saved")
-    found = sha256(file)
+    found = image_sha256(file, follow_links=reading.follow_links)
     if found != expected:
         message = f"{what}, '{file}', is not the file that was used: SHA-256 {found}, recorded {expected}"
         raise RegweaveError("E174", message, "restore the file, or register anew without --from")

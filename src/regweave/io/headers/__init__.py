@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from regweave.io.files import suffix_of
 from regweave.io.headers import meta, nrrd
 from regweave.io.headers.image import ImageHeader
+from regweave.io.payload import Payload
 
-PARSERS: dict[str, Callable[[Path, bool], ImageHeader]] = {
-    ".nrrd": nrrd.parse,
-    ".nhdr": nrrd.parse,
-    ".mha": meta.parse,
-    ".mhd": meta.parse,
-}
-SUFFIXES = tuple(PARSERS)
+
+class Format(Protocol):
+    """What a module for one format has."""
+
+    def parse(self, path: Path, follow_links: bool, /) -> ImageHeader:
+        """Read the header of a file."""
+        ...
+
+    def find_payload(self, path: Path, follow_links: bool, /) -> Payload:
+        """Find where the voxels are."""
+        ...
+
+
+FORMATS: dict[str, Format] = {".nrrd": nrrd, ".nhdr": nrrd, ".mha": meta, ".mhd": meta}
+SUFFIXES = tuple(FORMATS)
 
 
 def read_header(path: Path, *, follow_links: bool = False) -> ImageHeader:
@@ -28,7 +37,12 @@ def read_header(path: Path, *, follow_links: bool = False) -> ImageHeader:
     follow_links : bool
         Let the header name a file of voxels outside of its own folder.
     """
-    return PARSERS[suffix_of(path)](path, follow_links)
+    return FORMATS[suffix_of(path)].parse(path, follow_links)
 
 
-__all__ = ["SUFFIXES", "ImageHeader", "read_header"]
+def voxels_file(path: Path, *, follow_links: bool = False) -> Path:
+    """Return the file that holds the voxels of an image: another one where its header says so."""
+    return FORMATS[suffix_of(path)].find_payload(path, follow_links).path
+
+
+__all__ = ["SUFFIXES", "ImageHeader", "read_header", "voxels_file"]

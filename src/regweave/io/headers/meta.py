@@ -80,6 +80,12 @@ def parse(path: Path, follow_links: bool) -> ImageHeader:
     return ImageHeader(subject, shape, components, 0, dtype, affine, payload, True, keys)
 
 
+def find_payload(path: Path, follow_links: bool) -> Payload:
+    """Find where the voxels of a MetaImage file are, and look at nothing else."""
+    fields, end = _fields(path)
+    return _payload(path, fields, end, follow_links)
+
+
 def _fields(path: Path) -> tuple[Fields, int]:
     """Read the lines up to the name of the voxels' file, and tell where they end."""
     block, subject, start = read_block(path), f"'{path}'", 0

@@ -84,6 +84,12 @@ def parse(path: Path, follow_links: bool) -> ImageHeader:
     )
 
 
+def find_payload(path: Path, follow_links: bool) -> Payload:
+    """Find where the voxels of an NRRD file are, and look at nothing else."""
+    fields, _, end = read_fields(path)
+    return _payload(path, fields, end, follow_links)
+
+
 def _axes(fields: Fields) -> Axes:
     n_axes = fields.whole_number("dimension", 0)
     if not 1 <= n_axes <= MAX_AXES:

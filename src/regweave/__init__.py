@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
 
-from regweave.registration.settings import Settings, preset, preset_names
-from regweave.workflows.learner import MetricLearner
-from regweave.workflows.register import Progress, register
-from regweave.workflows.result import Result
+if TYPE_CHECKING:
+    from regweave.registration.settings import Settings, preset, preset_names
+    from regweave.workflows.learner import MetricLearner
+    from regweave.workflows.register import Progress, register
+    from regweave.workflows.result import Result
 
 __all__ = ["MetricLearner", "Progress", "Result", "Settings", "__version__", "preset", "preset_names", "register"]
+
+_HOMES = {
+    "MetricLearner": "workflows.learner",
+    "Progress": "workflows.register",
+    "Result": "workflows.result",
+    "Settings": "registration.settings",
+    "preset": "registration.settings",
+    "preset_names": "registration.settings",
+    "register": "workflows.register",
+}
+"""Modules that are loaded when a name is first used: the program can speak before numpy is there."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regweave' has no attribute {name!r}")
+    found = getattr(import_module(f"regweave.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

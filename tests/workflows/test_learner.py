@@ -8,12 +8,12 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-import regweave
 from regweave import MetricLearner
 from regweave.cli.train import train as command
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.manifest import PairFiles
 from regweave.learning.lssvm import Hyper, fit_lssvm
+from regweave.workflows.reading import Reading
 from regweave.workflows.register import register
 from regweave.workflows.train import train
 from regweave.workflows.train_options import GRID, TrainOptions
@@ -110,7 +110,7 @@ def test_groups_by_argument_and_by_pair(fitted, training_list):
 def test_predict_and_score(fitted, training_list):
     pairs = pairs_of(training_list, 2, 3)
     files = [training_list.files(n) for n in (2, 3)]
-    reading = regweave.workflows.reading.Reading(classes=(3, 4))
+    reading = Reading(classes=(3, 4))
     results = [register(**f, model=fitted.model_, reading=reading) for f in files]
     for found, result in zip(fitted.predict(pairs), results, strict=True):
         np.testing.assert_array_equal(found.field.data, result.transform.field.data)

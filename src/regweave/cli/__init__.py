@@ -2,6 +2,44 @@
 
 from __future__ import annotations
 
-from regweave.cli.app import main
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from regweave.errors import EXIT_RESOURCES
 
 __all__ = ["main"]
+
+LEAST_ADDRESS_SPACE_MB = 600
+"""Libraries alone need about this much (``ulimit -v``); with less they fail to load."""
+AMPLE_ADDRESS_SPACE_MB = 2048
+"""Below this the linear algebra of numpy gets one thread: for several it reserves memory until there is some."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit status; see `regweave.cli.app.main`."""
+    limit = _address_space_mb()
+    if limit is not None and limit < LEAST_ADDRESS_SPACE_MB:
+        with suppress(OSError, AttributeError):
+            print(
+                f"error E140: this process may use {limit:.0f} MB of address space, needed are at least "
+                f"{LEAST_ADDRESS_SPACE_MB} MB\n  raise the limit (ulimit -v)",
+                file=sys.stderr,
+            )
+        return EXIT_RESOURCES
+    if limit is not None and limit < AMPLE_ADDRESS_SPACE_MB:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from regweave.cli.app import main as run  # noqa: PLC0415 (after the limit is known)
+
+    return run(arguments)
+
+
+def _address_space_mb() -> float | None:
+    """Limit of the address space, None where there is none or the system does not know of such a thing."""
+    try:
+        import resource  # noqa: PLC0415 (not on every system)
+    except ImportError:
+        return None
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if soft == resource.RLIM_INFINITY else soft / 2**20

@@ -14,10 +14,9 @@ import pytest
 
 from regweave.cli.app import main
 from regweave.errors import RegweaveError, RegweaveWarning, ResourceError
-from regweave.io import as_volume, image_sha256, inspect_image, limits, read_image, read_labels, sha256
+from regweave.io import as_volume, image_sha256, inspect_image, limits, read_image, read_labels, read_transform, sha256
 from regweave.io.inflate import CHUNK, Inflated
 from regweave.io.manifest import PairFiles
-from regweave.io.nifti import read_nifti
 from regweave.workflows.evaluate import Runner
 from regweave.workflows.reading import Reading
 from regweave.workflows.scoring import scoring_task
@@ -330,8 +329,29 @@ def test_tasks_of_workers_carry_how_files_are_read(tmp_path):
         assert Reading.from_json(task["reading"]) == reading
 
 
-def test_fields_keep_their_five_dimensions(tmp_path):
-    vectors = np.zeros((4, 4, 4, 1, 3), np.float32)
-    image = nib.Nifti1Image(vectors, np.eye(4))
-    nib.save(image, tmp_path / "x.nii.gz")
-    assert read_nifti(tmp_path / "x.nii.gz").stored.shape == (4, 4, 4, 1, 3)
+@pytest.mark.parametrize("shape", [(8, 7, 6, 1, 3000), (8, 7, 6), (8, 7, 6, 3)])
+def test_what_is_no_field_is_refused_before_its_voxels_are_read(tmp_path, shape):
+    path = save(tmp_path / "x.nii.gz", header(shape, np.float32, intent_code=1007), b"far too few")
+    with pytest.raises(RegweaveError, match="E115"):
+        read_transform(path)
+
+
+def test_fields_outside_of_the_folder(tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+    text = MHD.replace("MET_UCHAR", "MET_FLOAT").replace("DimSize", "ElementNumberOfChannels = 3\nDimSize")
+    (tmp_path / "deep" / "x.mhd").write_text(text + "../v.raw\n")
+    np.full((3, *SHAPE), 0.5, np.float32).tofile(tmp_path / "v.raw")
+    with pytest.raises(RegweaveError, match="E109"):
+        read_transform("x.mhd")
+    assert (read_transform("x.mhd", follow_links=True).field.data == 0.5).all()
+    save(tmp_path / "deep" / "r.nii", header())
+    (tmp_path / "deep" / "p.csv").write_text("x_lps,y_lps,z_lps\n1,2,3\n")
+    for command in (
+        ["convert", "x.mhd", "-o", "a.nii.gz"],
+        ["warp", "image", "r.nii", "-t", "x.mhd", "-r", "r.nii", "-o", "b.nii.gz"],
+        ["warp", "labels", "r.nii", "-t", "x.mhd", "-r", "r.nii", "-o", "c.nii.gz"],
+        ["warp", "points", "p.csv", "-t", "x.mhd", "-o", "d.csv"],
+    ):
+        assert main(command) == 3
+        assert main([*command, "--follow-links"]) == 0

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import JsonOption
+from regweave.cli.options import FollowOption, JsonOption
 from regweave.errors import RegweaveError
 from regweave.io import (
     read_transform,
@@ -44,6 +44,7 @@ def convert(
         typer.Option("--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
+    follow_links: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a transform in another format; the suffix of OUTPUT names it.
@@ -51,8 +52,8 @@ def convert(
     A displacement field holds the whole map, its affine part included.
     """
     claim = require_absent(output, overwrite=overwrite)
-    grid = None if reference is None else read_stored(reference, "auto").geometry
-    found = read_transform(transform, grid)
+    grid = None if reference is None else read_stored(reference, "auto", follow_links=follow_links).geometry
+    found = read_transform(transform, grid, follow_links=follow_links)
     if grid is not None:
         found = replace(found, knots=None)  # a field is asked for on this grid
     convention = CONVENTIONS["fixed_to_moving" if found.ends is None else found.ends.direction]

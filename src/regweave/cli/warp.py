@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import FrameOption, JsonOption, NonFiniteOption
+from regweave.cli.options import FollowOption, FrameOption, JsonOption, NonFiniteOption
 from regweave.deformation import warp_image, warp_labels, warp_points
 from regweave.errors import UsageError
 from regweave.io import (
@@ -81,6 +81,7 @@ def image(
     ] = None,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a MOVING image onto the FIXED grid by trilinear interpolation.
@@ -90,8 +91,9 @@ def image(
     grids, and is refused where it goes the other way.
     """
     claim = require_absent(output, overwrite=overwrite)
-    moving = read_image(file, nifti_frame=nifti_frame, nonfinite=nonfinite)
-    path = _onto(transform, _grid(reference, nifti_frame), target, other_grid=other_grid)
+    moving = read_image(file, nifti_frame=nifti_frame, nonfinite=nonfinite, follow_links=follow_links)
+    grid = _grid(reference, nifti_frame, follow_links)
+    path = _onto(transform, grid, target, other_grid=other_grid, follow_links=follow_links)
     value = fill_value(moving) if fill is None else fill
     with claim.writing():
         write_image(output, warp_image(moving, path, fill=value))
@@ -108,6 +110,7 @@ def labels(
     other_grid: OtherGridOption = False,
     overwrite: OverwriteOption = False,
     nifti_frame: FrameOption = "auto",
+    follow_links: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring MOVING labels onto the FIXED grid; values and type of the labels are kept.
@@ -116,8 +119,9 @@ def labels(
     brought onto the MOVING grid.
     """
     claim = require_absent(output, overwrite=overwrite)
-    moving = read_labels(file, nifti_frame=nifti_frame)
-    path = _onto(transform, _grid(reference, nifti_frame), target, other_grid=other_grid)
+    moving = read_labels(file, nifti_frame=nifti_frame, follow_links=follow_links)
+    grid = _grid(reference, nifti_frame, follow_links)
+    path = _onto(transform, grid, target, other_grid=other_grid, follow_links=follow_links)
     warped = warp_labels(moving, path)
     with claim.writing():
         write_labels(output, warped)
@@ -142,6 +146,7 @@ def points(
     target: Annotated[Space, typer.Option("--to", help="Space of the points in OUTPUT.")] = Space.MOVING,
     overwrite: OverwriteOption = False,
     nifti_frame: FrameOption = "auto",
+    follow_links: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring points from the FIXED image to the MOVING one, or back.
@@ -154,7 +159,8 @@ def points(
     if source == target:
         raise UsageError("E117", f"points are to go from {source} to {target}", "name two different spaces")
     where, names = read_points(file)
-    loaded = _load(transform, None if reference is None else _grid(reference, nifti_frame))
+    grid = None if reference is None else _grid(reference, nifti_frame, follow_links)
+    loaded = _load(transform, grid, follow_links)
     if transform != IDENTITY:
         require_direction(loaded.ends, DIRECTIONS[source], transform)
     with claim.writing():
@@ -169,19 +175,19 @@ def _tell(text: str, as_json: bool, output: Path, **facts: object) -> None:
     print(content if as_json else f"wrote {output}: {text}")
 
 
-def _grid(reference: Path, frame: NiftiFrame) -> Geometry:
-    return read_stored(reference, frame).geometry
+def _grid(reference: Path, frame: NiftiFrame, follow_links: bool) -> Geometry:
+    return read_stored(reference, frame, follow_links=follow_links).geometry
 
 
-def _load(transform: str, grid: Geometry | None) -> Transform:
+def _load(transform: str, grid: Geometry | None, follow_links: bool) -> Transform:
     if transform == IDENTITY:
         return Transform(Field.zero(grid or ANYWHERE))
-    return read_transform(transform, grid)
+    return read_transform(transform, grid, follow_links=follow_links)
 
 
-def _onto(transform: str, grid: Geometry, space: Space | None, *, other_grid: bool) -> Transform:
+def _onto(transform: str, grid: Geometry, space: Space | None, *, other_grid: bool, follow_links: bool) -> Transform:
     """Read a transform that brings images onto a grid, or refuse it."""
-    loaded = _load(transform, grid)
+    loaded = _load(transform, grid, follow_links)
     if transform != IDENTITY:
         require_reference(loaded.ends, grid, transform, space=space, other_grid=other_grid)
     return loaded

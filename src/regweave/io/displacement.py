@@ -46,22 +46,22 @@ def _refuse(subject: str, reason: str, hint: str) -> RegweaveError:
 
 
 def _read_nifti(path: Path) -> Field:
-    subject, file = f"'{path}'", nifti.read_nifti(path)
-    intent, shape = int(file.header["intent_code"]), file.stored.shape
-    if len(shape) != 5 or shape[3:] != (1, 3) or file.stored.dtype.kind != "f":
-        reason = f"shape {shape} of {file.stored.dtype}, needed is (X, Y, Z, 1, 3) of floats"
+    head = nifti.read_header(path)
+    subject, shape, intent = head.subject, head.shape, int(head.header["intent_code"])
+    if len(shape) != 5 or shape[3:] != (1, 3) or head.dtype.kind != "f":
+        reason = f"shape {shape} of {head.dtype}, needed is (X, Y, Z, 1, 3) of floats"
         raise _refuse(subject, reason, "write it with SimpleITK as a vector image; (X, Y, Z, 3) says no frame")
     if intent not in SIGNS:
         reason = f"intent code {intent}, needed is {INTENT_LPS} (LPS) or {INTENT_RAS} (RAS)"
         raise _refuse(subject, reason, "without it nobody knows the frame of the vectors")
-    if bytes(file.header["intent_name"].item()).startswith(b"NREG_TRANS"):
+    if bytes(head.header["intent_name"].item()).startswith(b"NREG_TRANS"):
         reason = "NiftyReg wrote it, whose fields may hold positions"
         raise _refuse(subject, reason, "convert it first: reg_transform -disp, then to ITK's LPS")
     grid = (shape[0], shape[1], shape[2])
-    geometry = make_geometry(grid, nifti_affine(file.header, grid, subject), subject)
-    require_voxel_size(file.header, geometry, subject, "auto")
-    slope, inter = file.scaling
-    vectors = (file.stored[:, :, :, 0, :].astype(np.float64) * slope + inter) * SIGNS[intent]
+    geometry = make_geometry(grid, nifti_affine(head.header, grid, subject), subject)
+    require_voxel_size(head.header, geometry, subject, "auto")
+    slope, inter = head.scaling
+    vectors = (head.read_voxels()[:, :, :, 0, :].astype(np.float64) * slope + inter) * SIGNS[intent]
     return Field(component_first(vectors.transpose(2, 1, 0, 3), subject), geometry)
 
 

@@ -80,21 +80,6 @@ class NiftiHeader:
         return buffer.view(self.dtype).reshape(self.shape, order="F")
 
 
-@dataclass(frozen=True)
-class NiftiFile:
-    """A whole file: nibabel's header, the voxels as stored, in the shape of the header, and their scaling."""
-
-    header: Any
-    stored: NDArray[Any]
-    scaling: tuple[float, float] = (1.0, 0.0)
-
-
-def read_nifti(path: Path) -> NiftiFile:
-    """Read a NIfTI-1 or NIfTI-2 file of any dimension, verifying length and CRC, or raise E102."""
-    head = read_header(path)
-    return NiftiFile(head.header, head.read_voxels(), head.scaling)
-
-
 def read_header(path: Path) -> NiftiHeader:
     """Read and check the header of a NIfTI-1 or NIfTI-2 file; no voxel is read."""
     subject = f"'{path}'"

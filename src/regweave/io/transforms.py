@@ -59,7 +59,7 @@ def write_linear(path: str | Path, matrix: Float64Array, ends: Ends | None = Non
     _write(path, [_linear_part(matrix)], LINEAR_SUFFIXES, ends)
 
 
-def read_transform(path: str | Path, geometry: Geometry | None = None) -> Transform:
+def read_transform(path: str | Path, geometry: Geometry | None = None, *, follow_links: bool = False) -> Transform:
     """Read any ITK transform or displacement field.
 
     Parameters
@@ -70,6 +70,8 @@ def read_transform(path: str | Path, geometry: Geometry | None = None) -> Transf
     geometry : Geometry, optional
         Grid for the field. Without it a field stays on its own grid, a linear transform gets a zero field
         that is valid everywhere, and any other transform is refused.
+    follow_links : bool
+        Let the header of a displacement field name a file outside of its own folder.
 
     Returns
     -------
@@ -80,7 +82,7 @@ def read_transform(path: str | Path, geometry: Geometry | None = None) -> Transf
     """
     path = require_file(path)
     if suffix_of(path) in displacement.SUFFIXES:
-        field = displacement.read_displacement(path)
+        field = displacement.read_displacement(path, follow_links=follow_links)
         _require_sense(field, path)
         return _on_grid(Transform(field, ends=read_displacement_ends(path)), geometry)
     parts, ends = _read(path)

@@ -27,13 +27,13 @@ ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
 
 
-def start(inputs: Inputs, init: str | Path) -> ImagePair:
+def start(inputs: Inputs, init: str | Path, *, follow_links: bool = False) -> ImagePair:
     """Bring the pair to its start: the headers, moments, an affine registration, or a transform file."""
     affine, field = np.eye(4), None
     if str(init) in METHODS:
         affine = initial_affine(inputs.fixed, inputs.moving, str(init))
     elif exists(init):
-        transform = io.read_transform(init, inputs.fixed.geometry)
+        transform = io.read_transform(init, inputs.fixed.geometry, follow_links=follow_links)
         if transform.ends is not None:
             require_direction(transform.ends, "fixed_to_moving", str(init))
         affine, field = transform.affine, _on_grid(transform.field, inputs.fixed.geometry, init)

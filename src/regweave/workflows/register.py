@@ -135,7 +135,7 @@ def register(
             check_memory(data.fixed.geometry, data.moving.geometry, settings, bank, structures)
         start = settings.initial if init is None else init
         with watch.stage("initial"):
-            canonical = given.start(data, start)
+            canonical = given.start(data, start, follow_links=reading.follow_links)
         record = run_record(
             data, reading, start_record(start, canonical, reading), model_record(model, loaded), bank,
             structure_record(match, data.moving_labels), metrics=metrics and dict(metrics), init=_plain_init(start),

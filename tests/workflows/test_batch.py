@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.errors import UsageError
+from regweave.errors import RegweaveError, UsageError
 from regweave.workflows import batch
+from regweave.workflows import cluster as cluster_module
 from regweave.workflows.batch import content_hash, run_tasks
 
 MODULE = '''
@@ -257,29 +258,22 @@ def test_interrupt_is_prompt_and_keeps_what_is_done(tasks_module, tmp_path):
     assert 2 <= len(list((tmp_path / "stopped").glob("[0-9a-f]*.json"))) < 8
 
 
-def test_scheduler_that_does_not_answer(tasks_module, monkeypatch):
-    pytest.importorskip("distributed")
-    from regweave.workflows import workers
-
-    monkeypatch.setattr(workers, "PATIENCE_S", 0.2)
-    with pytest.raises(UsageError, match=r"E193: no answer from scheduler tcp://127\.0\.0\.1:9"):
-        run_tasks(numbered(1), tasks_module.work, scheduler="tcp://127.0.0.1:9")
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError, match="E193: --scheduler needs the package distributed"):
-        run_tasks(numbered(1), tasks_module.work, scheduler="tcp://127.0.0.1:9")
-
-
-def test_cluster_gives_the_same_bits(tasks_module, tmp_path):
+def test_cluster_gives_the_same_bits_and_other_code_is_refused(tasks_module, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed")
-    options = {"processes": True, "n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"processes": True, "n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
     with distributed.LocalCluster(**options) as cluster:
         address = cluster.scheduler_address
         there = run_tasks(numbered(7), tasks_module.work, scheduler=address, store=tmp_path)
         names = ["fine", "unknown", "known"]
         failed = run_tasks([(n, n) for n in names], tasks_module.fail, scheduler=address)
         kept = run_tasks(numbered(7), tasks_module.work, scheduler=address, store=tmp_path)
+        monkeypatch.setattr(cluster_module, "program_hash", lambda unused: "of another version")
+        with pytest.raises(RegweaveError, match=r"E199: the worker on .* runs other code") as refused:
+            run_tasks(numbered(9), tasks_module.work, scheduler=address, store=tmp_path / "other")
     assert plain(there) == plain(run_tasks(numbered(7), tasks_module.work, workers=2))
     assert kept[3].reused
+    assert "same build" in refused.value.hint
+    assert list((tmp_path / "other").iterdir()) == []
     assert plain(kept) == plain(there)
     assert plain(failed) == plain(run_tasks([(n, n) for n in names], tasks_module.fail, workers=1))
 

@@ -20,6 +20,12 @@ from regweave.cli.options import (
     MovingModalityOption,
     NonFiniteOption,
     RulesOption,
+    SchedulerOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WaitOption,
+    cluster_of,
     complete_model,
     complete_preset,
     parse_values,
@@ -30,6 +36,7 @@ from regweave.evaluation.rules import read_rules
 from regweave.report import evaluation, registration
 from regweave.workflows import evaluate as workflow
 from regweave.workflows.batch import BatchProgress
+from regweave.workflows.cluster import WAIT_S
 from regweave.workflows.reading import Reading
 from regweave.workflows.worst import keep_registration, shown_method, worst_pairs
 
@@ -58,7 +65,11 @@ def evaluate(
         str | None, typer.Option(help="Structures that count, label values with commas; others are background.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes, each with one thread; by default all cores.")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler to use instead, tcp://HOST:PORT.")] = None,
+    scheduler: SchedulerOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    wait_for_workers: WaitOption = WAIT_S,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an evaluation that was interrupted.")] = False,
     allow_leak: Annotated[
         bool, typer.Option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
@@ -92,11 +103,12 @@ def evaluate(
         follow_links=follow_links,
     )  # fmt: skip
     judged_by = None if rules is None else read_rules(rules)
+    cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:
         with _Shown(quiet) as shown:
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
-                train_pairs=train_pairs, workers=workers, scheduler=scheduler, resume=resume, allow_leak=allow_leak,
+                train_pairs=train_pairs, workers=workers, scheduler=cluster, resume=resume, allow_leak=allow_leak,
                 reading=reading, rules=judged_by, on_progress=shown,
             )  # fmt: skip
         missing = 0 if no_report else _write_pages(found, output, reading, pages, quiet=quiet)

@@ -23,7 +23,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "rules", "baselines", "allow_leak", "quick", "c", "alpha", "eta", "epsilon", "rounds", "signed", "gate",
         "folds", "max_pairs", "budget", "seed",
     ),
-    "Machine": ("threads", "workers", "scheduler", "max_memory_mb"),
+    "Machine": (
+        "threads", "workers", "scheduler", "tls_ca", "tls_cert", "tls_key", "wait_for_workers", "max_memory_mb",
+    ),
     "Program": ("version", "install_completion", "show_completion", "help"),
 }  # fmt: skip
 """Parameters by heading, in the order of each; a parameter that stands nowhere fails a test."""

@@ -13,6 +13,7 @@ from regweave.io.model import shipped_models
 from regweave.io.nifti_frame import NiftiFrame
 from regweave.io.validate import NonFinite
 from regweave.registration.settings import preset_names
+from regweave.workflows.cluster import Cluster
 
 FrameOption = Annotated[
     NiftiFrame, typer.Option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")
@@ -37,6 +38,25 @@ RulesOption = Annotated[
     Path | None, typer.Option(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+
+SchedulerOption = Annotated[
+    str | None, typer.Option(help="Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.")
+]
+TlsCaOption = Annotated[Path | None, typer.Option(help="Certificate of the authority, for tls://.", metavar="PEM")]
+TlsCertOption = Annotated[Path | None, typer.Option(help="Certificate of this client, for tls://.", metavar="PEM")]
+TlsKeyOption = Annotated[Path | None, typer.Option(help="Key of this client, for tls://.", metavar="PEM")]
+WaitOption = Annotated[float, typer.Option(help="Seconds to wait for the scheduler's first worker.")]
+
+
+def cluster_of(
+    scheduler: str | None, ca: Path | None, cert: Path | None, key: Path | None, wait_s: float
+) -> Cluster | None:
+    """Return the cluster that the options name; None without ``--scheduler``."""
+    if scheduler is not None:
+        return Cluster(scheduler, ca, cert, key, wait_s)
+    if ca or cert or key:
+        raise UsageError("E192", "TLS files are given without --scheduler", "add --scheduler tls://HOST:PORT")
+    return None
 
 
 def complete_preset(typed: str) -> list[str]:

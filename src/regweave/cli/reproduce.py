@@ -8,12 +8,22 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import JsonOption, complete_preset
+from regweave.cli.options import (
+    JsonOption,
+    SchedulerOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WaitOption,
+    cluster_of,
+    complete_preset,
+)
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
 from regweave.report.reproduce import write_page
 from regweave.workflows import reproduce as workflow
 from regweave.workflows.batch import BatchProgress
+from regweave.workflows.cluster import WAIT_S
 from regweave.workflows.effort import TrainProgress
 
 EVERY = 25
@@ -32,7 +42,11 @@ def reproduce(
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file instead.")] = None,
     seed: Annotated[int, typer.Option(help="Chooses folds, pairs and simulated scans.")] = 0,
     workers: Annotated[int | None, typer.Option(help="Processes of this machine, by default all cores.")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://HOST:PORT.")] = None,
+    scheduler: SchedulerOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    wait_for_workers: WaitOption = WAIT_S,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
@@ -44,10 +58,11 @@ def reproduce(
     """
     if config is not None and preset != "paper":
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
+    cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:
         content = workflow.reproduce(
             experiment, data, output, preset=preset, config=config, quick=quick, seed=seed, workers=workers,
-            scheduler=scheduler, resume=resume, on_progress=None if quiet else _tell, on_experiment=write_page,
+            scheduler=cluster, resume=resume, on_progress=None if quiet else _tell, on_experiment=write_page,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished work is kept; continue with --resume") from error

@@ -19,6 +19,12 @@ from regweave.cli.options import (
     LabelNamesOption,
     MovingModalityOption,
     NonFiniteOption,
+    SchedulerOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WaitOption,
+    cluster_of,
     complete_preset,
     parse_values,
 )
@@ -27,6 +33,7 @@ from regweave.errors import Cancelled
 from regweave.io import require_absent
 from regweave.report import training
 from regweave.workflows.batch import BatchProgress
+from regweave.workflows.cluster import WAIT_S
 from regweave.workflows.effort import TrainProgress, effort_path, write_effort
 from regweave.workflows.reading import Reading
 from regweave.workflows.train import train as workflow
@@ -61,7 +68,11 @@ def train(
     gate: Annotated[bool, typer.Option(help="Use a column only where left-out patients gained.")] = True,
     seed: Annotated[int, typer.Option(help="Chooses folds and pairs.")] = 0,
     workers: Annotated[int | None, typer.Option(help="Processes of this machine.")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://HOST:PORT.")] = None,
+    scheduler: SchedulerOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    wait_for_workers: WaitOption = WAIT_S,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
@@ -93,10 +104,11 @@ def train(
     shown = _Shown(quiet)
     beside = [] if no_report else [effort_path(output), training.page_path(output)]
     claims = [require_absent(path, overwrite=overwrite) for path in beside]
+    cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:
         model = workflow(
             pairs, output, options=options, preset=preset, config=config, loss=loss,
-            metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=scheduler,
+            metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=cluster,
             resume=resume, overwrite=overwrite, reading=reading,
             on_progress=shown,
         )  # fmt: skip

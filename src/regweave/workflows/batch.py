@@ -14,21 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
 
-from regweave import _core
 from regweave.errors import UsageError
 from regweave.io import atomic_path
-from regweave.workflows.machine import allowed_threads
-from regweave.workflows.workers import Answer, Answers, Function, on_cluster, on_processes
+from regweave.workflows.cluster import Cluster, as_cluster, on_cluster
+from regweave.workflows.machine import MAX_THREADS, allowed_threads
+from regweave.workflows.program import program_hash
+from regweave.workflows.workers import Answer, Answers, Function, on_processes
 
-ELSEWHERE = ("cli", "report")
-"""Folders whose code computes nothing."""
 logger = logging.getLogger(__name__)
 
 
@@ -76,7 +74,7 @@ def run_tasks(
     function: Function,
     *,
     workers: int | None = None,
-    scheduler: str | None = None,
+    scheduler: str | Cluster | None = None,
     store: Path | None = None,
     unused: tuple[str, ...] = (),
     on_progress: OnBatchProgress | None = None,
@@ -92,8 +90,9 @@ def run_tasks(
         Takes the arguments and returns a JSON value; a function of a module that the workers can import.
     workers : int, optional
         Processes of this machine, each with one kernel thread; by default as many as threads are allowed.
-    scheduler : str, optional
-        Address of a Dask scheduler whose workers are used instead.
+    scheduler : str or Cluster, optional
+        Dask scheduler whose workers are used instead; an address, or a `Cluster` with keys. Workers must run the code
+        of the caller.
     store : path, optional
         Folder in which finished tasks are kept, and looked up first. Failed tasks are not kept: they are tried again.
         Results of other code than the program's present code are not taken.
@@ -111,6 +110,8 @@ def run_tasks(
     ------
     UsageError
         E192, E193 where workers or scheduler cannot be used.
+    RegweaveError
+        E156 where the scheduler has no workers, E197 where it was lost, E199 where a worker runs other code.
     KeyboardInterrupt
         After the running processes have been ended; what had finished is in the store.
     """
@@ -126,7 +127,7 @@ def run_tasks(
         store.mkdir(parents=True, exist_ok=True)
     clock = _Clock(len(listed), len(outcomes), on_progress)
     # Closing ends the processes at once on Ctrl-C, wherever it strikes.
-    with closing(_answers([arguments for _, arguments in todo], function, n, scheduler)) as answers:
+    with closing(_answers([arguments for _, arguments in todo], function, n, as_cluster(scheduler), unused)) as answers:
         for index, answer in answers:
             outcome = _outcome(todo[index][0], answer)
             _save(files[outcome.key], outcome)
@@ -135,19 +136,21 @@ def run_tasks(
     return [outcomes[key] for key, _ in listed]
 
 
-def worker_count(workers: int | None, scheduler: str | None) -> int:
+def worker_count(workers: int | None, scheduler: str | Cluster | None) -> int:
     """Check the two ways to ask for workers and return the number of processes."""
     if workers is not None and scheduler is not None:
         raise UsageError("E192", "--workers and --scheduler are both given", "give one of them")
-    if workers is not None and workers < 1:
-        raise UsageError("E192", f"--workers is {workers}", "give at least 1")
+    if workers is not None and not 1 <= workers <= MAX_THREADS:
+        raise UsageError("E192", f"--workers is {workers}", f"give a number from 1 to {MAX_THREADS}")
     return allowed_threads() if workers is None else workers
 
 
-def _answers(arguments: Sequence[Any], function: Function, n: int, scheduler: str | None) -> Answers:
-    if scheduler is None:
+def _answers(
+    arguments: Sequence[Any], function: Function, n: int, cluster: Cluster | None, unused: tuple[str, ...]
+) -> Answers:
+    if cluster is None:
         return on_processes(function, arguments, n)
-    return on_cluster(function, arguments, scheduler)
+    return on_cluster(function, arguments, cluster, unused)
 
 
 def _outcome(key: str, answer: Answer) -> Outcome:
@@ -203,17 +206,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"a task may not hold a {type(value).__name__}; give JSON values, paths, arrays or dataclasses")
-
-
-@cache
-def program_hash(unused: tuple[str, ...] = ()) -> str:
-    """Hash the code that computes results: another version may give other numbers, and the two are never mixed."""
-    root = Path(__file__).parents[1]
-    sources = sorted(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in (*ELSEWHERE, *unused))
-    digest = hashlib.sha256()
-    for path in (*sources, Path(_core.__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _load(file: Path | None, key: str) -> Outcome | None:

@@ -19,10 +19,12 @@ from regweave.io.manifest import FILES, PairFiles, check_leak, read_pairs
 from regweave.io.model import Model
 from regweave.io.working_folder import working_folder
 from regweave.registration.settings import Settings
-from regweave.workflows.batch import OnBatchProgress, Outcome, program_hash, run_tasks, worker_count
+from regweave.workflows.batch import OnBatchProgress, Outcome, run_tasks, worker_count
+from regweave.workflows.cluster import Cluster, require_cluster
 from regweave.workflows.comparison import Scores, compare
 from regweave.workflows.inputs import choose_settings
 from regweave.workflows.methods import Method, bank_of_list, baseline_methods, model_methods, tune
+from regweave.workflows.program import program_hash
 from regweave.workflows.reading import Reading, in_one_numbering
 from regweave.workflows.result import DEPENDENCIES
 from regweave.workflows.scoring import score_pair, scoring_task
@@ -127,7 +129,7 @@ def evaluate(
     config: str | Path | Settings | None = None,
     train_pairs: str | Path | None = None,
     workers: int | None = None,
-    scheduler: str | None = None,
+    scheduler: str | Cluster | None = None,
     resume: bool = False,
     allow_leak: bool = False,
     reading: Reading | None = None,
@@ -151,7 +153,7 @@ def evaluate(
     train_pairs : path, optional
         List of pairs on which each baseline's smoothness is tuned.
     workers, scheduler : optional
-        Processes of this machine, or address of a Dask scheduler; see `regweave.workflows.batch.run_tasks`.
+        Processes of this machine, or a Dask scheduler; see `regweave.workflows.batch.run_tasks`.
     resume : bool
         Continue in a folder that an earlier call left.
     allow_leak : bool
@@ -176,6 +178,7 @@ def evaluate(
     reading = in_one_numbering(reading, [*listed, *training])
     named = model_methods([Path(path) for path in models])
     leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
+    require_cluster(scheduler)
     methods = _methods(named, listed, reading, preset, config, baselines=baselines, tuned=bool(training))
     with working_folder(folder, STORE, "an evaluation", resume=resume):
         run = Runner(reading, workers, scheduler, folder / STORE, on_progress)
@@ -197,7 +200,7 @@ class Runner:
         self,
         reading: Reading,
         workers: int | None,
-        scheduler: str | None,
+        scheduler: str | Cluster | None,
         store: Path,
         on_progress: OnBatchProgress | None,
     ) -> None:

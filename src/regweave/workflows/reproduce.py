@@ -19,6 +19,7 @@ from regweave.io.manifest import PairFiles, write_pairs
 from regweave.io.working_folder import working_folder
 from regweave.registration.settings import Settings
 from regweave.workflows.batch import Outcome, run_tasks, worker_count
+from regweave.workflows.cluster import Cluster, require_cluster
 from regweave.workflows.comparison import Scores, compare
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.inputs import choose_settings
@@ -48,7 +49,7 @@ def reproduce(
     quick: bool = False,
     seed: int = 0,
     workers: int | None = None,
-    scheduler: str | None = None,
+    scheduler: str | Cluster | None = None,
     resume: bool = False,
     on_progress: Tell | None = None,
     on_experiment: Callable[[Path], object] | None = None,
@@ -95,6 +96,7 @@ def reproduce(
     protocols = [p.quick() if quick else p for p in EXPERIMENTS[experiment]]
     for protocol in protocols:
         find_scans(protocol, Path(data))
+    require_cluster(scheduler)
     folder = Path(output)
     with working_folder(folder, WORK, "such experiments", resume=resume):
         tell = on_progress or (lambda _: None)

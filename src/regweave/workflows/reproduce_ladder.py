@@ -14,11 +14,13 @@ from regweave.io import atomic_path, sha256
 from regweave.io.model import Model, read_model, write_model
 from regweave.registration import settings as registration_settings
 from regweave.registration.settings import Settings
-from regweave.workflows.batch import BatchProgress, content_hash, program_hash, worker_count
+from regweave.workflows.batch import BatchProgress, content_hash, worker_count
+from regweave.workflows.cluster import Cluster
 from regweave.workflows.comparison import Scores
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.evaluate import Runner
 from regweave.workflows.methods import Method, bank_of_list, baseline_methods, tune, tuned_as
+from regweave.workflows.program import program_hash
 from regweave.workflows.reading import Reading
 from regweave.workflows.reproduce_protocols import Protocol, Split
 from regweave.workflows.train_options import TrainOptions
@@ -74,7 +76,7 @@ class Context:
     quick: bool
     seed: int
     workers: int | None
-    scheduler: str | None
+    scheduler: str | Cluster | None
     tell: Tell
 
     def runner(self, reading: Reading, name: str) -> Runner:

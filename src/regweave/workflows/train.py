@@ -15,6 +15,7 @@ from regweave.io.working_folder import clear, working_folder
 from regweave.registration.settings import Settings, validate
 from regweave.workflows import inputs as given
 from regweave.workflows.batch import BatchProgress, worker_count
+from regweave.workflows.cluster import Cluster, require_cluster
 from regweave.workflows.effort import TrainProgress
 from regweave.workflows.evaluate import Runner
 from regweave.workflows.reading import Reading
@@ -32,7 +33,7 @@ def train(
     metrics: Sequence[str] | None = None,
     loss: str | None = None,
     workers: int | None = None,
-    scheduler: str | None = None,
+    scheduler: str | Cluster | None = None,
     resume: bool = False,
     overwrite: bool = False,
     reading: Reading | None = None,
@@ -55,7 +56,7 @@ def train(
     loss : str, optional
         Loss instead of that of the settings.
     workers, scheduler : optional
-        Processes of this machine, or address of a Dask scheduler.
+        Processes of this machine, or a Dask scheduler.
     resume : bool
         Continue after a run that was stopped; the model is the same, bit for bit.
     overwrite : bool
@@ -71,6 +72,7 @@ def train(
     settings = training_settings(preset, config, metrics, loss)
     claim = require_absent(path, overwrite=overwrite)
     listed = read_pairs(pairs)
+    require_cluster(scheduler)
     store = path.with_name(path.name + ".work")
     tell = on_progress or (lambda _: None)
     with working_folder(store, "tasks", "a training that was stopped", resume=resume):

@@ -1,15 +1,11 @@
-"""Where tasks run: processes of this machine, or a Dask cluster. Arguments and answers are small; images stay there."""
+"""Processes of this machine that run tasks. Arguments and answers are small; images stay there."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import importlib
 import json
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -22,24 +18,23 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from regweave.errors import RegweaveError, UsageError
+from regweave.errors import RegweaveError
 from regweave.workflows.machine import kernel_threads
 
 PATIENCE_S = 30
-"""How long to wait for a scheduler to answer."""
-
-CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
+"""How long to wait for a process that has ended its pipe."""
 
 Function = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one task gave: its value as JSON, or what went wrong, and the seconds it took."""
+    """What one task gave: its value as JSON, or what went wrong, the seconds it took, and whether it was refused."""
 
     text: str | None
     error: str | None
     seconds: float
+    refused: bool = False
 
 
 Answers = Generator[tuple[int, Answer], None, None]
@@ -57,11 +52,11 @@ def attempt(function: Function, arguments: Any) -> Answer:
     except MemoryError:
         error = str(RegweaveError("E140", "the machine has not enough memory for this", "use fewer workers"))
     except Exception as problem:
-        error = _internal(problem)
+        error = internal_error(problem)
     return Answer(text, error, time.perf_counter() - start)
 
 
-def _internal(problem: BaseException) -> str:
+def internal_error(problem: BaseException) -> str:
     """Say what and where, not the message of the exception: it may name a patient."""
     frames = traceback.extract_tb(problem.__traceback__)
     where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
@@ -158,7 +153,7 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         except Exception as problem:  # the function cannot be imported here
-            pipe.send(Answer(None, _internal(problem), 0.0))
+            pipe.send(Answer(None, internal_error(problem), 0.0))
         else:
             pipe.send(attempt(function, arguments))
 
@@ -169,42 +164,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def on_cluster(function: Function, arguments: Sequence[Any], address: str) -> Answers:
-    """Run tasks on the workers of a Dask scheduler; closing the iterator cancels what is left."""
-    distributed = _distributed()
-    try:
-        client = distributed.Client(address, timeout=PATIENCE_S, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        hint = "give the address that `dask scheduler` prints, tcp://HOST:PORT"
-        raise UsageError("E193", f"no answer from scheduler {address} ({type(error).__name__})", hint) from error
-    futures = {client.submit(attempt, function, one, pure=False): i for i, one in enumerate(arguments)}
-    try:
-        for future in distributed.as_completed(list(futures), loop=client.loop):
-            try:
-                answer: Answer = future.result()
-            except CANCELLED:
-                raise RegweaveError(
-                    "E197", f"scheduler {address} was lost", "start it again and continue with --resume"
-                ) from None
-            except distributed.KilledWorker:
-                text = (
-                    "E196: the worker processes ended before their task was done; if memory is short, use fewer workers"
-                )
-                answer = Answer(None, text, 0.0)
-            except Exception as problem:
-                answer = Answer(None, _internal(problem), 0.0)
-            yield futures[future], answer
-    finally:
-        with suppress(Exception):  # a lost scheduler has nothing to cancel
-            client.cancel(list(futures))
-        client.close()
-
-
-def _distributed() -> Any:
-    try:
-        return importlib.import_module("distributed")
-    except ImportError as error:
-        hint = f"{Path(sys.executable).name} -m pip install distributed, here and on the workers"
-        raise UsageError("E193", "--scheduler needs the package distributed", hint) from error

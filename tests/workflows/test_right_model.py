@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from regweave import notices
 from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import write_image, write_labels
+from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.manifest import PairFiles
+from regweave.io.modality import modality_of
 from regweave.io.model import Model
 from regweave.registration.settings import Settings, preset
 from regweave.types import LabelMap, Volume, Weights
@@ -190,3 +192,37 @@ def test_the_first_line_says_what_runs(listed, tmp_path, capsys):
     words = ["register", listed[1].fixed, listed[1].moving, "-o", tmp_path / "out", "--config", tmp_path / "small.toml"]
     assert main([str(w) for w in (*words, "--init", "moments")]) == 0
     assert capsys.readouterr().err.splitlines()[0] == "CT to MR · start moments · no model"
+
+
+@pytest.mark.data
+def test_ct_and_mr_of_the_abdomen_share_four_organs(data_root):
+    """Two people, two modalities, two numberings: the organs come together, and by name."""
+    ct, mr = data_root / "btcv_abdomen" / "btcv_0003", data_root / "chaos_mr_abdomen" / "chaos_02"
+    organs = {1: "liver", 2: "right kidney", 3: "left kidney", 4: "spleen"}
+    fixed_labels = replace(read_labels(mr / "labels.nii.gz"), names=organs)
+    moving_labels = read_labels(ct / "labels.nii.gz", names_path=data_root / "btcv_abdomen" / "labels.json")
+    with notices.muted():
+        found = register(
+            mr / "image.nii.gz", ct / "image.nii.gz", fixed_labels=fixed_labels, moving_labels=moving_labels
+        )
+    assert found.record.modality == {"fixed": "mr", "moving": "ct", "bank": "multi"}
+    rows = {row["name"]: row for row in found.dice.values()}
+    scored = {name: row for name, row in rows.items() if row["state"] == "scored"}
+    assert set(scored) == set(organs.values())
+    mean = found.summary()["mean_dice"]
+    assert mean["after"] > mean["before"] + 0.1
+    assert scored["liver"]["after"] > 0.6
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "modality"),
+    [
+        ("openkbp_head_neck", "ct"), ("btcv_abdomen", "ct"), ("totalseg_abdomen", "ct"), ("chaos_mr_abdomen", "mr"),
+        ("ibsr18_64", "mr"), ("msd_hippocampus", "mr"), ("acdc_mm", "mr"), ("mscmr_cardiac", "mr"),
+        ("lpba40_80", "mr"), ("fvb_mouse_brain", "mr"),
+    ],
+)  # fmt: skip
+def test_modality_of_real_images(data_root, name, modality):
+    for path in sorted((data_root / name).glob("*/image.nii.gz"))[:4]:
+        assert modality_of(read_image(path)) == modality, path.parent.name

@@ -14,7 +14,8 @@ import SimpleITK as sitk  # noqa: N813
 from scipy.spatial.transform import Rotation
 
 import regweave
-from regweave import _core
+from regweave import _core, notices
+from regweave.deformation.invert import invert
 from regweave.deformation.warp import warp_points
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_linear, write_transform
@@ -23,6 +24,7 @@ from regweave.io.orientation import Orientation
 from regweave.registration.problems import register as register_pair
 from regweave.registration.settings import Settings
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, Weights
+from regweave.workflows import register as workflow
 from regweave.workflows.phantom import make_phantom
 from regweave.workflows.reading import Reading
 from regweave.workflows.register import Progress, register
@@ -467,6 +469,26 @@ def test_nothing_folds_and_the_inverse_holds(plain):
     assert plain.regularity["folding_fraction"] == 0
     assert plain.regularity["min_jacobian"] > 0
     assert plain.inverse_consistency_mm["p95"] < 3.0  # half a voxel
+
+
+@pytest.mark.parametrize(("n", "warned"), [(1, False), (200, True)])
+def test_the_inverse_is_warned_of_by_its_share_of_the_body(pair, monkeypatch, n, warned):
+    def spoilt(transform, geometry):
+        found = invert(transform, geometry)
+        inside = np.flatnonzero(pair.moving_labels.data)[:n]
+        found.residual_mm.flat[inside] = 0.6
+        return found
+
+    monkeypatch.setattr(workflow, "invert", spoilt)
+    with notices.muted():
+        found = run(pair, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
+    assert found.inverse_error.inexact == n
+    texts = [w for w in found.warnings if w.startswith("W202")]
+    assert bool(texts) == warned
+    assert found.verdict.word == ("look" if warned else "pass")
+    if warned:
+        assert "inexact at 200 voxels of the body" in texts[0]
+        assert "contours and images are not affected" in texts[0]
 
 
 def test_identity(pair):

@@ -263,6 +263,22 @@ def without_label(training_list, number: int, label: int, path: Path) -> str:
     return training_list.line(number, moving_labels=str(path))
 
 
+def test_a_pair_whose_label_maps_share_no_structure_is_left_out(training_list, tmp_path, monkeypatch):
+    """It has no score: the mean of the others would be called the mean of all."""
+
+    def stop(self):
+        raise RegweaveError("stop", f"{[p.id for p in self.pairs]} without {self.failed}", "")
+
+    monkeypatch.setattr(Training, "_tune", stop)
+    labels = read_labels(training_list.files(0)["moving_labels"])
+    other = LabelMap(np.where(labels.data != 0, 9, 0).astype(np.uint8), labels.geometry)
+    write_labels(tmp_path / "other.nii.gz", other)
+    bare = training_list.line(0, name="bare", group="g9", moving_labels=str(tmp_path / "other.nii.gz"))
+    pairs = training_list.write(tmp_path / "pairs.csv", bare, *(training_list.line(n) for n in range(2)))
+    with pytest.raises(RegweaveError, match=r"\['p0', 'p1'\] without \{'bare': 'E131'\}"):
+        run(pairs, tmp_path / "m.json", training_list, classes=tuple(range(1, 7)))
+
+
 def test_a_structure_that_some_pairs_lack(training_list, tmp_path):
     lines = [without_label(training_list, n, 5, tmp_path / f"lack{n}.nii.gz") for n in (0, 1, 2)]
     pairs = training_list.write(tmp_path / "pairs.csv", *lines, training_list.line(3))

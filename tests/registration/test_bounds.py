@@ -107,6 +107,16 @@ def test_more_control_points_than_memory(monkeypatch):
         check_memory(geometry, geometry, fine, "mr")
 
 
+def test_a_class_predictor_on_a_whole_head_counts(monkeypatch):
+    """Features of every voxel of 1 mm: six gigabytes, though the registration itself needs two."""
+    head = Geometry((256, 256, 220), np.eye(4))
+    plan = forecast(head, head, preset("default"), "mr", probe=False)
+    monkeypatch.setattr("regweave.workflows.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
+    check_memory(head, head, preset("default"), "mr", 0, 4.0)
+    with pytest.raises(ResourceError, match="E140"):
+        check_memory(head, head, preset("default"), "mr", 0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("spacing_mm", "level_mm"), [((1e-6, 1.0, 1e6), 50.0), ((2.0, 2.0, 2.0), 1e-3), ((1e6, 1e6, 1e6), 50.0)]
 )

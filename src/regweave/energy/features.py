@@ -32,7 +32,9 @@ def joint_features(terms: Terms, labels: IntArray) -> JointFeatures:
     chosen = terms.costs[:, n, labels].astype(np.float64)
     shares = terms.shares if terms.shares.ndim == 2 else terms.shares[n, labels]
     unit = Weights(np.zeros((len(chosen), shares.shape[1])), (), (), 1.0)
-    return JointFeatures(chosen @ shares, assemble(terms, unit).pairwise(labels))
+    # einsum, not BLAS: the order of the sums must not depend on the number of threads.
+    unary = np.einsum("mn,nc->mc", chosen, shares.astype(np.float64))
+    return JointFeatures(unary, assemble(terms, unit).pairwise(labels))
 
 
 def loss_of(terms: Terms, labels: IntArray) -> float:

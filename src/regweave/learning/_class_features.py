@@ -115,7 +115,7 @@ def features(volume: Volume, grid: WorkingGrid, modality: Modality, voxel_mm: fl
             away = max(1, round(reach * float(step[axis])))
             found += [_along(smooth[scale], axis, away), _along(smooth[scale], axis, -away)]
     position = np.meshgrid(*(_body_coordinate(body, axis) for axis in range(3)), indexing="ij")
-    return np.stack([*found, *position]).astype(np.float32)
+    return np.stack([np.asarray(f, dtype=np.float32) for f in (*found, *position)])
 
 
 def _rank(image: Float32Array, body: NDArray[np.bool_]) -> Float32Array:

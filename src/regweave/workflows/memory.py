@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from regweave.errors import RegweaveError, ResourceError
 from regweave.io.modality import BankName
 from regweave.lattice.grid import ControlGrid
 from regweave.lattice.labels import LabelSet
+from regweave.learning._class_features import WorkingGrid
 from regweave.metrics import sad
 from regweave.pyramid.resample import shrink_geometry
 from regweave.registration.settings import Level, Settings
@@ -19,9 +21,18 @@ from regweave.workflows.machine import physical_memory_mb
 
 PROGRAM_MB = 180.0
 """Interpreter and libraries."""
-BYTES_PER_VOXEL = {"fixed": 36.0, "moving": 28.0, "channel": 8.0, "refine": 110.0, "structure": 16.0}
+BYTES_PER_VOXEL = {
+    "fixed": 36.0,
+    "moving": 28.0,
+    "channel": 8.0,
+    "refine": 110.0,
+    "structure": 16.0,
+    "predictor": 420.0,
+    "seen": 24.0,
+}
 """Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement, and
-for each structure that a model makes out its maps, in two members of the refinement."""
+for each structure that a model makes out its maps, in two members of the refinement; features of a class predictor on
+its own grid, and what it holds of the image."""
 FINEST_SPACING = 1 / 16
 """Control points that lie closer together than this, in voxels, have nothing to look at."""
 MOST_PER_AXIS = 1024
@@ -112,6 +123,14 @@ def _memory_mb(
     return PROGRAM_MB + total / 2**20
 
 
+def _predictor_mb(geometry: Geometry, voxel_mm: float) -> float:
+    """Memory of the features of one image, and of the image itself."""
+    factors = WorkingGrid.of(geometry, voxel_mm).factors
+    working = prod(shrink_geometry(geometry, factors).shape)
+    voxels = prod(geometry.shape)
+    return (BYTES_PER_VOXEL["predictor"] * working + BYTES_PER_VOXEL["seen"] * voxels) / 2**20
+
+
 def _seconds(
     levels: list[LevelPlan],
     n_members: int,
@@ -142,11 +161,20 @@ def _seconds_per_voxel_label() -> float:
 
 
 def check_memory(
-    fixed: Geometry, moving: Geometry, settings: Settings, modality: BankName, structures: int = 0
+    fixed: Geometry,
+    moving: Geometry,
+    settings: Settings,
+    modality: BankName,
+    structures: int = 0,
+    predictor_mm: float | None = None,
 ) -> None:
-    """Refuse a run that cannot fit, before it starts."""
+    """Refuse a run that cannot fit, before it starts.
+
+    ``predictor_mm`` is the size of the voxels on which a model tells the classes of the images, where it has to.
+    """
     plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures)
-    needed, there = plan.peak_memory_mb, physical_memory_mb()
+    told = 0.0 if predictor_mm is None else max(_predictor_mb(g, predictor_mm) for g in (fixed, moving))
+    needed, there = max(plan.peak_memory_mb, PROGRAM_MB + told), physical_memory_mb()
     if needed > there:
         raise ResourceError(
             "E140",

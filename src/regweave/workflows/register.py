@@ -132,7 +132,9 @@ def register(
             schedule = settings.schedule(bank)
             given.check_anatomies(weights, schedule, predictor)
             structures = len(weights.classes) - 1 if schedule.needs_anatomy(weights) else 0
-            check_memory(data.fixed.geometry, data.moving.geometry, settings, bank, structures)
+            asked = predictor if structures or data.moving_labels is None else None
+            voxel_mm = None if asked is None else asked.voxel_mm
+            check_memory(data.fixed.geometry, data.moving.geometry, settings, bank, structures, voxel_mm)
         start = settings.initial if init is None else init
         with watch.stage("initial"):
             canonical = given.start(data, start, follow_links=reading.follow_links)

@@ -143,6 +143,7 @@ def test_contradictions_of_images_in_memory():
 def test_a_series_is_refused_before_its_voxels_are_read(tmp_path, suffix):
     path = save(tmp_path / f"x{suffix}", header((8, 7, 6, 1000)), b"far too few")
     assert code_of(path) == "E103"
+    assert "sha256" not in inspect_image(path).facts
 
 
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".mha", ".nrrd"])

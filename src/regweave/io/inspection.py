@@ -41,6 +41,8 @@ def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection
     with notices.collected() as noted, notices.muted():
         try:
             stored = _read(require_file(path), facts, problems, follow_links)
+            # After reading: of a file that its header condemns, however long, no more is read.
+            facts["sha256"] = image_sha256(path, follow_links=follow_links)
             facts.update(_geometry_facts(stored.geometry))
             _add_values(stored, facts, problems)
         except RegweaveError as error:
@@ -50,7 +52,6 @@ def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection
 
 def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError], follow_links: bool) -> Stored:
     facts["bytes"] = path.stat().st_size
-    facts["sha256"] = image_sha256(path, follow_links=follow_links)
     if suffix_of(path) not in nifti.SUFFIXES:
         return read_stored(path, "auto", follow_links=follow_links)
     head = nifti.read_header(path)

@@ -17,7 +17,17 @@ def labels(names: dict[int, str], values=None) -> LabelMap:
 
 
 @pytest.mark.parametrize(
-    "other", ["left parotid", "LEFT_PAROTID", "Parotid_L", "parotid, lt", "ParotidLeft", "Parotid-Left", "leftParotid"]
+    "other",
+    [
+        "left parotid",
+        "LEFT_PAROTID",
+        "Parotid_L",
+        "parotid, lt",
+        "ParotidLeft",
+        "Parotid-Left",
+        "leftParotid",
+        "LEFTPAROTID",
+    ],
 )
 def test_spellings_of_one_name(other):
     assert normalised(other) == normalised("LeftParotid")

@@ -22,19 +22,24 @@ WORDS = {
     "haemorrhage": "hemorrhage", "grey": "gray",
 }  # fmt: skip
 """Ways to write the same word."""
+SIDES = ("left", "right")
 
 
 def normalised(name: str) -> str:
-    """Return the words of a name in one spelling and order, whatever case and separators it uses.
+    """Return a name in one spelling, whatever case and separators it uses, its side first.
 
     Examples
     --------
-    >>> normalised("LeftParotid") == normalised("parotid_L") == normalised("PAROTID LEFT")
+    >>> normalised("LeftParotid") == normalised("parotid_L") == normalised("PAROTID, left") == normalised("leftparotid")
     True
+    >>> normalised("BrainStem") == normalised("brainstem"), normalised("Femur_L") == normalised("Femur_R")
+    (True, False)
     """
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
-    words = re.findall(r"[^\W_]+", spaced.casefold())
-    return " ".join(sorted(WORDS.get(word, word) for word in words))
+    words = [WORDS.get(word, word) for word in re.findall(r"[^\W_]+", spaced.casefold())]
+    words = [part for word in words for part in re.sub(r"^(left|right)(?=\w{3})", r"\1 ", word).split()]
+    sides = sorted(word for word in words if word in SIDES)
+    return " ".join([*sides, "".join(word for word in words if word not in SIDES)])
 
 
 def real_names(names: Names, values: Iterable[int] | None = None) -> dict[int, str]:

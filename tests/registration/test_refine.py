@@ -298,7 +298,11 @@ def test_voxels_that_fold_on_the_finer_grid_alone_are_smoothed():
     fine = change_level(coarse, (2, 2, 2), (1, 1, 1), (24, 24, 24))
     assert _core.jacobian(coarse).min() > 0
     assert _core.jacobian(fine).min() < 0
-    repaired = _unfolded(fine)
+    knots, repaired = _unfolded(coarse, (2, 2, 2), (24, 24, 24))
     assert _core.jacobian(repaired).min() > 0
     assert np.array_equal(repaired[:, :4], fine[:, :4])
-    assert _unfolded(repaired) is repaired
+    assert np.array_equal(change_level(knots, (2, 2, 2), (1, 1, 1), (24, 24, 24)), repaired)
+    assert _unfolded(knots, (2, 2, 2), (24, 24, 24))[0] is knots
+    same = _unfolded(repaired, (1, 1, 1), (24, 24, 24))
+    assert same[0] is repaired
+    assert same[1] is repaired

@@ -16,7 +16,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "fixed_modality", "moving_modality", "nifti_frame", "nonfinite", "follow_links",
     ),
     "Output": (
-        "output", "overwrite", "resume", "pages", "no_report", "report", "as_json", "quiet",
+        "output", "overwrite", "write", "resume", "pages", "no_report", "report", "as_json", "quiet",
     ),
     "Method": (
         "model", "preset", "config", "metric", "metrics", "method", "init", "engine", "fill", "loss", "levels",

@@ -32,6 +32,7 @@ from regweave.evaluation.rules import default_rules, read_rules
 from regweave.io import prepare_output
 from regweave.report.registration import PAGE, write_page
 from regweave.workflows import register as workflow
+from regweave.workflows.outputs import DEFAULT, FILES, parse_outputs
 from regweave.workflows.reading import Reading
 from regweave.workflows.rerun import recorded_call
 
@@ -72,6 +73,9 @@ def register(
     follow_links: FollowOption = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     rules: RulesOption = None,
+    write: Annotated[
+        str, typer.Option(help=f"Files to write beside result.json: some of {', '.join(FILES)}.", metavar="NAMES")
+    ] = ",".join(DEFAULT),
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
@@ -83,6 +87,8 @@ def register(
         nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
         follow_links=follow_links,
     )  # fmt: skip
+    chosen = [name for name in parse_outputs(write) if name != "report" or not no_report]
+    page = "report" in chosen
     judged_by = default_rules() if rules is None else read_rules(rules)
     given: dict[str, Any] = {
         "preset": preset, "config": config, "model": model, "metrics": parse_metrics(metric), "init": init,
@@ -98,14 +104,14 @@ def register(
         given |= {**files, "reading": reading}
     with prepare_output(output, overwrite=overwrite) as folder:
         with _Shown(quiet) as shown:
-            result = workflow.register(**given, threads=threads, on_progress=shown, keep_view=not no_report)
+            result = workflow.register(**given, threads=threads, on_progress=shown, keep_view=page)
         result = result.with_command(("regweave", *words.given.get()))
         result = replace(result, rules=judged_by)
-        result.write(folder)
-        if not no_report:
+        result.write(folder, chosen)
+        if page:
             write_page(folder)
     if as_json:
-        print_json(output, page=not no_report)
+        print_json(output, page=page)
         return
     if quiet:
         return
@@ -120,7 +126,7 @@ def register(
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
     console.print(f"time        {sum(result.seconds.values()):.1f} s")
     console.print(f"result      {output}", soft_wrap=True)
-    if not no_report:
+    if page:
         console.print(f"page        {output / PAGE}", soft_wrap=True)
     gap = max((s.gap for s in result.steps), default=0.0)
     text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"

@@ -15,6 +15,7 @@ from regweave.io.points import read_points, write_points
 from regweave.io.transforms import (
     read_linear,
     read_transform,
+    smallest_displacement,
     total_displacement,
     write_linear,
     write_transform,
@@ -43,6 +44,7 @@ __all__ = [
     "read_transform",
     "require_absent",
     "sha256",
+    "smallest_displacement",
     "total_displacement",
     "write_displacement",
     "write_image",

@@ -16,14 +16,15 @@ import numpy as np
 from scipy import ndimage
 
 from regweave import _core, metrics, notices
+from regweave.deformation.warp import to_field
 from regweave.energy.cost_volume import Comparison
 from regweave.lattice.classes import one_hot
 from regweave.lattice.grid import ControlGrid
-from regweave.pyramid.resample import change_level
+from regweave.pyramid.resample import Factors, change_level, shrink_geometry
 from regweave.registration.penalties import PENALTIES, Penalty
 from regweave.registration.scene import Scene
 from regweave.registration.settings import Member, Refine, Schedule
-from regweave.types import Float32Array, Geometry, ImagePair, Weights
+from regweave.types import Field, Float32Array, Geometry, ImagePair, Weights
 
 LEAST_JACOBIAN = 0.1
 """A step may not bring a voxel's volume change below this."""
@@ -54,11 +55,16 @@ class RefineStep:
 
 @dataclass(frozen=True)
 class Refinement:
-    """Result of the stage: a displacement in voxels of the fixed image (3, X, Y, Z), and the record."""
+    """Result of the stage: a displacement in voxels of the fixed image (3, X, Y, Z), and the record.
+
+    Where the image was shrunken, ``knots`` is the same displacement on the grid of the steps, which ``displacement`` is
+    the trilinear interpolation of.
+    """
 
     displacement: Float32Array
     steps: Sequence[RefineStep]
     members: tuple[str, ...]
+    knots: Field | None = None
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,8 @@ def refine(
         records.append(RefineStep(step, data, smooth, time.perf_counter() - start))
         if on_step is not None:
             on_step(records[-1])
-    u = _unfolded(change_level(best, scene.factors, (1, 1, 1), pair.fixed.geometry.shape))
-    return Refinement(u, tuple(records), tuple(m.name for m in members))
+    knots, u = _unfolded(best, scene.factors, pair.fixed.geometry.shape)
+    return Refinement(u, tuple(records), tuple(m.name for m in members), _field(knots, pair, scene.factors))
 
 
 def _used(members: Sequence[Member], weights: Weights) -> tuple[Member, ...]:
@@ -147,22 +153,37 @@ def _smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Ar
     return u
 
 
-def _unfolded(u: Float32Array) -> Float32Array:
-    """Smooth round the voxels that fold on the finer grid of the image though none did on that of the steps.
+def _unfolded(knots: Float32Array, factors: Factors, shape: tuple[int, int, int]) -> tuple[Float32Array, Float32Array]:
+    """Bring the displacement to the grid of the image, smoothed where it folds there though not on that of the steps.
 
-    Between coarse voxels the differences are one-sided, and these the steps do not look at.
+    Between coarse voxels the differences are one-sided, and these the steps do not look at. The knots are smoothed, not
+    the voxels of the image, so that the fine displacement is the interpolation of the knots everywhere.
+
+    Returns
+    -------
+    knots, displacement : float32 arrays of shape (3, X, Y, Z)
+        In voxels of the shrunken grid, and of the image.
     """
+    u = change_level(knots, factors, (1, 1, 1), shape)
     for _ in range(ATTEMPTS):
-        folding = _core.jacobian(u) <= 0
-        if not folding.any():
+        folding = np.argwhere(_core.jacobian(u) <= 0)
+        if len(folding) == 0:
             break
-        near = ndimage.binary_dilation(folding, iterations=2)
-        u = u.copy()
+        mask = np.zeros(knots.shape[1:], dtype=bool)
+        mask[tuple((folding // factors).T)] = True
+        near = ndimage.binary_dilation(mask, iterations=2)
+        knots = knots.copy()
         for box in ndimage.find_objects(ndimage.label(near)[0]):
             wide = tuple(slice(max(0, s.start - 3), s.stop + 3) for s in box)
-            part, inside = u[:, *wide], near[wide]
+            part, inside = knots[:, *wide], near[wide]
             part[:, inside] = ndimage.gaussian_filter(part, (0, 1, 1, 1), mode="nearest", truncate=CUT)[:, inside]
-    return u
+        u = change_level(knots, factors, (1, 1, 1), shape)
+    return knots, u
+
+
+def _field(knots: Float32Array, pair: ImagePair, factors: Factors) -> Field | None:
+    """Return the knots as a field in millimetres; None where the image was not shrunken."""
+    return None if factors == (1, 1, 1) else to_field(knots, shrink_geometry(pair.fixed.geometry, factors))
 
 
 def _measure(

@@ -161,7 +161,7 @@ def register(
             pair = as_stored(canonical, data)
             found = to_field(refined.displacement, canonical.fixed.geometry)
             ends = Ends("fixed_to_moving", pair.fixed.geometry, pair.moving.geometry)
-            transform = Transform(field_as_stored(found, data.stored["fixed"]), pair.initial, ends)
+            transform = Transform(field_as_stored(found, data.stored["fixed"]), pair.initial, ends, refined.knots)
             inversion = invert(transform, pair.moving.geometry)
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
             warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)

@@ -20,7 +20,7 @@ from regweave.evaluation.verdict import Verdict, judge
 from regweave.io import (
     atomic_path,
     prepare_output,
-    total_displacement,
+    smallest_displacement,
     write_displacement,
     write_image,
     write_labels,
@@ -30,6 +30,7 @@ from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
 from regweave.registration.settings import Settings
 from regweave.types import ImagePair, LabelMap, Transform, Volume, Weights
+from regweave.workflows import outputs
 from regweave.workflows.evidence import NodeMaps
 from regweave.workflows.inputs import ClassesFrom
 from regweave.workflows.record import RunRecord
@@ -38,7 +39,7 @@ from regweave.workflows.view import write_view
 SCHEMA = 2
 """Layout of ``result.json``; 2 has states of structures, the inverse's error inside the body, and a verdict."""
 NEEDS_SURFACES = "surface_distance_mm"
-DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "nibabel", "pydantic")
+DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "h5py", "nibabel", "pydantic")
 
 
 @dataclass(frozen=True)
@@ -172,25 +173,39 @@ class Result:
             },
         }
 
-    def write(self, folder: Path) -> None:
-        """Write all files into an existing folder."""
-        write_image(folder / "warped.nii.gz", self.warped)
-        if self.warped_labels is not None:
-            write_labels(folder / "warped_labels.nii.gz", self.warped_labels)
-        write_transform(folder / "transform.h5", self.transform)
-        write_transform(folder / "inverse.h5", self.inverse)
-        write_displacement(folder / "displacement.nii.gz", total_displacement(self.transform))
-        if self.keep_view and self.pair is not None:
+    def write(self, folder: Path, write: Sequence[str] = outputs.DEFAULT) -> None:
+        """Write the chosen files, and ``result.json``, into an existing folder."""
+        chosen = {name: folder / outputs.FILES[name] for name in outputs.check_outputs(write)}
+        if "warped" in chosen:
+            write_image(chosen["warped"], self.warped)
+        if "labels" in chosen and self.warped_labels is not None:
+            write_labels(chosen["labels"], self.warped_labels)
+        if "transform" in chosen:
+            write_transform(chosen["transform"], self.transform)
+        if "inverse" in chosen:
+            write_transform(chosen["inverse"], self.inverse)
+        if "displacement" in chosen:
+            write_displacement(chosen["displacement"], smallest_displacement(self.transform), self.transform.ends)
+        if "report" in chosen and self.keep_view and self.pair is not None:
             shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
             write_view(folder, self.pair, self.nodes, shown)
         content = {**self.summary(), "structures": self.structures()}
         with atomic_path(folder / "result.json") as part:
             part.write_text(json.dumps(_plain(content), indent=2) + "\n", encoding="utf-8")
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write all files into a new folder, which appears when it is complete."""
+    def save(self, folder: str | Path, *, overwrite: bool = False, write: Sequence[str] = outputs.DEFAULT) -> None:
+        """Write files into a new folder, which appears when it is complete.
+
+        Parameters
+        ----------
+        folder : path
+        overwrite : bool
+            Replace an earlier result.
+        write : sequence of str
+            Some of warped, labels, transform, inverse, displacement, report; ``result.json`` is always there.
+        """
         with prepare_output(folder, overwrite=overwrite) as part:
-            self.write(part)
+            self.write(part, write)
 
 
 def _plain(value: Any) -> Any:

@@ -58,6 +58,15 @@ def test_a_reader_that_has_seen_enough_is_none(tmp_path):
     assert (done.returncode, done.stderr, len(done.stdout)) == (0, "", 1)
 
 
+def test_characters_that_a_terminal_lacks_are_shown_by_their_numbers(tmp_path):
+    script = (
+        "import sys; from regweave.cli.streams import guarded_streams as g\nwith g(): print(chr(8804), chr(0xDCFF))"
+    )
+    line = f"PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii '{sys.executable}' -c '{script}'"
+    done = shell(line, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2264 \\udcff\n", "")
+
+
 def test_streams_come_back(capsys):
     before = sys.stdout, sys.stderr
     assert main(["presets", "list"]) == 0

@@ -79,6 +79,21 @@ def _escape_odd_names(stream: TextIO | None) -> str | None:
 
 
 @contextmanager
+def _any_character(stream: Any) -> Iterator[None]:
+    """Let a stream of few characters (ASCII, or a name that is not UTF-8) show the others by their numbers."""
+    errors = getattr(stream, "errors", None)
+    if errors != "strict" or not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):
+            stream.reconfigure(errors=errors)
+
+
+@contextmanager
 def guarded_streams() -> Iterator[None]:
     """Make standard output and standard error fit for use inside the block."""
     _open_closed_streams()
@@ -87,7 +102,8 @@ def guarded_streams() -> Iterator[None]:
     out, err = (stream or io.StringIO() for stream in before)  # Python has None for a closed one
     sys.stdout, sys.stderr = _Guarded(out, needed=True), _Guarded(err, needed=False)
     try:
-        yield
+        with _any_character(out):
+            yield
     finally:
         sys.stdout, sys.stderr = before
         for stream, errors in zip(before, handling, strict=True):

@@ -285,6 +285,16 @@ def test_a_swapped_out_result_with_a_note_is_not_swept_away(tmp_path):
     assert texts(old) == {"notes.txt": "mine"}
 
 
+def test_an_error_names_the_output_and_not_its_hidden_part(tmp_path):
+    with (
+        pytest.raises(RegweaveError) as caught,
+        prepare_output(tmp_path / "out") as part,
+        atomic_path(part / "no" / "a"),
+    ):
+        pass
+    assert caught.value.message.startswith(f"cannot write '{tmp_path / 'out' / 'no' / 'a'}': No such file")
+
+
 BAD = ["", ".", "bad\udcff", "a" * 256, "ä" * 128, "x/" * 2100 + "y", "nul\0l"]
 
 

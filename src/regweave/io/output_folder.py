@@ -121,6 +121,11 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
             raise changed(folder)
     except OSError as error:
         raise unwritable(folder, error) from error
+    except RegweaveError as error:
+        if str(part) not in error.message:
+            raise
+        # A user knows the folder by the name that was given, not by the hidden one.
+        raise type(error)(error.code, error.message.replace(str(part), str(folder)), error.hint) from error
     finally:
         discard(part)
         for parent in created:  # the innermost first; those that hold the result, or anything, stay

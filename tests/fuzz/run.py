@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def make_case(samples: list[Sample], seed: int, number: int) -> Case:
         mutation = sample.mutations[int(rng.integers(len(sample.mutations)))]
         try:
             data = mutation(data, rng)
-        except (OSError, EOFError, ValueError):  # the first change left nothing that the second can read
+        except (OSError, EOFError, ValueError, zlib.error):  # the first change left nothing that the second can read
             break
         done.append(mutation.__name__)
         if not data:

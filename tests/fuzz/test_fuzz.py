@@ -82,6 +82,17 @@ def test_silent_readings_are_told(fuzz, tmp_path, read, known, says):
     assert run.judge(run.Case(sample, b"good\n", "by hand", **known), tmp_path / "case")[0] == says
 
 
+def test_cases_are_made_by_seed_and_number_alone(fuzz, tmp_path):
+    _, corpus, run = fuzz
+    samples = corpus.corpus(tmp_path)
+    made = [run.make_case(samples, 11, number) for number in range(400)]
+    assert len({case.data for case in made}) > 350
+    assert {"cut", "neutral"} <= {case.done for case in made}
+    assert {case.sample.name for case in made} == {sample.name for sample in samples}
+    for number in (7, 99):
+        assert run.make_case(samples, 11, number) == made[number]
+
+
 def test_a_few_cases():
     done = subprocess.run(
         [sys.executable, HERE / "run.py", "--cases", "6", "--seed", "7"], check=False, capture_output=True, text=True

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.options import FollowOption, FrameOption, JsonOption, NonFiniteOption
+from regweave.cli.options import FollowOption, FrameOption, JsonOption, LabelNamesOption, NonFiniteOption
 from regweave.deformation import warp_image, warp_labels, warp_points
 from regweave.errors import UsageError
 from regweave.io import (
@@ -77,7 +77,7 @@ def image(
     overwrite: OverwriteOption = False,
     fill: Annotated[
         float | None,
-        typer.Option(help="Value outside the moving image; by default -1000 for CT (minimum below -500), else 0."),
+        typer.Option(help="Value outside the moving image; by default -1000 for CT, else 0."),
     ] = None,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
@@ -109,6 +109,7 @@ def labels(
     target: ToOption = None,
     other_grid: OtherGridOption = False,
     overwrite: OverwriteOption = False,
+    label_names: LabelNamesOption = None,
     nifti_frame: FrameOption = "auto",
     follow_links: FollowOption = False,
     as_json: JsonOption = False,
@@ -119,7 +120,7 @@ def labels(
     brought onto the MOVING grid.
     """
     claim = require_absent(output, overwrite=overwrite)
-    moving = read_labels(file, nifti_frame=nifti_frame, follow_links=follow_links)
+    moving = read_labels(file, names_path=label_names, nifti_frame=nifti_frame, follow_links=follow_links)
     grid = _grid(reference, nifti_frame, follow_links)
     path = _onto(transform, grid, target, other_grid=other_grid, follow_links=follow_links)
     warped = warp_labels(moving, path)
@@ -127,7 +128,8 @@ def labels(
         write_labels(output, warped)
     gone = sorted(set(moving.values()) - set(warped.values()))
     text = f"{_names(path, target, 'labels')}, {len(warped.values())} labels"
-    _tell(text, as_json, output, labels=[int(v) for v in warped.values()], lost=[int(v) for v in gone])
+    known = {str(v): moving.name(v) for v in moving.values()}
+    _tell(text, as_json, output, labels=[int(v) for v in warped.values()], lost=[int(v) for v in gone], names=known)
     if gone:
         names = ", ".join(moving.name(value) for value in gone)
         typer.echo(f"warning W203: labels without a voxel in the result: {names}", err=True)

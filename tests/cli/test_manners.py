@@ -149,7 +149,7 @@ def test_json_alone_goes_to_standard_output(images, tmp_path, capsys):
     assert "paper@1" in found["presets"]
     assert found["preset"]["name"] == "paper@1"
     assert found["report"] == {"page": str(result / "report.html")}
-    assert found["labels"] == {"output": str(tmp_path / "l.nii.gz"), "labels": [1], "lost": []}
+    assert found["labels"] == {"output": str(tmp_path / "l.nii.gz"), "labels": [1], "lost": [], "names": {"1": "1"}}
     assert Path(found["convert"]["output"]).is_file()
 
 

@@ -334,6 +334,7 @@ def test_meta_header_of_the_data_file(tmp_path, size):
         ("ElementType", "ElementToIntensityFunctionSlope = 2\nElementType", "E103"),
         ("ElementType", "HeaderSize = 7\nElementType", "E113"),
         ("ObjectType = Image", "ObjectType = Tube", "E103"),
+        ("LOCAL", "LoCAL", "E102"),
         ("LOCAL", "LIST", "E103"),
         ("LOCAL", "s%03d.raw 1 4 1", "E103"),
     ],

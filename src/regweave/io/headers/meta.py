@@ -167,7 +167,7 @@ def _payload(path: Path, fields: Fields, end: int, follow_links: bool) -> Payloa
     if "%" in name or (words and words[0].lower() == "list"):
         message = f"{fields.subject} spreads its voxels over several files"
         raise RegweaveError("E103", message, "write the image as one file, for example with SimpleITK")
-    local = name.lower() == "local"
+    local = name in {"LOCAL", "Local", "local"}  # no other spelling: MetaIO would look for a file of that name
     file = path if local else data_file(path, name, follow_links=follow_links)
     skip = fields.whole_number("HeaderSize", 0)
     packed, binary = fields.switch("CompressedData", False), fields.switch("BinaryData", True)

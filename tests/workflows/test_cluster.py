@@ -68,8 +68,9 @@ def test_a_port_that_says_nothing(port):
         require_cluster(port.address)
 
 
-def test_a_port_that_hangs_up(port):
-    port.answer(b"")
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n"])
+def test_a_port_that_hangs_up_or_speaks_otherwise(port, answer):
+    port.answer(answer)
     with pytest.raises(UsageError, match="E193: no answer"):
         require_cluster(port.address)
 
@@ -95,7 +96,7 @@ def test_a_scheduler_without_workers(port, monkeypatch):
             closed.append(True)
 
     monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=Client))
-    port.answer(b"hello")
+    port.answer((58).to_bytes(8, "little"))
     with pytest.raises(RegweaveError, match=r"E156: .* no worker after 7 s.*--wait-for-workers"):
         require_cluster(Cluster(port.address, wait_s=7.0))
     assert (waited, closed) == ([(1, 7.0)], [True])

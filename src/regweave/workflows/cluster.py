@@ -27,6 +27,8 @@ PATIENCE_S = 4.0
 WAIT_S = 3.0
 """How long to wait for the first worker, if nothing else is said."""
 ADDRESS = re.compile(r"(?P<protocol>tcp|tls)://(?P<host>[^\s/:@?#]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
+LONGEST_GREETING = 2**16
+"""Bytes; that of Dask has about sixty."""
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 OTHER_CODE = "E199"
 SAME_BUILD = "install the same build of regweave on every machine, start the workers again, and pass --resume"
@@ -100,15 +102,16 @@ class Cluster:
         assert found is not None
         with socket.create_connection((found["host"].strip("[]"), int(found["port"])), PATIENCE_S) as plain:
             if self.ca is None or self.cert is None or self.key is None:
-                greeting = plain.recv(1)
+                greeting = plain.recv(8)
             else:
                 context = ssl.create_default_context(cafile=self.ca)
                 context.check_hostname = False  # as Dask does: the authority vouches for machines of the cluster
                 context.load_cert_chain(self.cert, self.key)
                 with context.wrap_socket(plain) as secret:
-                    greeting = secret.recv(1)
-        if not greeting:
-            raise ConnectionError("closed without a greeting")
+                    greeting = secret.recv(8)
+        # A message of Dask begins with its length in eight bytes; other services begin with text, or hang up.
+        if len(greeting) < 8 or int.from_bytes(greeting, "little") > LONGEST_GREETING:
+            raise ConnectionError("this is no Dask scheduler")
 
 
 def as_cluster(scheduler: str | Cluster | None) -> Cluster | None:

@@ -93,6 +93,22 @@ def test_rules_of_a_department_decide_terminal_record_and_page(inputs, tmp_path,
     assert all(r["text"] in page for r in verdict["reasons"])
 
 
+def test_a_record_that_is_run_again_is_judged_by_its_rules(inputs, tmp_path, capsys):
+    path = tmp_path / "dept.toml"
+    path.write_text("[least_structure_dice]\nlook = 0.99\n")
+    assert register(inputs, "-o", tmp_path / "one", "--rules", path, "--no-report", "--quiet") == 0
+    path.unlink()
+    words = ["register", "--from", str(tmp_path / "one"), "-o"]
+    assert main([*words, str(tmp_path / "two"), "--no-report", "--quiet"]) == 0
+    one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
+    assert one["verdict"] == two["verdict"]
+    assert two["rules"] == {"name": "dept", "limits": {"least_structure_dice": {"look": 0.99}}}
+    capsys.readouterr()
+    (tmp_path / "one" / "result.json").write_text(json.dumps({**one, "rules": {"name": "x", "limits": {"y": {}}}}))
+    assert main([*words, str(tmp_path / "three")]) == 3
+    assert "E174" in capsys.readouterr().err
+
+
 def test_a_bad_rules_file_ends_the_call_before_anything_is_computed(inputs, tmp_path, capsys):
     path = tmp_path / "dept.toml"
     path.write_text("[folding]\nfail = 1\n")

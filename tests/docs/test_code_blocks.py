@@ -86,7 +86,7 @@ def cheap(name: str, real=registration_settings.preset) -> Settings:
     content["levels"] = [{**content["levels"][0], "steps": 1}]
     content["refine"]["steps"] = min(1, content["refine"]["steps"])
     for modality, bank in content["banks"].items():
-        fine = [m for m in bank if m["stage"] == "refine"][:1]
+        fine = [m for m in bank if m["stage"] == "refine" and m["weight"] > 0][:1]
         content["banks"][modality] = [*[m for m in bank if m["stage"] != "refine"][:2], *fine]
     return registration_settings.validate(content, name)
 

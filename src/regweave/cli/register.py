@@ -28,13 +28,13 @@ from regweave.cli.options import (
 )
 from regweave.cli.tables import overlap_table, verdict_lines
 from regweave.errors import UsageError
-from regweave.evaluation.rules import default_rules, read_rules
+from regweave.evaluation.rules import Rules, default_rules, read_rules
 from regweave.io import prepare_output
 from regweave.report.registration import PAGE, write_page
 from regweave.workflows import register as workflow
 from regweave.workflows.outputs import DEFAULT, FILES, parse_outputs
 from regweave.workflows.reading import Reading
-from regweave.workflows.rerun import recorded_call
+from regweave.workflows.rerun import recorded_call, recorded_rules
 
 
 def register(
@@ -89,7 +89,7 @@ def register(
     )  # fmt: skip
     chosen = [name for name in parse_outputs(write) if name != "report" or not no_report]
     page = "report" in chosen
-    judged_by = default_rules() if rules is None else read_rules(rules)
+    judged_by = _rules(rules, again)
     given: dict[str, Any] = {
         "preset": preset, "config": config, "model": model, "metrics": parse_metrics(metric), "init": init,
         "engine": engine,
@@ -131,6 +131,13 @@ def register(
     gap = max((s.gap for s in result.steps), default=0.0)
     text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
     console.print(text, style="dim")
+
+
+def _rules(file: Path | None, record: Path | None) -> Rules:
+    """Return the rules of a file, else those of the record that is run again, else the shipped ones."""
+    if file is not None:
+        return read_rules(file)
+    return default_rules() if record is None else recorded_rules(record)
 
 
 def _refuse_beside_from(given: Mapping[str, Any], reading: Reading) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from regweave import __version__, notices
-from regweave.errors import RegweaveError
+from regweave.errors import RegweaveError, UsageError
+from regweave.evaluation.rules import Rules, default_rules, parse_rules
 from regweave.io import image_sha256
 from regweave.io.files import is_file, is_folder
 from regweave.io.model import shipped_models
@@ -72,6 +73,23 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
     if made_by != __version__:
         notices.warn(f"W213: '{path}' was made by regweave {made_by}, this is {__version__}; bits may differ")
     return arguments
+
+
+def recorded_rules(record: str | Path) -> Rules:
+    """Return the acceptance criteria of a record; one of before verdicts is judged by the shipped ones.
+
+    Raises
+    ------
+    RegweaveError
+        E174 where the record holds something else.
+    """
+    path = Path(record) / RECORD if is_folder(record) else Path(record)
+    try:
+        found = parse_json(read_text(path), constants=True).get("rules")
+        return default_rules() if found is None else parse_rules({"name": found["name"], **found["limits"]}, str(path))
+    except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"'{path}' holds no rules that can be used again ({type(error).__name__})"
+        raise RegweaveError("E174", message, "give the rules with --rules") from error
 
 
 def _model(recorded: Mapping[str, Any], record: Path) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
@@ -23,7 +24,7 @@ from regweave.io.itk_files.parts import COMPOSITE, FIELD, Checked, Part, check_p
 from regweave.io.itk_files.rounding import rounded
 from regweave.io.itk_files.text import read_text, to_text
 from regweave.io.libraries import sitk
-from regweave.types import Ends, Field, Float32Array, Float64Array, Geometry, Transform
+from regweave.types import Ends, Field, Float64Array, Geometry, Transform
 
 HDF_SUFFIXES = (".h5", ".hdf5", ".hdf")
 WRITTEN_SUFFIXES = (*HDF_SUFFIXES, ".tfm", ".txt")
@@ -83,15 +84,15 @@ def read_transform(path: str | Path, geometry: Geometry | None = None, *, follow
     path = require_file(path)
     if suffix_of(path) in displacement.SUFFIXES:
         field = displacement.read_displacement(path, follow_links=follow_links)
-        _require_sense(field, path)
+        _require_sense(field.data, field.geometry, path)
         return _on_grid(Transform(field, ends=read_displacement_ends(path)), geometry)
     parts, ends = _read(path)
     if all(part.is_linear for part in parts):
         return Transform(Field.zero(geometry or ANYWHERE), _matrix(parts, path), ends)
     *outer, inner = parts
     if inner.kind == FIELD and inner.grid is not None and all(part.is_linear for part in outer):
+        _require_sense(inner.parameters, inner.grid, path)  # before the numbers become single precision
         field = Field(displacement.component_first(inner.vectors(), f"'{path}'"), inner.grid)
-        _require_sense(field, path)
         return _on_grid(Transform(field, _matrix(outer, path), ends), geometry)
     if geometry is None:
         message = f"'{path}' is a {' and '.join(part.kind for part in parts)} and has no grid of its own"
@@ -193,10 +194,10 @@ def _matrix(parts: Sequence[Checked], path: Path) -> Float64Array:
     return matrix
 
 
-def _require_sense(field: Field, path: Path) -> None:
+def _require_sense(vectors: NDArray[Any], geometry: Geometry, path: Path) -> None:
     """Refuse displacements that no image can mean: beyond a hundred metres and beyond the image."""
-    longest = float(np.abs(field.data).max())
-    allowed = max(LARGEST_DISPLACEMENT_MM, float((field.geometry.spacing_mm * field.geometry.shape).max()))
+    longest = float(np.abs(vectors).max())
+    allowed = max(LARGEST_DISPLACEMENT_MM, float((geometry.spacing_mm * geometry.shape).max()))
     if longest > allowed:
         message = f"'{path}' holds displacements of {longest:.3g} mm, allowed are up to {allowed:.3g} mm"
         raise RegweaveError("E115", message, "compute the transform again")
@@ -240,7 +241,6 @@ def _sampled(parts: Sequence[Checked], geometry: Geometry, path: Path) -> Field:
         geometry.spacing_mm.tolist(),
         geometry.direction.ravel().tolist(),
     )
-    data: Float32Array = displacement.component_first(sitk.GetArrayViewFromImage(image), f"'{path}'")
-    field = Field(data, geometry)
-    _require_sense(field, path)
-    return field
+    vectors = sitk.GetArrayViewFromImage(image)
+    _require_sense(vectors, geometry, path)
+    return Field(displacement.component_first(vectors, f"'{path}'"), geometry)

@@ -11,7 +11,8 @@ import pytest
 
 from regweave.errors import RegweaveError
 from regweave.io.model import read_model, shipped_models
-from regweave.io.model_checks import check_model
+from regweave.io.model_checks import MODALITIES, check_model
+from regweave.registration.settings import BANKS
 
 SHIPPED = json.loads(shipped_models()["hippocampus-t1"].read_text(encoding="utf-8"))
 MEMBER = next(iter(SHIPPED["weights"]))
@@ -43,6 +44,9 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"classes": {str(n): "x" for n in range(5000)}}, "classes has 5000 entries"),
     ({"evidence": []}, "evidence is [], not a table"),
     ({"evidence": "x"}, "evidence is 'x', not a table"),
+    ({"modality": 7}, "modality is 7, allowed: ct, mr, multi"),
+    ({"modality": ["mr"]}, "modality is ['mr']"),
+    ({"modality": "pet"}, "modality is 'pet'"),
     ({"settings": None}, "settings is None, not a table"),
     ({"pairwise": 1e308}, "pairwise is 1e+308, allowed: a number from 0 to 1e+06"),
     ({"pairwise": -1}, "pairwise is -1"),
@@ -99,6 +103,10 @@ def test_numbers_outside_their_range_are_named(change, says, tmp_path):
 def test_what_is_no_number_lies_in_no_range(change, key):
     with pytest.raises(ValueError, match=key):
         check_model({**SHIPPED, **change})
+
+
+def test_modalities_are_the_banks_of_the_settings():
+    assert set(MODALITIES) == set(BANKS)
 
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+MODALITIES = ("ct", "mr", "multi")
+"""Banks that the rows of the weights may stand for."""
 MOST_CLASSES = 4096
 MOST_MEMBERS = 32
 MOST_LEVELS = 16
@@ -40,6 +42,8 @@ def check_model(content: Mapping[str, Any]) -> None:
     for key in ("settings", "evidence"):
         if key in content or key == "settings":
             _table(content, key, MOST_CLASSES)
+    if content["modality"] not in MODALITIES:
+        raise ValueError(f"modality is {_short(content['modality'])}, allowed: {', '.join(MODALITIES)}")
     if content.get("scales") is not None:
         _check_scales(content["scales"])
     if content.get("class_predictor") is not None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from regweave import errors
 from regweave.cli import main
 from regweave.cli.tables import overlap_table
+from regweave.evaluation.scores import PairScore, StructureScore
 from regweave.learning import class_predictor
 from regweave.registration.settings import Settings
 from regweave.workflows import batch, demo
@@ -147,15 +148,12 @@ def test_learned_weights_win_on_held_out_phantoms(tmp_path):
 
 
 def test_table_is_plain_text_with_the_mean_as_last_row() -> None:
-    dice = {
-        2: {"name": "cord", "before": 0.5, "after": 0.9},
-        6: {"name": "airway", "before": 0.7, "after": 0.8},
-    }
+    score = PairScore((StructureScore(2, "cord", "scored", 0.5, 0.9), StructureScore(6, "airway", "scored", 0.7, 0.8)))
     stream = StringIO()
-    Console(file=stream, width=80).print(overlap_table(dice, plain=True))
+    Console(file=stream, width=80).print(overlap_table(score, plain=True))
     lines = [line.split() for line in stream.getvalue().splitlines()]
     assert lines[1:] == [
-        ["organ", "before", "after", "change"],
+        ["structure", "before", "after", "change"],
         ["cord", "0.500", "0.900", "+0.400"],
         ["airway", "0.700", "0.800", "+0.100"],
         ["mean", "0.600", "0.850", "+0.250"],

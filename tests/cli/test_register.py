@@ -135,8 +135,13 @@ def test_hashes_are_those_of_the_files(result, inputs):
         assert hashes[name] == hashlib.sha256((inputs / f"{name}.nii.gz").read_bytes()).hexdigest()
 
 
-def test_no_path_and_no_name_in_the_record(result, inputs):
-    text = (result / "result.json").read_text()
+def test_paths_stand_where_a_run_is_repeated_from_and_nowhere_else(result, inputs):
+    record = json.loads((result / "result.json").read_text())
+    run = record["provenance"]
+    assert all(one["path"].startswith(str(inputs)) for one in run["inputs"].values())
+    for part in ("inputs", "start", "model", "call", "command"):
+        del run[part]
+    text = json.dumps(record)
     assert str(inputs) not in text
     assert os.environ.get("HOME", "/nowhere") not in text or os.environ["HOME"] == "/"
 
@@ -263,10 +268,10 @@ def test_parse_metrics():
         parse_metrics(["sad=lots"])
 
 
-def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc")) -> Path:
+def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc"), class_names=None) -> Path:
     content = SETTINGS.model_dump(mode="json", exclude_none=True)
     matrix = np.random.default_rng(0).random((2, len(classes)))
-    write_model(folder / "model.json", Model(Weights(matrix, members, classes, 0.1), content, "mr"))
+    write_model(folder / "model.json", Model(Weights(matrix, members, classes, 0.1), content, "mr", class_names or {}))
     return folder / "model.json"
 
 
@@ -289,7 +294,7 @@ def test_model(call, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"classes": (0, 1, 2)}, "E130", "[3, 4, 5, 6]"),
+        ({"class_names": {0: "background", 1: "liver"}}, "E130", "1 liver"),
         ({"members": ("sad", "mind")}, "E170", "sad, mind, the bank has sad, ncc"),
     ],
 )
@@ -416,11 +421,16 @@ def test_wrong_options_are_usage_errors(call, tmp_path, capsys):
     assert left_behind(tmp_path) == []
 
 
+def as_ct(image: Volume) -> Volume:
+    """The same body in Hounsfield units, in air."""
+    share = image.data / image.data.max()
+    return Volume(np.where(share < 0.05, -1000, 330 * share - 120).astype(np.float32), image.geometry)
+
+
 def test_modality_without_a_bank(call, inputs, tmp_path):
     bare = SETTINGS.model_copy(update={"banks": {"mr": SETTINGS.banks["mr"]}})
     (tmp_path / "mr.toml").write_text(bare.toml())
-    image = read_image(inputs / "moving.nii.gz")
-    write_image(tmp_path / "ct.nii.gz", Volume(image.data - 1000, image.geometry))
+    write_image(tmp_path / "ct.nii.gz", as_ct(read_image(inputs / "moving.nii.gz")))
     status, _, err = call(
         "--config", tmp_path / "mr.toml", images=("fixed.nii.gz", tmp_path / "ct.nii.gz"), config=None
     )
@@ -428,12 +438,11 @@ def test_modality_without_a_bank(call, inputs, tmp_path):
     assert "error E183" in err
 
 
-def test_ct_is_told_from_its_air(call, inputs, tmp_path):
-    image = read_image(inputs / "moving.nii.gz")
-    write_image(tmp_path / "ct.nii.gz", Volume(image.data - 1000, image.geometry))
+def test_ct_is_told_from_its_histogram(call, inputs, tmp_path):
+    write_image(tmp_path / "ct.nii.gz", as_ct(read_image(inputs / "moving.nii.gz")))
     assert call("--quiet", images=(tmp_path / "ct.nii.gz",) * 2)[0] == 0
     record = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert record["provenance"]["modality"] == "ct"
+    assert record["provenance"]["modality"] == {"fixed": "ct", "moving": "ct", "bank": "ct"}
     assert record["weights"]["members"] == ["sad"]
 
 
@@ -459,7 +468,8 @@ def test_plan(inputs, capsys):
     assert found["peak_memory_mb"] > 50
     assert found["seconds"] > 0
     assert 0.9 < found["overlap"] <= 1
-    assert (found["modality"], found["threads"], found["settings"]) == ("mr", 1, "small")
+    assert found["modality"] == {"fixed": "mr", "moving": "mr", "bank": "mr"}
+    assert (found["threads"], found["settings"]) == (1, "small")
     assert main(["plan", str(inputs / "none.nii.gz"), str(inputs / "moving.nii.gz")]) == 3
 
 
@@ -480,6 +490,7 @@ def test_ctrl_c_in_mid_run_ends_at_once_and_leaves_nothing(inputs, tmp_path):
         text=True,
     )
     try:
+        assert process.stderr.readline().startswith("MR · ")
         assert process.stderr.readline().startswith("[1/")
         assert any(p.name.startswith(".out.part-") for p in tmp_path.iterdir())
         start = time.perf_counter()

@@ -127,7 +127,9 @@ def fake_data(tmp_path_factory) -> Path:
         pair = make_phantom(seed=seed, shape=(16, 16, 16), spacing_mm=(11.0, 11.0, 11.0)).pair
         folder = root / "openkbp_head_neck" / f"pt_{seed}"
         folder.mkdir(parents=True)
-        write_image(folder / "image.nii.gz", Volume(pair.moving.data - 1000, pair.moving.geometry))
+        share = pair.moving.data / pair.moving.data.max()
+        ct = np.where(share < 0.05, -1000, 330 * share - 120).astype(np.float32)
+        write_image(folder / "image.nii.gz", Volume(ct, pair.moving.geometry))
         write_labels(folder / "labels.nii.gz", replace(pair.moving_labels, data=_renamed(pair.moving_labels.data)))
     return root
 

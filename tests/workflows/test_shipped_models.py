@@ -13,6 +13,7 @@ from regweave.learning.class_predictor import ClassPredictor
 from regweave.registration import settings as registration_settings
 from regweave.workflows.methods import model_methods
 from regweave.workflows.phantom import make_phantom
+from regweave.workflows.reading import Reading
 from regweave.workflows.register import register
 
 
@@ -44,11 +45,11 @@ def test_used_by_name():
     (method, model), *_ = model_methods([Path("head-neck-ct")])
     assert method.name == "model:head-neck-ct"
     pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
-    fixed, moving = (type(v)(v.data * 5 - 1000, v.geometry) for v in (pair.fixed, pair.moving))
     settings = method.settings.model_dump(mode="json")
     settings["levels"], settings["refine"]["steps"] = settings["levels"][:1], 1
     small = registration_settings.validate(settings, "the test")
-    result = register(fixed, moving, model="head-neck-ct", config=small)
+    stated = Reading(fixed_modality="ct", moving_modality="ct")
+    result = register(pair.fixed, pair.moving, model="head-neck-ct", config=small, reading=stated)
     assert result.modality == "ct"
     assert result.classes_from == "predicted"
     assert result.weights.classes == model.weights.classes

@@ -543,7 +543,7 @@ def test_survey_reads_each_file_once(four, training_list, monkeypatch):
     again = [replace(p, id=f"{p.id}x") for p in listed]
     read = []
     whole = Reading.image
-    monkeypatch.setattr(Reading, "image", lambda self, source: (read.append(source), whole(self, source))[1])
+    monkeypatch.setattr(Reading, "image", lambda self, *of: (read.append(of[0]), whole(self, *of))[1])
     found = survey([*listed, *again], Reading())
     assert len(found.seen) == len(read) == 8
     assert found.names == {3: "mandible"}
@@ -552,18 +552,17 @@ def test_survey_reads_each_file_once(four, training_list, monkeypatch):
 def test_a_model_of_a_later_kind_is_refused(tmp_path, training_list):
     weights = Weights.uniform(("sad", "mi", "fine"), 0.1, (0, 3))
     model = Model(
-        weights, training_list.settings.model_dump(mode="json"), "mr", levels="finest", class_predictor={"a": [1 / 3]},
-        outline_without_mask=False,
-    )  # fmt: skip
+        weights, training_list.settings.model_dump(mode="json"), "mr", levels="finest", outline_without_mask=False
+    )
     write_model(tmp_path / "m.json", model)
     found = read_model(tmp_path / "m.json")
-    assert (found.levels, found.class_predictor, found.outline_without_mask) == ("finest", {"a": [1 / 3]}, False)
+    assert (found.levels, found.class_predictor, found.outline_without_mask) == ("finest", None, False)
     content = json.loads((tmp_path / "m.json").read_text())
     for change in ({"levels": "coarsest"}, {"class_predictor": [1]}, {"outline_without_mask": 0}):
         (tmp_path / "n.json").write_text(json.dumps(content | change))
         with pytest.raises(RegweaveError, match="E170"):
             read_model(tmp_path / "n.json")
-    del content["levels"], content["class_predictor"], content["outline_without_mask"]
+    del content["levels"], content["outline_without_mask"]
     (tmp_path / "n.json").write_text(json.dumps(content))
     found = read_model(tmp_path / "n.json")
     assert (found.levels, found.class_predictor, found.outline_without_mask) == ("all", None, True)

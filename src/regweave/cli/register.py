@@ -32,7 +32,7 @@ from regweave.evaluation.rules import Rules, default_rules, read_rules
 from regweave.io import prepare_output
 from regweave.report.registration import PAGE, write_page
 from regweave.workflows import register as workflow
-from regweave.workflows.outputs import DEFAULT, FILES, parse_outputs
+from regweave.workflows.outputs import FILES, parse_outputs
 from regweave.workflows.reading import Reading
 from regweave.workflows.rerun import recorded_call, recorded_rules
 
@@ -74,8 +74,13 @@ def register(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     rules: RulesOption = None,
     write: Annotated[
-        str, typer.Option(help=f"Files to write beside result.json: some of {', '.join(FILES)}.", metavar="NAMES")
-    ] = ",".join(DEFAULT),
+        str | None,
+        typer.Option(
+            help=f"Files beside result.json: some of {', '.join(FILES)}; by default all, displacement up to a million "
+            "voxels.",
+            metavar="NAMES",
+        ),
+    ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
@@ -87,9 +92,8 @@ def register(
         nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
         follow_links=follow_links,
     )  # fmt: skip
-    chosen = [name for name in parse_outputs(write) if name != "report" or not no_report]
-    page = "report" in chosen
-    judged_by = _rules(rules, again)
+    named = None if write is None else parse_outputs(write)
+    page = not no_report and (named is None or "report" in named)
     given: dict[str, Any] = {
         "preset": preset, "config": config, "model": model, "metrics": parse_metrics(metric), "init": init,
         "engine": engine,
@@ -102,11 +106,14 @@ def register(
         raise UsageError("E192", "FIXED and MOVING are needed", "name both images, or a record with --from")
     else:
         given |= {**files, "reading": reading}
+    judged_by = _rules(rules, again)
     with prepare_output(output, overwrite=overwrite) as folder:
         with _Shown(quiet) as shown:
             result = workflow.register(**given, threads=threads, on_progress=shown, keep_view=page)
         result = result.with_command(("regweave", *words.given.get()))
         result = replace(result, rules=judged_by)
+        usual = result.usual_outputs() if named is None else named
+        chosen = [name for name in usual if name != "report" or not no_report]
         result.write(folder, chosen)
         if page:
             write_page(folder)

@@ -27,6 +27,7 @@ HIGHEST_HU = 4100.0
 """Twelve bits end at 3071 or 4095; what lies above is no CT number."""
 NEGATIVE_SHARE = 0.02
 TISSUE_SHARE = 0.05
+WATER_HU = (-20.0, 300.0)
 AIR_SHARE = 0.01
 TISSUE_SHARE_WITHOUT_AIR = 0.5
 STRAY_SHARE = 0.001
@@ -61,7 +62,7 @@ def modality_of(volume: Volume) -> Modality:
     if _share(values, HIGHEST_HU, np.inf) > STRAY_SHARE or padding > STRAY_SHARE:
         return "mr"
     tissue, air = _share(values, *TISSUE_HU), _share(values, -np.inf, AIR_HU[1])
-    if _share(values, -np.inf, -20.0) < NEGATIVE_SHARE or tissue < TISSUE_SHARE:
+    if _share(values, -np.inf, WATER_HU[0]) < NEGATIVE_SHARE or _share(values, *WATER_HU) < TISSUE_SHARE:
         return "mr"
     return "ct" if air >= AIR_SHARE or tissue >= TISSUE_SHARE_WITHOUT_AIR else "mr"
 

@@ -17,7 +17,20 @@ FILES = {
 """What can be chosen, and its file; ``result.json`` is always written, ``report`` has the folder ``view`` besides."""
 DEFAULT = ("warped", "labels", "transform", "inverse", "report")
 """All but the displacement, which repeats the transform."""
+SMALL_VOXELS = 1_000_000
+"""Up to this size the displacement is written too: programs that read no ITK transform read it, and it costs little."""
 NEEDED_BY_REPORT = ("warped", "labels", "transform")
+
+
+def usual_outputs(n_voxels: int) -> tuple[str, ...]:
+    """Return what is written where nobody chooses, for a fixed image of that many voxels.
+
+    Examples
+    --------
+    >>> "displacement" in usual_outputs(64**3), "displacement" in usual_outputs(512 * 512 * 55)
+    (True, False)
+    """
+    return check_outputs((*DEFAULT, "displacement") if n_voxels <= SMALL_VOXELS else DEFAULT)
 
 
 def check_outputs(names: Iterable[str]) -> tuple[str, ...]:

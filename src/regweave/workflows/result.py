@@ -173,9 +173,14 @@ class Result:
             },
         }
 
-    def write(self, folder: Path, write: Sequence[str] = outputs.DEFAULT) -> None:
+    def usual_outputs(self) -> tuple[str, ...]:
+        """Names of the files that `save` writes where nobody chooses."""
+        return outputs.usual_outputs(self.warped.data.size)
+
+    def write(self, folder: Path, write: Sequence[str] | None = None) -> None:
         """Write the chosen files, and ``result.json``, into an existing folder."""
-        chosen = {name: folder / outputs.FILES[name] for name in outputs.check_outputs(write)}
+        wanted = self.usual_outputs() if write is None else outputs.check_outputs(write)
+        chosen = {name: folder / outputs.FILES[name] for name in wanted}
         if "warped" in chosen:
             write_image(chosen["warped"], self.warped)
         if "labels" in chosen and self.warped_labels is not None:
@@ -193,7 +198,7 @@ class Result:
         with atomic_path(folder / "result.json") as part:
             part.write_text(json.dumps(_plain(content), indent=2) + "\n", encoding="utf-8")
 
-    def save(self, folder: str | Path, *, overwrite: bool = False, write: Sequence[str] = outputs.DEFAULT) -> None:
+    def save(self, folder: str | Path, *, overwrite: bool = False, write: Sequence[str] | None = None) -> None:
         """Write files into a new folder, which appears when it is complete.
 
         Parameters
@@ -201,8 +206,9 @@ class Result:
         folder : path
         overwrite : bool
             Replace an earlier result.
-        write : sequence of str
-            Some of warped, labels, transform, inverse, displacement, report; ``result.json`` is always there.
+        write : sequence of str, optional
+            Some of warped, labels, transform, inverse, displacement, report; ``result.json`` is always there. By
+            default all, but the displacement of images up to a million voxels only.
         """
         with prepare_output(folder, overwrite=overwrite) as part:
             self.write(part, write)

@@ -164,7 +164,7 @@ def test_overlap():
 
 def test_fill():
     assert fill_value(Volume(RAMP, GRID)) == 0
-    assert fill_value(Volume(RAMP - 100, GRID)) == 0
+    assert fill_value(Volume(RAMP - 50, GRID)) == 0
     assert fill_value(Volume(RAMP, GRID, "ct")) == -1000
 
 

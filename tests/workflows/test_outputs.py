@@ -13,6 +13,7 @@ from regweave.deformation import warp_image, warp_points
 from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_image
 from regweave.registration.settings import preset
+from regweave.workflows.outputs import usual_outputs
 from regweave.workflows.phantom import make_phantom
 
 ALWAYS = {"result.json", ".regweave-result"}

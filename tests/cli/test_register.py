@@ -45,6 +45,7 @@ FILES = {
     "warped_labels.nii.gz",
     "transform.h5",
     "inverse.h5",
+    "displacement.nii.gz",
     "result.json",
     "report.html",
     "view",

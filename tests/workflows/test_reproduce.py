@@ -238,14 +238,14 @@ def _without_hashes(content):
 
 
 @pytest.mark.slow
-def test_all_of_the_ladder_with_gates(fake_data, tmp_path, in_process):
+def test_all_of_the_ladder_with_gates(fake_data, tmp_path, in_process, monkeypatch):
     """The abdominal protocol in full but for its folds, on phantoms."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "totalseg_abdomen").symlink_to(fake_data / "openkbp_head_neck")
     options = {name: replace(o, epsilon=0.1, alpha=1.0) for name, o in reproduce_ladder.TRAINED.items()}
-    in_process.setattr(reproduce_ladder, "TRAINED", {**options, "search": replace(options["search"], budget=30)})
+    monkeypatch.setattr(reproduce_ladder, "TRAINED", {**options, "search": replace(options["search"], budget=30)})
     protocol = replace(ABDOMEN, folds_run=2, classes={1: "left", 2: "right"}, paper_organs={})
-    in_process.setattr(module, "EXPERIMENTS", {"abdomen": (protocol,), "between": (PAROTID_BETWEEN,)})
+    monkeypatch.setattr(module, "EXPERIMENTS", {"abdomen": (protocol,), "between": (PAROTID_BETWEEN,)})
     content = reproduce("abdomen", tmp_path / "data", tmp_path / "out", config=TINY, workers=1)
     (found,) = content["experiments"]
     assert [m for m in found["methods"] if m.startswith("model:")] == [

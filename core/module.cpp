@@ -22,7 +22,8 @@ NB_MODULE(_core, m) {
     m.doc() = "Compiled kernels of regweave: arrays in, arrays out.";
     m.def("set_threads", &regweave::set_threads, nb::arg("n"),
           "Use n threads in every kernel that this thread calls from now on; return the number used before.");
-    m.def("threads", &regweave::threads, "Number of threads the kernels use when this thread calls them; 1 in a new thread.");
+    m.def("threads", &regweave::threads,
+          "Number of threads the kernels use when this thread calls them; 1 in a new thread.");
     register_cost_volume(m);
     register_deformation(m);
     register_inference(m);

@@ -272,7 +272,7 @@ def test_old_spelling_of_itk(tmp_path):
     with h5py.File(tmp_path / "t.h5", "r+") as h5:
         group = h5["TransformGroup/0"]
         for name in ("Parameters", "FixedParameters"):
-            group.move(f"Transform{name}", f"Trnsform{name}")
+            group.move(f"Transform{name}", f"Tranform{name}")
     np.testing.assert_array_equal(read_linear(tmp_path / "t.h5")[:3, 3], [1, 2, 3])
 
 

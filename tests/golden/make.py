@@ -9,41 +9,43 @@ import hashlib
 import json
 import platform
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy
 
-from regweave import register
-from regweave.io.model import read_model, shipped_models
-from regweave.types import ImagePair, LabelMap, Volume
-from regweave.workflows.phantom import make_phantom
-from regweave.workflows.result import Result
+sys.path.insert(0, str(Path(__file__).parent))
+import doors
+
+import regweave as rw
 
 NUMBERS = Path(__file__).with_name("numbers.json")
-PRESETS = ("paper@1", "default@5")
+PRESETS = ("paper@1", *(f"default@{n}" for n in range(1, 6)))
+HOUNSFIELD = {"head-neck": 1400, "planted": 2000}
+"""Width of a CT's scale: enough of each phantom must look like air, and enough like water."""
+PHANTOMS = (("head-neck", "mr"), ("head-neck", "ct"), ("planted", "ct"), ("cohort", "mr"))
 SAMPLES = 24
 """Voxels whose displacement is kept, evenly through the grid."""
-Case = Callable[[], Result]
+Case = Callable[[], rw.Result]
+Pair = dict[str, doors.Part]
 
 
-def pair(modality: str) -> ImagePair:
-    """Return a small pair; the CT one has air below and numbers on the Hounsfield scale."""
-    found = make_phantom(seed=5, shape=(26, 24, 22), spacing_mm=(8.0, 8.0, 9.0)).pair
+@cache
+def pair(kind: str, modality: str) -> Pair:
+    """Return a small pair; a CT one has air below and numbers on the Hounsfield scale."""
+    found = doors.phantom(kind, seed=5)
     if modality == "mr":
         return found
-    bright = np.percentile(found.moving.data, 99)
-    hounsfield = [(1400 * v.data / bright - 1000).astype(np.float32) for v in (found.fixed, found.moving)]
-    images = [Volume(d, v.geometry) for d, v in zip(hounsfield, (found.fixed, found.moving), strict=True)]
-    return ImagePair(*images, found.fixed_labels, found.moving_labels)
-
-
-def _known(labels: LabelMap | None, classes: tuple[int, ...]) -> LabelMap:
-    assert labels is not None
-    return LabelMap(np.where(np.isin(labels.data, classes), labels.data, 0), labels.geometry)
+    low, bright = (np.float32(v) for v in np.percentile(found["moving"][0], [0.5, 99]))
+    for part in ("fixed", "moving"):
+        data, affine = found[part]
+        found[part] = ((HOUNSFIELD[kind] * (data - low) / (bright - low) - 1000).astype(np.float32), affine)
+    return found
 
 
 def cases() -> dict[str, Case]:
@@ -53,28 +55,31 @@ def cases() -> dict[str, Case]:
 
 def _cases() -> Iterator[tuple[str, Case]]:
     for preset in PRESETS:
-        for modality in ("mr", "ct"):
-            yield f"{preset} on {modality}", lambda p=preset, m=modality: _register(pair(m), preset=p)
-    for name in shipped_models():
-        model = read_model(name)
-        given = pair(model.modality)
-        labels = [_known(label_map, model.weights.classes) for label_map in (given.fixed_labels, given.moving_labels)]
-        masked = ImagePair(given.fixed, given.moving, *labels)
-        yield f"{name} with masks", lambda n=name, p=masked: _register(p, model=n)
-        blind = ImagePair(given.fixed, given.moving, labels[0])
-        yield f"{name} without moving mask", lambda n=name, p=blind: _register(p, model=n)
+        for kind, modality in PHANTOMS:
+            yield f"{preset} on {kind} {modality}", partial(_register, pair(kind, modality), preset=preset)
+    for name in doors.shipped_models():
+        modality, classes = doors.model_classes(name)
+        for kind, _ in (p for p in PHANTOMS if p[1] == modality):
+            given = pair(kind, modality)
+            masked = {**given, **{k: _known(given[k], classes) for k in ("fixed_labels", "moving_labels")}}
+            yield f"{name} on {kind} with masks", partial(_register, masked, model=name)
+            blind = {k: part for k, part in masked.items() if k != "moving_labels"}
+            yield f"{name} on {kind} without moving mask", partial(_register, blind, model=name)
 
 
-def _register(given: ImagePair, **options: Any) -> Result:
-    labels = {"fixed_labels": given.fixed_labels, "moving_labels": given.moving_labels}
+def _known(labels: doors.Part, classes: tuple[int, ...]) -> doors.Part:
+    return np.where(np.isin(labels[0], classes), labels[0], 0), labels[1]
+
+
+def _register(given: Pair, **options: Any) -> rw.Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # models meet images that they were not made for
-        return register(given.fixed, given.moving, **labels, **options)
+        return rw.register(**given, **options)
 
 
-def numbers(result: Result) -> dict[str, Any]:
+def numbers(result: rw.Result) -> dict[str, Any]:
     """Return what is kept of a result: its bits, and numbers that another processor gives as well."""
-    field = result.transform.field.data
+    field = doors.field_of(result)
     places = np.linspace(0, field[0].size - 1, SAMPLES + 2).astype(int)[1:-1]
     return {
         "sha256": hashlib.sha256(field.tobytes()).hexdigest(),
@@ -126,7 +131,7 @@ def main() -> None:
             continue
         same = before["machine"] == after["machine"]
         changed = differences(before["cases"][name], after["cases"][name], same_machine=same)
-        print(f"{name}: {'; '.join(changed) or 'unchanged'}")
+        print(f"{name}: {'; '.join(changed) or 'unchanged'}", flush=True)
     text = json.dumps(after, indent=1, allow_nan=True)
     # One line for each vector: a difference of two versions is then easy to read.
     NUMBERS.write_text(_flat(text) + "\n", encoding="utf-8")

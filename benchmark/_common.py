@@ -19,14 +19,14 @@ from typing import Any
 
 import regweave
 from regweave import _core
-from regweave.workflows.machine import physical_memory_mb
+from regweave.pipeline.machine import physical_memory_mb
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 SCHEMA = 1
 PACKAGES = ("numpy", "scipy", "SimpleITK", "nibabel", "pydantic", "antspyx")
 # What a registration's numbers depend on; presets are not here because rows carry the hash of their settings.
-SOURCES = ("deformation", "energy", "evaluation", "inference", "lattice", "metrics", "pyramid", "registration")
+SOURCES = ("config", "energy", "engines", "measures", "metrics", "registration", "spatial")
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.lattice.grid import ControlGrid
+from regweave.config.settings import Schedule
 from regweave.metrics.dwt import wavelet_support
 from regweave.metrics.mi import SMALL_SUPPORT_VOXELS
-from regweave.pyramid.resample import shrink_geometry
-from regweave.registration.settings import Schedule
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.resample import shrink_geometry
 from regweave.types import Geometry
 
 PROBES = {

@@ -15,9 +15,9 @@ import numpy as np
 from _common import failure
 from _pairs import PHANTOM, PairName, files, settings_of
 from regweave import Progress, register
+from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
-from regweave.workflows.machine import peak_memory_mb
-from regweave.workflows.phantom import make_phantom
+from regweave.pipeline.machine import peak_memory_mb
 
 LARGE_SHAPE = (256, 128, 256)
 LARGE_SPACING_MM = (0.9375, 1.5, 0.9375)

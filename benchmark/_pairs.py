@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from regweave.registration import settings as registration_settings
-from regweave.registration.settings import Schedule, Settings
+from regweave.config import settings as registration_settings
+from regweave.config.settings import Schedule, Settings
+from regweave.datasets.phantom import make_phantom
+from regweave.pipeline import inputs as given
+from regweave.pipeline.reading import Inputs, read_inputs
 from regweave.types import ImagePair, Weights
-from regweave.workflows import inputs as given
-from regweave.workflows.phantom import make_phantom
-from regweave.workflows.reading import Inputs, read_inputs
 
 PHANTOM = "phantom"
 N_PHANTOMS = 8

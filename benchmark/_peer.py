@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from _pairs import Prepared
-from regweave.evaluation import dice
+from regweave.measures import dice
 from regweave.types import Geometry, ImagePair, LabelMap
 
 NAME = "antspyx SyNOnly"

@@ -16,7 +16,7 @@ from typing import Any
 
 import regweave
 from _common import ROOT, fingerprint
-from regweave.io.model import find_model
+from regweave.models.model import find_model
 
 FOLDER = ROOT / "benchmark" / "peers"
 VENV = ROOT / ".venv-peers"
@@ -25,7 +25,7 @@ OWN = "regweave_own"
 OURS = "regweave:default"
 GROUP = "peers"
 # The measuring side: rows of a peer that were judged by other code are not used again.
-JUDGES = ("deformation", "evaluation")
+JUDGES = ("spatial", "measures")
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from _common import failure
 from _fresh import pair_files
 from _pairs import PHANTOM_SHAPE, PHANTOM_SPACING_MM, SETS, PairName
 from _peer_methods import FOLDER, Method
-from regweave.deformation import warp_image, warp_labels
-from regweave.evaluation import dice, hd95_mm, regularity
 from regweave.io import fill_value, write_image, write_labels
+from regweave.measures import dice, hd95_mm, regularity
+from regweave.pipeline import inputs as given
+from regweave.pipeline.reading import Reading, as_stored, read_inputs
+from regweave.spatial import warp_image, warp_labels
 from regweave.types import Field, ImagePair, LabelMap, Transform
-from regweave.workflows import inputs as given
-from regweave.workflows.reading import Reading, as_stored, read_inputs
 
 THREAD_VARIABLES = (
     "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from _pairs import SETS, PairName, cases_of, files, subject_of
-from regweave.io.manifest import PairFiles, write_pairs
+from regweave.datasets.manifest import PairFiles, write_pairs
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 

@@ -30,13 +30,13 @@ from _pairs import (
     prepare,
     settings_hash,
 )
-from regweave.deformation import to_field, warp_labels
-from regweave.evaluation import dice, regularity
+from regweave.config.settings import Settings
+from regweave.measures import dice, regularity
+from regweave.pipeline.machine import allowed_threads
 from regweave.registration.align import align
 from regweave.registration.refine import refine
-from regweave.registration.settings import Settings
+from regweave.spatial import to_field, warp_labels
 from regweave.types import Field, Float32Array, Transform
-from regweave.workflows.machine import allowed_threads
 
 TARGETS = {"paper@1 levels": 0.085, "default@5 levels": 0.115, "default@5 refined": 0.15}
 TARGET_SET = "ibsr18_64"

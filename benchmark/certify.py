@@ -21,12 +21,12 @@ from _pairs import (
     prepare,
     settings_hash,
 )
-from regweave import inference
+from regweave import engines
+from regweave.config.settings import Settings
 from regweave.energy.assemble import assemble
+from regweave.pipeline.machine import allowed_threads, kernel_threads
 from regweave.registration.align import Step, align
-from regweave.registration.settings import Settings
 from regweave.types import Weights
-from regweave.workflows.machine import allowed_threads, kernel_threads
 
 TARGETS = {"trws": 0.001, "fastpd": 0.005}
 ENGINES = tuple(TARGETS)
@@ -44,7 +44,7 @@ class Certifier:
         found = {}
         for engine in ENGINES:
             start = time.perf_counter()
-            solution = inference.get(engine)(energy)
+            solution = engines.get(engine)(energy)
             found[engine] = (solution, time.perf_counter() - start)
         bound = max(s.lower_bound for s, _ in found.values())
         self.steps.append(

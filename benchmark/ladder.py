@@ -18,19 +18,19 @@ import numpy as np
 from _common import ROOT, Claim, parser, write
 from _pairs import SETS
 from _split import patients, test_pairs, training_pairs, write_csv
-from regweave.evaluation.statistics import count_better, paired_bootstrap
-from regweave.io.manifest import PairFiles, read_pairs
-from regweave.io.model import write_model
-from regweave.registration import settings as registration_settings
-from regweave.registration.settings import Settings
-from regweave.workflows.comparison import Scores
-from regweave.workflows.effort import TrainProgress
-from regweave.workflows.evaluate import Runner
-from regweave.workflows.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
-from regweave.workflows.reading import Reading
-from regweave.workflows.scoring import mean_dice
-from regweave.workflows.train_options import TrainOptions
-from regweave.workflows.training import Training
+from regweave.batch.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
+from regweave.batch.runner import Runner
+from regweave.batch.scoring import mean_dice
+from regweave.config import settings as registration_settings
+from regweave.config.settings import Settings
+from regweave.datasets.manifest import PairFiles, read_pairs
+from regweave.measures.statistics import count_better, paired_bootstrap
+from regweave.models.model import write_model
+from regweave.pipeline.reading import Reading
+from regweave.study.comparison import Scores
+from regweave.training.log import TrainProgress
+from regweave.training.options import TrainOptions
+from regweave.training.run import Training
 
 METHODS = {
     "global": TrainOptions(method="global"),

@@ -24,10 +24,10 @@ from _peer_methods import OURS, Method, adapters, choose_methods, set_up
 from _peer_report import START, best, summarise, text_table, tuning_score
 from _peer_run import Case, case_of, measure, start_scores
 from accuracy import Ledger, mean_dice
+from regweave.datasets.manifest import check_leak
 from regweave.errors import RegweaveError
-from regweave.io.manifest import check_leak
-from regweave.io.model import read_model
-from regweave.workflows.evaluate import TRAINED_ON
+from regweave.models.model import read_model
+from regweave.study.evaluate import TRAINED_ON
 
 NO_HEADERS = ("ibsr18_native",)
 NOMINAL_SPACING = ("acdc_cardiac",)

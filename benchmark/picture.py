@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from _common import ROOT
+from regweave.datasets.phantom import make_phantom
+from regweave.pipeline.register import register
 from regweave.report.registration import write_page
-from regweave.workflows.phantom import make_phantom
-from regweave.workflows.register import register
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 

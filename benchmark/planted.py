@@ -7,14 +7,14 @@ from typing import Any
 
 from _common import ROOT, Claim, parser, write
 from _pairs import SETS
-from regweave.evaluation.statistics import count_better, paired_bootstrap
+from regweave.datasets.manifest import PairFiles, write_pairs
+from regweave.datasets.planted import ORGANS, RIGHT, planted_pair
 from regweave.io import write_image, write_labels
-from regweave.io.manifest import PairFiles, write_pairs
-from regweave.io.model import Model
-from regweave.workflows.comparison import Scores
-from regweave.workflows.evaluate import evaluate
-from regweave.workflows.planted import ORGANS, RIGHT, planted_pair
-from regweave.workflows.train import TrainOptions, train
+from regweave.measures.statistics import count_better, paired_bootstrap
+from regweave.models.model import Model
+from regweave.study.comparison import Scores
+from regweave.study.evaluate import evaluate
+from regweave.training.train import TrainOptions, train
 
 SETTINGS = ROOT / "benchmark" / "cases" / "planted.toml"
 SEEDS = {"train": range(1000, 1008), "test": range(1100, 1108)}

@@ -21,7 +21,7 @@ from _pairs import (
     settings_hash,
 )
 from regweave import register
-from regweave.registration.settings import Settings
+from regweave.config.settings import Settings
 
 
 def digest(name: PairName, settings: Settings, init: str, threads: int) -> dict[str, str | None]:

@@ -17,12 +17,12 @@ import numpy as np
 
 from _common import Claim, parser, write
 from _pairs import SETS
-from regweave.registration import settings as registration_settings
+from regweave.config import settings as registration_settings
+from regweave.config.settings import Settings
+from regweave.datasets.phantom import make_phantom
+from regweave.pipeline.machine import kernel_threads
 from regweave.registration.problems import register
-from regweave.registration.settings import Settings
 from regweave.types import ImagePair
-from regweave.workflows.machine import kernel_threads
-from regweave.workflows.phantom import make_phantom
 
 MODALITY = "mr"
 EXTENT_MM = 192.0

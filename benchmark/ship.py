@@ -14,11 +14,11 @@ from pathlib import Path
 
 from _common import ROOT
 from _pairs import SETS, PairName, cases_of, files, subject_of
-from regweave.io.model import Model, read_model, write_model
-from regweave.workflows.predictor import Predictors, SegmentedImage
-from regweave.workflows.reading import Reading
-from regweave.workflows.train_options import TrainOptions
-from regweave.workflows.training import plain
+from regweave.models.model import Model, read_model, write_model
+from regweave.pipeline.reading import Reading
+from regweave.training.options import TrainOptions
+from regweave.training.predictors_by_fold import Predictors, SegmentedImage
+from regweave.training.run import plain
 
 MODELS = ROOT / "src" / "regweave" / "models"
 

@@ -32,9 +32,9 @@ from _peer import NAME as PEER
 from _peer import Peer
 from accuracy import judge, mean_dice
 from regweave import metrics
+from regweave.config.settings import Schedule
+from regweave.pipeline.machine import kernel_threads
 from regweave.registration.align import align
-from regweave.registration.settings import Schedule
-from regweave.workflows.machine import kernel_threads
 
 SMALL, LARGE = "ibsr18_64", "ibsr18_native"
 Register = Callable[[Prepared, list[int]], dict[str, Any]]

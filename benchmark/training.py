@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from _common import Claim, parser, write
 from _pairs import SETS, choose_set
 from _split import training_pairs, write_csv
-from regweave.workflows.effort import TrainProgress
-from regweave.workflows.train import TrainOptions, train
+from regweave.training.log import TrainProgress
+from regweave.training.train import TrainOptions, train
 
 METRICS = ("sad", "mi", "ncc", "dwt")
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from regweave import metrics
-from regweave.registration.settings import Level, Member, Refine, Settings
+from regweave.config.settings import Level, Member, Refine, Settings
 
 PAGE = Path(__file__).with_name("settings.md")
 INTRODUCTION = """# Settings

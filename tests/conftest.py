@@ -1,11 +1,58 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from regweave.workflows.phantom import PhantomPair, make_phantom
+from regweave.batch import store as batch
+from regweave.batch.workers import attempt
+from regweave.config.settings import Settings
+from regweave.datasets.phantom import PhantomPair, make_phantom
+from regweave.io import write_image, write_labels
+from regweave.predictors import voxel_mlp as class_predictor
+
+HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
+TINY = Settings.model_validate(
+    {
+        "name": "tiny",
+        "smoothness": 0.1,
+        "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 1}, {"spacing_mm": 48.0, "steps": 1}],
+        "refine": {"steps": 1},
+        "banks": {
+            "mr": [
+                {"name": "sad", "metric": "sad"},
+                {"name": "mi", "metric": "mi"},
+                {"name": "fine", "metric": "ncc", "stage": "refine"},
+            ]
+        },
+    }
+)
+
+
+@dataclass(frozen=True)
+class TrainingList:
+    """Four phantoms in a folder, settings beside them; not to be written to."""
+
+    folder: Path
+    settings: Settings
+
+    def line(self, number: int, name: str | None = None, group: str | None = None, **files: str) -> str:
+        found = {
+            f"{part}{kind}": f"{part}{number}{kind}.nii.gz" for kind in ("", "_labels") for part in ("fixed", "moving")
+        }
+        return ",".join([name or f"p{number}", *(found | files).values(), group or f"g{number}"])
+
+    def write(self, path: Path, *lines: str) -> Path:
+        """Write a list whose files are those of the folder."""
+        here = [",".join(str(self.folder / c) if c.endswith(".nii.gz") else c for c in row.split(",")) for row in lines]
+        path.write_text("\n".join((HEADER, *here)) + "\n")
+        return path
+
+    def files(self, number: int) -> dict[str, Path]:
+        columns = ("fixed", "moving", "fixed_labels", "moving_labels")
+        return dict(zip(columns, (self.folder / c for c in self.line(number).split(",")[1:5]), strict=True))
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +71,31 @@ def data_root() -> Path:
 def phantom_pair() -> PhantomPair:
     """Two 48³ images of the phantom with labels and the true field; shared, so not to be written to."""
     return make_phantom(seed=0, shape=(48, 48, 48), spacing_mm=(4.0, 4.0, 4.0))
+
+
+@pytest.fixture(scope="session")
+def training_list(tmp_path_factory) -> TrainingList:
+    folder = tmp_path_factory.mktemp("training")
+    for seed in range(4):
+        pair = make_phantom(seed=seed, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+        for part in ("fixed", "moving"):
+            write_image(folder / f"{part}{seed}.nii.gz", getattr(pair, part))
+            write_labels(folder / f"{part}{seed}_labels.nii.gz", getattr(pair, f"{part}_labels"))
+    (folder / "labels.json").write_text('{"3": "mandible"}')
+    (folder / "tiny.toml").write_text(TINY.toml())
+    return TrainingList(folder, TINY)
+
+
+@pytest.fixture(scope="module")
+def in_process():
+    """Run the tasks of a batch here, one after the other, and train class predictors in no time."""
+
+    def here(function, arguments, _n):
+        for index, argument in enumerate(arguments):
+            yield index, attempt(function, argument)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "on_processes", here)
+        patch.setattr(class_predictor, "SAMPLES", 1000)
+        patch.setattr(class_predictor, "STEPS", 5)
+        yield patch

@@ -15,17 +15,22 @@ PACKAGE = ROOT / "src" / "regweave"
 BASE = ("types", "errors", "notices", "_core")
 ORDER = (
     "io",
-    "pyramid",
-    "lattice",
+    "spatial",
     "metrics",
     "losses",
+    "engines",
     "energy",
-    "inference",
-    "deformation",
+    "config",
     "registration",
+    "predictors",
     "learning",
-    "evaluation",
-    "workflows",
+    "models",
+    "measures",
+    "datasets",
+    "pipeline",
+    "batch",
+    "training",
+    "study",
     "report",
     "cli",
 )
@@ -34,10 +39,10 @@ NARROW = {
     "types": set(),
     "errors": set(),
     "notices": {"errors"},
-    "metrics": {*BASE, "pyramid", "lattice"},
-    "losses": {*BASE, "pyramid", "lattice", "metrics"},
-    "inference": {*BASE},
-    "evaluation": {"types", "errors", "notices", "io", "deformation"},
+    "metrics": {*BASE, "spatial"},
+    "losses": {*BASE, "spatial", "metrics"},
+    "engines": {*BASE},
+    "measures": {"types", "errors", "notices", "io", "spatial"},
 }
 TREE = sorted(PACKAGE.rglob("*.py"))
 
@@ -157,7 +162,7 @@ def test_the_coarse_to_fine_loop_has_one_home() -> None:
 
 
 def test_phantom_needs_nothing_but_the_types() -> None:
-    path = PACKAGE / "workflows" / "phantom.py"
+    path = PACKAGE / "datasets" / "phantom.py"
     assert set(imported_areas(ast.parse(path.read_text(encoding="utf-8")), path)) == {"types"}
 
 
@@ -172,22 +177,22 @@ def test_no_file_names_a_machine_path() -> None:
 @pytest.mark.parametrize(
     ("where", "source", "expected"),
     [
-        ("energy/a.py", "from regweave.deformation import warp", ["energy imports deformation"]),
-        ("energy/a.py", "import regweave.deformation.warp as w", ["energy imports deformation"]),
-        ("energy/a.py", "from regweave import deformation", ["energy imports deformation"]),
-        ("energy/a.py", "from ..deformation.warp import warp", ["energy imports deformation"]),
+        ("energy/a.py", "from regweave.registration import align", ["energy imports registration"]),
+        ("energy/a.py", "import regweave.registration.align as w", ["energy imports registration"]),
+        ("energy/a.py", "from regweave import registration", ["energy imports registration"]),
+        ("energy/a.py", "from ..registration.align import warp", ["energy imports registration"]),
         ("energy/a.py", "def f():\n    from regweave.io import read_image", []),
-        ("registration/a.py", "from regweave.evaluation import dice", ["registration imports evaluation"]),
+        ("registration/a.py", "from regweave.measures import dice", ["registration imports measures"]),
         ("registration/a.py", "import regweave", ["registration imports regweave"]),
         ("registration/a.py", "from regweave import register", ["registration imports regweave"]),
         ("registration/a.py", "from regweave import __version__", []),
-        ("inference/a.py", "from regweave.lattice.grid import nodes", ["inference imports lattice"]),
-        ("inference/a.py", "from regweave import _core\nfrom regweave.types import Energy", []),
-        ("inference/a.py", "from regweave.inference._common import x\nfrom .b import y", []),
-        ("metrics/a.py", "from regweave.io.images import read_image", ["metrics imports io"]),
+        ("engines/a.py", "from regweave.spatial.control_grid import nodes", ["engines imports spatial"]),
+        ("engines/a.py", "from regweave import _core\nfrom regweave.types import Energy", []),
+        ("engines/a.py", "from regweave.engines._common import x\nfrom .b import y", []),
+        ("metrics/a.py", "from regweave.io.readers.images import read_image", ["metrics imports io"]),
         ("losses/a.py", "from regweave.io import read_image", ["losses imports io"]),
-        ("evaluation/a.py", "from regweave.registration import align", ["evaluation imports registration"]),
-        ("evaluation/a.py", "from regweave.deformation import warp\nimport numpy", []),
+        ("measures/a.py", "from regweave.registration import align", ["measures imports registration"]),
+        ("measures/a.py", "from regweave.spatial import warp\nimport numpy", []),
         ("types.py", "from regweave.errors import RegweaveError", ["types imports errors"]),
         ("cli/a.py", "import regweave\nfrom regweave.report import page", []),
         ("report/a.py", "from regweave.cli.app import main", ["report imports cli"]),

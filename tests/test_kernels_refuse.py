@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.lattice.grid import ControlGrid
 from regweave.metrics import mi
+from regweave.spatial.control_grid import ControlGrid
 
 NAN, INF = float("nan"), float("inf")
 EMPTY = [(0, 5, 6), (4, 0, 6), (4, 5, 0)]

@@ -11,9 +11,9 @@ import pytest
 
 import regweave
 from regweave import notices
+from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveWarning
 from regweave.types import LabelMap
-from regweave.workflows.phantom import make_phantom
 
 
 def test_each_thread_has_its_own_record():

@@ -17,7 +17,7 @@ def run(fixed_path: str, moving_path: str, out_field_path: str, setting: dict[st
     """
     from regweave import register
     from regweave.io import total_displacement
-    from regweave.workflows.reading import Reading
+    from regweave.pipeline.reading import Reading
 
     labels, classes = setting.get("moving_labels"), setting.get("classes")
     result = register(

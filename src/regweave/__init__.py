@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from regweave.registration.settings import Settings, preset, preset_names
-    from regweave.workflows.learner import MetricLearner
-    from regweave.workflows.register import Progress, register
-    from regweave.workflows.result import Result
+    from regweave.config.settings import Settings, preset, preset_names
+    from regweave.pipeline.register import Progress, register
+    from regweave.pipeline.result import Result
+    from regweave.training.estimator import MetricLearner
 
 __all__ = ["MetricLearner", "Progress", "Result", "Settings", "__version__", "preset", "preset_names", "register"]
 
 _HOMES = {
-    "MetricLearner": "workflows.learner",
-    "Progress": "workflows.register",
-    "Result": "workflows.result",
-    "Settings": "registration.settings",
-    "preset": "registration.settings",
-    "preset_names": "registration.settings",
-    "register": "workflows.register",
+    "MetricLearner": "training.estimator",
+    "Progress": "pipeline.register",
+    "Result": "pipeline.result",
+    "Settings": "config.settings",
+    "preset": "config.settings",
+    "preset_names": "config.settings",
+    "register": "pipeline.register",
 }
 """Modules that are loaded when a name is first used: the program can speak before numpy is there."""
 

@@ -45,7 +45,7 @@ def case() -> Iterator[tuple[Any, Any]]:
     """A phantom as the methods get it, and the field that maps it exactly."""
     sys.path.insert(0, str(BENCHMARK))
     run, pairs = import_module("_peer_run"), import_module("_pairs")
-    from regweave.workflows.phantom import make_phantom
+    from regweave.datasets.phantom import make_phantom
 
     with run.case_of(pairs.PairName(pairs.PHANTOM, "seed_5", "seed_5", "seed_5"), "none") as ready:
         yield ready, make_phantom(5, pairs.PHANTOM_SHAPE, pairs.PHANTOM_SPACING_MM).true_field.data
@@ -176,7 +176,7 @@ def test_stride_visits_all_pairs_once(n: int) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["acdc_cardiac", "openkbp_head_neck"])
 def test_lists_of_pairs_can_be_read_and_do_not_leak(data_root: Path, tmp_path: Path, name: str) -> None:
-    from regweave.io.manifest import check_leak, read_pairs
+    from regweave.datasets.manifest import check_leak, read_pairs
 
     split = import_module("_split")
     lists = []

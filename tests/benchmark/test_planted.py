@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from regweave.workflows.evaluate import evaluate
-from regweave.workflows.train import TrainOptions, train
+from regweave.study.evaluate import evaluate
+from regweave.training.train import TrainOptions, train
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmark"
 

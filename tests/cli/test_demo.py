@@ -11,15 +11,16 @@ import pytest
 from rich.console import Console
 
 from regweave import errors
+from regweave.batch import store as batch
+from regweave.batch.workers import attempt
 from regweave.cli import main
 from regweave.cli.tables import overlap_table
-from regweave.evaluation.scores import PairScore, StructureScore
-from regweave.learning import class_predictor
-from regweave.registration.settings import Settings
-from regweave.workflows import batch, demo
-from regweave.workflows.phantom import make_phantom
-from regweave.workflows.train_options import TrainOptions
-from regweave.workflows.workers import attempt
+from regweave.config.settings import Settings
+from regweave.datasets.phantom import make_phantom
+from regweave.measures.scores import PairScore, StructureScore
+from regweave.predictors import voxel_mlp as class_predictor
+from regweave.study import demo
+from regweave.training.options import TrainOptions
 
 TINY = Settings.model_validate(
     {

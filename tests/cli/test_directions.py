@@ -11,7 +11,7 @@ import SimpleITK as sitk  # noqa: N813
 
 from regweave.cli import main
 from regweave.io import read_points, read_transform, write_displacement, write_image, write_labels, write_points
-from regweave.io.transforms import total_displacement, write_transform
+from regweave.io.transforms.files import total_displacement, write_transform
 from regweave.types import Ends, Field, Geometry, LabelMap, Transform, Volume
 
 FIXED = Geometry((12, 11, 10), np.diag([2.0, 2.0, 2.5, 1.0]))

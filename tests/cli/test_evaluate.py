@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from regweave.cli import evaluate as command
+from regweave.batch.store import BatchProgress
 from regweave.cli import main
+from regweave.cli.learning import evaluate as command
 from regweave.cli.tables import terminal_text
+from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
-from regweave.io.model import Model, read_model, write_model
+from regweave.models.model import Model, read_model, write_model
 from regweave.types import Weights
-from regweave.workflows.batch import BatchProgress
-from regweave.workflows.phantom import make_phantom
 
 SETTINGS = """
 name = "small"

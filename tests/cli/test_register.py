@@ -19,14 +19,14 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave.cli import main
-from regweave.cli.register import parse_metrics
+from regweave.cli.registration.register import parse_metrics
+from regweave.config.settings import Settings, parse, preset, preset_names
+from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
-from regweave.io.model import Model, write_model
-from regweave.registration.settings import Settings, parse, preset, preset_names
+from regweave.models.model import Model, write_model
+from regweave.pipeline.register import register
 from regweave.types import Geometry, LabelMap, Volume, Weights
-from regweave.workflows.phantom import make_phantom
-from regweave.workflows.register import register
 
 SETTINGS = Settings.model_validate(
     {
@@ -206,7 +206,7 @@ def test_a_page_that_cannot_be_made_leaves_nothing(call, tmp_path, monkeypatch):
     def fail(_):
         raise RegweaveError("E153", "disk full", "make room")
 
-    monkeypatch.setattr("regweave.cli.register.write_page", fail)
+    monkeypatch.setattr("regweave.cli.registration.register.write_page", fail)
     assert call("--quiet")[0] == 3
     assert list(tmp_path.iterdir()) == []
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from regweave.cli import main
-from regweave.evaluation.rules import default_rules, read_rules
+from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
-from regweave.workflows.phantom import make_phantom
+from regweave.measures.rules import default_rules, read_rules
 
 SETTINGS = """
 name = "small"

@@ -10,8 +10,8 @@ import pytest
 
 from regweave.cli import main
 from regweave.cli.streams import guarded_streams
+from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image
-from regweave.workflows.phantom import make_phantom
 
 REGWEAVE = f"'{sys.executable}' -c 'import sys; from regweave.cli import main; sys.exit(main())'"
 linux = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

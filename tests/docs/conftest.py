@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels, write_points
 from regweave.types import LabelMap, Volume
-from regweave.workflows.phantom import make_phantom
 
 ROOT = Path(__file__).parents[2]
 SHAPE, SPACING_MM = (20, 20, 20), (9.0, 9.0, 9.0)

@@ -26,12 +26,16 @@ from pathlib import Path
 import pytest
 
 from regweave import losses, metrics
+from regweave.batch import methods
+from regweave.batch import store as batch
+from regweave.batch.workers import attempt
 from regweave.cli import main
-from regweave.learning import class_predictor
-from regweave.registration import settings as registration_settings
-from regweave.registration.settings import Settings
-from regweave.workflows import batch, cross_validation, methods, train_options, training
-from regweave.workflows.workers import attempt
+from regweave.config import settings as registration_settings
+from regweave.config.settings import Settings
+from regweave.predictors import voxel_mlp as class_predictor
+from regweave.training import column_selection as cross_validation
+from regweave.training import options as train_options
+from regweave.training import run as training
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from regweave import metrics
+from regweave.config.settings import Member
 from regweave.energy.cost_volume import Comparison, cost_volume, fit_scales
-from regweave.lattice.grid import ControlGrid
-from regweave.lattice.labels import LabelSet, shift
-from regweave.registration.settings import Member
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Geometry
 
 SHAPE = (16, 15, 14)

@@ -14,10 +14,10 @@ from fuzz_child import Call
 from fuzz_mutate import Mutation
 
 from regweave import io
-from regweave.io.manifest import read_pairs
-from regweave.registration.settings import preset
+from regweave.config.settings import preset
+from regweave.datasets.manifest import read_pairs
+from regweave.datasets.phantom import make_phantom
 from regweave.types import Field, Transform
-from regweave.workflows.phantom import make_phantom
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,6 @@ def _texts(folder: Path, pair, fixed: dict[str, bytes]) -> list[Sample]:  # type
 
 
 def _settings(name: str) -> object:
-    from regweave.registration.settings import load
+    from regweave.config.settings import load
 
     return load(Path(name))

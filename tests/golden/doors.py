@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.io.model import read_model, shipped_models
-from regweave.workflows.cohort import cohort_pair
-from regweave.workflows.phantom import make_phantom
-from regweave.workflows.planted import planted_pair
+from regweave.datasets.cohort import cohort_pair
+from regweave.datasets.phantom import make_phantom
+from regweave.datasets.planted import planted_pair
+from regweave.models.model import read_model, shipped_models
 
 __all__ = ["field_of", "model_classes", "phantom", "shipped_models"]
 

@@ -10,8 +10,8 @@ import pytest
 
 from regweave.cli.app import main
 from regweave.errors import RegweaveError
-from regweave.io import limits
 from regweave.io.arrays import read_arrays
+from regweave.io.disk import limits
 
 
 def test_arrays_come_back(tmp_path):

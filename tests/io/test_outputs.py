@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import atomic_path, ledger, owned_path, parts, prepare_output, renames, require_absent
-from regweave.io.output_names import check_name
-from regweave.io.working_folder import clear, working_folder
+from regweave.io import atomic_path, owned_path, prepare_output, require_absent
+from regweave.io.disk import ledger, parts, renames
+from regweave.io.disk.output_names import check_name
+from regweave.io.disk.working_folder import clear, working_folder
 
 
 @pytest.fixture(params=["renameat2", "without renameat2"])

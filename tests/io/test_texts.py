@@ -7,16 +7,16 @@ import os
 
 import pytest
 
+from regweave.config.settings import load, parse
+from regweave.datasets.manifest import read_pairs
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points
-from regweave.io.files import exists, is_file, open_file, require_file, sha256
-from regweave.io.limits import MAX_NESTING
-from regweave.io.manifest import read_pairs
-from regweave.io.model import find_model, read_model, shipped_models
-from regweave.io.texts import parse_json, parse_rows, parse_table, parse_toml, read_text
-from regweave.registration.settings import load, parse
+from regweave.io.disk.files import exists, is_file, open_file, require_file, sha256
+from regweave.io.disk.limits import MAX_NESTING
+from regweave.io.disk.texts import parse_json, parse_rows, parse_table, parse_toml, read_text
+from regweave.models.model import find_model, read_model, shipped_models
+from regweave.pipeline.inputs import start
 from regweave.report.contents import read_json
-from regweave.workflows.inputs import start
 
 READERS = {
     "m.json": (read_model, "E170"),

@@ -17,9 +17,9 @@ import SimpleITK as sitk  # noqa: N813
 from regweave.errors import RegweaveError
 from regweave.io import read_linear, read_transform, write_linear, write_transform
 from regweave.io.grids import grid_hash, same_voxels
-from regweave.io.itk_files import hdf
-from regweave.io.itk_files.parts import LINEAR
-from regweave.io.itk_files.rounding import bound_mm, rounded
+from regweave.io.transforms.itk import hdf
+from regweave.io.transforms.itk.parts import LINEAR
+from regweave.io.transforms.itk.rounding import bound_mm, rounded
 from regweave.types import Ends, Field, Geometry, Transform
 
 GRID = Geometry((5, 4, 6), np.diag([2.0, 2.0, 3.0, 1.0]))
@@ -243,7 +243,7 @@ def test_ctrl_c_ends_the_reader(tmp_path):
     )
     code = (
         "import signal, sys, pathlib\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from regweave.io import read_transform\nfrom regweave.io.itk_files import hdf\n"
+        "from regweave.io import read_transform\nfrom regweave.io.transforms.itk import hdf\n"
         f"hdf.CHILD = pathlib.Path({str(tmp_path / 'child.py')!r})\nprint('go', flush=True)\n"
         f"read_transform({str(tmp_path / 't.h5')!r})\n"
     )

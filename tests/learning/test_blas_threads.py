@@ -11,9 +11,9 @@ import pytest
 SCORES = """
 import hashlib
 import numpy as np
-from regweave.learning.class_predictor import HIDDEN
-from regweave.learning._class_features import n_features
-from regweave.learning._perceptron import fit_perceptron
+from regweave.predictors.voxel_mlp import HIDDEN
+from regweave.predictors.voxel_features import n_features
+from regweave.predictors.perceptron import fit_perceptron
 rng = np.random.default_rng(0)
 x = rng.random((3000, n_features("ct")))
 classes = (x[:, :5].sum(axis=1) * 1.2).astype(np.int32)

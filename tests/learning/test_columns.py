@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from regweave.config.settings import Schedule
+from regweave.datasets.phantom import make_phantom
 from regweave.learning import columns as module
 from regweave.learning.columns import Columns, Trainer
 from regweave.learning.lssvm import Hyper, fit_lssvm
 from regweave.learning.samples import collect
-from regweave.registration.settings import Schedule
 from regweave.types import LabelMap, Weights
-from regweave.workflows.phantom import make_phantom
 
 SCHEDULE = Schedule.model_validate(
     {

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from regweave import inference
+from regweave import engines
+from regweave.config.settings import Schedule
+from regweave.datasets.phantom import make_phantom
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
 from regweave.learning.lssvm import fit_lssvm
@@ -25,9 +27,7 @@ from regweave.learning.samples import (
     restrict,
 )
 from regweave.registration.align import align
-from regweave.registration.settings import Schedule
 from regweave.types import Terms, Weights
-from regweave.workflows.phantom import make_phantom
 
 OFFSETS = (np.array([-0.2, 0.0, 0.2]),) * 3
 SCHEDULE = Schedule.model_validate(
@@ -95,7 +95,7 @@ def test_inference_on_a_sample_is_inference_on_its_energy(engine, coefficient):
     energy = assemble(sample.terms, weights, coefficient, tie_break=0.0)
     assert found.value == pytest.approx(energy(found.labels) / 8, rel=1e-6)
     assert found.value == pytest.approx(found.psi @ as_vector(weights) + coefficient * found.delta)
-    plain = inference.get(engine)(energy)
+    plain = engines.get(engine)(energy)
     assert found.value <= plain.energy / 8 + 1e-2 * abs(plain.energy / 8)
     assert found.lower_bound <= plain.energy / 8 + 1e-9
     if engine == "icm":

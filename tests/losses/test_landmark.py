@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.lattice.grid import ControlGrid
-from regweave.lattice.labels import LabelSet, shift
 from regweave.losses import landmark
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Geometry
 
 SHAPE = (24, 20, 22)

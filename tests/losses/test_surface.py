@@ -7,10 +7,10 @@ import pytest
 from scipy import ndimage
 from scipy.stats import spearmanr
 
-from regweave.evaluation import hd95_mm
-from regweave.lattice.grid import ControlGrid
-from regweave.lattice.labels import LabelSet, shift
 from regweave.losses import surface, voxel
+from regweave.measures import hd95_mm
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Geometry
 
 SHAPE = (16, 14, 18)

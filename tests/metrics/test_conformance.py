@@ -8,9 +8,9 @@ import pywt
 
 from regweave import _core, metrics
 from regweave.errors import UsageError
-from regweave.lattice.grid import ControlGrid
-from regweave.lattice.labels import LabelSet, shift
 from regweave.metrics import dwt, mi, mind
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Geometry
 
 SPACING = (2.0, 1.5, 1.0)

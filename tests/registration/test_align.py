@@ -9,16 +9,16 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.deformation.jacobian import determinant
-from regweave.deformation.warp import to_field, warp_labels
+from regweave.config.settings import Schedule
+from regweave.datasets.phantom import make_phantom
 from regweave.energy.features import loss_of
-from regweave.evaluation.overlap import dice
-from regweave.lattice.grid import ControlGrid
+from regweave.measures.overlap import dice
 from regweave.registration import problems
 from regweave.registration.align import Alignment, align
-from regweave.registration.settings import Schedule
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.jacobian import determinant
+from regweave.spatial.warp import to_field, warp_labels
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, Weights
-from regweave.workflows.phantom import make_phantom
 
 LEVELS = (
     {"spacing_mm": 48.0, "shrink": 2, "steps": 3},

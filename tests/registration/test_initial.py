@@ -9,11 +9,11 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.deformation import warp_labels
 from regweave.errors import RegweaveWarning, UsageError
-from regweave.evaluation import dice
-from regweave.registration._correlation_ratio import Level
+from regweave.measures import dice
+from regweave.registration.correlation_ratio import Level
 from regweave.registration.initial import initial_affine
+from regweave.spatial import warp_labels
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 
 GRID = Geometry((48, 40, 36), np.diag([3.0, 3.5, 4.0, 1.0]))

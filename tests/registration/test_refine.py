@@ -10,15 +10,15 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.deformation.jacobian import determinant
-from regweave.deformation.warp import to_field
+from regweave.config.settings import Refine, Schedule, preset, preset_names
+from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveWarning
-from regweave.pyramid.resample import change_level
 from regweave.registration.align import align
 from regweave.registration.refine import Refinement, _unfolded, refine
-from regweave.registration.settings import Refine, Schedule, preset, preset_names
+from regweave.spatial.jacobian import determinant
+from regweave.spatial.resample import change_level
+from regweave.spatial.warp import to_field
 from regweave.types import Geometry, ImagePair, Volume, Weights
-from regweave.workflows.phantom import make_phantom
 
 SHAPE = (32, 32, 32)
 SETTINGS = Refine(steps=15, smoothness=0.3)

@@ -8,12 +8,12 @@ from pathlib import Path
 import nibabel as nib
 import pytest
 
+from regweave.config.settings import Settings
+from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
-from regweave.registration.settings import Settings
+from regweave.pipeline.reading import Reading
+from regweave.pipeline.register import register
 from regweave.report.registration import write_page
-from regweave.workflows.phantom import make_phantom
-from regweave.workflows.reading import Reading
-from regweave.workflows.register import register
 
 SETTINGS = Settings.model_validate(
     {

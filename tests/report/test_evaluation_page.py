@@ -13,7 +13,7 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.evaluation.rules import default_rules, parse_rules
+from regweave.measures.rules import default_rules, parse_rules
 from regweave.report._results import Results
 from regweave.report.evaluation import write_page
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from regweave.pipeline.node_evidence import NodeMaps
 from regweave.report.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
 from regweave.report.volumes import Display
 from regweave.types import Field, Geometry
-from regweave.workflows.evidence import NodeMaps
 
 IMAGE = Geometry((8, 6, 5), np.diag([2.0, 2.0, 3.0, 1.0]))
 

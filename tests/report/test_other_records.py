@@ -14,7 +14,7 @@ import pytest
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.report import demo, reproduce
-from regweave.workflows.story import Against, Story, Trust
+from regweave.study.demo_summary import Against, Story, Trust
 
 STORY = Story(
     source="phantoms",

@@ -13,8 +13,8 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.evaluation.rules import parse_rules
 from regweave.io import arrays
+from regweave.measures.rules import parse_rules
 from regweave.report.overview import subtitle, summary_cards, verdict_banner, verdict_of
 from regweave.report.page import escape
 from regweave.report.records import ResultRecord, checked

@@ -14,7 +14,7 @@ import pytest
 from regweave.report import reproduce_tables as tables
 from regweave.report.reproduce import learned_weights, summary_text, write_page
 from regweave.report.reproduce_pictures import AFTER, BEFORE, TARGET, difference, overlay
-from regweave.workflows.reproduce_looks import packed
+from regweave.study.reproduce.pictures import packed
 
 SINGLES = ("single:sad", "single:mi", "single:ncc", "single:dwt")
 METHODS = [*SINGLES, "uniform", "model:mw", "model:joint"]

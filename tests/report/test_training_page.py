@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from regweave.errors import RegweaveError
-from regweave.io.model import Model, write_model
+from regweave.models.model import Model, write_model
 from regweave.report.training import write_page
+from regweave.training.log import Effort, effort_path, read_effort, write_effort
 from regweave.types import Weights
-from regweave.workflows.effort import Effort, effort_path, read_effort, write_effort
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 LEARNED = [[0.5, 0.8], [0.5, 0.2]]

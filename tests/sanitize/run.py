@@ -38,8 +38,8 @@ KINDS = {
             "PYTHONMALLOC": "malloc",
         },
         (
-            "tests/test_kernels_refuse.py", "tests/test_parallel.py", "tests/deformation", "tests/inference",
-            "tests/energy", "tests/metrics", "tests/losses", "tests/lattice", "tests/pyramid",
+            "tests/test_kernels_refuse.py", "tests/test_parallel.py", "tests/spatial", "tests/engines",
+            "tests/energy", "tests/metrics", "tests/losses",
             "tests/registration/test_refine.py", "tests/registration/test_align.py",
         ),
     ),

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from regweave import _core, inference, register
-from regweave.registration.settings import preset
+from regweave import _core, engines, register
+from regweave.config.settings import preset
+from regweave.datasets.phantom import make_phantom
 from regweave.types import Energy
-from regweave.workflows.phantom import make_phantom
 
 
 @pytest.mark.parametrize("name", ["trws", "fastpd", "icm"])
@@ -18,7 +18,7 @@ def test_engines_at_once(name):
     line = np.array([-1.0, 0.0, 1.0])
     unary = np.random.default_rng(0).random((6 * 5 * 4, 27))
     energy = Energy(unary, (6, 5, 4), (line, line, line), weight=0.3)
-    solve = inference.get(name)
+    solve = engines.get(name)
     alone = solve(energy).energy
     before = _core.set_threads(4)
     try:

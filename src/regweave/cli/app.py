@@ -18,24 +18,12 @@ import typer
 
 import regweave
 from regweave import notices
-from regweave.cli import (
-    about,
-    check,
-    convert,
-    demo,
-    evaluate,
-    plan,
-    presets,
-    register,
-    report,
-    reproduce,
-    rules,
-    train,
-    warp,
-    weights,
-    words,
-)
+from regweave.cli import words
+from regweave.cli.files import check, convert, warp
 from regweave.cli.help import SUMMARIES, WIDTH, Command, Group
+from regweave.cli.learning import demo, evaluate, reproduce, train, weights
+from regweave.cli.program import about, presets, report, rules
+from regweave.cli.registration import plan, register
 from regweave.cli.streams import guarded_streams
 from regweave.errors import (
     EXIT_INTERNAL,

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from regweave.batch.cluster import Cluster
+from regweave.config.settings import preset_names
 from regweave.errors import UsageError
 from regweave.io.modality import Stated
-from regweave.io.model import shipped_models
-from regweave.io.nifti_frame import NiftiFrame
-from regweave.io.validate import NonFinite
-from regweave.registration.settings import preset_names
-from regweave.workflows.cluster import Cluster
+from regweave.io.readers.nifti_frame import NiftiFrame
+from regweave.io.readers.validate import NonFinite
+from regweave.models.model import shipped_models
 
 FrameOption = Annotated[
     NiftiFrame, typer.Option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regweave.cli.help import WIDTH
-from regweave.evaluation.scores import PairScore
-from regweave.evaluation.verdict import Verdict
+from regweave.measures.scores import PairScore
+from regweave.measures.verdict import Verdict
 
 GAP = "  "
 LONGEST = 16

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from regweave import metrics
-from regweave.lattice.grid import ControlGrid
-from regweave.lattice.labels import LabelSet
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet
 from regweave.types import Float32Array, Float64Array
 
 QUIET_NODE = 0.05

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from regweave.io.atomic import Claim, atomic_path, owned_path, require_absent
-from regweave.io.digests import image_sha256
-from regweave.io.files import sha256
+from regweave.io.disk.atomic import Claim, atomic_path, owned_path, require_absent
+from regweave.io.disk.digests import image_sha256
+from regweave.io.disk.files import sha256
+from regweave.io.disk.output_folder import prepare_output
 from regweave.io.fill import fill_value
 from regweave.io.grids import check_overlap, check_same_grid, overlap_fraction
-from regweave.io.images import as_labels, as_volume, read_image, read_labels
-from regweave.io.inspection import Inspection, inspect_image
 from regweave.io.label_names import read_names
-from regweave.io.output_folder import prepare_output
 from regweave.io.points import read_points, write_points
-from regweave.io.transforms import (
+from regweave.io.readers.images import as_labels, as_volume, read_image, read_labels
+from regweave.io.readers.inspection import Inspection, inspect_image
+from regweave.io.transforms.files import (
     read_linear,
     read_transform,
     smallest_displacement,

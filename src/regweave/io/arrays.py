@@ -11,8 +11,8 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.io.files import damaged, open_file
-from regweave.io.limits import MAX_ARCHIVE_BYTES, require_memory
+from regweave.io.disk.files import damaged, open_file
+from regweave.io.disk.limits import MAX_ARCHIVE_BYTES, require_memory
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:

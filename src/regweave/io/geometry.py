@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regweave.errors import RegweaveError
-from regweave.io.files import damaged
+from regweave.io.disk.files import damaged
 from regweave.types import Float64Array, Geometry
 
 LOGGER = logging.getLogger(__name__)

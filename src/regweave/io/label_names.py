@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.files import is_file, require_file, stem_of
-from regweave.io.texts import parse_json, parse_table, read_text, shown
+from regweave.io.disk.files import is_file, require_file, stem_of
+from regweave.io.disk.texts import parse_json, parse_table, read_text, shown
 
 
 def find_names(labels: Path) -> Path | None:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.atomic import atomic_path
-from regweave.io.files import require_file, suffix_of
-from regweave.io.texts import parse_json, parse_rows, parse_table, read_text
+from regweave.io.disk.atomic import atomic_path
+from regweave.io.disk.files import require_file, suffix_of
+from regweave.io.disk.texts import parse_json, parse_rows, parse_table, read_text
 from regweave.types import Float64Array
 
 Row = tuple[Sequence[Any], str]

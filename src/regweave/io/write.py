@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.atomic import atomic_path
-from regweave.io.displacement_ends import COMMENT, KEY, to_comment
-from regweave.io.ends import to_line
-from regweave.io.files import suffix_of
+from regweave.io.disk.atomic import atomic_path
+from regweave.io.disk.files import suffix_of
 from regweave.io.geometry import ras_to_lps, set_itk_geometry
 from regweave.io.libraries import nib, sitk
+from regweave.io.transforms.displacement_ends import COMMENT, KEY, to_comment
+from regweave.io.transforms.ends import to_line
 from regweave.types import Ends, Field, Geometry, LabelMap, Volume
 
 SCANNER = 1

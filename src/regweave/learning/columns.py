@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from regweave.config.settings import Schedule
 from regweave.learning.cccp import Iteration
 from regweave.learning.lssvm import Fit, Hyper, fit_lssvm
 from regweave.learning.overlay import overlay
 from regweave.learning.samples import Sample, collect
-from regweave.registration.settings import Schedule
 from regweave.types import Float64Array, ImagePair, Weights
 
 Mapper = Callable[..., Iterable[Any]]

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave import inference
+from regweave import engines
+from regweave.config.settings import Schedule
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
 from regweave.registration.align import Step, align
-from regweave.registration.settings import Schedule
 from regweave.types import Float64Array, ImagePair, IntArray, Terms, Weights
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def infer(task: Task) -> Found:
     # Engines stop at a gap relative to the energy: without what no label can save, the same stop is a smaller gap.
     least = energy.unary.min(axis=1)
     limit = {} if task.max_iter is None else {"max_iter": task.max_iter}
-    solution = inference.get(task.engine)(replace(energy, unary=energy.unary - least[:, None]), task.init, **limit)
+    solution = engines.get(task.engine)(replace(energy, unary=energy.unary - least[:, None]), task.init, **limit)
     features, loss = psi(sample, solution.labels), delta(sample, solution.labels)
     value = float((task.w * features).sum()) + task.coefficient * loss
     bound = (solution.lower_bound + float(least.sum())) / sample.scale

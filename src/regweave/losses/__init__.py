@@ -12,7 +12,7 @@ from functools import cache
 from typing import Protocol, cast
 
 from regweave.errors import UsageError
-from regweave.lattice.grid import ControlGrid
+from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array, Float64Array
 
 Offsets = tuple[Float64Array, Float64Array, Float64Array]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from regweave import _core
-from regweave.lattice.grid import ControlGrid
 from regweave.losses import Offsets
+from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
 EMPTY = 1e-6

@@ -19,8 +19,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.lattice.grid import ControlGrid
 from regweave.losses import Offsets
+from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array, Float64Array
 
 CAP_SPACINGS = 2.0

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import _core
-from regweave.lattice.grid import ControlGrid
 from regweave.losses import Offsets
+from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array, Float64Array
 
 CAP_SPACINGS = 1.0

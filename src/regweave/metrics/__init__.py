@@ -24,7 +24,7 @@ from typing import Any, Protocol, cast
 from pydantic import BaseModel, ConfigDict
 
 from regweave.errors import UsageError
-from regweave.lattice.grid import ControlGrid
+from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array, Float64Array
 
 Offsets = tuple[Float64Array, Float64Array, Float64Array]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from regweave import _core, metrics
-from regweave.lattice.grid import ControlGrid
+from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
 

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from regweave import _core, metrics
-from regweave.lattice.grid import ControlGrid
-from regweave.pyramid.intensity import sampled
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.intensity import sampled
 from regweave.types import Float32Array
 
 SMALL_SUPPORT_VOXELS = 2000

@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from regweave import _core, metrics
-from regweave.lattice.grid import ControlGrid
 from regweave.metrics._smooth import smooth
+from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
 PENALTY = "tensor"

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from regweave import _core, inference, losses
-from regweave.deformation.warp import to_voxels
+from regweave import _core, engines, losses
+from regweave.config.settings import Level, Schedule
 from regweave.energy.assemble import assemble
 from regweave.energy.cost_volume import cost_volume, fit_scales
-from regweave.lattice.classes import RULES, one_hot
-from regweave.lattice.grid import ControlGrid
-from regweave.lattice.labels import LabelSet
-from regweave.pyramid.resample import change_level
 from regweave.registration.scene import Scene
-from regweave.registration.settings import Level, Schedule
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet
+from regweave.spatial.node_classes import RULES, one_hot
+from regweave.spatial.resample import change_level
+from regweave.spatial.warp import to_voxels
 from regweave.types import (
     Float32Array,
     Float64Array,
@@ -120,7 +120,7 @@ def align(
     names = tuple(m.name for m in schedule.discrete)
     fine, coarse = weights.of(names), (coarse or weights).of(names)
     scene = Scene.whole(pair, schedule)
-    minimize = inference.get(schedule.engine)
+    minimize = engines.get(schedule.engine)
     u, records, used = _start(pair), [], []
     for number, level in enumerate(schedule.levels_for(pair.fixed.geometry)):
         weights = fine if number == len(schedule.levels) - 1 else coarse

@@ -9,8 +9,8 @@ import numpy as np
 from regweave import notices
 from regweave.errors import UsageError
 from regweave.io.modality import with_modality
-from regweave.pyramid.intensity import apply_window, default_window
-from regweave.registration._correlation_ratio import Level, coarser
+from regweave.registration.correlation_ratio import Level, coarser
+from regweave.spatial.intensity import apply_window, default_window
 from regweave.types import Float64Array, Volume
 
 # Voxels along the longest axis of the copies that the affine fit looks at, one after the other.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from regweave.config.settings import Schedule
 from regweave.registration.align import Alignment, align
-from regweave.registration.settings import Schedule
 from regweave.types import ImagePair, Weights
 
 

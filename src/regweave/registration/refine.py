@@ -16,14 +16,14 @@ import numpy as np
 from scipy import ndimage
 
 from regweave import _core, metrics, notices
-from regweave.deformation.warp import to_field
+from regweave.config.settings import Member, Refine, Schedule
 from regweave.energy.cost_volume import Comparison
-from regweave.lattice.classes import one_hot
-from regweave.lattice.grid import ControlGrid
-from regweave.pyramid.resample import Factors, change_level, shrink_geometry
 from regweave.registration.penalties import PENALTIES, Penalty
 from regweave.registration.scene import Scene
-from regweave.registration.settings import Member, Refine, Schedule
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.node_classes import one_hot
+from regweave.spatial.resample import Factors, change_level, shrink_geometry
+from regweave.spatial.warp import to_field
 from regweave.types import Field, Float32Array, Geometry, ImagePair, Weights
 
 LEAST_JACOBIAN = 0.1

@@ -10,13 +10,13 @@ from typing import Protocol
 import numpy as np
 
 from regweave import _core, metrics
-from regweave.deformation.warp import encode, voxel_matrix
+from regweave.config.settings import Member, Schedule, within_image
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
-from regweave.lattice.grid import nearest_whole
-from regweave.pyramid.channels import Channels, View
-from regweave.pyramid.resample import Factors, shrink, shrink_geometry
-from regweave.registration.settings import Member, Schedule, within_image
+from regweave.spatial.channels import Channels, View
+from regweave.spatial.control_grid import nearest_whole
+from regweave.spatial.resample import Factors, shrink, shrink_geometry
+from regweave.spatial.warp import encode, voxel_matrix
 from regweave.types import (
     Anatomy,
     Float32Array,

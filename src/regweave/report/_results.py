@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regweave.evaluation.rules import LEVELS, RULES, Rules, default_rules
-from regweave.evaluation.scores import PairScore, When
-from regweave.evaluation.verdict import Verdict, failed, judge, tally
+from regweave.batch.scoring import pair_score
+from regweave.measures.rules import LEVELS, RULES, Rules, default_rules
+from regweave.measures.scores import PairScore, When
+from regweave.measures.verdict import Verdict, failed, judge, tally
 from regweave.report._values import mapping, number, records
 from regweave.report.contents import read_json
 from regweave.report.records import EvaluationRecord, checked
-from regweave.workflows.scoring import pair_score
 
 NAME = "results.json"
 

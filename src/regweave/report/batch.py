@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from regweave.evaluation.rules import RULES, Rules
 from regweave.io import owned_path
+from regweave.measures.rules import RULES, Rules
 from regweave.report._results import Results, Row, mean
 from regweave.report._values import fixed, signed
 from regweave.report.overview import KINDS, MARKS

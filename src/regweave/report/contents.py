@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.files import damaged
+from regweave.io.disk.files import damaged
+from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.grids import check_same_grid
-from regweave.io.images import read_labels, read_stored
-from regweave.io.texts import parse_json, read_text
-from regweave.io.transforms import read_transform
+from regweave.io.readers.images import read_labels, read_stored
+from regweave.io.transforms.files import read_transform
+from regweave.pipeline.node_evidence import NodeMaps
+from regweave.pipeline.view import FOLDER, read_nodes
 from regweave.report.records import ResultRecord, checked
 from regweave.types import Field, Float32Array, Geometry, LabelArray
-from regweave.workflows.evidence import NodeMaps
-from regweave.workflows.view import FOLDER, read_nodes
 
 IMAGES = {"fixed": f"{FOLDER}/fixed.nii.gz", "moving": f"{FOLDER}/moving.nii.gz", "warped": "warped.nii.gz"}
 LABELS = {

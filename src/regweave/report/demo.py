@@ -9,9 +9,9 @@ from regweave.io import owned_path
 from regweave.report import evaluation, registration, training
 from regweave.report.charts import STYLE
 from regweave.report.page import Markup, document, escape, table
-from regweave.workflows.demo import EVALUATION, MODEL
-from regweave.workflows.story import Story
-from regweave.workflows.worst import PAGES
+from regweave.study.demo import EVALUATION, MODEL
+from regweave.study.demo_summary import Story
+from regweave.study.worst_cases import PAGES
 
 NAME = "index.html"
 LAYOUT = (

@@ -10,17 +10,17 @@ from typing import Any
 from urllib.parse import quote
 
 from regweave.errors import RegweaveError
-from regweave.evaluation.rules import Rules
-from regweave.evaluation.scores import When
 from regweave.io import owned_path
-from regweave.io.texts import parse_json, read_text
+from regweave.io.disk.texts import parse_json, read_text
+from regweave.measures.rules import Rules
+from regweave.measures.scores import When
 from regweave.report import batch
 from regweave.report._results import Results, Row, mean, title_of
 from regweave.report._values import fixed, interval, listed, mapping, number, records, signed
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import Markup, document, escape, table
-from regweave.workflows import story
-from regweave.workflows.worst import PAGES
+from regweave.study import demo_summary as story
+from regweave.study.worst_cases import PAGES
 
 NAME = "report.html"
 N_WORST = 10

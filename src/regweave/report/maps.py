@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.deformation.jacobian import determinant
+from regweave.pipeline.node_evidence import NodeMaps, deciding_member, on_image
 from regweave.report.volumes import Display
+from regweave.spatial.jacobian import determinant
 from regweave.types import Field, Float32Array
-from regweave.workflows.evidence import NodeMaps, deciding_member, on_image
 
 JACOBIAN_RANGE = 4.0
 """The map of the Jacobian goes from a quarter to four times the volume."""

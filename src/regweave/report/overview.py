@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from regweave.evaluation.rules import RULES, Rules, default_rules
-from regweave.evaluation.scores import PairScore
-from regweave.evaluation.verdict import Verdict, judge
 from regweave.io.modality import describe_modalities, recorded_modality
+from regweave.measures.rules import RULES, Rules, default_rules
+from regweave.measures.scores import PairScore
+from regweave.measures.verdict import Verdict, judge
 from regweave.report.page import escape
 
 MARKS = {"pass": "✓ pass", "look": "● look closer", "fail": "✗ fail"}

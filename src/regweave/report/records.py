@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from regweave.errors import RegweaveError
-from regweave.io.manifest import SAFE_ID
-from regweave.io.texts import shown
+from regweave.io.disk.output_names import SAFE_ID
+from regweave.io.disk.texts import shown
 
 KINDS = {
     "list_type": "a list is needed",

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from regweave.evaluation.rules import Rules
 from regweave.io import owned_path
+from regweave.measures.rules import Rules
 from regweave.report._results import NAME as RESULTS
 from regweave.report.contents import Contents, read_contents
 from regweave.report.overview import subtitle, summary_cards, verdict_banner, verdict_of
@@ -24,7 +24,7 @@ from regweave.report.sections import (
     weights_section,
 )
 from regweave.report.viewer import Shown, prepare, viewer_data
-from regweave.workflows.worst import RECORD
+from regweave.study.worst_cases import RECORD
 
 PAGE = "report.html"
 SCRIPTS = ("volume.js", "contour.js", "paint.js", "viewer.js", "controls.js", "signoff.js")

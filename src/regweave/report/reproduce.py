@@ -45,7 +45,7 @@ def write_page(folder: str | Path) -> Path:
     Parameters
     ----------
     folder : path
-        Output folder of `regweave.workflows.reproduce.reproduce`.
+        Output folder of `regweave.study.reproduce.run.reproduce`.
 
     Raises
     ------

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave.report.png import encode_png
+from regweave.study.reproduce.pictures import unpacked
 from regweave.types import Float64Array
-from regweave.workflows.reproduce_looks import unpacked
 
 Pixels = NDArray[np.uint8]
 PIXEL_MM = 0.9

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from regweave.evaluation.scores import When
-from regweave.workflows.scoring import pair_score
+from regweave.batch.scoring import pair_score
+from regweave.measures.scores import When
 
 MEAN = "mean"
 PAPER_METHODS = {"SAD": "single:sad", "MI": "single:mi", "NCC": "single:ncc", "DWT": "single:dwt", "MW": "model:mw"}

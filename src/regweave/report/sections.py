@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regweave.evaluation.inverse import InverseError
-from regweave.evaluation.scores import STATES, PairScore, StructureScore
 from regweave.io.modality import describe_modalities, recorded_modality
+from regweave.measures.inverse import InverseError
+from regweave.measures.scores import STATES, PairScore, StructureScore
 from regweave.report._values import fixed
 from regweave.report.overview import number
 from regweave.report.page import Markup, escape, table

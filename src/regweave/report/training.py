@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from regweave.io import atomic_path
-from regweave.io.manifest import patients_of
-from regweave.io.model import Model, read_model
+from regweave.measures.statistics import patients_of
+from regweave.models.model import Model, read_model
 from regweave.report import _training_charts as drawn
 from regweave.report._values import interval, listed, mapping, number, records, signed
 from regweave.report.charts import STYLE
 from regweave.report.page import Markup, document, escape, table
-from regweave.workflows import story
-from regweave.workflows.effort import read_effort
+from regweave.study import demo_summary as story
+from regweave.training.log import read_effort
 
 LAYOUT = (
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,540px),1fr));gap:8px 24px}"

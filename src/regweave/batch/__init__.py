@@ -1,0 +1,1 @@
+"""Many registrations: worker processes, clusters, resumable stores, one score for each pair."""

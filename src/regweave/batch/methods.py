@@ -1,0 +1,257 @@
+"""What an evaluation compares: models, a preset, and baselines with a smoothness tuned as carefully as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave.batch.scoring import mean_dice
+from regweave.batch.store import Outcome
+from regweave.config import settings as registration_settings
+from regweave.config.settings import Member, Settings
+from regweave.datasets.manifest import PairFiles
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import sha256
+from regweave.io.modality import BankName, bank_of
+from regweave.models.model import Model, find_model, read_model
+from regweave.pipeline.inputs import class_predictor
+from regweave.pipeline.reading import Reading, pair_modalities
+
+FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
+"""Smoothness values that tuning may take, against that of the settings: nine over three decades."""
+REFINE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Then those of the refinement."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A smoothness that tuning turns: where it is, what it is multiplied with, and where the curve is kept."""
+
+    name: str
+    record: str
+    factors: tuple[float, ...]
+    get: Callable[[Settings], float]
+    set: Callable[[Settings, float], Settings]
+
+    def values(self, settings: Settings) -> list[float]:
+        """Values to try."""
+        return [self.get(settings) * factor for factor in self.factors]
+
+
+def _refine_smoothness(settings: Settings) -> float:
+    return settings.refine.smoothness_for("mr" if settings.modality == "auto" else settings.modality)
+
+
+LEVELS = Knob(
+    "levels", "tuning", FACTORS,
+    lambda settings: settings.smoothness,
+    lambda settings, value: settings.model_copy(update={"smoothness": value}),
+)  # fmt: skip
+REFINE = Knob(
+    "refine", "refine_tuning", REFINE_FACTORS,
+    _refine_smoothness,
+    lambda settings, value: settings.with_refine_smoothness(value),
+)  # fmt: skip
+KNOBS = (LEVELS, REFINE)
+
+
+def _curve(found: Mapping[float, float]) -> list[dict[str, float]]:
+    return [{"smoothness": s, "mean_dice": d} for s, d in found.items()]
+
+
+def best_of(found: Mapping[float, float]) -> float:
+    """Return the smoothness with the best Dice, of equals the larger."""
+    return max(found, key=lambda smoothness: (found[smoothness], smoothness))
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of an evaluation.
+
+    Parameters
+    ----------
+    name : str
+        ``uniform``, ``single:NAME``, ``preset:NAME``, ``global`` or ``model:FILE-STEM``, with ``+predicted`` where the
+        moving labels do not choose the weights.
+    settings : Settings
+        Settings of its registrations; for a model, those stored with it.
+    model : (path, SHA-256), optional
+        Model file.
+    predicted : bool
+        True if the model's class predictor chooses the weights.
+    tunable : bool
+        True for a baseline.
+    tuning, refine_tuning : mapping
+        Mean Dice on the training pairs by smoothness of the levels, then by that of the refinement, after tuning.
+    """
+
+    name: str
+    settings: Settings
+    model: tuple[Path, str] | None = None
+    predicted: bool = False
+    tunable: bool = False
+    tuning: Mapping[float, float] = field(default_factory=dict)
+    refine_tuning: Mapping[float, float] = field(default_factory=dict)
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """What tuning turns, in order: the smoothness of the levels, and of the refinement if there is one."""
+        return (LEVELS, REFINE) if self.settings.refine.steps else (LEVELS,)
+
+    def at(self, knob: Knob, value: float) -> Method:
+        """Return the method with another smoothness."""
+        return replace(self, settings=knob.set(self.settings, value))
+
+    def tuned(self, knob: Knob, found: Mapping[float, float]) -> Method:
+        """Take the smoothness with the best Dice, of equals the larger; where there is none, keep the settings'."""
+        if not found:
+            return self
+        settings = knob.set(self.settings, best_of(found))
+        return replace(self, settings=settings, **{knob.record: dict(sorted(found.items()))})  # type: ignore[arg-type]
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that says what was run, as JSON values."""
+        return {
+            "name": self.name,
+            "settings": self.settings.model_dump(mode="json"),
+            "model": None if self.model is None else {"file": self.model[0].name, "sha256": self.model[1]},
+            "predicted_classes": self.predicted,
+            "tuning": _curve(self.tuning),
+            "refine_tuning": _curve(self.refine_tuning),
+        }
+
+
+def model_methods(paths: Sequence[Path]) -> list[tuple[Method, Model]]:
+    """Read models and name their methods: ``global`` for a file of that name, else ``model:`` and the stem.
+
+    A model that brings a class predictor is two methods, with the true moving labels and with predicted ones.
+    """
+    out = []
+    for path in map(find_model, paths):
+        model = read_model(path)
+        name = "global" if path.stem == "global" else f"model:{path.stem}"
+        settings = registration_settings.validate(model.settings, str(path))
+        method = Method(name, settings, (path.absolute(), sha256(path)))
+        out.append((method, model))
+        if class_predictor(model) is not None:
+            out.append((replace(method, name=f"{name}+predicted", predicted=True), model))
+    names = [method.name for method, _ in out]
+    if len(set(names)) < len(names):
+        raise UsageError("E192", f"models have the same name: {', '.join(names)}", "rename the files")
+    return out
+
+
+def baseline_methods(base: Settings, modality: BankName) -> list[Method]:
+    """Return the uniform mix, and each member of the bank of a modality on its own, in both stages."""
+    pinned = base.model_copy(update={"modality": modality})
+    alone: list[Member] = []
+    for member in pinned.schedule(modality).bank:
+        if member.sees_anatomy:
+            continue  # it is learned, and so no baseline
+        # A metric that is in the bank once for each stage is one baseline.
+        if not any(_alone(member, other.name) == other for other in alone):
+            alone.append(_alone(member, member.name))
+    return [Method("uniform", pinned, tunable=True), *(_single(pinned, modality, member) for member in alone)]
+
+
+def _alone(member: Member, name: str) -> Member:
+    return member.model_copy(update={"name": name, "stage": "both", "weight": 1.0})
+
+
+def _single(base: Settings, modality: BankName, member: Member) -> Method:
+    """One member as the whole bank; refinement is left out where it cannot compare voxel by voxel."""
+    content = base.model_dump(mode="json") | {"banks": {modality: [member.model_dump(mode="json")]}}
+    if not member.differentiable:
+        content["refine"]["steps"] = 0
+    settings = registration_settings.validate(content, f"the baseline {member.name}")
+    return Method(f"single:{member.name}", settings, tunable=True)
+
+
+def bank_of_list(settings: Settings, pairs: Sequence[PairFiles], reading: Reading) -> BankName:
+    """Return the bank that settings name, or that of the first pair whose images can be read."""
+    if settings.modality != "auto":
+        return settings.modality
+    problem: RegweaveError | None = None
+    for pair in pairs:
+        try:
+            return bank_of(*pair_modalities(pair, reading))
+        except RegweaveError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def tuned_as(method: Method, record: Mapping[str, Any]) -> Method:
+    """Tune a method with the curves that training has recorded, instead of measuring them again."""
+    for knob, part in ((LEVELS, record), (REFINE, record.get("refine"))):
+        if part is not None:
+            method = method.tuned(knob, {row["smoothness"]: row["mean_dice"] for row in part["curve"]})
+    return method
+
+
+def tune(
+    methods: Sequence[Method],
+    pairs: Sequence[PairFiles],
+    run: Callable[[list[tuple[str, Method, PairFiles]]], list[Outcome]],
+) -> list[Method]:
+    """Choose the smoothness of each baseline on training pairs: uphill from the settings', value by value.
+
+    Parameters
+    ----------
+    methods : sequence of Method
+        Those that are not tunable come back as they are.
+    pairs : sequence of PairFiles
+        Training pairs. One that fails with any smoothness of a method is left out for this method.
+    run : callable
+        Runs (key, method, pair) triples and returns an outcome for each, in order.
+    """
+    for knob in KNOBS:
+        turned = [m for m in methods if m.tunable and knob in m.knobs]
+        dice: dict[str, dict[float, list[float]]] = {m.name: {} for m in turned}
+        while plan := [
+            (f"tune/{m.name}/{knob.name}/{value!r}/{pair.id}", m.at(knob, value), pair, value)
+            for m in turned
+            for value in next_values(knob.values(m.settings), _means(dice[m.name]))
+            if value not in dice[m.name]
+            for pair in pairs
+        ]:
+            outcomes = run([(key, candidate, pair) for key, candidate, pair, _ in plan])
+            for (_, candidate, _, value), outcome in zip(plan, outcomes, strict=True):
+                score = float("nan") if outcome.error is not None else mean_dice(outcome.value)
+                dice[candidate.name].setdefault(value, []).append(score)
+        methods = [method.tuned(knob, _means(dice.get(method.name, {}))) for method in methods]
+    return list(methods)
+
+
+def next_values(values: Sequence[float], found: Mapping[float, float]) -> list[float]:
+    """Values to try next: the middle one and its neighbours, then the neighbours of the best until it has them.
+
+    Examples
+    --------
+    >>> next_values([1, 2, 4, 8, 16], {})
+    [2, 4, 8]
+    >>> next_values([1, 2, 4, 8, 16], {2: 0.5, 4: 0.6, 8: 0.7})
+    [16]
+    >>> next_values([1, 2, 4, 8, 16], {2: 0.5, 4: 0.6, 8: 0.7, 16: 0.6})
+    []
+    """
+    if not found:
+        middle = len(values) // 2
+        return list(values[middle - 1 : middle + 2])
+    best = values.index(best_of(found))
+    return [values[i] for i in (best - 1, best + 1) if 0 <= i < len(values) and values[i] not in found]
+
+
+def _means(dice: Mapping[float, Sequence[float]]) -> dict[float, float]:
+    """Mean over the pairs that have a number for every smoothness."""
+    if not dice:
+        return {}
+    table = np.array(list(dice.values()))
+    whole = ~np.isnan(table).any(axis=0)
+    if not whole.any():
+        return {}
+    return dict(zip(dice, table[:, whole].mean(axis=1).tolist(), strict=True))

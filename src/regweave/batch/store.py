@@ -1,0 +1,230 @@
+"""Many small tasks that outlast failures and interruptions.
+
+A finished task is one JSON file in a store, named by a hash of the task's content and written whole or not at all. The
+same call after a crash takes these and runs the rest, and gives what one uninterrupted call would have given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from regweave.batch.cluster import Cluster, as_cluster, on_cluster
+from regweave.batch.program import program_hash
+from regweave.batch.workers import Answer, Answers, Function, on_processes
+from regweave.errors import UsageError
+from regweave.io import atomic_path
+from regweave.pipeline.machine import MAX_THREADS, allowed_threads
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one task.
+
+    Parameters
+    ----------
+    key : str
+        Name of the task.
+    value : JSON value
+        What the function returned, tuples as lists; None for a failed task.
+    error : str, optional
+        Code and message of a failed task.
+    seconds : float
+        Time it took, when it ran; 0 for a failed task.
+    reused : bool
+        True if it was taken from the store.
+    """
+
+    key: str
+    value: Any
+    error: str | None = None
+    seconds: float = 0.0
+    reused: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True)
+class BatchProgress:
+    """How far a batch is, the task that ended last, and the seconds it will still take, NaN before the first."""
+
+    done: int
+    total: int
+    failed: int
+    key: str
+    seconds_left: float
+
+
+OnBatchProgress = Callable[[BatchProgress], None]
+
+
+def run_tasks(
+    tasks: Iterable[tuple[str, Any]],
+    function: Function,
+    *,
+    workers: int | None = None,
+    scheduler: str | Cluster | None = None,
+    store: Path | None = None,
+    unused: tuple[str, ...] = (),
+    on_progress: OnBatchProgress | None = None,
+) -> list[Outcome]:
+    """Run a function on many arguments in parallel.
+
+    Parameters
+    ----------
+    tasks : (key, arguments) tuples
+        Keys are unique names. Arguments are small: JSON values, paths, numpy arrays, dataclasses, pydantic models.
+        Where the function reads files, put their hashes in, or a changed file goes unnoticed by the store.
+    function : callable
+        Takes the arguments and returns a JSON value; a function of a module that the workers can import.
+    workers : int, optional
+        Processes of this machine, each with one kernel thread; by default as many as threads are allowed.
+    scheduler : str or Cluster, optional
+        Dask scheduler whose workers are used instead; an address, or a `Cluster` with keys. Workers must run the code
+        of the caller.
+    store : path, optional
+        Folder in which finished tasks are kept, and looked up first. Failed tasks are not kept: they are tried again.
+        Results of other code than the program's present code are not taken.
+    unused : tuple of str
+        Folders of the program that the function does not use: a change there leaves the store valid.
+    on_progress : callable, optional
+        Called with a `BatchProgress` after every task.
+
+    Returns
+    -------
+    list of Outcome
+        In the order of the tasks, whatever the order in which they ended. A failure stops no other task.
+
+    Raises
+    ------
+    UsageError
+        E192, E193 where workers or scheduler cannot be used.
+    RegweaveError
+        E156 where the scheduler has no workers, E197 where it was lost, E199 where a worker runs other code.
+    KeyboardInterrupt
+        After the running processes have been ended; what had finished is in the store.
+    """
+    listed = list(tasks)
+    if len({key for key, _ in listed}) < len(listed):
+        raise ValueError("two tasks have the same key; keys must be unique")
+    n = worker_count(workers, scheduler)
+    name = [program_hash(unused), function.__module__, function.__qualname__]
+    files = {key: store and store / f"{content_hash([*name, key, arguments])}.json" for key, arguments in listed}
+    outcomes: dict[str, Outcome] = {key: found for key, file in files.items() if (found := _load(file, key))}
+    todo = [(key, arguments) for key, arguments in listed if key not in outcomes]
+    if store is not None:
+        store.mkdir(parents=True, exist_ok=True)
+    clock = _Clock(len(listed), len(outcomes), on_progress)
+    # Closing ends the processes at once on Ctrl-C, wherever it strikes.
+    with closing(_answers([arguments for _, arguments in todo], function, n, as_cluster(scheduler), unused)) as answers:
+        for index, answer in answers:
+            outcome = _outcome(todo[index][0], answer)
+            _save(files[outcome.key], outcome)
+            outcomes[outcome.key] = outcome
+            clock.tick(outcome)
+    return [outcomes[key] for key, _ in listed]
+
+
+def worker_count(workers: int | None, scheduler: str | Cluster | None) -> int:
+    """Check the two ways to ask for workers and return the number of processes."""
+    if workers is not None and scheduler is not None:
+        raise UsageError("E192", "--workers and --scheduler are both given", "give one of them")
+    if workers is not None and not 1 <= workers <= MAX_THREADS:
+        raise UsageError("E192", f"--workers is {workers}", f"give a number from 1 to {MAX_THREADS}")
+    return allowed_threads() if workers is None else workers
+
+
+def _answers(
+    arguments: Sequence[Any], function: Function, n: int, cluster: Cluster | None, unused: tuple[str, ...]
+) -> Answers:
+    if cluster is None:
+        return on_processes(function, arguments, n)
+    return on_cluster(function, arguments, cluster, unused)
+
+
+def _outcome(key: str, answer: Answer) -> Outcome:
+    if answer.text is None:
+        return Outcome(key, None, answer.error)
+    return Outcome(key, json.loads(answer.text), None, answer.seconds)
+
+
+class _Clock:
+    """Counts tasks and tells how long the rest will take at the pace so far."""
+
+    def __init__(self, total: int, done: int, on_progress: OnBatchProgress | None) -> None:
+        self._start = time.monotonic()
+        self._total, self._reused, self._done, self._failed = total, done, done, 0
+        self._tell = on_progress
+        if done:
+            logger.info("%d of %d tasks are taken from the store", done, total)
+            self._report("", float("nan"))
+
+    def tick(self, outcome: Outcome) -> None:
+        self._done += 1
+        self._failed += outcome.error is not None
+        pace = (time.monotonic() - self._start) / (self._done - self._reused)
+        self._report(outcome.key, pace * (self._total - self._done))
+
+    def _report(self, key: str, seconds_left: float) -> None:
+        if self._tell is not None:
+            self._tell(BatchProgress(self._done, self._total, self._failed, key, seconds_left))
+
+
+def content_hash(value: Any) -> str:
+    """Return 64 hexadecimal digits that change with the content of a value.
+
+    Examples
+    --------
+    >>> content_hash({"a": 1.5, "b": Path("x")}) == content_hash({"b": "x", "a": 1.5})
+    True
+    """
+    text = json.dumps(value, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Turn what JSON does not know into what it does."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
+    if isinstance(value, np.generic):
+        return value.item()
+    if dataclasses.is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"a task may not hold a {type(value).__name__}; give JSON values, paths, arrays or dataclasses")
+
+
+def _load(file: Path | None, key: str) -> Outcome | None:
+    if file is None:
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["key"] == key:
+            return Outcome(key, content["value"], None, content["seconds"], reused=True)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        logger.warning("%s is damaged; the task runs again", file.name)
+    return None
+
+
+def _save(file: Path | None, outcome: Outcome) -> None:
+    if file is None or outcome.error is not None:
+        return
+    content = {"key": outcome.key, "value": outcome.value, "seconds": outcome.seconds}
+    with atomic_path(file) as part:
+        part.write_text(json.dumps(content), encoding="utf-8")  # Python writes and reads floats without loss

@@ -1,0 +1,1 @@
+"""Commands on files: look, convert, warp."""

@@ -1,0 +1,201 @@
+"""Move an image, a label map or points with a transform that exists already.
+
+A transform file takes FIXED points to MOVING points (ITK's convention).
+So it brings a moving image or moving labels onto the fixed grid, and it
+brings points from the fixed image to the moving one.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regweave.cli.options import FollowOption, FrameOption, JsonOption, LabelNamesOption, NonFiniteOption
+from regweave.errors import UsageError
+from regweave.io import (
+    fill_value,
+    read_image,
+    read_labels,
+    read_points,
+    read_transform,
+    require_absent,
+    write_image,
+    write_labels,
+    write_points,
+)
+from regweave.io.readers.images import read_stored
+from regweave.io.readers.nifti_frame import NiftiFrame
+from regweave.io.transforms.ends_check import require_direction, require_reference
+from regweave.io.transforms.files import ANYWHERE
+from regweave.spatial import warp_image, warp_labels, warp_points
+from regweave.types import Direction, Field, Geometry, Transform
+
+TransformOption = Annotated[
+    str,
+    typer.Option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz …), or the word identity."),
+]
+ReferenceOption = Annotated[
+    Path, typer.Option("--reference", "-r", help="Image on whose grid the result lies: the fixed image.")
+]
+OtherGridOption = Annotated[
+    bool,
+    typer.Option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts."),
+]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
+
+IDENTITY = "identity"
+
+
+class Space(StrEnum):
+    """The two images that a transform connects."""
+
+    FIXED = "fixed"
+    MOVING = "moving"
+
+
+DIRECTIONS: dict[Space, Direction] = {Space.FIXED: "fixed_to_moving", Space.MOVING: "moving_to_fixed"}
+"""Which way points go that start in a space."""
+ToOption = Annotated[
+    Space | None,
+    typer.Option("--to", help="Space of the result; by default the grids tell, and fixed where both are the same."),
+]
+
+
+def image(
+    file: Annotated[Path, typer.Argument(help="Image in moving space.")],
+    *,
+    transform: TransformOption,
+    reference: ReferenceOption,
+    output: OutputOption,
+    target: ToOption = None,
+    other_grid: OtherGridOption = False,
+    overwrite: OverwriteOption = False,
+    fill: Annotated[
+        float | None,
+        typer.Option(help="Value outside the moving image; by default -1000 for CT, else 0."),
+    ] = None,
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a MOVING image onto the FIXED grid by trilinear interpolation.
+
+    With inverse.h5, and the moving image as REFERENCE, a FIXED image is
+    brought onto the MOVING grid. A transform of this program states both
+    grids, and is refused where it goes the other way.
+    """
+    claim = require_absent(output, overwrite=overwrite)
+    moving = read_image(file, nifti_frame=nifti_frame, nonfinite=nonfinite, follow_links=follow_links)
+    grid = _grid(reference, nifti_frame, follow_links)
+    path = _onto(transform, grid, target, other_grid=other_grid, follow_links=follow_links)
+    value = fill_value(moving) if fill is None else fill
+    with claim.writing():
+        write_image(output, warp_image(moving, path, fill=value))
+    _tell(f"{_names(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
+
+
+def labels(
+    file: Annotated[Path, typer.Argument(help="Label map in moving space.")],
+    *,
+    transform: TransformOption,
+    reference: ReferenceOption,
+    output: OutputOption,
+    target: ToOption = None,
+    other_grid: OtherGridOption = False,
+    overwrite: OverwriteOption = False,
+    label_names: LabelNamesOption = None,
+    nifti_frame: FrameOption = "auto",
+    follow_links: FollowOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring MOVING labels onto the FIXED grid; values and type of the labels are kept.
+
+    With inverse.h5, and the moving image as REFERENCE, FIXED labels are
+    brought onto the MOVING grid.
+    """
+    claim = require_absent(output, overwrite=overwrite)
+    moving = read_labels(file, names_path=label_names, nifti_frame=nifti_frame, follow_links=follow_links)
+    grid = _grid(reference, nifti_frame, follow_links)
+    path = _onto(transform, grid, target, other_grid=other_grid, follow_links=follow_links)
+    warped = warp_labels(moving, path)
+    with claim.writing():
+        write_labels(output, warped)
+    gone = sorted(set(moving.values()) - set(warped.values()))
+    text = f"{_names(path, target, 'labels')}, {len(warped.values())} labels"
+    known = {str(v): moving.name(v) for v in moving.values()}
+    _tell(text, as_json, output, labels=[int(v) for v in warped.values()], lost=[int(v) for v in gone], names=known)
+    if gone:
+        names = ", ".join(moving.name(value) for value in gone)
+        typer.echo(f"warning W203: labels without a voxel in the result: {names}", err=True)
+
+
+def points(
+    file: Annotated[Path, typer.Argument(help="Points (.mrk.json, .fcsv, .csv) in the space named by --from.")],
+    *,
+    transform: TransformOption,
+    output: OutputOption,
+    reference: Annotated[
+        Path | None,
+        typer.Option("--reference", "-r", help="Grid to sample a transform on that has none (e.g. B-spline)."),
+    ] = None,
+    source: Annotated[Space, typer.Option("--from", help="Space of the points in FILE.")] = Space.FIXED,
+    target: Annotated[Space, typer.Option("--to", help="Space of the points in OUTPUT.")] = Space.MOVING,
+    overwrite: OverwriteOption = False,
+    nifti_frame: FrameOption = "auto",
+    follow_links: FollowOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring points from the FIXED image to the MOVING one, or back.
+
+    The transform file is applied as it is stored. That of a registration
+    takes fixed points to moving points; to go from moving to fixed, say
+    --from moving --to fixed and pass inverse.h5 of the same result.
+    """
+    claim = require_absent(output, overwrite=overwrite)
+    if source == target:
+        raise UsageError("E117", f"points are to go from {source} to {target}", "name two different spaces")
+    where, names = read_points(file)
+    grid = None if reference is None else _grid(reference, nifti_frame, follow_links)
+    loaded = _load(transform, grid, follow_links)
+    if transform != IDENTITY:
+        require_direction(loaded.ends, DIRECTIONS[source], transform)
+    with claim.writing():
+        write_points(output, warp_points(where, loaded), names)
+    text = f"{len(names)} points, from {source} to {target} space, LPS mm"
+    _tell(text, as_json, output, points=len(names), source=str(source), target=str(target))
+
+
+def _tell(text: str, as_json: bool, output: Path, **facts: object) -> None:
+    """Say what was written, in a line or as JSON."""
+    content = json.dumps({"output": str(output), **facts}, ensure_ascii=False)
+    print(content if as_json else f"wrote {output}: {text}")
+
+
+def _grid(reference: Path, frame: NiftiFrame, follow_links: bool) -> Geometry:
+    return read_stored(reference, frame, follow_links=follow_links).geometry
+
+
+def _load(transform: str, grid: Geometry | None, follow_links: bool) -> Transform:
+    if transform == IDENTITY:
+        return Transform(Field.zero(grid or ANYWHERE))
+    return read_transform(transform, grid, follow_links=follow_links)
+
+
+def _onto(transform: str, grid: Geometry, space: Space | None, *, other_grid: bool, follow_links: bool) -> Transform:
+    """Read a transform that brings images onto a grid, or refuse it."""
+    loaded = _load(transform, grid, follow_links)
+    if transform != IDENTITY:
+        require_reference(loaded.ends, grid, transform, space=space, other_grid=other_grid)
+    return loaded
+
+
+def _names(transform: Transform, space: Space | None, what: str) -> str:
+    """Say which image was brought to which grid."""
+    back = space == Space.MOVING if transform.ends is None else transform.ends.direction == "moving_to_fixed"
+    return f"fixed {what} on the moving grid" if back else f"moving {what} on the fixed grid"

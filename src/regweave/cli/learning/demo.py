@@ -1,0 +1,181 @@
+"""``regweave demo``: phantoms or your scans in; weights, evidence and pages out."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from regweave.batch.store import BatchProgress
+from regweave.cli.help import WIDTH
+from regweave.cli.options import JsonOption, complete_preset, parse_values
+from regweave.cli.tables import text_table
+from regweave.config.settings import Settings
+from regweave.errors import EXIT_SOME_FAILED, UsageError
+from regweave.io import prepare_output
+from regweave.pipeline.inputs import choose_settings
+from regweave.report import demo as pages
+from regweave.study import demo as workflow
+from regweave.study.demo_summary import NAME, Story
+from regweave.training.log import TrainProgress
+
+EVERY = 20
+"""Registrations between two lines of progress where there is no terminal."""
+STAGES = 4
+"""Scans, learning, held-out patients, pages."""
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path("demo-output"),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with PAIRS.csv or with CASE/{image,labels}.nii.gz.", metavar="DIR")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Structures of DIR to learn, label values with commas; others are background.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Settings for DIR by name; without it, fast ones.", autocompletion=complete_preset),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Chooses the phantoms, or the halves of PAIRS.csv.", min=0)] = 0,
+    workers: Annotated[int | None, typer.Option(help="Processes; by default all cores.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn the weights of a bank of metrics and see what they are worth.
+
+    Without DIR: makes ten phantom patients of a head and neck, scanned twice,
+    in which another metric is right in each organ. Learns from six of them,
+    registers the other four with the learned weights and with every metric
+    alone, each tuned, and writes pages to look at. Takes about two minutes on
+    two cores.
+
+    With DIR: the same on your scans. PAIRS.csv (see `regweave train`) is split
+    into halves by patient. Else each CASE is a patient: neighbours in the
+    order of names become couples, registered both ways, at most twenty cases;
+    the first half of the couples is learned from, the other held out.
+    """
+    settings = _settings(data, classes, preset)
+    start = time.perf_counter()
+    with prepare_output(output, overwrite=overwrite) as folder, _Shown() as shown:
+        shown.begin("phantoms" if data is None else "scans")
+        scans = folder / "scans"
+        lists = workflow.make_cohort(scans, seed) if data is None else workflow.split_folder(data, scans, seed)
+        story = run(folder, lists, shown, settings, parse_values(classes), workers)
+    if as_json:
+        print((output / NAME).read_text(encoding="utf-8"), end="")
+    else:
+        print(as_text(story, output, time.perf_counter() - start))
+    if story.failures:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def _settings(data: Path | None, classes: str | None, preset: str | None) -> Settings:
+    given = {"--classes": classes, "--preset": preset}
+    named = [name for name, value in given.items() if value is not None]
+    if data is None and named:
+        raise UsageError("E192", f"{' and '.join(named)} without --data", "add --data DIR, or leave it out")
+    return workflow.SETTINGS if preset is None else choose_settings(preset, None, None, None)
+
+
+def run(
+    folder: Path,
+    lists: workflow.Lists,
+    shown: _Shown,
+    settings: Settings,
+    classes: tuple[int, ...] | None,
+    workers: int | None,
+) -> Story:
+    """Learn, judge and write the pages."""
+    shown.begin("learning")
+    model = workflow.learn(
+        folder, lists, settings=settings, options=workflow.OPTIONS, classes=classes, workers=workers, on_progress=shown
+    )
+    shown.begin("held-out patients")
+    story = workflow.judge(folder, lists, model, classes=classes, workers=workers, on_progress=shown)
+    shown.begin("pages")
+    pages.write_pages(folder)
+    return story
+
+
+def as_text(story: Story, output: Path, seconds: float) -> str:
+    """Tell the story within 80 columns."""
+    dice = [(title, ["-" if v is None else f"{v:.3f}" for v in values]) for title, values in story.dice.items()]
+    made = any(row.right for row in story.trust)
+    members = list(story.trust[0].shares)
+    trust = [
+        (
+            row.name,
+            [*(f"{row.shares[m]:.2f}" for m in members), "learned" if row.used else "uniform"]
+            + ([row.right or "-"] if made else []),
+        )
+        for row in story.trust
+    ]
+    minutes, rest = divmod(round(seconds), 60)
+    return "\n".join(
+        [
+            _filled(story.opening()),
+            "",
+            "Dice of the held-out patients",
+            text_table("", ["mean", *story.structures], dice),
+            "",
+            "Share of each metric in the weights of a structure",
+            text_table("", [*members, "weights", *(["made for"] if made else [])], trust),
+            "",
+            *(_filled(f"- {line}", "  ") for line in story.sentences()),
+            "",
+            f"time  {minutes}:{rest:02d} min",
+            f"open  {output / pages.NAME}",
+        ]
+    )
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+class _Shown:
+    """A bar on a terminal, lines elsewhere; both on standard error."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._stage = ""
+        self._number = 0
+
+    def __enter__(self) -> _Shown:
+        if sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, stage: str) -> None:
+        """Say that a stage begins."""
+        self._number += 1
+        self._stage = f"[{self._number}/{STAGES}] {stage}"
+        self._say(self._stage, None, None)
+
+    def __call__(self, progress: TrainProgress | BatchProgress) -> None:
+        if isinstance(progress, TrainProgress):
+            self._say(f"{self._stage}: {progress.message}", None, None)
+        elif self._bar is not None or progress.done == progress.total or progress.done % EVERY == 0:
+            text = f"{self._stage}: {progress.done}/{progress.total} registrations"
+            self._say(text, progress.done, progress.total)
+
+    def _say(self, text: str, done: int | None, total: int | None) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=text[:46], completed=done or 0, total=total)
+        else:
+            print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,180 @@
+"""``regweave evaluate``: methods against each other on a list of pairs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from regweave.batch.cluster import WAIT_S
+from regweave.batch.store import BatchProgress
+from regweave.cli.options import (
+    FixedModalityOption,
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    LabelNamesOption,
+    MovingModalityOption,
+    NonFiniteOption,
+    RulesOption,
+    SchedulerOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WaitOption,
+    cluster_of,
+    complete_model,
+    complete_preset,
+    parse_values,
+)
+from regweave.cli.tables import terminal_text
+from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
+from regweave.measures.rules import read_rules
+from regweave.pipeline.reading import Reading
+from regweave.report import evaluation, registration
+from regweave.study import evaluate as workflow
+from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
+
+
+def evaluate(
+    pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Model file or shipped name; repeat for several.", metavar="MODEL", autocompletion=complete_model
+        ),
+    ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Also the uniform mix and each member of the bank alone.")
+    ] = False,
+    train_pairs: Annotated[
+        Path | None, typer.Option(help="Pairs on which the smoothness of each baseline is tuned.", metavar="TRAIN.csv")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Structures that count, label values with commas; others are background.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes, each with one thread; by default all cores.")] = None,
+    scheduler: SchedulerOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    wait_for_workers: WaitOption = WAIT_S,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an evaluation that was interrupted.")] = False,
+    allow_leak: Annotated[
+        bool, typer.Option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
+    ] = False,
+    pages: Annotated[
+        int,
+        typer.Option(help="Pairs with the lowest Dice that get a page of their own.", min=0, metavar="N"),
+    ] = 3,
+    rules: RulesOption = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
+    label_names: LabelNamesOption = None,
+    fixed_modality: FixedModalityOption = "auto",
+    moving_modality: MovingModalityOption = "auto",
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Register every pair with every method; write results.csv, results.json, summary.md and HTML pages.
+
+    The columns of the list are id, fixed, moving, fixed_labels, moving_labels
+    and, if patients have several pairs, group: the patients of a pair, with +
+    between them. Exit status 1 if some registrations failed: the others are
+    in the results, and the failures are named there.
+    """
+    if preset is not None and config is not None:
+        raise UsageError("E189", "--preset and --config are both given", "give one of them")
+    reading = Reading(
+        nifti_frame, nonfinite, label_names, parse_values(classes), fixed_modality, moving_modality,
+        follow_links=follow_links,
+    )  # fmt: skip
+    judged_by = None if rules is None else read_rules(rules)
+    cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
+    try:
+        with _Shown(quiet) as shown:
+            found = workflow.evaluate(
+                pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
+                train_pairs=train_pairs, workers=workers, scheduler=cluster, resume=resume, allow_leak=allow_leak,
+                reading=reading, rules=judged_by, on_progress=shown,
+            )  # fmt: skip
+        missing = 0 if no_report else _write_pages(found, output, reading, pages, quiet=quiet)
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
+    failures = found.scores.failures
+    for outcome in failures:
+        print(f"failed {outcome.key}: {outcome.error}", file=sys.stderr)
+    if as_json:
+        print((output / "results.json").read_text(encoding="utf-8"), end="")
+    elif not quiet:
+        print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
+    if failures or missing:
+        raise typer.Exit(missing or EXIT_SOME_FAILED)
+
+
+def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: int, *, quiet: bool) -> int:
+    """Write the pages of the worst pairs, then those of the evaluation; return the exit status of those that lack."""
+    method = shown_method(found.scores)
+    written, status = [], EXIT_OK
+    for pair in worst_pairs(found.scores, n):
+        try:
+            written.append(registration.write_page(keep_registration(method, pair, reading, folder, found.rules)))
+        except RegweaveError as error:  # the results are there; a page less is no reason to hide them
+            status = error.exit_status
+            print(f"no page of {pair.id}: {error}", file=sys.stderr)
+    written.append(evaluation.write_page(folder))
+    if not quiet:
+        print("\n".join(f"page {path}" for path in written), file=sys.stderr, flush=True)
+    return status
+
+
+class _Shown:
+    """A bar on a terminal, a line for each registration elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Shown:
+        if not self._quiet and sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: BatchProgress) -> None:
+        if self._quiet:
+            return
+        left = "" if math.isnan(progress.seconds_left) else f", {_duration(progress.seconds_left)} left"
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        if self._bar is not None:
+            text = f"{progress.key[:40]}{failed}{left}"
+            self._bar.update(self._task, completed=progress.done, total=progress.total, description=text)
+        else:
+            key = progress.key or "taken from the earlier run"
+            print(f"[{progress.done}/{progress.total}] {key}{failed}{left}", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,145 @@
+"""``regweave train``: learn the weights of a bank from pairs with masks."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regweave.batch.cluster import WAIT_S
+from regweave.batch.store import BatchProgress
+from regweave.cli.learning.weights import as_dict, as_text
+from regweave.cli.options import (
+    FixedModalityOption,
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    LabelNamesOption,
+    MovingModalityOption,
+    NonFiniteOption,
+    SchedulerOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WaitOption,
+    cluster_of,
+    complete_preset,
+    parse_values,
+)
+from regweave.errors import Cancelled
+from regweave.io import require_absent
+from regweave.pipeline.reading import Reading
+from regweave.report import training
+from regweave.training.log import TrainProgress, effort_path, write_effort
+from regweave.training.options import TrainOptions
+from regweave.training.train import train as workflow
+
+
+def train(
+    pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model to write, JSON.")],
+    preset: Annotated[str, typer.Option(help="Settings by name.", autocompletion=complete_preset)] = "default",
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    method: Annotated[
+        str, typer.Option(help="Kind of learning: lssvm, lssvm-joint, global or search.")
+    ] = "lssvm-joint",
+    metrics: Annotated[str | None, typer.Option(help="Members or metrics of the bank, separated by commas.")] = None,
+    loss: Annotated[str | None, typer.Option(help="Loss on the masks: dice, voxel, surface, landmark.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Structures to learn, label values with commas.")] = None,
+    c: Annotated[float | None, typer.Option("--C", help="Weight of the slacks.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Weight of the proximity to the start.")] = None,
+    eta: Annotated[float | None, typer.Option(help="Weight of the loss in imputation.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Tolerance of the constraints.")] = 1e-2,
+    rounds: Annotated[int, typer.Option(help="Times the trajectories are refreshed.")] = 1,
+    signed: Annotated[bool, typer.Option("--signed", help="Allow negative weights, as the paper does.")] = False,
+    levels: Annotated[str, typer.Option(help="Where learned weights act: all levels, or the finest.")] = "all",
+    folds: Annotated[int, typer.Option(help="Folds of the gate, by patient.")] = 3,
+    max_pairs: Annotated[int | None, typer.Option(help="Learn on this many pairs chosen at random.")] = None,
+    max_memory_mb: Annotated[
+        float, typer.Option(help="Learn on as many pairs, chosen at random, as have samples that fit.")
+    ] = 1500.0,
+    budget: Annotated[int, typer.Option(help="Registrations that one search may spend.")] = 400,
+    gate: Annotated[bool, typer.Option(help="Use a column only where left-out patients gained.")] = True,
+    seed: Annotated[int, typer.Option(help="Chooses folds and pairs.")] = 0,
+    workers: Annotated[int | None, typer.Option(help="Processes of this machine.")] = None,
+    scheduler: SchedulerOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    wait_for_workers: WaitOption = WAIT_S,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
+    label_names: LabelNamesOption = None,
+    fixed_modality: FixedModalityOption = "auto",
+    moving_modality: MovingModalityOption = "auto",
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Learn how much each structure trusts each metric, from masks alone; write a model and its page.
+
+    What is learned is used, structure by structure, only where it raised the
+    Dice of warped masks of patients that were left out. The columns of the
+    list are id, fixed, moving, fixed_labels, moving_labels and, if patients
+    have several pairs, group: the patients of a pair, with + between them.
+    """
+    options = TrainOptions(
+        method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]
+        signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb, budget=budget,  # type: ignore[arg-type]
+        gate=gate, seed=seed,
+    )  # fmt: skip
+    reading = Reading(
+        nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
+        follow_links=follow_links,
+    )  # fmt: skip
+    shown = _Shown(quiet)
+    beside = [] if no_report else [effort_path(output), training.page_path(output)]
+    claims = [require_absent(path, overwrite=overwrite) for path in beside]
+    cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
+    try:
+        model = workflow(
+            pairs, output, options=options, preset=preset, config=config, loss=loss,
+            metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=cluster,
+            resume=resume, overwrite=overwrite, reading=reading,
+            on_progress=shown,
+        )  # fmt: skip
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
+    if not no_report:
+        with claims[0].writing(), claims[1].writing():
+            write_effort(output, shown.stages)
+            page = training.write_page(output)
+        if not quiet:
+            print(f"page {page}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(as_dict(output, model), indent=1, ensure_ascii=False))
+    elif not quiet:
+        print(as_text(output, model))
+
+
+class _Shown:
+    """Says where training is, and keeps what its stages have cost."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self.stages: Mapping[str, Mapping[str, float]] = {}
+
+    def __call__(self, progress: TrainProgress | BatchProgress) -> None:
+        if isinstance(progress, TrainProgress) and progress.stages is not None:
+            self.stages = progress.stages
+        if self._quiet:
+            return
+        if isinstance(progress, TrainProgress):
+            print(f"{progress.stage}: {progress.message}", file=sys.stderr, flush=True)
+        elif progress.done == progress.total or progress.done % 20 == 0:
+            left = "" if math.isnan(progress.seconds_left) else f", {progress.seconds_left:.0f} s left"
+            print(f"  {progress.done}/{progress.total} registrations{left}", file=sys.stderr, flush=True)

@@ -1,0 +1,179 @@
+"""Show what models have learned, as tables of class and member."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regweave.cli.help import WIDTH
+from regweave.cli.options import JsonOption, complete_model
+from regweave.cli.tables import short, text_table
+from regweave.errors import UsageError
+from regweave.measures.statistics import patients_of
+from regweave.models.model import Model, read_model, shipped_models
+
+ENDS = ("mean", "low", "high")
+
+ModelArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Model files, or names of shipped models.", metavar="MODEL.json...", autocompletion=complete_model
+    ),
+]
+
+
+def list_(*, as_json: JsonOption = False) -> None:
+    """Name the models that come with the package; `--model NAME` uses one."""
+    shipped = {name: read_model(path) for name, path in shipped_models().items()}
+    if as_json:
+        print(
+            json.dumps([{"name": n, **as_dict(Path(n), m)} for n, m in shipped.items()], indent=1, ensure_ascii=False)
+        )
+        return
+    for name, model in shipped.items():
+        names = ", ".join(_class_name(model, c) for c in model.weights.classes[1:])
+        print(textwrap.fill(f"{name}  {model.modality}: {names}", WIDTH, subsequent_indent="    "))
+
+
+def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
+    """Print the weight of each member for each class, and what training recorded."""
+    read = {path: read_model(path) for path in models}
+    if as_json:
+        print(json.dumps([as_dict(path, model) for path, model in read.items()], indent=1, ensure_ascii=False))
+        return
+    print("\n\n".join(as_text(path, model) for path, model in read.items()))
+
+
+def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
+    """Print the weights of two or more models side by side, with the differences from the first."""
+    if len(models) < 2:
+        raise UsageError("E192", "one model is given, comparing needs two or more", "name another MODEL.json")
+    read = [read_model(path) for path in models]
+    rows = _compared(read)
+    if as_json:
+        content = {"models": [str(path) for path in models], "rows": rows}
+        print(json.dumps(content, indent=1, ensure_ascii=False))
+        return
+    for number, path in enumerate(models, start=1):
+        print(f"{number}  {path}")
+    names = [str(n) for n in range(1, len(models) + 1)]
+    header = [*names, *(f"{n}-1" for n in names[1:])]
+    lines = [(_row_title(row), [_cell(v) for v in row["weights"]] + _signed(row["differences"])) for row in rows]
+    print("\n" + text_table("class member", header, lines))
+
+
+def as_dict(path: Path, model: Model) -> dict[str, Any]:
+    """Return what a program may want to know of a model, as JSON values."""
+    w = model.weights
+    return {
+        "file": str(path),
+        "modality": model.modality,
+        "classes": {str(c): _class_name(model, c) for c in w.classes},
+        "members": list(w.members),
+        "weights": {m: dict(zip(map(str, w.classes), row.tolist(), strict=True)) for m, row in _members(model)},
+        "pairwise": w.pairwise,
+        "evidence": dict(model.evidence),
+    }
+
+
+def as_text(path: Path, model: Model) -> str:
+    """Lay out one model: what training recorded, then a line for each class."""
+    w = model.weights
+    gates = model.evidence.get("gates")
+    header, lines = list(w.members), []
+    for k, value in enumerate(w.classes):
+        lines.append((_class_name(model, value), [_cell(v) for v in w.matrix[:, k].tolist()]))
+    if isinstance(gates, Mapping):
+        header.append("gate")
+        lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
+    facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_evidence(model.evidence)]
+    if not model.outline_without_mask:
+        facts.append("without mask members that compare the moving labels are left out")
+    return "\n".join([*facts, "", text_table("class", header, lines)])
+
+
+def _evidence(evidence: Mapping[str, Any]) -> list[str]:
+    """Tell what training recorded, of these keys those that are there.
+
+    ``method`` (text), ``pairs`` and ``groups`` (collections), ``left_out_gain`` (``mean``, ``low``, ``high``, or None
+    where nothing learned is used), ``refinement`` with such a ``gain``, ``predictor_groups`` (a list); ``gates``
+    (by class, a mapping with ``used``) becomes a column of the table.
+    """
+    facts = [str(evidence["method"])] if "method" in evidence else []
+    if isinstance(pairs := evidence.get("pairs"), Mapping | list):
+        facts.append(f"{len(pairs)} pairs")
+    if isinstance(groups := evidence.get("groups"), list):
+        facts.append(f"{len({p for group in groups for p in patients_of(str(group))})} patients")
+    lines = [f"trained      {', '.join(facts)}"] if facts else []
+    if isinstance(seen := evidence.get("predictor_groups"), list):
+        lines.append(f"predictor    fitted to {len(seen)} patients")
+    if isinstance(refinement := evidence.get("refinement"), Mapping):
+        lines += _gain("refinement", refinement.get("gain"))
+    columns = _gain("Dice gain", evidence.get("left_out_gain"))
+    if not columns and "left_out_gain" in evidence:
+        columns = ["Dice gain    none on left-out patients: the columns of the levels are uniform"]
+    return lines + columns
+
+
+def _gain(title: str, gain: object) -> list[str]:
+    if not isinstance(gain, Mapping):
+        return []
+    mean, *ends = (_signed([v if isinstance(v, int | float) else None])[0] for v in map(gain.get, ENDS))
+    return [f"{title:12} {mean} on left-out patients, 95 % interval [{', '.join(ends)}]"]
+
+
+def _decision(gates: Mapping[str, Any], value: int) -> str:
+    found = gates.get(str(value))
+    used = found.get("used") if isinstance(found, Mapping) else None
+    return "-" if used is None else "learned" if used else "uniform"
+
+
+def _compared(models: Sequence[Model]) -> list[dict[str, Any]]:
+    """Weights by class and member, None where a model lacks either, and the differences from the first model."""
+    names = {c: _class_name(model, c) for model in reversed(models) for c in model.weights.classes}
+    members = list(dict.fromkeys(m for model in models for m in model.weights.members))
+    rows = [_difference_row("smoothness", None, [model.weights.pairwise for model in models])]
+    rows += [
+        _difference_row(names[c], member, [_weight(model, member, c) for model in models])
+        for c in sorted(names)
+        for member in members
+    ]
+    return rows
+
+
+def _difference_row(name: str, member: str | None, weights: Sequence[float | None]) -> dict[str, Any]:
+    first = weights[0]
+    differences = [None if first is None or w is None else w - first for w in weights[1:]]
+    return {"class": name, "member": member, "weights": list(weights), "differences": differences}
+
+
+def _weight(model: Model, member: str, value: int) -> float | None:
+    w = model.weights
+    if member not in w.members or value not in w.classes:
+        return None
+    return float(w.matrix[w.members.index(member), w.classes.index(value)])
+
+
+def _members(model: Model) -> list[tuple[str, Any]]:
+    return list(zip(model.weights.members, model.weights.matrix, strict=True))
+
+
+def _class_name(model: Model, value: int) -> str:
+    return model.class_names.get(value, "background" if value == 0 else str(value))
+
+
+def _row_title(row: Mapping[str, Any]) -> str:
+    return row["class"] if row["member"] is None else f"{short(row['class'])} {short(row['member'])}"
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _signed(values: Sequence[float | None]) -> list[str]:
+    return ["-" if v is None else f"{v:+.4f}" for v in values]

@@ -1,0 +1,88 @@
+"""``regweave about``: what runs here, for records and for bug reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import textwrap
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+import regweave
+from regweave.cli.help import WIDTH
+from regweave.cli.options import JsonOption
+from regweave.pipeline.machine import allowed_threads
+
+CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
+
+
+def about(
+    as_json: JsonOption = False,
+) -> None:
+    """Print the version of the program, of the machine and of the libraries."""
+    facts = describe()
+    if as_json:
+        print(json.dumps(facts, indent=1))
+        return
+    for key, value in facts.items():
+        pairs = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        text = f"{key:<14}{', '.join(pairs) if isinstance(pairs, list) else pairs}"
+        print(textwrap.fill(text, WIDTH, subsequent_indent=" " * 14, break_long_words=False, break_on_hyphens=False))
+    print("For research use only; not a medical device.")
+
+
+def describe() -> dict[str, Any]:
+    """Collect what `about` prints."""
+    return {
+        "version": regweave.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_features": _cpu_features(),
+        "cpus": _cpus(),
+        "threads": allowed_threads(),
+        "presets": list(regweave.preset_names()),
+        "dependencies": _dependencies(),
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of a source checkout, None for an installed package."""
+    root = Path(regweave.__file__).resolve().parents[2]
+    if not (root / ".git").exists() or not (root / "src" / "regweave").is_dir():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _cpus() -> int:
+    """Count the processors this process may use, which a scheduler can make fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_features() -> list[str]:
+    listing = Path("/proc/cpuinfo")
+    if not listing.is_file():
+        return []
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", listing.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    present = set(match[1].split()) if match else set()
+    return [name for name in CPU_FEATURES if name in present]
+
+
+def _dependencies() -> dict[str, str]:
+    try:
+        stated = requires("regweave") or []
+    except PackageNotFoundError:
+        return {}
+    names = [re.split(r"[^A-Za-z0-9_.-]", text, maxsplit=1)[0] for text in stated if "extra ==" not in text]
+    return {name: version(name) for name in names}

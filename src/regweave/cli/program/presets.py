@@ -1,0 +1,27 @@
+"""List the presets, or print one as TOML to edit and pass back with --config."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from regweave.cli.options import JsonOption, complete_preset
+from regweave.config.settings import preset, preset_names
+
+
+def list_(*, as_json: JsonOption = False) -> None:
+    """List the presets."""
+    names = preset_names()
+    print(json.dumps(names) if as_json else "\n".join(names))
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="Preset, with or without its version.", autocompletion=complete_preset)],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a preset as TOML, or as JSON with the same keys."""
+    found = preset(name)
+    print(found.model_dump_json(indent=1) + "\n" if as_json else found.toml(), end="")

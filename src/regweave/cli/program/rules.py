@@ -1,0 +1,31 @@
+"""``regweave rules``: print the rules that a registration is judged by."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regweave.cli.options import JsonOption
+from regweave.measures.rules import default_rules, read_rules, shipped_text
+
+
+def rules(
+    file: Annotated[Path | None, typer.Argument(help="Rules file to check; by default the shipped rules.")] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the shipped rules for pass, look and fail as TOML, or check a file of your own.
+
+    Edit them and pass the file to `register`, `evaluate` or `report` with
+    --rules.
+    """
+    found = default_rules() if file is None else read_rules(file)
+    if as_json:
+        print(json.dumps(found.record(), indent=1, ensure_ascii=False))
+    elif file is None:
+        print(shipped_text(), end="")
+    else:
+        print("\n".join(f"{rule}: {found.words(rule)}" for rule in found.limits))

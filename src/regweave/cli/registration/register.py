@@ -1,0 +1,214 @@
+"""``regweave register``: two files in, a deformation with its evidence out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regweave.cli import words
+from regweave.cli.options import (
+    FixedModalityOption,
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    LabelNamesOption,
+    MovingModalityOption,
+    NonFiniteOption,
+    RulesOption,
+    complete_model,
+    complete_preset,
+)
+from regweave.cli.tables import overlap_table, verdict_lines
+from regweave.errors import UsageError
+from regweave.io import prepare_output
+from regweave.measures.rules import Rules, default_rules, read_rules
+from regweave.pipeline import register as workflow
+from regweave.pipeline.outputs import FILES, parse_outputs
+from regweave.pipeline.reading import Reading
+from regweave.pipeline.rerun import recorded_call, recorded_rules
+from regweave.report.registration import PAGE, write_page
+
+
+def register(
+    fixed: Annotated[
+        Path | None, typer.Argument(help="Image that stays; its grid is the grid of the result.", show_default=False)
+    ] = None,
+    moving: Annotated[Path | None, typer.Argument(help="Image that is warped.", show_default=False)] = None,
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
+    moving_labels: Annotated[Path | None, typer.Option(help="Segmentation of the moving image.")] = None,
+    fixed_labels: Annotated[Path | None, typer.Option(help="Segmentation of the fixed image, for Dice.")] = None,
+    again: Annotated[
+        Path | None,
+        typer.Option("--from", help="Run a result.json again: same files, settings, bits.", metavar="RESULT.json"),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Weights per structure: a file, or a shipped model's name.", autocompletion=complete_model),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Use this metric or member; repeat for a mix.", metavar="NAME[=WEIGHT]"),
+    ] = None,
+    init: Annotated[str | None, typer.Option(help="none, moments, affine, or an ITK transform file.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Inference engine: trws, fastpd, icm.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; the result is the same for any number.")] = None,
+    label_names: LabelNamesOption = None,
+    fixed_modality: FixedModalityOption = "auto",
+    moving_modality: MovingModalityOption = "auto",
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    rules: RulesOption = None,
+    write: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Files beside result.json: some of {', '.join(FILES)}; by default all, displacement up to a million "
+            "voxels.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Register MOVING to FIXED and write the warped image, both transforms, the numbers behind them and a page."""
+    if preset is not None and config is not None:
+        raise UsageError("E189", "--preset and --config are both given", "give one of them")
+    reading = Reading(
+        nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
+        follow_links=follow_links,
+    )  # fmt: skip
+    named = None if write is None else parse_outputs(write)
+    page = not no_report and (named is None or "report" in named)
+    given: dict[str, Any] = {
+        "preset": preset, "config": config, "model": model, "metrics": parse_metrics(metric), "init": init,
+        "engine": engine,
+    }  # fmt: skip
+    files = {"fixed": fixed, "moving": moving, "moving_labels": moving_labels, "fixed_labels": fixed_labels}
+    if again is not None:
+        _refuse_beside_from(given, reading)
+        given = recorded_call(again, **files)
+    elif fixed is None or moving is None:
+        raise UsageError("E192", "FIXED and MOVING are needed", "name both images, or a record with --from")
+    else:
+        given |= {**files, "reading": reading}
+    judged_by = _rules(rules, again)
+    with prepare_output(output, overwrite=overwrite) as folder:
+        with _Shown(quiet) as shown:
+            result = workflow.register(**given, threads=threads, on_progress=shown, keep_view=page)
+        result = result.with_command(("regweave", *words.given.get()))
+        result = replace(result, rules=judged_by)
+        usual = result.usual_outputs() if named is None else named
+        chosen = [name for name in usual if name != "report" or not no_report]
+        result.write(folder, chosen)
+        if page:
+            write_page(folder)
+    if as_json:
+        print_json(output, page=page)
+        return
+    if quiet:
+        return
+    console = Console(markup=False)  # names of folders may hold brackets
+    if result.score.structures:
+        console.print(overlap_table(result.score, plain=not console.is_terminal))
+    if result.classes_from == "predicted":
+        console.print("classes     predicted from the moving image")
+    console.print(verdict_lines(result.verdict))
+    if result.record is not None and result.record.structures is not None:
+        console.print(f"structures  {result.record.structures_met()}", soft_wrap=True)
+    console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
+    console.print(f"time        {sum(result.seconds.values()):.1f} s")
+    console.print(f"result      {output}", soft_wrap=True)
+    if page:
+        console.print(f"page        {output / PAGE}", soft_wrap=True)
+    gap = max((s.gap for s in result.steps), default=0.0)
+    text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
+    console.print(text, style="dim")
+
+
+def _rules(file: Path | None, record: Path | None) -> Rules:
+    """Return the rules of a file, else those of the record that is run again, else the shipped ones."""
+    if file is not None:
+        return read_rules(file)
+    return default_rules() if record is None else recorded_rules(record)
+
+
+def _refuse_beside_from(given: Mapping[str, Any], reading: Reading) -> None:
+    """Refuse settings beside a record: with them it would be another run."""
+    named = [f"--{name.replace('metrics', 'metric')}" for name, value in given.items() if value is not None]
+    named += [f"--{name.replace('_', '-')}" for name in reading.to_json()]
+    if named:
+        raise UsageError("E192", f"--from and {', '.join(named)} are both given", "the record has all of that")
+
+
+def print_json(output: Path, *, page: bool) -> None:
+    """Print what result.json says, and where the result and its page are."""
+    record = json.loads((output / "result.json").read_text(encoding="utf-8"))
+    where = {"output": str(output), "page": str(output / PAGE) if page else None}
+    print(json.dumps({**where, **record}, indent=1, ensure_ascii=False))
+
+
+def parse_metrics(given: list[str] | None) -> dict[str, float] | None:
+    """Read NAME or NAME=WEIGHT; a name without a weight counts one."""
+    if not given:
+        return None
+    out: dict[str, float] = {}
+    for text in given:
+        name, _, weight = text.partition("=")
+        try:
+            out[name] = float(weight) if weight else 1.0
+        except ValueError as error:
+            raise UsageError("E188", f"--metric {text}: {weight!r} is not a number", "write NAME=0.5") from error
+    return out
+
+
+class _Shown:
+    """A bar on a terminal, a line for each discrete step and every tenth gradient step elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._bar: Progress | None = None
+        self._quiet = quiet
+        self._task: Any = None
+
+    def __enter__(self) -> _Shown:
+        if not self._quiet and sys.stderr.isatty():
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("reading", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: workflow.Progress) -> None:
+        if self._quiet:
+            return
+        if progress.stage == "begin":
+            print(progress.message, file=sys.stderr, flush=True)
+        elif self._bar is not None:
+            self._bar.update(
+                self._task, completed=progress.done, total=progress.total, description=progress.message[:44]
+            )
+        elif progress.stage == "levels" or progress.done % 10 == 0 or progress.done == progress.total:
+            print(f"[{progress.done}/{progress.total}] {progress.message}", file=sys.stderr, flush=True)

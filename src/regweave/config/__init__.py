@@ -1,0 +1,1 @@
+"""Configuration of a registration: members of the bank, levels, presets."""

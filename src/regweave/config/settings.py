@@ -1,0 +1,338 @@
+"""Settings of a registration: a validated model, read and written as TOML; presets are such files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError, model_validator
+
+from regweave import engines, losses, metrics
+from regweave.config._toml import to_toml
+from regweave.config.stages import MOST_LEVELS, Level, Model, Refine, Smoothness, within_image
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.disk.texts import parse_toml, read_text
+from regweave.io.modality import BankName
+from regweave.spatial.node_classes import RULES
+from regweave.types import Geometry, Weights
+
+__all__ = [
+    "Level",
+    "Member",
+    "Refine",
+    "Schedule",
+    "Settings",
+    "load",
+    "parse",
+    "plain_member",
+    "preset",
+    "preset_names",
+    "validate",
+    "within_image",
+]
+
+PRESETS = "presets"
+MOST_MEMBERS = 32
+BANKS = {"ct": "CT", "mr": "images on a scale of their own", "multi": "pairs of two modalities"}
+Intensity = Annotated[float, Field(ge=-1e9, le=1e9)]
+Levels = Annotated[tuple[Level, ...], Field(min_length=1, max_length=MOST_LEVELS)]
+Bank = Annotated[tuple["Member", ...], Field(min_length=1, max_length=MOST_MEMBERS)]
+ReferenceMm = Annotated[float, Field(ge=1.0, le=1e5)]
+NARROWEST_WINDOW = 1e-12
+
+
+class Member(Model):
+    """One configured metric of a bank.
+
+    Parameters
+    ----------
+    name : str
+        What weights, reports and the command line call it.
+    metric : str
+        File name in ``regweave.metrics``.
+    window : (low, high), optional
+        Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.
+    support : int, optional
+        Edge of the node's box in voxels; without it the level's.
+    sigma_voxels : float
+        Gaussian smoothing of both images before they are compared.
+    stage : "levels", "refine" or "both"
+        Where the member takes part: the discrete levels, the continuous refinement, or both if it can.
+    weight : float
+        Weight against the other members where no model says better. A member of weight 0 waits for a model to use it.
+    options : table
+        Options of the metric.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)
+    metric: str
+    window: tuple[Intensity, Intensity] | None = None
+    support: int | None = Field(default=None, ge=2, le=64)
+    sigma_voxels: float = Field(default=0.0, ge=0, le=5)
+    stage: Literal["levels", "refine", "both"] = "both"
+    weight: float = Field(default=1.0, ge=0, le=1e6)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Member:
+        if self.metric not in metrics.available():
+            raise ValueError(f"unknown metric {self.metric!r}; available: {', '.join(metrics.available())}")
+        if self.window is not None and not self.window[1] - self.window[0] >= NARROWEST_WINDOW:
+            raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
+        if self.stage == "refine" and not self.differentiable:
+            raise ValueError(f"{self.metric!r} of {self.name!r} cannot be compared voxel by voxel; not for refine")
+        if self.sees_anatomy and (self.stage != "refine" or self.weight):
+            raise ValueError(
+                f"{self.metric!r} of {self.name!r} needs a model that tells structures; give stage refine and weight 0"
+            )
+        self.metric_options()
+        return self
+
+    @property
+    def differentiable(self) -> bool:
+        """True if the metric says how to compare voxel by voxel, as the refinement does."""
+        return hasattr(metrics.get(self.metric), "PENALTY")
+
+    @property
+    def sees_anatomy(self) -> bool:
+        """True if the member compares what a model makes out in the images."""
+        return metrics.sees_anatomy(self.metric)
+
+    @property
+    def sees_mask(self) -> bool:
+        """True if the member compares the moving labels."""
+        return self.sees_anatomy and bool(getattr(self.metric_options(), "outline", False))
+
+    def metric_options(self) -> metrics.Options:
+        """Options as the metric's own model."""
+        return metrics.get(self.metric).Options.model_validate(self.options)
+
+
+class Schedule(Model):
+    """All that the coarse-to-fine loop needs besides images and weights."""
+
+    levels: Levels
+    reference_mm: ReferenceMm | None = None
+    bank: Bank
+    modality: BankName = "mr"
+    engine: str = "trws"
+    class_rule: str = "foreground"
+    class_at: Literal["displaced", "anchored"] = "anchored"
+    class_reach: float = Field(default=1.0, ge=1, le=8)
+    pairwise: Literal["fluid", "elastic"] = "fluid"
+    loss: str = "dice"
+    loss_classes: tuple[int, ...] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Schedule:
+        choices = (
+            ("engine", self.engine, engines.available()),
+            ("class_rule", self.class_rule, sorted(RULES)),
+            ("loss", self.loss, losses.available()),
+        )
+        for what, value, allowed in choices:
+            if value not in allowed:
+                raise ValueError(f"unknown {what} {value!r}; available: {', '.join(allowed)}")
+        names = [m.name for m in self.bank]
+        if len(set(names)) < len(names):
+            raise ValueError(f"members of a bank need different names; found {names}")
+        if not any(m.weight for m in self.discrete):
+            raise ValueError("no member of the bank takes part in the levels; give one stage levels or both")
+        return self
+
+    @property
+    def discrete(self) -> tuple[Member, ...]:
+        """Members of the discrete levels."""
+        return tuple(m for m in self.bank if m.stage != "refine")
+
+    @property
+    def continuous(self) -> tuple[Member, ...]:
+        """Members of the refinement."""
+        return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
+
+    def needs_anatomy(self, weights: Weights) -> bool:
+        """Tell whether a member that has a weight compares what a model makes out in the images."""
+        learned = [m.name for m in self.bank if m.sees_anatomy]
+        return bool(weights.matrix[[weights.members.index(name) for name in learned]].any())
+
+    def without_mask(self, weights: Weights) -> Weights:
+        """Give the weight of members that compare the moving labels to the others of the refinement, if any has one."""
+        refine = [weights.members.index(m.name) for m in self.bank if m.stage == "refine"]
+        masked = [weights.members.index(m.name) for m in self.bank if m.sees_mask]
+        matrix = weights.matrix.copy()
+        matrix[masked] = 0
+        total, rest = weights.matrix[refine].sum(axis=0), matrix[refine].sum(axis=0)
+        if not rest.all():
+            return weights
+        matrix[refine] *= total / rest
+        return Weights(matrix, weights.members, weights.classes, weights.pairwise)
+
+    def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> Weights:
+        """W before anything is learned: the same for all classes, adding up to one."""
+        given = np.array([m.weight for m in self.bank], dtype=np.float64)
+        matrix = np.repeat((given / given.sum())[:, None], len(classes), axis=1)
+        return Weights(matrix, tuple(m.name for m in self.bank), classes, smoothness)
+
+    def levels_for(self, geometry: Geometry) -> tuple[Level, ...]:
+        """Levels of an image: with ``reference_mm``, a shorter image gets proportionally smaller control spacings."""
+        if self.reference_mm is None:
+            return self.levels
+        longest = float((geometry.spacing_mm * geometry.shape).max())
+        return tuple(level.scaled(min(1.0, longest / self.reference_mm)) for level in self.levels)
+
+
+class Settings(Model):
+    """One registration's settings, as in a preset file.
+
+    Parameters
+    ----------
+    name : str
+        What results call the settings.
+    initial : str
+        Initial alignment: a method of ``--init``, or a transform file.
+    modality : "auto", "ct", "mr" or "multi"
+        What both images are, and so the bank that is used; "auto" lets the images decide.
+    smoothness : float
+        Weight of the pairwise term against weights that add up to one.
+    engine : str
+        Inference engine of the levels.
+    class_rule : str
+        How the class of a node follows from the labels in its support.
+    class_at : "displaced" or "anchored"
+        Where those labels are looked up: at each displacement, or where the node is.
+    class_reach : float
+        Edge of the box in which the classes of a node are counted, in supports: above 1, nodes just outside an organ,
+        whose border they see, use its column too.
+    pairwise : "fluid" or "elastic"
+        Whether smoothness is asked of each step or of the whole displacement.
+    loss : str
+        Loss between label maps that training lowers.
+    levels : list of Level
+        Discrete levels, coarse to fine.
+    reference_mm : float, optional
+        Length of image that the control spacings are meant for; a shorter one, a crop round a small organ say, gets
+        proportionally smaller spacings.
+    refine : Refine
+        The continuous stage.
+    banks : table
+        Metrics for CT, for images on a scale of their own (``mr``) and for pairs of two modalities (``multi``).
+    """
+
+    name: str = Field(min_length=1, max_length=200)
+    initial: str = "none"
+    modality: Literal["auto", "ct", "mr", "multi"] = "auto"
+    smoothness: Smoothness
+    engine: str = "trws"
+    class_rule: str = "foreground"
+    class_at: Literal["displaced", "anchored"] = "anchored"
+    class_reach: float = Field(default=1.0, ge=1, le=8)
+    pairwise: Literal["fluid", "elastic"] = "fluid"
+    loss: str = "dice"
+    levels: Levels
+    reference_mm: ReferenceMm | None = None
+    refine: Refine = Refine()
+    banks: dict[BankName, Bank]
+
+    @model_validator(mode="after")
+    def _check(self) -> Settings:
+        for modality in self.banks:
+            self.schedule(modality)
+        return self
+
+    def schedule(self, modality: BankName) -> Schedule:
+        """Return the coarse-to-fine schedule with the bank of a modality."""
+        if modality not in self.banks:
+            raise UsageError(
+                "E183",
+                f"settings {self.name!r} have no bank for {BANKS[modality]}",
+                f"use --preset default, or add [[banks.{modality}]]",
+            )
+        return Schedule(
+            levels=self.levels,
+            reference_mm=self.reference_mm,
+            bank=self.banks[modality],
+            modality=modality,
+            engine=self.engine,
+            class_rule=self.class_rule,
+            class_at=self.class_at,
+            class_reach=self.class_reach,
+            pairwise=self.pairwise,
+            loss=self.loss,
+        )
+
+    def with_refine_smoothness(self, value: float) -> Settings:
+        """Return the same settings with one smoothness of the refinement for all modalities."""
+        refine = self.refine.model_copy(update={"smoothness": value, "smoothness_ct": None, "smoothness_multi": None})
+        return self.model_copy(update={"refine": refine})
+
+    def toml(self) -> str:
+        """Write the settings as TOML; reading it back gives the same settings."""
+        return to_toml(self.model_dump(mode="json", exclude_none=True))
+
+
+def preset_names() -> list[str]:
+    """Names of the presets, each frozen by its version."""
+    folder = resources.files(__package__).joinpath(PRESETS)
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def preset(name: str) -> Settings:
+    """Return a preset; a name without a version takes the newest."""
+    names = preset_names()
+    versions = [n for n in names if n.split("@")[0] == name]
+    chosen = name if name in names else max(versions, key=lambda n: int(n.split("@")[1]), default="")
+    if not chosen:
+        raise UsageError("E184", f"unknown preset {name!r}", f"available: {', '.join(names)}")
+    text = resources.files(__package__).joinpath(PRESETS, f"{chosen}.toml").read_text(encoding="utf-8")
+    return parse(text, chosen)
+
+
+def load(path: Path) -> Settings:
+    """Read settings from a TOML file."""
+    try:
+        text = read_text(path)
+    except RegweaveError as error:
+        raise UsageError(error.code, error.message, error.hint) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("E185", f"{path} is not TOML: it is not UTF-8", "save it as UTF-8 text") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> Settings:
+    """Read settings from TOML text."""
+    try:
+        content = parse_toml(text)
+    except ValueError as error:
+        raise UsageError("E185", f"{source} is not TOML: {error}", "start from `regweave presets show`") from error
+    return validate(content, source)
+
+
+def validate(content: Mapping[str, Any], source: str) -> Settings:
+    """Check settings; every problem is named with its place."""
+    try:
+        return Settings.model_validate(content)
+    except ValidationError as error:
+        raise UsageError("E185", f"settings in {source}: {_problems(error)}", "correct the named keys") from error
+
+
+def _problems(error: ValidationError) -> str:
+    """Every problem with its place, what is allowed and, for a number, what was found; the first ten of many."""
+    errors = error.errors()
+    # A list whose only item is wrong is also called too short.
+    places = {e["loc"][: n + 1] for e in errors for n in range(len(e["loc"]) - 1)}
+    errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in places)]
+    told = []
+    for e in errors[:10]:
+        found = f", found {e['input']!r}" if isinstance(e["input"], float | int) else ""
+        told.append(f"{'.'.join(str(p) for p in e['loc']) or 'settings'}: {e['msg']}{found}")
+    more = len(errors) - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
+
+
+def plain_member(metric: str) -> Member:
+    """Return a metric with its default options as the member of its own name."""
+    metrics.get(metric)
+    return Member(name=metric, metric=metric)

@@ -1,0 +1,1 @@
+"""Data sets: lists of pairs, cross-validation folds, phantoms, simulated follow-ups."""

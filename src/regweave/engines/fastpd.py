@@ -1,0 +1,52 @@
+"""FastPD: expansion moves whose max-flows start from the duals of the sweep before."""
+
+from __future__ import annotations
+
+from regweave import _core
+from regweave.engines._problem import check
+from regweave.types import Energy, IntArray, Solution
+
+
+def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10, bound_passes: int = 8) -> Solution:
+    """Minimise an energy with the primal-dual method PD3a.
+
+    Without ``base`` the pairwise term is a metric on labels, and each inner iteration finds the best
+    expansion of a label. At convergence the energy is, for non-negative unaries, at most 2 d_max / d_min
+    times the least one, d being the distances of two labels. With ``base`` the term is no metric: the moves
+    are then expansions and steps along an axis whose terms that are not submodular are truncated, and a move
+    is taken only where the recomputed energy falls. The energy never rises; the factor needs the metric.
+
+    Parameters
+    ----------
+    energy : Energy
+        Unary costs of any sign.
+    init : int array of shape (N,), optional
+        Starting labels; default is the best unary of each node. The result is never worse.
+    max_iter : int
+        Largest number of sweeps over the labels; a sweep that changes nothing ends the search.
+    bound_passes : int
+        Tree-reweighted passes that tighten the lower bound: what the duals prove alone is far too loose to
+        be of use. With 0 the bound is that of the passes that gave the start.
+
+    Returns
+    -------
+    Solution
+        Labels, their energy and a lower bound of every labelling's energy.
+
+    References
+    ----------
+    Komodakis, Tziritas, Paragios (2008), "Performance vs computational efficiency for optimizing single and
+    dynamic MRFs", CVIU 112(1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> line = np.array([0.0, 1.0])
+    >>> e = Energy(np.array([[0.0, 1.0], [0.2, 0.0]]), (2, 1, 1), (line, line[:1], line[:1]), weight=3.0)
+    >>> minimize(e).labels
+    array([0, 0], dtype=int32)
+    """
+    problem = check(energy, init, max_iter)
+    if bound_passes < 0:
+        raise ValueError(f"bound_passes is {bound_passes}; it must be 0 or more")
+    return problem.solution(*_core.fastpd(*problem.arrays, max_iter, bound_passes))

@@ -1,0 +1,50 @@
+"""Sequential tree-reweighted message passing: near-optimal labels and a bound that says how near."""
+
+from __future__ import annotations
+
+from regweave import _core
+from regweave.engines._problem import check
+from regweave.types import Energy, IntArray, Solution
+
+
+def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 30, tol: float = 1e-4) -> Solution:
+    """Minimise an energy with TRW-S, helped by cut moves.
+
+    Messages pass axis by axis, because the L1 distance is a sum over axes; this is exact with and without
+    ``base``. The best labels of all passes are kept and improved by cuts in which nodes step along an axis; a
+    sweep of expansions follows where the gap is still above ``tol`` at the end.
+
+    Parameters
+    ----------
+    energy : Energy
+        Unary costs of any sign.
+    init : int array of shape (N,), optional
+        Labels that the result is never worse than; default is the best unary of each node.
+    max_iter : int
+        Largest number of iterations, each one pass forward and one backward.
+    tol : float
+        Stop where the relative gap is at most this, or where five iterations raised the bound by less than a
+        tenth of it.
+
+    Returns
+    -------
+    Solution
+        Labels, their energy, and the bound of the tree decomposition: no labelling is below it. On a chain of
+        nodes the labels are optimal.
+
+    References
+    ----------
+    Kolmogorov (2006), "Convergent tree-reweighted message passing for energy minimization", PAMI 28(10).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> line = np.array([0.0, 1.0])
+    >>> e = Energy(np.array([[0.0, 1.0], [0.2, 0.0]]), (2, 1, 1), (line, line[:1], line[:1]), weight=3.0)
+    >>> minimize(e).labels
+    array([0, 0], dtype=int32)
+    """
+    problem = check(energy, init, max_iter)
+    if not tol >= 0:
+        raise ValueError(f"tol is {tol}; it must be 0 or more")
+    return problem.solution(*_core.trws(*problem.arrays, max_iter, tol))

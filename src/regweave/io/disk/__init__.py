@@ -1,0 +1,1 @@
+"""Files and folders on disk: whole or absent, bounded, and owned."""

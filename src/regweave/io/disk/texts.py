@@ -1,0 +1,165 @@
+"""Parsers of JSON, TOML and delimited text that refuse what has two readings: one for all files of the program.
+
+A key that stands twice, a number that is no number (NaN, Infinity, 1e999), nesting and digits beyond any use: all of
+them are a `ValueError`, which each reader turns into the code of its own kind of file.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import RegweaveError
+from regweave.io.disk.files import open_file
+from regweave.io.disk.limits import MAX_DIGITS, MAX_NESTING, MAX_TEXT_BYTES
+
+LONGEST_SHOWN = 40
+"""Characters of a token that a message repeats."""
+
+
+def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
+    """Read a whole text file in UTF-8, with or without a byte order mark.
+
+    Parameters
+    ----------
+    path : path
+    limit : int
+        Largest number of bytes.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where it cannot be opened or is no regular file, E114 where it is longer than the limit.
+    UnicodeDecodeError
+        A ValueError: it is not UTF-8.
+    """
+    with open_file(path) as stream:
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        message = f"'{path}' is longer than {limit} bytes, the most that is read of a text file"
+        raise RegweaveError("E114", message, "check that it is the file you mean")
+    return content.decode("utf-8-sig")
+
+
+def parse_json(text: str, *, constants: bool = False) -> Any:
+    """Parse strict JSON (RFC 8259), or raise ValueError.
+
+    Parameters
+    ----------
+    text : str
+    constants : bool
+        Take NaN and Infinity, as the program itself writes them in records, for None instead of refusing them.
+
+    Examples
+    --------
+    >>> parse_json('{"a": [1, 2.5]}')
+    {'a': [1, 2.5]}
+    >>> parse_json('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+        ...
+    ValueError: the key 'a' stands twice
+    """
+    try:
+        content = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_float=_finite,
+            parse_constant=_nothing if constants else _refuse_constant,
+        )
+    except RecursionError as error:
+        raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
+    _require_flat(content)
+    return content
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML 1.0, or raise ValueError."""
+    try:
+        content = tomllib.loads(text, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
+    _require_flat(content)
+    return content
+
+
+def parse_rows(lines: Sequence[str], delimiter: str = ",") -> list[list[str]]:
+    """Parse delimited text (RFC 4180), one list of cells a record, or raise ValueError."""
+    try:
+        return list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+
+
+def parse_table(text: str, delimiter: str = ",") -> list[dict[str, str]]:
+    """Parse delimited text with a header line: cells by column, names of columns in lower case.
+
+    A line may be shorter than the header, and cells without a column are refused.
+    """
+    rows = [row for row in parse_rows(text.splitlines(), delimiter) if row]
+    if not rows:
+        return []
+    columns = [name.strip().lower() for name in rows[0]]
+    if len(set(columns)) < len(columns):
+        raise ValueError("a column stands twice in its first line")
+    if any(len(row) > len(columns) for row in rows):
+        raise ValueError("a line has more cells than the first line has columns")
+    return [dict(zip(columns, row, strict=False)) for row in rows[1:]]
+
+
+def shown(token: object) -> str:
+    """Quote what was found, cut where it is long."""
+    text = str(token)
+    return repr(text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shown(twice)} stands twice")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits, allowed are {MAX_DIGITS}")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {shown(text)} is not finite")
+    return value
+
+
+def _nothing(_: str) -> None:
+    return None
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _require_flat(content: Any) -> None:
+    """Walk through lists and tables level by level; whole numbers are bounded on the way, as TOML has no hook."""
+    level, depth = [content], 0
+    while level:
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+            elif isinstance(item, int) and abs(item) >= 10**MAX_DIGITS:
+                raise ValueError(f"a number of more than {MAX_DIGITS} digits")
+        level, depth = below, depth + 1
+        if depth > MAX_NESTING:
+            raise ValueError(f"it nests deeper than {MAX_NESTING} levels")

@@ -1,0 +1,1 @@
+"""Spatial transforms on disk: ITK files and displacement images."""

@@ -1,0 +1,246 @@
+"""Spatial transforms in the files of ITK: what they say is what they are, fixed points to moving points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave import _core
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.disk.atomic import atomic_path
+from regweave.io.disk.files import require_file, suffix_of
+from regweave.io.grids import same_grid
+from regweave.io.libraries import sitk
+from regweave.io.transforms import displacement
+from regweave.io.transforms.displacement_ends import read_displacement_ends
+from regweave.io.transforms.ends import ends_of, from_line, notes_of, to_line
+from regweave.io.transforms.itk.hdf import read_hdf
+from regweave.io.transforms.itk.hdf_write import to_hdf, verify_numbers
+from regweave.io.transforms.itk.matlab import read_matlab, to_matlab
+from regweave.io.transforms.itk.parts import COMPOSITE, FIELD, Checked, Part, check_parts
+from regweave.io.transforms.itk.rounding import rounded
+from regweave.io.transforms.itk.text import read_text, to_text
+from regweave.types import Ends, Field, Float64Array, Geometry, Transform
+
+HDF_SUFFIXES = (".h5", ".hdf5", ".hdf")
+WRITTEN_SUFFIXES = (*HDF_SUFFIXES, ".tfm", ".txt")
+LINEAR_SUFFIXES = (*WRITTEN_SUFFIXES, ".mat")
+DOUBLE = "_double_3_3"
+LARGEST_DISPLACEMENT_MM = 1e5
+LARGEST_SCALE, LARGEST_SHIFT_MM = 1e3, 1e8
+"""Beyond these a matrix is an error of a program: a magnification of a thousand, a shift of a hundred kilometres."""
+ANYWHERE = Geometry((2, 2, 2), np.eye(4))
+"""Grid of the zero field of a linear transform that nobody gave a grid for; its value holds everywhere."""
+
+
+def write_transform(path: str | Path, transform: Transform) -> None:
+    """Write an ITK composite of affine and displacement field, in this order always and both of them always.
+
+    ITK applies the last one first: the field, then the affine, as `Transform` does. The field is that of the knots
+    where there are any. HDF5 files are compressed; the vectors of a field of more than half a million voxels are
+    rounded, by at most 0.0005 mm, or 0.0099 mm above three million voxels. The ends of the transform stand in the file.
+    """
+    field = transform.interpolated
+    data = rounded(field) if suffix_of(Path(path)) in HDF_SUFFIXES else field.data
+    vectors = np.ascontiguousarray(data.transpose(3, 2, 1, 0), dtype=np.float32).ravel()
+    parts = [
+        Part(COMPOSITE + DOUBLE, np.empty(0), np.empty(0)),
+        _linear_part(transform.affine),
+        Part(FIELD + DOUBLE, vectors, _grid_numbers(field.geometry)),
+    ]
+    _write(path, parts, WRITTEN_SUFFIXES, transform.ends)
+
+
+def write_linear(path: str | Path, matrix: Float64Array, ends: Ends | None = None) -> None:
+    """Write a (4, 4) matrix between LPS millimetres as an ITK affine transform; .mat has no room for the ends."""
+    _write(path, [_linear_part(matrix)], LINEAR_SUFFIXES, ends)
+
+
+def read_transform(path: str | Path, geometry: Geometry | None = None, *, follow_links: bool = False) -> Transform:
+    """Read any ITK transform or displacement field.
+
+    Parameters
+    ----------
+    path : path
+        .h5, .hdf5, .hdf, .tfm, .txt, .mat, or a displacement field as .nii, .nii.gz, .nrrd, .mha. A NIfTI
+        field of intent 1007 is LPS, of intent 1006 RAS.
+    geometry : Geometry, optional
+        Grid for the field. Without it a field stays on its own grid, a linear transform gets a zero field
+        that is valid everywhere, and any other transform is refused.
+    follow_links : bool
+        Let the header of a displacement field name a file outside of its own folder.
+
+    Returns
+    -------
+    Transform
+        An affine followed by one field, or a field alone, keeps its numbers unless `geometry` asks for
+        another grid; its own field is then kept as the knots. Any other nonlinear transform is sampled on `geometry`.
+        Its ends are None where the file does not tell them.
+    """
+    path = require_file(path)
+    if suffix_of(path) in displacement.SUFFIXES:
+        field = displacement.read_displacement(path, follow_links=follow_links)
+        _require_sense(field.data, field.geometry, path)
+        return _on_grid(Transform(field, ends=read_displacement_ends(path)), geometry)
+    parts, ends = _read(path)
+    if all(part.is_linear for part in parts):
+        return Transform(Field.zero(geometry or ANYWHERE), _matrix(parts, path), ends)
+    *outer, inner = parts
+    if inner.kind == FIELD and inner.grid is not None and all(part.is_linear for part in outer):
+        _require_sense(inner.parameters, inner.grid, path)  # before the numbers become single precision
+        field = Field(displacement.component_first(inner.vectors(), f"'{path}'"), inner.grid)
+        return _on_grid(Transform(field, _matrix(outer, path), ends), geometry)
+    if geometry is None:
+        message = f"'{path}' is a {' and '.join(part.kind for part in parts)} and has no grid of its own"
+        raise RegweaveError("E115", message, "name the image on whose grid it is sampled, --reference")
+    return Transform(_sampled(parts, geometry, path), ends=ends)
+
+
+def read_linear(path: str | Path) -> Float64Array:
+    """Read a linear ITK transform as a (4, 4) matrix between LPS millimetres."""
+    path = require_file(path)
+    parts, _ = _read(path)
+    if not all(part.is_linear for part in parts):
+        message = f"'{path}' is a {' and '.join(part.kind for part in parts)}, needed is a linear transform"
+        raise RegweaveError("E115", message, "give a rigid or affine transform")
+    return _matrix(parts, path)
+
+
+def total_displacement(transform: Transform) -> Field:
+    """Return affine and field as one displacement on the grid of the field."""
+    return _total(transform.field, transform.affine)
+
+
+def smallest_displacement(transform: Transform) -> Field:
+    """Return affine and field as one displacement whose trilinear interpolation is the whole map.
+
+    It lies on the grid of the knots where there are any, with one more node at each end: between the last voxel and the
+    end of the fixed image the knots are constant, which the affine part of the displacement is not.
+    """
+    if transform.knots is None:
+        return total_displacement(transform)
+    inner = transform.knots.geometry
+    affine = inner.affine.copy()
+    affine[:3, 3] = inner.points(np.full(3, -1.0))
+    x, y, z = (n + 2 for n in inner.shape)
+    return _total(_resampled(transform.knots, Geometry((x, y, z), affine)), transform.affine)
+
+
+def _total(field: Field, matrix: Float64Array) -> Field:
+    geometry = field.geometry
+    points = geometry.points(np.moveaxis(np.indices(geometry.shape, dtype=np.float64), 0, -1))
+    moved = points + np.moveaxis(field.data, 0, -1)
+    moved = moved @ matrix[:3, :3].T + matrix[:3, 3]
+    return Field(np.ascontiguousarray(np.moveaxis(moved - points, -1, 0), dtype=np.float32), geometry)
+
+
+def _linear_part(matrix: Float64Array) -> Part:
+    m = np.asarray(matrix, dtype=np.float64)
+    return Part("AffineTransform" + DOUBLE, np.concatenate([m[:3, :3].ravel(), m[:3, 3]]), np.zeros(3))
+
+
+def _grid_numbers(geometry: Geometry) -> Float64Array:
+    parts = (geometry.shape, geometry.origin_mm, geometry.spacing_mm, geometry.direction.ravel())
+    return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
+
+
+def _write(path: str | Path, parts: Sequence[Part], suffixes: tuple[str, ...], ends: Ends | None) -> None:
+    path = Path(path)
+    suffix = suffix_of(path)
+    if suffix not in suffixes:
+        message = f"cannot write '{path}': the suffix must be one of {', '.join(suffixes)}"
+        raise UsageError("E152", message, "choose one of these suffixes")
+    with atomic_path(path) as part, part.open("wb") as stream:
+        if suffix in HDF_SUFFIXES:
+            stream.write(to_hdf(parts, notes_of(ends)))
+        elif suffix == ".mat":
+            stream.write(to_matlab(parts[0]))
+        else:
+            stream.writelines(to_text(parts, to_line(ends)))
+
+
+def _read(path: Path) -> tuple[list[Checked], Ends | None]:
+    subject, suffix = f"'{path}'", suffix_of(path)
+    if suffix not in LINEAR_SUFFIXES:
+        known = ", ".join((*LINEAR_SUFFIXES, *displacement.SUFFIXES))
+        message = f"{subject} has the suffix '{suffix}', transforms are read from {known}"
+        raise RegweaveError("E115", message, "convert the transform with the program that wrote it")
+    if suffix in HDF_SUFFIXES:
+        stored = read_hdf(path)
+        verify_numbers(stored.parts, stored.notes, subject)
+        return check_parts(stored.parts, subject), ends_of(stored.notes, subject)
+    if suffix == ".mat":
+        return check_parts(read_matlab(path), subject), None
+    parts, note = read_text(path)
+    return check_parts(parts, subject), from_line(note, subject)
+
+
+def _matrix(parts: Sequence[Checked], path: Path) -> Float64Array:
+    """Multiply linear parts into one matrix; the last is applied first."""
+    matrix = np.eye(4)
+    for part in parts:
+        matrix = matrix @ _part_matrix(part.to_itk())
+    if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
+        message = f"the matrix of '{path}' cannot be inverted or is not finite: {matrix.tolist()}"
+        raise RegweaveError("E115", message, "give an invertible transform")
+    if np.abs(matrix[:3, :3]).max() > LARGEST_SCALE or np.abs(matrix[:3, 3]).max() > LARGEST_SHIFT_MM:
+        allowed = f"{LARGEST_SCALE:g} in its linear part and {LARGEST_SHIFT_MM:g} mm in its shift"
+        message = f"the matrix of '{path}' is beyond physical sense: {matrix[:3].tolist()}, allowed are up to {allowed}"
+        raise RegweaveError("E115", message, "compute the transform again")
+    return matrix
+
+
+def _require_sense(vectors: NDArray[Any], geometry: Geometry, path: Path) -> None:
+    """Refuse displacements that no image can mean: beyond a hundred metres and beyond the image."""
+    longest = float(np.abs(vectors).max())
+    allowed = max(LARGEST_DISPLACEMENT_MM, float((geometry.spacing_mm * geometry.shape).max()))
+    if longest > allowed:
+        message = f"'{path}' holds displacements of {longest:.3g} mm, allowed are up to {allowed:.3g} mm"
+        raise RegweaveError("E115", message, "compute the transform again")
+
+
+def _part_matrix(part: Any) -> Float64Array:
+    matrix = np.eye(4)
+    origin = np.asarray(part.TransformPoint((0.0, 0.0, 0.0)))
+    if hasattr(part, "GetMatrix"):
+        matrix[:3, :3] = np.reshape(part.GetMatrix(), (3, 3))
+    else:
+        matrix[:3, :3] = np.stack([np.asarray(part.TransformPoint(e)) - origin for e in np.eye(3).tolist()], 1)
+    matrix[:3, 3] = origin
+    return matrix
+
+
+def _on_grid(transform: Transform, geometry: Geometry | None) -> Transform:
+    """Sample a field on another grid; it stays what the map is between the voxels of that grid."""
+    field = transform.field
+    if geometry is None:
+        return transform
+    if same_grid(geometry, field.geometry):
+        return Transform(Field(field.data, geometry), transform.affine, transform.ends)
+    return Transform(_resampled(field, geometry), transform.affine, transform.ends, knots=field)
+
+
+def _resampled(field: Field, geometry: Geometry) -> Field:
+    """Interpolate a field trilinearly; beyond its own grid the nearest vector holds, as `Transform` says."""
+    matrix = np.ascontiguousarray(np.linalg.solve(field.geometry.affine, geometry.affine)[:3])
+    still = np.zeros((3, *geometry.shape), dtype=np.float32)
+    parts = [_core.warp(np.ascontiguousarray(part), matrix, still, 0.0, True) for part in field.data]
+    return Field(np.stack(parts), geometry)
+
+
+def _sampled(parts: Sequence[Checked], geometry: Geometry, path: Path) -> Field:
+    image = sitk.TransformToDisplacementField(
+        sitk.CompositeTransform([part.to_itk() for part in parts]),
+        sitk.sitkVectorFloat64,
+        list(geometry.shape),
+        geometry.origin_mm.tolist(),
+        geometry.spacing_mm.tolist(),
+        geometry.direction.ravel().tolist(),
+    )
+    vectors = sitk.GetArrayViewFromImage(image)
+    _require_sense(vectors, geometry, path)
+    return Field(displacement.component_first(vectors, f"'{path}'"), geometry)

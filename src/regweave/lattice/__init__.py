@@ -1,3 +1,0 @@
-"""The control grid and the displacement labels of its nodes."""
-
-from __future__ import annotations

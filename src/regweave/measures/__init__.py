@@ -1,0 +1,18 @@
+"""Numbers that judge a registration: overlap, surface distance, regularity."""
+
+from __future__ import annotations
+
+from regweave.measures.overlap import dice
+from regweave.measures.regularity import folding_fraction, regularity, sdlogj, sdlogj_l2r
+from regweave.measures.surface import assd_mm, hd95_mm, surface_distances_mm
+
+__all__ = [
+    "assd_mm",
+    "dice",
+    "folding_fraction",
+    "hd95_mm",
+    "regularity",
+    "sdlogj",
+    "sdlogj_l2r",
+    "surface_distances_mm",
+]

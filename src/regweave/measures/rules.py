@@ -1,0 +1,157 @@
+"""Acceptance criteria of a registration, as a TOML file that a department can edit."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import UsageError
+from regweave.io.disk.texts import parse_toml, read_text
+
+SHIPPED = "rules.toml"
+LEVELS = ("fail", "look")
+"""Limits of a rule, the graver first."""
+LARGEST_BYTES = 100_000
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a criterion measures, in words, and on which side of its limits a value must stay."""
+
+    words: str
+    unit: str = ""
+    least: bool = False
+
+
+RULES: Mapping[str, Rule] = {
+    "folding_percent": Rule("voxels folded", " %"),
+    "extreme_jacobian_percent": Rule("voxels with a Jacobian below 1/5 or above 5", " %"),
+    "least_jacobian": Rule("smallest Jacobian", least=True),
+    "largest_jacobian": Rule("largest Jacobian"),
+    "inverse_inexact_percent": Rule("body voxels with an inexact inverse", " %"),
+    "inverse_error_voxels": Rule("error there and back, 99th percentile", " voxels"),
+    "mean_dice_drop": Rule("loss of mean Dice"),
+    "structure_dice_drop": Rule("largest loss of a structure's Dice"),
+    "vanished_structures": Rule("structures vanished"),
+    "volume_change_percent": Rule("largest change of a structure's volume", " %"),
+    "least_mean_dice": Rule("mean Dice", least=True),
+    "least_structure_dice": Rule("lowest Dice of a structure", least=True),
+    "surface_distance_mm": Rule("largest HD95 of a structure", " mm"),
+}
+"""All rules that a file may hold."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A set of acceptance criteria: limits ``look`` and ``fail`` by rule.
+
+    Examples
+    --------
+    >>> default_rules().limits["vanished_structures"]
+    {'fail': 0.0}
+    """
+
+    name: str
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def broken(self, rule: str, value: float) -> str | None:
+        """Return the gravest limit that a value lies beyond, None for none."""
+        for level in LEVELS:
+            limit = self.limits[rule].get(level)
+            if limit is not None and (value < limit if RULES[rule].least else value > limit):
+                return level
+        return None
+
+    def words(self, rule: str) -> str:
+        """Say the limits of a rule.
+
+        Examples
+        --------
+        >>> default_rules().words("folding_percent")
+        'fail above 0.1 %, look above 0 %'
+        """
+        side = "below" if RULES[rule].least else "above"
+        limits = self.limits[rule]
+        return ", ".join(f"{level} {side} {limits[level]:g}{RULES[rule].unit}" for level in LEVELS if level in limits)
+
+    def record(self) -> dict[str, Any]:
+        """Return the rules as JSON values, for the record of a result."""
+        return {"name": self.name, "limits": {rule: dict(of) for rule, of in self.limits.items()}}
+
+
+def shipped_text() -> str:
+    """Return the TOML file of the rules that are used unless others are given."""
+    return resources.files(__package__).joinpath(SHIPPED).read_text(encoding="utf-8")
+
+
+@cache
+def default_rules() -> Rules:
+    """Return the shipped rules."""
+    return parse_rules(parse_toml(shipped_text()), SHIPPED)
+
+
+def read_rules(path: str | Path) -> Rules:
+    """Read acceptance criteria from a TOML file.
+
+    Parameters
+    ----------
+    path : path
+        File as ``regweave rules`` prints it.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no such file, E114 where it is too long, E177 where it holds anything but rules.
+    """
+    try:
+        return parse_rules(parse_toml(read_text(path, LARGEST_BYTES)), str(path))
+    except ValueError as error:
+        raise _bad(str(path), f"it cannot be read as TOML ({str(error)[:120]})") from error
+
+
+def parse_rules(content: Mapping[str, Any], source: str) -> Rules:
+    """Check every key and value of a rules file; ``source`` names it in messages."""
+    name = content.get("name", Path(source).stem)
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise _bad(source, f"name must be a printable text of 1 to {LONGEST_NAME} characters")
+    limits = {}
+    for rule, table in content.items():
+        if rule == "name":
+            continue
+        if rule not in RULES:
+            near = difflib.get_close_matches(rule, RULES, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise _bad(source, f"unknown rule '{rule[:60]}'{meant}")
+        limits[rule] = _limits(source, rule, table)
+    if not limits:
+        raise _bad(source, "it holds no rule, so that everything would pass")
+    return Rules(name, limits)
+
+
+def _limits(source: str, rule: str, table: object) -> dict[str, float]:
+    if not isinstance(table, Mapping) or not table:
+        raise _bad(source, f"[{rule}] must be a table with look, fail or both")
+    for key, value in table.items():
+        if key not in LEVELS:
+            raise _bad(source, f"[{rule}] has an unknown key '{str(key)[:60]}'; allowed: look, fail")
+        known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+        if not known or not math.isfinite(value):
+            raise _bad(source, f"[{rule}] {key} must be a finite number, found {str(value)[:60]}")
+    limits = {level: float(table[level]) for level in LEVELS if level in table}
+    if len(limits) == 2:
+        look, fail = limits["look"], limits["fail"]
+        if (fail > look) if RULES[rule].least else (fail < look):
+            raise _bad(source, f"[{rule}] fail ({fail:g}) would be reached before look ({look:g})")
+    return limits
+
+
+def _bad(source: str, what: str) -> UsageError:
+    hint = f"start from `regweave rules > mine.toml`; rules: {', '.join(RULES)}"
+    return UsageError("E177", f"'{source}' is no rules file: {what}", hint)

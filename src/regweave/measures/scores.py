@@ -1,0 +1,203 @@
+"""Scores of one registration: which structures count, and their mean.
+
+A structure counts where the fixed *and* the moving labels show it, the same set before and after registration. One that
+warping loses counts 0: a mean that left it out would reward its loss. One that only one of the two label maps shows
+has nothing to be compared with; it is named, but neither scored nor held against the registration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from regweave.measures.overlap import dice
+from regweave.measures.surface import assd_mm, hd95_mm
+from regweave.types import LabelMap
+
+State = Literal["scored", "vanished", "no reference", "not in moving", "unknown"]
+STATES: Mapping[str, str] = {
+    "scored": "in both label maps and in the warped labels",
+    "vanished": "in both label maps, but lost by warping; its Dice is 0",
+    "no reference": "in the moving labels alone: nothing to compare it with, not scored",
+    "not in moving": "in the fixed labels alone: nothing to warp, not scored",
+    "unknown": "an old record that does not say which label map lacks it, not scored",
+}
+"""What became of a structure; the first two count."""
+COUNTED = ("scored", "vanished")
+When = Literal["dice_before", "dice_after"]
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class StructureScore:
+    """Dice coefficient, surface distances and volumes of one structure; NaN where there is nothing to measure.
+
+    Parameters
+    ----------
+    label : int
+        Value in the label maps.
+    name : str
+        Its name, or the number where it has none.
+    state : str
+        One of `STATES`.
+    dice_before, dice_after : float
+        Overlap with the fixed structure, as initially aligned and after the deformation; NaN where it does not count.
+    volume_fixed_ml, volume_before_ml, volume_after_ml : float
+        Volume in the fixed, the moving and the warped labels.
+    hd95_mm, assd_mm : float
+        Distances of the surfaces after the deformation, where they were asked for.
+    """
+
+    label: int
+    name: str
+    state: State
+    dice_before: float = NAN
+    dice_after: float = NAN
+    volume_fixed_ml: float = NAN
+    volume_before_ml: float = NAN
+    volume_after_ml: float = NAN
+    hd95_mm: float = NAN
+    assd_mm: float = NAN
+
+    @property
+    def counted(self) -> bool:
+        """True if the structure is part of the mean."""
+        return self.state in COUNTED
+
+    def record(self) -> dict[str, Any]:
+        """Return the score as JSON values: what was not measured is None."""
+        numbers = {key: _plain(getattr(self, key)) for key in NUMBERS}
+        return {"label": self.label, "name": self.name, "state": self.state, **numbers}
+
+    @classmethod
+    def read(cls, label: int, row: Mapping[str, Any]) -> StructureScore:
+        """Return the score that `record` wrote; the state of an older record is told from its numbers."""
+        numbers = {key: _number(row.get(key)) for key in NUMBERS}
+        found = row.get("state")
+        state: Any = found if found in STATES else _old_state(row, numbers)
+        score = cls(label, str(row.get("name", label)), state, **numbers)
+        return score if score.counted else replace(score, dice_before=NAN, dice_after=NAN)
+
+
+NUMBERS = (
+    "dice_before", "dice_after", "hd95_mm", "assd_mm", "volume_fixed_ml", "volume_before_ml", "volume_after_ml",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """Scores of all structures that either label map shows, in the order of their labels."""
+
+    structures: tuple[StructureScore, ...] = ()
+
+    @property
+    def counted(self) -> tuple[StructureScore, ...]:
+        """Structures of the mean."""
+        return tuple(s for s in self.structures if s.counted)
+
+    def of(self, *states: str) -> tuple[StructureScore, ...]:
+        """Return the structures in one of some states."""
+        return tuple(s for s in self.structures if s.state in states)
+
+    def mean(self, when: When = "dice_after") -> float:
+        """Return the mean Dice coefficient over the structures that count; NaN where none does.
+
+        Examples
+        --------
+        >>> scored = StructureScore(1, "cord", "scored", 0.5, 0.8)
+        >>> PairScore((scored, StructureScore(2, "lens", "vanished", 0.2, 0.0))).mean()
+        0.4
+        >>> PairScore((scored, StructureScore(3, "node", "no reference"))).mean("dice_before")
+        0.5
+        """
+        values = [getattr(s, when) for s in self.counted]
+        return sum(values) / len(values) if values else NAN
+
+    def means(self) -> dict[str, float]:
+        """Return the means ``before`` and ``after``; empty where no structure counts."""
+        if not self.counted:
+            return {}
+        return {"before": self.mean("dice_before"), "after": self.mean("dice_after")}
+
+    def with_surfaces(self, fixed: LabelMap, warped: LabelMap) -> PairScore:
+        """Return the score with the distances of surfaces, for structures that both label maps show."""
+        spacing_mm = fixed.geometry.spacing_mm
+
+        def measured(s: StructureScore) -> StructureScore:
+            if s.state != "scored":
+                return s
+            masks = warped.data == s.label, fixed.data == s.label
+            return replace(s, hd95_mm=hd95_mm(*masks, spacing_mm), assd_mm=assd_mm(*masks, spacing_mm))
+
+        return PairScore(tuple(map(measured, self.structures)))
+
+    @classmethod
+    def read(cls, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> PairScore:
+        """Return the score of rows by label, as `StructureScore.record` writes them."""
+        return cls(tuple(StructureScore.read(label, row) for label, row in rows))
+
+
+def score_labels(fixed: LabelMap, moving: LabelMap, start: LabelMap, warped: LabelMap) -> PairScore:
+    """Score the overlap of warped with fixed labels, structure by structure.
+
+    Parameters
+    ----------
+    fixed, moving : LabelMap
+        The two segmentations, each on its own grid; names of the fixed one win.
+    start, warped : LabelMap
+        Moving labels on the fixed grid, as initially aligned and after the deformation.
+
+    Returns
+    -------
+    PairScore
+    """
+    volumes = [_volumes_ml(labels) for labels in (fixed, moving, warped)]
+    names = {**moving.names, **fixed.names}
+    both = sorted(volumes[0].keys() & volumes[1].keys())
+    before, after = dice(start.data, fixed.data, both), dice(warped.data, fixed.data, both)
+    rows = []
+    for label in sorted(volumes[0].keys() | volumes[1].keys()):
+        in_fixed, in_moving, in_warped = (label in of for of in volumes)
+        if in_fixed and in_moving:
+            state: State = "scored" if in_warped else "vanished"
+        else:
+            state = "no reference" if in_moving else "not in moving"
+        sizes = [of.get(label, 0.0) for of in volumes]
+        rows.append(
+            StructureScore(
+                label, names.get(label, str(label)), state, before.get(label, NAN), after.get(label, NAN), *sizes
+            )
+        )
+    return PairScore(tuple(rows))
+
+
+def _volumes_ml(labels: LabelMap) -> dict[int, float]:
+    voxel_mm3 = abs(float(np.linalg.det(labels.geometry.affine[:3, :3])))
+    values, counts = np.unique(labels.data, return_counts=True)
+    return {int(v): int(n) * voxel_mm3 / 1000.0 for v, n in zip(values, counts, strict=True) if v != 0}
+
+
+def _old_state(row: Mapping[str, Any], numbers: Mapping[str, float]) -> State:
+    """Tell the state from volumes, where a record of before version 2 has them, or from what was called missing."""
+    fixed, moving, warped = (numbers[f"volume_{of}_ml"] for of in ("fixed", "before", "after"))
+    if not any(map(math.isnan, (fixed, moving, warped))):
+        if fixed == 0 or moving == 0:
+            return "no reference" if fixed == 0 else "not in moving"
+        return "vanished" if warped == 0 else "scored"
+    if row.get("missing") or math.isnan(numbers["dice_after"]):
+        # An overlap at the start shows that both label maps have it.
+        return "vanished" if numbers["dice_before"] > 0 and numbers["dice_after"] == 0 else "unknown"
+    return "scored"
+
+
+def _number(value: object) -> float:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known else NAN  # type: ignore[arg-type]
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

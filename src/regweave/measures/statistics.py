@@ -1,0 +1,118 @@
+"""Paired comparison of two methods, with the patient as the unit of chance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regweave.types import Float64Array
+
+
+class Interval(NamedTuple):
+    """A mean with the interval that holds it with 95 % confidence; NaN where there is none."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Counts(NamedTuple):
+    """In how many cases the first of two methods was better, worse, or the same."""
+
+    better: int
+    worse: int
+    equal: int
+
+
+def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 2000, seed: int = 0) -> Interval:
+    """Estimate a mean difference with a bootstrap interval by patient.
+
+    Patients are drawn with replacement, as many as there are; a pair counts as often as the product of how often each
+    of its patients was drawn, so that a pair of two patients is as uncertain as both. Draws in which no pair counts
+    are left out.
+
+    Parameters
+    ----------
+    differences : floats of shape (N,)
+        One difference for each pair; NaN, where one of the methods has no number, is left out.
+    groups : sequence of N strings
+        Patients of each pair, ``p07`` or ``p07+p11``.
+    n : int
+        Number of draws.
+    seed : int
+        Chooses the draws.
+
+    Returns
+    -------
+    Interval
+        Plain mean, and the 2.5 and 97.5 percentiles of the drawn means; these are NaN for fewer than two patients.
+
+    Examples
+    --------
+    >>> paired_bootstrap([0.25, 0.25, 0.25], ["a", "b", "c"])
+    Interval(mean=0.25, low=0.25, high=0.25)
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.shape != (len(groups),):
+        raise ValueError(f"{values.size} differences and {len(groups)} groups; give one group for each difference")
+    kept = np.flatnonzero(~np.isnan(values))
+    if kept.size == 0:
+        return Interval(np.nan, np.nan, np.nan)
+    members = [patients_of(groups[int(i)]) for i in kept]
+    patients = sorted({name for names in members for name in names})
+    mean = float(values[kept].mean())
+    if len(patients) < 2:
+        return Interval(mean, np.nan, np.nan)
+    counts = np.random.default_rng(seed).multinomial(len(patients), np.full(len(patients), 1 / len(patients)), size=n)
+    weights = _weights(counts, [[patients.index(name) for name in names] for names in members])
+    total = weights.sum(axis=1)
+    means = (weights @ values[kept])[total > 0] / total[total > 0]
+    if means.size == 0:
+        return Interval(mean, np.nan, np.nan)
+    low, high = np.percentile(means, (2.5, 97.5))
+    return Interval(mean, float(low), float(high))
+
+
+def _weights(counts: ArrayLike, members: Sequence[Sequence[int]]) -> Float64Array:
+    """How often each pair counts in each draw: (n, patients) to (n, pairs)."""
+    drawn = np.asarray(counts, dtype=np.float64)
+    return np.stack([drawn[:, list(columns)].prod(axis=1) for columns in members], axis=1)
+
+
+def count_better(differences: ArrayLike, tolerance: float = 0.0) -> Counts:
+    """Count differences above, below and within a tolerance; NaN counts nowhere.
+
+    Parameters
+    ----------
+    differences : floats
+        Differences of a number of which more is better.
+    tolerance : float
+        Largest difference that counts as none.
+
+    Returns
+    -------
+    Counts
+
+    Examples
+    --------
+    >>> count_better([0.1, -0.2, 0.0, 0.3])
+    Counts(better=2, worse=1, equal=1)
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    better, worse = int((values > tolerance).sum()), int((values < -tolerance).sum())
+    return Counts(better, worse, int((~np.isnan(values)).sum()) - better - worse)
+
+
+def patients_of(group: str) -> tuple[str, ...]:
+    """Split a group into its patients, each once, in the order given.
+
+    Examples
+    --------
+    >>> patients_of("p07 + p11"), patients_of("p07")
+    (('p07', 'p11'), ('p07',))
+    """
+    return tuple(dict.fromkeys(name.strip() for name in re.split(r"[+;]", group) if name.strip()))

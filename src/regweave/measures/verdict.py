@@ -1,0 +1,157 @@
+"""Verdict on a registration: acceptance criteria applied to its measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from regweave.measures.rules import RULES, Rules
+from regweave.measures.scores import PairScore, StructureScore
+
+Word = Literal["pass", "look", "fail"]
+WORDS: tuple[Word, ...] = ("fail", "look", "pass")
+"""Verdicts, the gravest first."""
+Measure = tuple[float, str]
+"""A number, and the structure it belongs to or nothing."""
+NONE: Measure = (math.nan, "")
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A rule that a registration breaks: ``level`` is look or fail, ``text`` says what was found and allowed."""
+
+    rule: str
+    level: Word
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the rules say of a registration.
+
+    Parameters
+    ----------
+    word : "pass", "look" or "fail"
+        The gravest of the reasons, pass without any.
+    reasons : tuple of Reason
+        Rules that are broken, the gravest first.
+    unchecked : tuple of str
+        Rules for which the registration has no number, such as those of structures where there are no labels.
+    rules : str
+        Name of the rules.
+    """
+
+    word: Word
+    reasons: tuple[Reason, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    rules: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reasons in one line; empty for a pass."""
+        return "; ".join(r.text for r in self.reasons)
+
+    def record(self) -> dict[str, Any]:
+        """Return the verdict as JSON values."""
+        reasons = [{"rule": r.rule, "level": r.level, "text": r.text} for r in self.reasons]
+        return {"verdict": self.word, "reasons": reasons, "unchecked": list(self.unchecked), "rules": self.rules}
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Verdict:
+        """Return the verdict that `record` wrote."""
+        reasons = tuple(Reason(r["rule"], r["level"], r["text"]) for r in row["reasons"])
+        return cls(row["verdict"], reasons, tuple(row["unchecked"]), row["rules"])
+
+
+def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict:
+    """Apply acceptance criteria to a registration.
+
+    Parameters
+    ----------
+    numbers : mapping
+        ``folding_fraction``, ``extreme_fraction``, ``min_jacobian``, ``max_jacobian`` and ``inverse_error`` as
+        ``result.json`` has them; what is not there is not checked.
+    score : PairScore
+        The structures. Only those that both label maps show can break a rule.
+    rules : Rules
+        The criteria.
+
+    Examples
+    --------
+    >>> from regweave.measures.rules import default_rules
+    >>> judge({"folding_fraction": 0.002}, PairScore(), default_rules()).text
+    'voxels folded: 0.2 % (fail above 0.1 %, look above 0 %)'
+    """
+    reasons, unchecked = [], []
+    found = {**_of_field(numbers), **_of_structures(score)}
+    for rule in rules.limits:
+        value, what = found[rule]
+        if math.isnan(value):
+            unchecked.append(rule)
+        elif level := rules.broken(rule, value):
+            name = f", “{what}”" if what else ""
+            text = f"{RULES[rule].words}: {value:.3g}{RULES[rule].unit}{name} ({rules.words(rule)})"
+            reasons.append(Reason(rule, "fail" if level == "fail" else "look", text))
+    reasons.sort(key=lambda r: WORDS.index(r.level))
+    return Verdict(reasons[0].level if reasons else "pass", tuple(reasons), tuple(unchecked), rules.name)
+
+
+def failed(error: str, rules: Rules) -> Verdict:
+    """Return the verdict on a registration that ended with an error."""
+    return Verdict("fail", (Reason("error", "fail", f"ended with an error: {error}"),), (), rules.name)
+
+
+def tally(verdicts: Iterable[Verdict]) -> str:
+    """Count verdicts in words.
+
+    Examples
+    --------
+    >>> tally([Verdict("pass"), Verdict("pass"), Verdict("look")])
+    '2 of 3 passed, 1 to look at'
+    >>> tally([Verdict("pass")] * 24)
+    '24 of 24 passed'
+    """
+    words = [v.word for v in verdicts]
+    text = f"{words.count('pass')} of {len(words)} passed"
+    text += f", {n} to look at" if (n := words.count("look")) else ""
+    return text + (f", {n} failed" if (n := words.count("fail")) else "")
+
+
+def _of_field(numbers: Mapping[str, Any]) -> dict[str, Measure]:
+    inverse = numbers.get("inverse_error")
+    inverse = inverse if isinstance(inverse, Mapping) else {}
+    return {
+        "folding_percent": (100 * _number(numbers.get("folding_fraction")), ""),
+        "extreme_jacobian_percent": (100 * _number(numbers.get("extreme_fraction")), ""),
+        "least_jacobian": (_number(numbers.get("min_jacobian")), ""),
+        "largest_jacobian": (_number(numbers.get("max_jacobian")), ""),
+        "inverse_inexact_percent": (100 * _number(inverse.get("inexact_fraction")), ""),
+        "inverse_error_voxels": (_number(inverse.get("p99_voxels")), ""),
+    }
+
+
+def _of_structures(score: PairScore) -> dict[str, Measure]:
+    counted, scored = score.counted, score.of("scored")
+    lost = score.of("vanished")
+    drops = [(s.dice_before - s.dice_after, s.name) for s in counted]
+    lowest = min(counted, key=lambda s: s.dice_after, default=None)
+    return {
+        "mean_dice_drop": (score.mean("dice_before") - score.mean(), ""),
+        "structure_dice_drop": max(drops, default=NONE),
+        "vanished_structures": (len(lost), ", ".join(s.name for s in lost)) if counted else NONE,
+        "volume_change_percent": max((_volume_change(s) for s in scored), default=NONE),
+        "least_mean_dice": (score.mean(), ""),
+        "least_structure_dice": NONE if lowest is None else (lowest.dice_after, lowest.name),
+        "surface_distance_mm": max(((s.hd95_mm, s.name) for s in scored if not math.isnan(s.hd95_mm)), default=NONE),
+    }
+
+
+def _volume_change(s: StructureScore) -> Measure:
+    return 100 * abs(s.volume_after_ml / s.volume_before_ml - 1), s.name
+
+
+def _number(value: object) -> float:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known else math.nan  # type: ignore[arg-type]

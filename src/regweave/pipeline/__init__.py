@@ -1,0 +1,1 @@
+"""One registration, from files to a result with its record."""

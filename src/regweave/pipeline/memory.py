@@ -1,0 +1,183 @@
+"""How much memory and time a registration will take, before it starts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from regweave.config.settings import Level, Settings
+from regweave.errors import RegweaveError, ResourceError
+from regweave.io.modality import BankName
+from regweave.metrics import sad
+from regweave.pipeline.machine import physical_memory_mb
+from regweave.predictors.voxel_features import WorkingGrid
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet
+from regweave.spatial.resample import shrink_geometry
+from regweave.types import Geometry
+
+PROGRAM_MB = 180.0
+"""Interpreter and libraries."""
+BYTES_PER_VOXEL = {
+    "fixed": 36.0,
+    "moving": 28.0,
+    "channel": 8.0,
+    "refine": 110.0,
+    "structure": 16.0,
+    "predictor": 420.0,
+    "seen": 24.0,
+}
+"""Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement, and
+for each structure that a model makes out its maps, in two members of the refinement; features of a class predictor on
+its own grid, and what it holds of the image."""
+FINEST_SPACING = 1 / 16
+"""Control points that lie closer together than this, in voxels, have nothing to look at."""
+MOST_PER_AXIS = 1024
+MOST_NODES = 2**28
+"""Control points that the compiled engines count."""
+WORK = {"cost": 1.6, "features": 120.0, "refine": 270.0, "outputs": 2000.0}
+"""Time of the parts of a run per voxel, member and step (costs: and label), in units of one absolute difference."""
+
+
+@dataclass(frozen=True)
+class LevelPlan:
+    """Size of one level."""
+
+    spacing_mm: float
+    shape: tuple[int, int, int]
+    n_nodes: int
+    n_labels: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Forecast of one registration."""
+
+    sizes: tuple[LevelPlan, ...]
+    n_members: int
+    refine_steps: int
+    peak_memory_mb: float
+    seconds: float
+
+
+def forecast(
+    fixed: Geometry, moving: Geometry, settings: Settings, modality: BankName, *, probe: bool, structures: int = 0
+) -> Plan:
+    """Forecast memory and, with ``probe``, time from the speed of one small cost volume on this machine.
+
+    ``structures`` are those that a model makes out in the images, where its refinement compares them.
+    """
+    schedule = settings.schedule(modality)
+    bank = schedule.discrete
+    levels = [_size(fixed, level, n) for n, level in enumerate(schedule.levels_for(fixed))]
+    refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape
+    views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
+    return Plan(
+        tuple(levels),
+        len(bank),
+        settings.refine.steps,
+        _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings, structures),
+        _seconds(levels, len(bank), refine_shape, settings, sum(m.weight > 0 for m in schedule.continuous), fixed.shape)
+        if probe
+        else float("nan"),
+    )
+
+
+def _size(fixed: Geometry, level: Level, number: int) -> LevelPlan:
+    geometry = shrink_geometry(fixed, level.factors(fixed))
+    grid = ControlGrid.cover(geometry, level.spacing_mm, level.support)
+    # An axis of few voxels may be finer than the grid needs; only where control points pile up is it a mistake.
+    piled = [axis for axis in range(3) if grid.spacing[axis] < FINEST_SPACING and grid.nodes[axis] > MOST_PER_AXIS]
+    if piled or grid.n_nodes > MOST_NODES:
+        voxel = " × ".join(f"{s:.3g}" for s in geometry.spacing_mm)
+        message = (
+            f"level {number + 1} would lay {' × '.join(str(n) for n in grid.nodes)} control points, "
+            f"{level.spacing_mm:.3g} mm apart, over voxels of {voxel} mm; "
+            f"allowed are {MOST_NODES} in all and 16 in a voxel along an axis"
+        )
+        raise RegweaveError("E176", message, "check the voxel sizes with `regweave check`, or give a larger spacing_mm")
+    return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps)
+
+
+def _memory_mb(
+    fixed: Geometry,
+    moving: Geometry,
+    levels: list[LevelPlan],
+    n_members: int,
+    views: int,
+    refine_shape: tuple[int, int, int],
+    settings: Settings,
+    structures: int,
+) -> float:
+    f, m = float(np.prod(fixed.shape)), float(np.prod(moving.shape))
+    costs = max(n_members * p.n_nodes * p.n_labels * 4.0 * 3 for p in levels)
+    features = max(n_members * 8.0 * float(np.prod(p.shape)) for p in levels)
+    per_voxel = BYTES_PER_VOXEL["refine"] + structures * BYTES_PER_VOXEL["structure"]
+    refine = per_voxel * float(np.prod(refine_shape)) if settings.refine.steps else 0.0
+    total = BYTES_PER_VOXEL["fixed"] * f + BYTES_PER_VOXEL["moving"] * m
+    total += BYTES_PER_VOXEL["channel"] * views * (f + m) / 2 + max(costs + features, refine)
+    return PROGRAM_MB + total / 2**20
+
+
+def _predictor_mb(geometry: Geometry, voxel_mm: float) -> float:
+    """Memory of the features of one image, and of the image itself."""
+    factors = WorkingGrid.of(geometry, voxel_mm).factors
+    working = prod(shrink_geometry(geometry, factors).shape)
+    voxels = prod(geometry.shape)
+    return (BYTES_PER_VOXEL["predictor"] * working + BYTES_PER_VOXEL["seen"] * voxels) / 2**20
+
+
+def _seconds(
+    levels: list[LevelPlan],
+    n_members: int,
+    refine_shape: tuple[int, int, int],
+    settings: Settings,
+    n_refined: int,
+    full_shape: tuple[int, int, int],
+) -> float:
+    compared = sum(float(np.prod(p.shape)) * p.steps * (WORK["cost"] * p.n_labels + WORK["features"]) for p in levels)
+    refined = WORK["refine"] * float(np.prod(refine_shape)) * settings.refine.steps * max(n_refined, 1)
+    outputs = WORK["outputs"] * float(np.prod(full_shape))
+    return _seconds_per_voxel_label() * (compared * n_members + refined + outputs)
+
+
+def _seconds_per_voxel_label() -> float:
+    """Time this machine takes for one voxel and label of absolute differences."""
+    rng = np.random.default_rng(0)
+    shape = (48, 48, 48)
+    image = rng.random((1, *shape)).astype(np.float32)
+    grid = ControlGrid.cover(Geometry(shape, np.diag([1.0, 1.0, 1.0, 1.0])), 6.0)
+    labels = LabelSet.cube(3, np.full(3, 0.5))
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        sad.volume(image, image, grid, labels.offsets, sad.Options())
+        times.append(time.perf_counter() - start)
+    return min(times) / (float(np.prod(shape)) * labels.n_labels)
+
+
+def check_memory(
+    fixed: Geometry,
+    moving: Geometry,
+    settings: Settings,
+    modality: BankName,
+    structures: int = 0,
+    predictor_mm: float | None = None,
+) -> None:
+    """Refuse a run that cannot fit, before it starts.
+
+    ``predictor_mm`` is the size of the voxels on which a model tells the classes of the images, where it has to.
+    """
+    plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures)
+    told = 0.0 if predictor_mm is None else max(_predictor_mb(g, predictor_mm) for g in (fixed, moving))
+    needed, there = max(plan.peak_memory_mb, PROGRAM_MB + told), physical_memory_mb()
+    if needed > there:
+        raise ResourceError(
+            "E140",
+            f"this registration needs about {needed:.0f} MB and the machine has {there:.0f} MB",
+            "use a coarser preset or smaller images; `regweave plan` shows the forecast",
+        )

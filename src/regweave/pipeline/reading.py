@@ -1,0 +1,215 @@
+"""Images and label maps of a pair, read under one set of rules and brought to the canonical axis order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave import io
+from regweave.datasets.manifest import PairFiles
+from regweave.errors import RegweaveError
+from regweave.io.label_names import find_names
+from regweave.io.modality import Stated, with_modality
+from regweave.io.orientation import Orientation
+from regweave.io.readers.nifti_frame import NiftiFrame
+from regweave.io.readers.validate import NonFinite
+from regweave.io.structure_names import in_numbering, join_names, real_names
+from regweave.types import Field, Geometry, ImagePair, LabelMap, Modality, Volume
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Parameters
+    ----------
+    nifti_frame : {"auto", "sform", "qform"}
+        The matrix that places NIfTI files.
+    nonfinite : {"error", "mask"}
+        NaN refused or masked.
+    label_names : path, optional
+        Names of the labels; by default those in a file beside each label map.
+    classes : tuple of ints, optional
+        Labels that are kept where not all are: the others become background.
+    fixed_modality, moving_modality : str
+        What the images are, where their histograms need not say.
+    follow_links : bool
+        Let a header name a file of voxels outside of its folder.
+    numbering : mapping, optional
+        Names by number that the labels of a whole list are brought to.
+    """
+
+    nifti_frame: NiftiFrame = "auto"
+    nonfinite: NonFinite = "error"
+    label_names: str | Path | None = None
+    classes: tuple[int, ...] | None = None
+    fixed_modality: Stated = "auto"
+    moving_modality: Stated = "auto"
+    follow_links: bool = False
+    numbering: Mapping[int, str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rules as JSON values; those that stand at their defaults are left out."""
+        plain: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.label_names is not None:
+            plain["label_names"] = str(Path(self.label_names).absolute())
+        if self.numbering is not None:
+            plain["numbering"] = {str(value): name for value, name in self.numbering.items()}
+        if self.classes is not None:
+            plain["classes"] = list(self.classes)
+        return {f.name: plain[f.name] for f in fields(self) if plain[f.name] != f.default}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Reading:
+        """Inverse of `to_json`."""
+        plain = dict(content)
+        if "classes" in plain:
+            plain["classes"] = tuple(plain["classes"])
+        if "numbering" in plain:
+            plain["numbering"] = {int(value): str(name) for value, name in plain["numbering"].items()}
+        return cls(**plain)
+
+    def image(self, source: Any, stated: Stated = "auto") -> Volume:
+        """Read a file under these rules, or take an image in memory, and decide its modality."""
+        if isinstance(source, str | Path):
+            volume = io.read_image(
+                source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite, follow_links=self.follow_links
+            )
+        else:
+            volume = io.as_volume(source)
+        return with_modality(volume, stated)
+
+    def labels(self, source: Any, geometry: Geometry) -> LabelMap | None:
+        """Read labels and put them on the grid of their image."""
+        if source is None:
+            return None
+        if isinstance(source, str | Path):
+            labels = io.read_labels(source, nifti_frame=self.nifti_frame, follow_links=self.follow_links)
+            subject = str(source)
+        else:
+            labels, subject = io.as_labels(source), "the label map"
+        names = labels.names if self.label_names is None else io.read_names(self.label_names)
+        named = LabelMap(labels.data, io.check_same_grid(geometry, labels.geometry, subject), names)
+        if self.numbering is not None:
+            named = in_numbering(named, self.numbering, f"'{subject}'", "the first label maps of the list")
+        if self.classes is None:
+            return named
+        return replace(named, data=np.where(np.isin(named.data, self.classes), named.data, 0))
+
+    def names_beside(self, source: str | Path) -> Mapping[int, str]:
+        """Names of the labels of a file, without reading the labels."""
+        path = find_names(Path(source)) if self.label_names is None else self.label_names
+        return {} if path is None else io.read_names(path)
+
+
+def pair_modalities(pair: PairFiles, reading: Reading) -> tuple[Modality, Modality]:
+    """Read the images of a pair and tell the modality of the fixed and of the moving one."""
+    fixed = reading.image(pair.fixed, reading.fixed_modality).modality
+    moving = reading.image(pair.moving, reading.moving_modality).modality
+    assert fixed is not None
+    assert moving is not None
+    return fixed, moving
+
+
+def in_one_numbering(reading: Reading, pairs: Sequence[PairFiles]) -> Reading:
+    """Return rules that number the structures of a list alike, by their names, whatever each file calls 1."""
+    files = dict.fromkeys(file for pair in pairs for file in (pair.moving_labels, pair.fixed_labels))
+    joined = join_names(reading.names_beside(file) for file in files)
+    return replace(reading, numbering=joined) if joined and reading.label_names is None else reading
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A pair before its initial alignment, in the canonical axis order.
+
+    Parameters
+    ----------
+    fixed, moving : Volume
+        Images with their modality.
+    fixed_labels, moving_labels : LabelMap, optional
+        Fixed labels are numbered as the moving ones are, by name.
+    stored : mapping
+        How ``fixed`` and ``moving`` are stored.
+    hashes, sources : mapping
+        SHA-256 of each thing that was read, and the path of each that was a file.
+    """
+
+    fixed: Volume
+    moving: Volume
+    fixed_labels: LabelMap | None
+    moving_labels: LabelMap | None
+    stored: Mapping[str, Orientation]
+    hashes: Mapping[str, str]
+    sources: Mapping[str, str]
+
+    @property
+    def modalities(self) -> tuple[Modality, Modality]:
+        """Modality of the fixed and of the moving image."""
+        assert self.fixed.modality is not None
+        assert self.moving.modality is not None
+        return self.fixed.modality, self.moving.modality
+
+
+def read_inputs(
+    fixed: Any, moving: Any, fixed_labels: Any = None, moving_labels: Any = None, reading: Reading | None = None
+) -> Inputs:
+    """Read and check images and label maps; label maps take their image's grid."""
+    reading = reading or Reading()
+    sources = {
+        "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels
+    }  # fmt: skip
+    a, b = reading.image(fixed, reading.fixed_modality), reading.image(moving, reading.moving_modality)
+    fixed_map, moving_map = reading.labels(fixed_labels, a.geometry), reading.labels(moving_labels, b.geometry)
+    for name, found in (("fixed", fixed_map), ("moving", moving_map)):
+        if found is not None and reading.classes is None and not found.values():
+            source = sources[f"{name}_labels"]
+            subject = f"'{source}'" if isinstance(source, str | Path) else "the label map"
+            message = f"{subject} shows no structure: every voxel of the {name} labels is 0"
+            raise RegweaveError("E131", message, "give the right label map, or leave it out")
+    values = {"fixed": a, "moving": b, "fixed_labels": fixed_map, "moving_labels": moving_map}
+    hashes = {k: _hash(s, values[k], reading) for k, s in sources.items() if s is not None}
+    if fixed_map is not None and moving_map is not None:
+        present = real_names(moving_map.names, moving_map.values())
+        fixed_map = in_numbering(fixed_map, present, "the fixed labels", "the moving labels")
+    files = {k: str(Path(s).absolute()) for k, s in sources.items() if isinstance(s, str | Path)}
+    stored = {"fixed": Orientation.of(a.geometry), "moving": Orientation.of(b.geometry)}
+    return Inputs(
+        stored["fixed"].volume(a), stored["moving"].volume(b), stored["fixed"].labels(fixed_map),
+        stored["moving"].labels(moving_map), stored, hashes, files,
+    )  # fmt: skip
+
+
+def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:
+    """Return a pair in canonical order as its files have it."""
+    fixed, moving = inputs.stored["fixed"], inputs.stored["moving"]
+
+    def volume(image: Volume, of: Orientation) -> Volume:
+        return Volume(of.to_stored(image.data), of.stored, image.modality)
+
+    def labels(found: LabelMap | None, of: Orientation) -> LabelMap | None:
+        return found and LabelMap(of.to_stored(found.data), of.stored, found.names)
+
+    start = pair.initial_field
+    return ImagePair(
+        volume(pair.fixed, fixed), volume(pair.moving, moving), labels(pair.fixed_labels, fixed),
+        labels(pair.moving_labels, moving), pair.initial, None if start is None else field_as_stored(start, fixed),
+    )  # fmt: skip
+
+
+def field_as_stored(field: Field, fixed: Orientation) -> Field:
+    """Return a field on the canonical fixed grid in the order of the file; its vectors are in LPS and stay."""
+    return Field(fixed.to_stored(field.data), fixed.stored)
+
+
+def _hash(source: Any, value: Volume | LabelMap | None, reading: Reading) -> str:
+    if isinstance(source, str | Path):
+        return io.image_sha256(source, follow_links=reading.follow_links)
+    assert value is not None
+    digest = hashlib.sha256(np.ascontiguousarray(value.data).tobytes())
+    digest.update(value.geometry.affine.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,136 @@
+"""Provenance of a registration: all that is needed to run it again and get the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regweave.io import image_sha256, sha256
+from regweave.io.disk.files import is_file
+from regweave.io.modality import describe_modalities
+from regweave.io.structure_names import StructureMatch
+from regweave.models.model import Model, find_model, shipped_models
+from regweave.pipeline.reading import Inputs, Reading
+from regweave.types import ImagePair, LabelMap
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What ran, as JSON values.
+
+    Parameters
+    ----------
+    inputs : mapping
+        By input its path, None for one that was in memory, and the SHA-256 of what was read.
+    start : mapping
+        Method or file of the initial alignment, the file's SHA-256, and the matrix in LPS millimetres.
+    model : mapping, optional
+        Name, path, SHA-256 and training patients of the model.
+    modality : mapping
+        Modality of each image, and the bank that compares them.
+    structures : mapping, optional
+        Whether labels and model met by name or by number, which label is which class of the model, and the labels
+        that the model does not know.
+    call : mapping
+        Other arguments of the call that settings do not hold.
+    device : str
+        Where the kernels ran.
+    """
+
+    inputs: Mapping[str, Mapping[str, str | None]]
+    start: Mapping[str, Any]
+    model: Mapping[str, Any] | None
+    modality: Mapping[str, str]
+    structures: Mapping[str, Any] | None
+    call: Mapping[str, Any]
+    device: str = "cpu"
+    command: tuple[str, ...] = field(default=())
+
+    def headline(self) -> str:
+        """Say in one line what was asked for.
+
+        Examples
+        --------
+        >>> RunRecord({}, {"method": "affine"}, None, {"fixed": "ct", "moving": "mr"}, None, {}).headline()
+        'MR to CT · start affine · no model'
+        """
+        model = "no model" if self.model is None else f"model {self.model['name']}"
+        start = self.start["method"] if self.start.get("file") is None else Path(self.start["file"]).name
+        shown = [describe_modalities(self.modality["fixed"], self.modality["moving"]), f"start {start}", model]
+        if self.structures is not None:
+            shown.append(f"structures by {self.structures['matched_by']}")
+        return " · ".join(shown)
+
+    def structures_met(self) -> str:
+        """Say how the labels and the classes of the model met."""
+        if self.structures is None:
+            return "no model chooses by structure"
+        known, unknown = self.structures["classes"], self.structures["unknown"]
+        text = f"{len(known)} of {len(known) + len(unknown)} known to the model, by {self.structures['matched_by']}"
+        if not unknown:
+            return text
+        names = [self.structures["names"][str(value)] for value in unknown]
+        return f"{text}; {', '.join(names)}: weights of the background"
+
+    def content(self) -> dict[str, Any]:
+        """Return the record as it stands in ``result.json``."""
+        return {
+            "inputs": {name: dict(one) for name, one in self.inputs.items()},
+            "start": dict(self.start),
+            "model": self.model and dict(self.model),
+            "modality": dict(self.modality),
+            "structures": self.structures and dict(self.structures),
+            "call": dict(self.call),
+            "device": self.device,
+            "command": list(self.command),
+        }
+
+
+def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict[str, Any] | None:
+    """Say which model it is; one that was handed over in memory has no path."""
+    if loaded is None:
+        return None
+    groups = loaded.evidence.get("groups", [])
+    if not isinstance(given, str | Path):
+        return {"name": "in memory", "path": None, "sha256": None, "groups": groups}
+    path = find_model(given).absolute()
+    shipped = shipped_models().get(path.stem)
+    name = path.stem if shipped is not None and shipped.absolute() == path else path.name
+    return {"name": name, "path": str(path), "sha256": sha256(path), "groups": groups}
+
+
+def start_record(init: str | Path, pair: ImagePair, reading: Reading) -> dict[str, Any]:
+    """Say how the pair was brought to its start."""
+    from_file = is_file(init)
+    return {
+        "method": "file" if from_file else str(init),
+        "file": str(Path(init).absolute()) if from_file else None,
+        "sha256": image_sha256(init, follow_links=reading.follow_links) if from_file else None,
+        "matrix": pair.initial.tolist(),
+        "field": pair.initial_field is not None,
+    }
+
+
+def structure_record(match: StructureMatch | None, labels: LabelMap | None) -> dict[str, Any] | None:
+    """Say how labels and model met."""
+    if match is None or labels is None:
+        return None
+    return {
+        "matched_by": match.by,
+        "classes": {str(value): other for value, other in match.to.items()},
+        "names": {str(v): labels.name(v) for v in (*match.to, *match.unknown)},
+        "unknown": list(match.unknown),
+    }
+
+
+def run_record(
+    data: Inputs, reading: Reading, start: Mapping[str, Any], model: Mapping[str, Any] | None,
+    bank: str, structures: Mapping[str, Any] | None, **call: Any,
+) -> RunRecord:  # fmt: skip
+    """Put a record together."""
+    inputs = {name: {"path": data.sources.get(name), "sha256": digest} for name, digest in data.hashes.items()}
+    fixed, moving = data.modalities
+    modality = {"fixed": str(fixed), "moving": str(moving), "bank": bank}
+    return RunRecord(inputs, start, model, modality, structures, {**call, "reading": reading.to_json()})

@@ -1,0 +1,275 @@
+"""One registration, from two images to a deformation with its evidence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave import notices
+from regweave.config import settings as registration_settings
+from regweave.config.settings import Settings
+from regweave.errors import UsageError
+from regweave.io import fill_value
+from regweave.io.disk.files import is_file
+from regweave.measures.body import body_mask
+from regweave.measures.inverse import InverseError
+from regweave.measures.regularity import regularity
+from regweave.measures.scores import PairScore, score_labels
+from regweave.models.model import Model, read_model
+from regweave.pipeline import inputs as given
+from regweave.pipeline.machine import allowed_threads, kernel_threads, peak_memory_mb
+from regweave.pipeline.memory import check_memory
+from regweave.pipeline.node_evidence import Witness
+from regweave.pipeline.reading import Reading, as_stored, field_as_stored, read_inputs
+from regweave.pipeline.record import model_record, run_record, start_record, structure_record
+from regweave.pipeline.result import Result
+from regweave.registration.align import Step
+from regweave.registration.problems import register as register_pair
+from regweave.registration.refine import RefineStep, refine
+from regweave.spatial.invert import Inversion, inverse_errors_mm, invert, summary_mm
+from regweave.spatial.warp import to_field, warp_image, warp_labels
+from regweave.types import Ends, Field, Float32Array, ImagePair, LabelMap, Transform
+
+VOLUME_CHANGE_LIMIT = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: ``done`` of ``total`` steps, and what the last one was."""
+
+    stage: str
+    done: int
+    total: int
+    message: str
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def register(
+    fixed: Any,
+    moving: Any,
+    *,
+    moving_labels: Any = None,
+    fixed_labels: Any = None,
+    preset: str | None = None,
+    config: str | Path | Settings | None = None,
+    model: str | Path | Model | None = None,
+    metrics: Mapping[str, float] | None = None,
+    init: str | Path | None = None,
+    engine: str | None = None,
+    predict_classes: bool = False,
+    threads: int | None = None,
+    reading: Reading | None = None,
+    on_progress: OnProgress | None = None,
+    keep_view: bool = False,
+) -> Result:
+    """Register a moving image to a fixed one.
+
+    Parameters
+    ----------
+    fixed, moving
+        Paths, SimpleITK images, nibabel images, (array, RAS affine) tuples or Volumes.
+    moving_labels, fixed_labels : optional
+        Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
+        Without it a model's class predictor, if it has one, tells the classes; what it tells is not in the result.
+    preset : str, optional
+        Name of the settings, by default ``default``; see ``regweave presets``.
+    config : path or Settings, optional
+        Settings instead of a preset.
+    model : path or Model, optional
+        Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
+    metrics : mapping, optional
+        Members (or metrics) to use and their weights, instead of the bank of the settings.
+    init : "none", "moments", "affine" or path, optional
+        Start; by default what the settings say.
+    engine : str, optional
+        Inference engine instead of that of the settings.
+    predict_classes : bool
+        Let the class predictor choose the weights even where moving labels are given; these are warped and scored.
+    threads : int, optional
+        Threads of the kernels; the result does not depend on it.
+    reading : Reading, optional
+        How files are read: NIfTI frame, NaN, file with the names of the labels, modalities.
+    on_progress : callable, optional
+        Called with a `Progress` after every step.
+    keep_view : bool
+        Keep what a page shows beyond the result: which metric decided where, and how clearly. ``save`` then writes
+        the folder ``view`` too.
+
+    Returns
+    -------
+    Result
+        Transform, inverse, warped images and all measurements; ``save`` writes them.
+
+    Examples
+    --------
+    >>> from regweave.datasets.phantom import make_phantom
+    >>> pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+    >>> result = register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
+    >>> result.regularity["folding_fraction"]
+    0.0
+    """
+    n_threads = allowed_threads(threads)
+    watch = _Stopwatch()
+    with kernel_threads(n_threads), notices.collected() as caught:
+        loaded = read_model(model) if isinstance(model, str | Path) else model
+        settings = _settings(preset, config, loaded, engine, metrics)
+        with watch.stage("read"):
+            reading = given.with_stated(reading or Reading(), settings, loaded)
+            data = read_inputs(fixed, moving, fixed_labels, moving_labels, reading)
+            bank = given.choose_bank(settings, data, loaded)
+            match = given.match_classes(data.moving_labels, loaded)
+            data = given.with_model_names(data, loaded, match)
+            weights = given.choose_weights(settings, bank, loaded, metrics)
+            predictor = given.class_predictor(loaded)
+            schedule = settings.schedule(bank)
+            given.check_anatomies(weights, schedule, predictor)
+            structures = len(weights.classes) - 1 if schedule.needs_anatomy(weights) else 0
+            asked = predictor if structures or data.moving_labels is None else None
+            voxel_mm = None if asked is None else asked.voxel_mm
+            check_memory(data.fixed.geometry, data.moving.geometry, settings, bank, structures, voxel_mm)
+        start = settings.initial if init is None else init
+        with watch.stage("initial"):
+            canonical = given.start(data, start, follow_links=reading.follow_links)
+        record = run_record(
+            data, reading, start_record(start, canonical, reading), model_record(model, loaded), bank,
+            structure_record(match, data.moving_labels), metrics=metrics and dict(metrics), init=_plain_init(start),
+            predict_classes=predict_classes,
+        )  # fmt: skip
+        with watch.stage("classes"):
+            seen, classes_from = given.see_classes(canonical, weights, predictor, match, predict=predict_classes)
+            weights = given.heed_mask(weights, schedule, loaded, classes_from)
+            seen = given.see_anatomies(seen, weights, schedule, predictor)
+        tell = _Teller(on_progress, settings)
+        tell.begin(record.headline())
+        witness = Witness(weights, schedule, then=tell.level)
+        with watch.stage("levels"):
+            scales, coarse = None if loaded is None else loaded.scales, given.coarse_weights(loaded, schedule)
+            aligned = register_pair(
+                seen, weights, schedule, coarse=coarse, scales=scales, on_step=witness if keep_view else tell.level
+            )
+        with watch.stage("refine"):
+            refined = refine(seen, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
+        with watch.stage("outputs"):
+            pair = as_stored(canonical, data)
+            found = to_field(refined.displacement, canonical.fixed.geometry)
+            ends = Ends("fixed_to_moving", pair.fixed.geometry, pair.moving.geometry)
+            transform = Transform(field_as_stored(found, data.stored["fixed"]), pair.initial, ends, refined.knots)
+            inversion = invert(transform, pair.moving.geometry)
+            warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
+            warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)
+        with watch.stage("measure"):
+            numbers = regularity(transform.field)
+            errors_mm = inverse_errors_mm(transform, inversion.transform)
+            inverse_error = _inverse_error(pair, inversion, errors_mm)
+            score = _score(pair, warped_labels)
+            _look_out(pair, numbers, inverse_error, warped_labels)
+    return Result(
+        transform=transform, inverse=inversion.transform, warped=warped, warped_labels=warped_labels, score=score,
+        steps=aligned.steps, refinement=refined.steps, regularity=numbers,
+        inverse_consistency_mm=summary_mm(errors_mm), inverse_error=inverse_error,
+        seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
+        weights=weights, settings=settings, modality=bank, hashes=data.hashes, threads=n_threads, record=record,
+        classes_from=classes_from, pair=pair, keep_view=keep_view, nodes=witness.nodes, sources=data.sources,
+    )  # fmt: skip
+
+
+def _plain_init(start: str | Path) -> str:
+    return str(Path(start).absolute()) if is_file(start) else str(start)
+
+
+def _settings(
+    preset: str | None,
+    config: str | Path | Settings | None,
+    model: Model | None,
+    engine: str | None,
+    metrics: Mapping[str, float] | None,
+) -> Settings:
+    if model is not None and metrics:
+        raise UsageError("E189", "weights by hand (--metric) and a model are both given", "give one of them")
+    if model is not None and config is None and preset is None:
+        config = registration_settings.validate(model.settings, "the model")
+    return given.choose_settings(preset or "default", config, engine, metrics)
+
+
+def _score(pair: ImagePair, warped: LabelMap | None) -> PairScore:
+    """Score the structures of both label maps, where there are both; before is the initial alignment only."""
+    if pair.fixed_labels is None or pair.moving_labels is None or warped is None:
+        return PairScore()
+    start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
+    return score_labels(pair.fixed_labels, pair.moving_labels, warp_labels(pair.moving_labels, start), warped)
+
+
+def _inverse_error(pair: ImagePair, inversion: Inversion, errors_mm: Float32Array) -> InverseError:
+    bodies = body_mask(pair.moving, pair.moving_labels), body_mask(pair.fixed, pair.fixed_labels)
+    spacing_mm = float(pair.fixed.geometry.spacing_mm.max())
+    return InverseError.of(inversion.residual_mm, bodies[0], errors_mm, bodies[1], spacing_mm)
+
+
+def _look_out(
+    pair: ImagePair, numbers: Mapping[str, float], inverse_error: InverseError, warped: LabelMap | None
+) -> None:
+    """Warn of what a user should look at."""
+    if numbers["folding_fraction"] > 0:
+        notices.warn(f"W201: the field folds in {numbers['folding_fraction']:.2%} of the voxels; do not use it there")
+    if inverse_error.notable:
+        mind = "contours and images are not affected; mind it if you use inverse.h5 there"
+        notices.warn(f"W202: {inverse_error.words()}; {mind}")
+    if warped is None or pair.moving_labels is None:
+        return
+    voxel = [abs(np.linalg.det(v.geometry.affine[:3, :3])) for v in (pair.moving_labels, warped)]
+    for value in pair.moving_labels.values():
+        before, after = (
+            float((m.data == value).sum()) * v for m, v in zip((pair.moving_labels, warped), voxel, strict=True)
+        )
+        name = pair.moving_labels.name(value)
+        if after == 0:
+            notices.warn(
+                f"W203: label {name} vanished from the warped labels; it lies outside the fixed image or is thin"
+            )
+        elif abs(after - before) > VOLUME_CHANGE_LIMIT * before:
+            notices.warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
+
+
+@dataclass
+class _Stopwatch:
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+
+class _Teller:
+    """Turns steps into progress."""
+
+    def __init__(self, on_progress: OnProgress | None, settings: Settings) -> None:
+        self._tell = on_progress
+        self._total = sum(level.steps for level in settings.levels) + settings.refine.steps
+        self._done = 0
+
+    def _next(self, stage: str, message: str) -> None:
+        self._done += 1
+        if self._tell is not None:
+            self._tell(Progress(stage, self._done, self._total, message))
+
+    def begin(self, message: str) -> None:
+        """Say what runs before anything is computed."""
+        if self._tell is not None:
+            self._tell(Progress("begin", 0, self._total, message))
+
+    def level(self, step: Step) -> None:
+        s = step.solution
+        self._next("levels", f"{step.spacing_mm:g} mm step {step.step + 1}: energy {s.energy:.2f}, gap {s.gap:.2%}")
+
+    def refine(self, step: RefineStep) -> None:
+        self._next("refine", f"refine step {step.step + 1}: cost {step.data + step.smoothness:.1f}")

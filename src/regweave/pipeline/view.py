@@ -1,0 +1,91 @@
+"""The folder ``view`` of a result: what its page shows and the other files do not hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave.io import atomic_path, fill_value, write_image, write_labels
+from regweave.io.arrays import read_arrays
+from regweave.io.disk.files import damaged, is_file
+from regweave.pipeline.node_evidence import NodeMaps
+from regweave.spatial.warp import warp_image, warp_labels
+from regweave.types import Field, Geometry, ImagePair, Transform, Volume
+
+FOLDER = "view"
+WHOLE_UNITS_RANGE = 2000.0
+"""Images that span more than this lose nothing that is seen when they are rounded to whole numbers."""
+
+
+def write_view(folder: Path, pair: ImagePair, nodes: NodeMaps | None, sources: Mapping[str, str]) -> None:
+    """Write the folder, all on the fixed grid.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the result.
+    pair : ImagePair
+        The pair at its start.
+    nodes : NodeMaps, optional
+        Evidence of the last discrete step; absent where the settings have no such step.
+    sources : mapping
+        Name of each input that was a file.
+    """
+    target = folder / FOLDER
+    target.mkdir()
+    start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
+    _write_image(target / "fixed.nii.gz", pair.fixed)
+    _write_image(target / "moving.nii.gz", warp_image(pair.moving, start, fill=fill_value(pair.moving)))
+    if pair.fixed_labels is not None:
+        write_labels(target / "fixed_labels.nii.gz", pair.fixed_labels)
+    if pair.moving_labels is not None:
+        write_labels(target / "moving_labels.nii.gz", warp_labels(pair.moving_labels, start))
+    if nodes is not None:
+        with atomic_path(target / "nodes.npz") as part:
+            np.savez_compressed(
+                part, affine=nodes.geometry.affine, influence=nodes.influence, confidence=nodes.confidence
+            )
+    content = {
+        "sources": dict(sources),
+        "members": [] if nodes is None else list(nodes.members),
+        "names": _names(pair),
+    }
+    with atomic_path(target / "view.json") as part:
+        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_nodes(folder: Path, members: Sequence[str]) -> NodeMaps | None:
+    """Read the evidence of the last discrete step from the folder of a result, None where there is none."""
+    path = folder / FOLDER / "nodes.npz"
+    if not is_file(path):
+        return None
+    try:
+        affine, influence, confidence = read_arrays(path, ("affine", "influence", "confidence"))
+        if confidence.ndim != 3 or 0 in confidence.shape or influence.shape != (len(members), *confidence.shape):
+            raise ValueError(f"arrays of shapes {influence.shape} and {confidence.shape}")
+        if any(a.dtype.kind != "f" or not np.isfinite(a).all() for a in (affine, influence, confidence)):
+            raise ValueError("an array holds something else than finite numbers")
+        if affine.shape != (4, 4) or not 0 < abs(np.linalg.det(affine)) < np.inf or affine[3].tolist() != [0, 0, 0, 1]:
+            raise ValueError("its matrix places no grid")
+    except ValueError as error:
+        raise damaged(f"'{path}'", f"it does not hold the maps of a result ({error})") from error
+    x, y, z = confidence.shape
+    return NodeMaps(Geometry((x, y, z), affine), tuple(members), influence, confidence)
+
+
+def _names(pair: ImagePair) -> dict[str, str]:
+    maps = [labels for labels in (pair.moving_labels, pair.fixed_labels) if labels is not None]
+    names: dict[str, Any] = {str(v): labels.name(v) for labels in maps for v in labels.values()}
+    for labels in maps:
+        names |= {str(v): name for v, name in labels.names.items() if str(v) in names}
+    return names
+
+
+def _write_image(path: Path, volume: Volume) -> None:
+    low, high = float(volume.data.min()), float(volume.data.max())
+    whole = high - low > WHOLE_UNITS_RANGE and low > -32768 and high < 32767
+    write_image(path, volume, np.int16 if whole else None)

@@ -1,0 +1,1 @@
+"""Predictors of structures: class probabilities for images that come without a segmentation."""

@@ -1,0 +1,140 @@
+"""Affine fit of two images by Gauss–Newton steps on a robust correlation ratio.
+
+The moving image is predicted from the fixed one by a table: one moving intensity for each of 32 fixed ones.
+What the table cannot explain is the cost; it asks for no relation between the two scales, so scanners and
+modalities may differ. Roche et al. (1998), "The correlation ratio as a new similarity measure for multimodal
+image registration"; (2000), "Generalized correlation ratio for rigid registration of 3D ultrasound with MR".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from regweave import _core
+from regweave.spatial.resample import shrink, shrink_geometry
+from regweave.spatial.warp import inverse_of, voxel_matrix
+from regweave.types import Float32Array, Float64Array, IntArray, Volume
+
+N_BINS = 32
+# Scale of the Cauchy function, of an intensity range of 1: beyond it a residual loses weight.
+OUTLIER = 0.1
+LEAST_OVERLAP = 0.3
+TINY = 1e-9
+
+
+@dataclass(frozen=True)
+class Match:
+    """How well a map explains the moving image: cost, residuals and weights of the voxels (V,)."""
+
+    cost: float
+    matrix: Float64Array
+    residual: Float64Array
+    weight: Float64Array
+
+
+class Level:
+    """One resolution of the fit; maps are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels.
+
+    Intensities of both images lie in [0, 1].
+    """
+
+    def __init__(self, fixed: Volume, moving: Volume) -> None:
+        self.fixed, self.moving = fixed, moving
+        shape = fixed.geometry.shape
+        self.still = np.zeros((3, *shape), dtype=np.float32)
+        self.bins: IntArray = np.minimum(fixed.data * N_BINS, N_BINS - 1).astype(np.int32).ravel()
+        self.foreground = (fixed.data > fixed.data.mean()).ravel()
+        self.gradient = [_derivative(moving.data, axis) for axis in range(3)]
+        centre, scale = (np.array(shape) - 1.0) / 2.0, max(shape) / 2.0
+        self.to_centred = np.diag([1.0 / scale] * 3 + [1.0])
+        self.to_centred[:3, 3] = -centre / scale
+        axes = [(np.arange(n) - c) / scale for n, c in zip(shape, centre, strict=True)]
+        self.position = [*(g.ravel() for g in np.meshgrid(*axes, indexing="ij")), np.ones(self.bins.size)]
+
+    def fit(self, affine: Float64Array, max_iter: int = 40) -> Float64Array:
+        """Improve an LPS affine map; the result never costs more than the start at this level."""
+        in_voxels = voxel_matrix(self.fixed.geometry, self.moving.geometry, affine)
+        theta = in_voxels @ inverse_of(self.to_centred)
+        match = self.match(theta)
+        damping = 1e-3
+        for _ in range(max_iter):
+            if not np.isfinite(match.cost):
+                break
+            hessian, slope = self.normal_equations(match)
+            found = None
+            while found is None and damping < 1e3:
+                step = _solve(hessian, slope, damping)
+                trial = self.match(theta + step)
+                found = trial if trial.cost < match.cost else None
+                damping *= 0.1 if found else 10.0
+            if found is None:
+                break
+            gain = match.cost - found.cost
+            theta, match, damping = theta + step, found, max(damping, 1e-6)
+            if gain < 1e-5 * match.cost:
+                break
+        return self.to_affine(theta)
+
+    def cost(self, affine: Float64Array) -> float:
+        """Share of the moving image that an LPS affine map leaves unexplained; infinite without overlap."""
+        in_voxels = voxel_matrix(self.fixed.geometry, self.moving.geometry, affine)
+        return self.match(in_voxels @ inverse_of(self.to_centred)).cost
+
+    def to_affine(self, theta: Float64Array) -> Float64Array:
+        """Return a map as (4, 4) in LPS millimetres."""
+        in_voxels = np.vstack([theta @ self.to_centred, [0.0, 0.0, 0.0, 1.0]])
+        return np.asarray(self.moving.geometry.affine @ in_voxels @ inverse_of(self.fixed.geometry.affine))
+
+    def match(self, theta: Float64Array) -> Match:
+        """Warp the moving image and compare it with what the fixed one predicts."""
+        matrix = np.ascontiguousarray(theta @ self.to_centred)
+        valid = _core.warp_valid(self.moving.geometry.shape, matrix, self.still).ravel().astype(np.float64)
+        if valid[self.foreground].sum() < LEAST_OVERLAP * self.foreground.sum():
+            return Match(np.inf, matrix, valid, valid)
+        warped = _core.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
+        residual = warped - self.table(warped, valid)[self.bins]
+        weight = valid / (1.0 + (residual / OUTLIER) ** 2)
+        residual = warped - self.table(warped, weight)[self.bins]
+        spread = warped - (warped * valid).sum() / valid.sum()
+        cost = _cauchy(residual, valid) / max(_cauchy(spread, valid), TINY)
+        return Match(cost, matrix, residual, weight)
+
+    def table(self, values: Float64Array, weight: Float64Array) -> Float64Array:
+        """Weighted mean of the values for each fixed intensity, shape (32,)."""
+        total = np.bincount(self.bins, weight, N_BINS)
+        return np.asarray(np.bincount(self.bins, values * weight, N_BINS) / np.maximum(total, TINY))
+
+    def normal_equations(self, match: Match) -> tuple[Float64Array, Float64Array]:
+        """Return the Gauss–Newton matrix (12, 12) and right-hand side (12,); the table follows the map."""
+        gradient = [_core.warp(g, match.matrix, self.still, 0.0, True).ravel() for g in self.gradient]
+        columns = np.stack([g * x for g in gradient for x in self.position])
+        columns -= np.stack([self.table(c, match.weight) for c in columns])[:, self.bins]
+        weighted = columns * match.weight
+        # einsum, not BLAS: the order of the sums must not depend on the number of threads.
+        return np.einsum("in,jn->ij", weighted, columns), np.einsum("in,n->i", weighted, match.residual)
+
+
+def coarser(volume: Volume, step_mm: float) -> Volume:
+    """Average blocks of voxels so that they measure about ``step_mm``."""
+    x, y, z = (max(1, round(step_mm / spacing)) for spacing in volume.geometry.spacing_mm.tolist())
+    factors = (x, y, z)
+    return Volume(shrink(volume.data, factors), shrink_geometry(volume.geometry, factors))
+
+
+def _derivative(data: Float32Array, axis: int) -> Float32Array:
+    if data.shape[axis] < 2:
+        return np.zeros_like(data)
+    return np.ascontiguousarray(np.gradient(data, axis=axis), dtype=np.float32)
+
+
+def _cauchy(residual: Float64Array, weight: Float64Array) -> float:
+    return float((np.log1p((residual / OUTLIER) ** 2) * weight).sum())
+
+
+def _solve(hessian: Float64Array, slope: Float64Array, damping: float) -> Float64Array:
+    """Levenberg–Marquardt step (3, 4); the floor holds still what no voxel determines (a single slice)."""
+    floor = TINY * np.trace(hessian) + TINY
+    damped = hessian + np.diag(damping * np.diag(hessian) + floor)
+    return np.asarray(-np.linalg.solve(damped, slope).reshape(3, 4))

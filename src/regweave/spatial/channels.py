@@ -1,0 +1,57 @@
+"""Channels: an image as one member of a bank wants to see it, at one resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from scipy import ndimage
+
+from regweave.spatial.intensity import Window, apply_window, default_window
+from regweave.spatial.resample import Factors, shrink
+from regweave.types import Float32Array, Modality, Volume
+
+Prepare = Callable[[Float32Array], Float32Array]
+
+
+@dataclass(frozen=True)
+class View:
+    """How a member looks at an image: intensity window, smoothing, and the metric's own map of intensities."""
+
+    window: Window | None
+    sigma_voxels: float
+    prepare: Prepare | None
+
+
+@dataclass
+class Channels:
+    """The views of one image, made once and kept for the level at hand."""
+
+    image: Volume
+    modality: Modality
+    _full: dict[View, Float32Array] = field(default_factory=dict)
+    _level: dict[tuple[View, Factors], Float32Array] = field(default_factory=dict)
+
+    def view(self, view: View, factors: Factors) -> Float32Array:
+        """Return the image under a view on the grid shrunk by ``factors``."""
+        key = (view, factors)
+        if key not in self._level:
+            data = shrink(self._mapped(View(view.window, 0.0, view.prepare)), factors)
+            if view.sigma_voxels:
+                data = ndimage.gaussian_filter(data, view.sigma_voxels, mode="nearest")
+            self._level = {k: v for k, v in self._level.items() if k[1] == factors}
+            self._level[key] = np.ascontiguousarray(data, dtype=np.float32)
+        return self._level[key]
+
+    @cached_property
+    def _default_window(self) -> Window:
+        return default_window(self.image.data, self.modality)
+
+    def _mapped(self, view: View) -> Float32Array:
+        if view not in self._full:
+            window = view.window or self._default_window
+            data = apply_window(self.image.data, window)
+            self._full[view] = data if view.prepare is None else view.prepare(data)
+        return self._full[view]

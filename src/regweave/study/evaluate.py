@@ -1,0 +1,245 @@
+"""Evaluation: every method on every pair, per structure, with paired comparisons by patient."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from regweave import __version__
+from regweave.batch.cluster import Cluster, require_cluster
+from regweave.batch.methods import Method, bank_of_list, baseline_methods, model_methods, tune
+from regweave.batch.runner import Runner
+from regweave.batch.store import OnBatchProgress, worker_count
+from regweave.config.settings import Settings
+from regweave.datasets.manifest import PairFiles, check_leak, read_pairs
+from regweave.errors import UsageError
+from regweave.io import owned_path
+from regweave.io.disk.working_folder import working_folder
+from regweave.measures.rules import Rules, default_rules
+from regweave.models.model import Model
+from regweave.pipeline.inputs import choose_settings
+from regweave.pipeline.reading import Reading, in_one_numbering
+from regweave.pipeline.result import DEPENDENCIES
+from regweave.study.comparison import Scores, compare
+from regweave.study.summary import summary_text
+
+SCHEMA = 2
+STORE = "tasks"
+TRAINED_ON = ("groups", "predictor_groups")
+"""Where a model names its patients: those of its weights, and those of its class predictor where it has seen others."""
+PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
+PER_LABEL = ("dice_before", "dice_after", "hd95_mm", "assd_mm")
+COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Parameters
+    ----------
+    scores : Scores
+        Outcome of each method on each pair.
+    notes : tuple of str
+        What a reader must know: untuned baselines, patients that were trained on.
+    hashes : mapping
+        SHA-256 of the files of each pair, by id and column.
+    rules : Rules
+        Acceptance criteria of the verdicts.
+    """
+
+    scores: Scores
+    notes: tuple[str, ...]
+    hashes: Mapping[str, Mapping[str, str]]
+    rules: Rules = field(default_factory=default_rules)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Lines of ``results.csv``; a failed pair has its labels, and None for every number."""
+        return [row for pair in self.scores.pairs for method in self.scores.methods for row in self._rows(pair, method)]
+
+    def _rows(self, pair: PairFiles, method: Method) -> list[dict[str, Any]]:
+        outcome = self.scores.outcome(method, pair)
+        head = {"id": pair.id, "method": method.name}
+        if outcome.error is not None:
+            labels = list(self.scores.labels_of(pair)) or [""]
+            return [{**dict.fromkeys(COLUMNS), **head, "label": label} for label in labels]
+        numbers = {name: outcome.value[name] for name in PER_PAIR}
+        return [
+            {**head, "label": label, **{name: row[name] for name in PER_LABEL}, **numbers, "state": row["state"]}
+            for label, row in outcome.value["labels"].items()
+        ]
+
+    def content(self) -> dict[str, Any]:
+        """Everything, as it is written to ``results.json``."""
+        s = self.scores
+        return {
+            "schema": SCHEMA,
+            "notes": list(self.notes),
+            "pairs": [{"id": p.id, "group": p.group, "inputs_sha256": self.hashes[p.id]} for p in s.pairs],
+            "methods": [method.describe() for method in s.methods],
+            "reference": s.reference.name,
+            "rules": self.rules.record(),
+            "comparison": compare(s),
+            "results": [
+                {
+                    "id": p.id,
+                    "method": m.name,
+                    "error": s.outcome(m, p).error,
+                    "verdict": s.verdict(m, p, self.rules).record(),
+                    "scores": s.outcome(m, p).value,
+                }
+                for p in s.pairs
+                for m in s.methods
+            ],
+            "provenance": {
+                "regweave": __version__,
+                "python": platform.python_version(),
+                "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
+                "platform": platform.system() + "-" + platform.machine(),
+            },
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write results.csv, results.json and summary.md, each whole or not at all."""
+        with owned_path(folder / "results.csv") as part, part.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows())
+        content = self.content()
+        with owned_path(folder / "results.json") as part:
+            part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        with owned_path(folder / "summary.md") as part:
+            part.write_text(summary_text(self.scores, content["comparison"], self.notes, self.rules), encoding="utf-8")
+
+
+def evaluate(
+    pairs: str | Path,
+    output: str | Path,
+    *,
+    models: Sequence[str | Path] = (),
+    baselines: bool = False,
+    preset: str | None = None,
+    config: str | Path | Settings | None = None,
+    train_pairs: str | Path | None = None,
+    workers: int | None = None,
+    scheduler: str | Cluster | None = None,
+    resume: bool = False,
+    allow_leak: bool = False,
+    reading: Reading | None = None,
+    rules: Rules | None = None,
+    on_progress: OnBatchProgress | None = None,
+) -> Evaluation:
+    """Register every pair of a list with every method and write what came out.
+
+    Parameters
+    ----------
+    pairs : path
+        List of pairs; see `regweave.datasets.manifest`.
+    output : path
+        Folder for results.csv, results.json and summary.md; finished registrations are kept in it as they come.
+    models : paths
+        Models to evaluate, each with the settings stored in it.
+    baselines : bool
+        Also evaluate the uniform mix and each member of the bank alone.
+    preset, config : optional
+        Settings of the baselines; by default those of the first model, or the default preset.
+    train_pairs : path, optional
+        List of pairs on which each baseline's smoothness is tuned.
+    workers, scheduler : optional
+        Processes of this machine, or a Dask scheduler; see `regweave.batch.store.run_tasks`.
+    resume : bool
+        Continue in a folder that an earlier call left.
+    allow_leak : bool
+        Evaluate on patients that were trained on, and say so in the summary.
+    reading : Reading, optional
+        How files are read.
+    rules : Rules, optional
+        Acceptance criteria of the verdicts; by default the shipped ones.
+    on_progress : callable, optional
+        Called after every registration.
+
+    Returns
+    -------
+    Evaluation
+    """
+    worker_count(workers, scheduler)
+    reading, folder = reading or Reading(), Path(output)
+    if train_pairs is not None and not baselines:
+        raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")
+    listed = read_pairs(pairs)
+    training = [] if train_pairs is None else read_pairs(train_pairs)
+    reading = in_one_numbering(reading, [*listed, *training])
+    named = model_methods([Path(path) for path in models])
+    leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
+    require_cluster(scheduler)
+    methods = _methods(named, listed, reading, preset, config, baselines=baselines, tuned=bool(training))
+    with working_folder(folder, STORE, "an evaluation", resume=resume):
+        run = Runner(reading, workers, scheduler, folder / STORE, on_progress)
+        if training:
+            methods = tune(methods, training, lambda plan: run(plan, surfaces=False))
+        plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
+        outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
+        notes = _notes(methods, leaked, reading.classes, baselines=baselines, tuned=bool(training))
+        scores, hashes = Scores(tuple(listed), tuple(methods), outcomes), {p.id: run.hashes(p) for p in listed}
+        found = Evaluation(scores, notes, hashes, rules or default_rules())
+        found.write(folder)
+    return found
+
+
+def _methods(
+    named: Sequence[tuple[Method, Model]],
+    pairs: Sequence[PairFiles],
+    reading: Reading,
+    preset: str | None,
+    config: str | Path | Settings | None,
+    *,
+    baselines: bool,
+    tuned: bool,
+) -> list[Method]:
+    if named and preset is None and config is None:
+        base = named[0][0].settings
+    else:
+        base = choose_settings(preset or "default", config, None, None)
+    methods = [] if named else [Method(f"preset:{base.name}", base)]
+    if baselines and not tuned:
+        methods = []  # the preset as it is would be the uniform mix once more
+    if baselines:
+        methods += baseline_methods(base, bank_of_list(base, pairs, reading))
+    return [*methods, *(method for method, _ in named)]
+
+
+def _leaked(
+    pairs: Sequence[PairFiles], training: Sequence[PairFiles], models: Sequence[Model], allow: bool
+) -> tuple[str, ...]:
+    trained = [pair.group for pair in training]
+    for model in models:
+        trained += [str(group) for key in TRAINED_ON for group in model.evidence.get(key, ())]
+    return check_leak(trained, [pair.group for pair in pairs], allow=allow)
+
+
+def _notes(
+    methods: Sequence[Method],
+    leaked: Sequence[str],
+    classes: Sequence[int] | None,
+    *,
+    baselines: bool,
+    tuned: bool,
+) -> tuple[str, ...]:
+    notes = []
+    if classes is not None:
+        notes.append(f"Structures {', '.join(map(str, classes))} count; all other labels are background.")
+    if leaked:
+        who = f"{len(leaked)} test patients were trained on ({', '.join(leaked)})"
+        notes.append(f"{who}: these are training figures, not evidence.")
+    if baselines and not tuned:
+        notes.append("The baselines use the smoothness of the settings: no training pairs were given to tune it on.")
+    failed = [m.name for m in methods if m.tunable and tuned and not m.tuning]
+    if failed:
+        notes.append(f"Tuning failed on every training pair, so the settings' smoothness is used: {', '.join(failed)}.")
+    return tuple(notes)

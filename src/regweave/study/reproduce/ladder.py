@@ -1,0 +1,191 @@
+"""The methods that an experiment compares, each given the same training pairs; all calls to training are here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave.batch.cluster import Cluster
+from regweave.batch.methods import Method, bank_of_list, baseline_methods, tune, tuned_as
+from regweave.batch.program import program_hash
+from regweave.batch.runner import Runner
+from regweave.batch.store import BatchProgress, content_hash, worker_count
+from regweave.config import settings as registration_settings
+from regweave.config.settings import Settings
+from regweave.io import atomic_path, sha256
+from regweave.measures.statistics import paired_bootstrap
+from regweave.models.model import Model, read_model, write_model
+from regweave.pipeline.reading import Reading
+from regweave.study.comparison import Scores
+from regweave.study.reproduce.protocols import Protocol, Split
+from regweave.training.log import TrainProgress
+from regweave.training.options import TrainOptions
+from regweave.training.run import Training
+
+WORK = "work"
+"""Folder for finished work; a folder without it is not one of ours."""
+PAPER_METHOD = "mw"
+"""Per class and without a gate: the paper's method."""
+TRAINED = {
+    PAPER_METHOD: TrainOptions(method="lssvm", gate=False),
+    "global": TrainOptions(method="global"),
+    "per-class": TrainOptions(method="lssvm"),
+    "joint": TrainOptions(method="lssvm-joint"),
+    "search": TrainOptions(method="search", budget=240),
+}
+"""Models of the ladder by name."""
+QUICK = {
+    PAPER_METHOD: TRAINED[PAPER_METHOD],
+    "global": TrainOptions(method="global", gate=False),
+    "joint": TrainOptions(method="lssvm-joint", gate=False),
+    "search": TrainOptions(method="search", budget=30, gate=False),
+}
+"""Those of a fast look: without gates, and so without a second per-class model."""
+
+
+Tell = Callable[[TrainProgress | BatchProgress], None]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all experiments of a run share.
+
+    Parameters
+    ----------
+    data, folder : path
+        Data folder, and folder of the run.
+    settings : Settings
+        Settings of all registrations.
+    quick : bool
+        True for a fast look.
+    seed : int
+        Chooses what is random.
+    workers, scheduler : optional
+        Processes, or a Dask scheduler.
+    tell : callable
+        Takes progress.
+    """
+
+    data: Path
+    folder: Path
+    settings: Settings
+    quick: bool
+    seed: int
+    workers: int | None
+    scheduler: str | Cluster | None
+    tell: Tell
+
+    def runner(self, reading: Reading, name: str) -> Runner:
+        """Return what runs the registrations of an experiment and keeps those that are done."""
+        return Runner(reading, self.workers, self.scheduler, self.store(name) / "tasks", self.tell)
+
+    def store(self, name: str) -> Path:
+        """Return the folder for the finished work of an experiment."""
+        return self.folder / WORK / name
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Baselines and models of one experiment."""
+
+    protocol: Protocol
+    context: Context
+    reading: Reading
+
+    def methods(self, split: Split, say: Callable[[str], None]) -> list[Method]:
+        """Tune and train on the training pairs of a split: uniform, each member alone, and the models."""
+        options = QUICK if self.context.quick else TRAINED
+        models = {}
+        for i, (name, wanted) in enumerate(options.items(), start=1):
+            say(f"{split.name}: training {name} ({i} of {len(options)})")
+            models[name] = self._model(split, name, wanted)
+        modality = bank_of_list(self.context.settings, split.train, self.reading)
+        uniform, *singles = baseline_methods(self.context.settings, modality)
+        # Training has tuned the uniform bank already, on these pairs and with the values of every baseline.
+        uniform = tuned_as(uniform, models[PAPER_METHOD].evidence["smoothness"])
+        say(f"{split.name}: tuning the smoothness of {len(singles)} single metrics")
+        run = self.context.runner(self.reading, self.protocol.name)
+        tuned = tune(singles, split.train, lambda plan: run(plan, surfaces=False))
+        return [*tuned, uniform, *(self._method(split, name, model) for name, model in models.items())]
+
+    def record(self, split: Split, method: Method) -> dict[str, Any]:
+        """Say what was run: smoothness and its curve; for a model, weights, gates and the cost of learning."""
+        line: dict[str, Any] = {"split": split.name, "method": method.name, "smoothness": method.settings.smoothness}
+        if method.model is None:
+            curve = [{"smoothness": s, "mean_dice": d} for s, d in method.tuning.items()]
+            return {**line, "tuning": curve}
+        model = read_model(method.model[0])
+        w, evidence = model.weights, model.evidence
+        return {
+            **line,
+            "smoothness": w.pairwise,
+            "weights": {"members": list(w.members), "classes": list(w.classes), "matrix": w.matrix.tolist()},
+            "gates": evidence["gates"],
+            "hyper": evidence["hyper"],
+            "share": evidence["share"],
+            "left_out_gain": evidence["left_out_gain"],
+            "registrations": evidence["registrations"],
+            "inferences": evidence["inferences"],
+            "sha256": method.model[1],
+        }
+
+    def _path(self, split: Split, name: str) -> Path:
+        return self.context.folder / "models" / self.protocol.name / split.name / f"{name}.json"
+
+    def _method(self, split: Split, name: str, model: Model) -> Method:
+        path = self._path(split, name)
+        settings = registration_settings.validate(model.settings, str(path))
+        return Method(f"model:{name}", settings, (path, sha256(path)))
+
+    def _model(self, split: Split, name: str, options: TrainOptions) -> Model:
+        """Train a model, or take the one that an earlier run wrote from the same files, settings and code."""
+        path, context = self._path(split, name), self.context
+        chosen = replace(options, classes=self.reading.classes, seed=context.seed)
+        run = context.runner(self.reading, self.protocol.name)
+        key = content_hash([program_hash(), chosen, context.settings, [[p.id, run.hashes(p)] for p in split.train]])
+        mark = path.with_suffix(".key")
+        if path.is_file() and mark.is_file() and mark.read_text(encoding="ascii") == f"{key} {sha256(path)}":
+            return read_model(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        n = worker_count(context.workers, context.scheduler)
+        # One store of registrations for all models: the tuning of the uniform bank runs once.
+        store = context.store(self.protocol.name)
+        model = Training(split.train, context.settings, chosen, run, store, self._told, n).fit()
+        write_model(path, model)
+        with atomic_path(mark) as part:
+            part.write_text(f"{key} {sha256(path)}", encoding="ascii")
+        return model
+
+    def _told(self, progress: TrainProgress) -> None:
+        self.context.tell(replace(progress, stage=f"{self.protocol.name} {progress.stage}"))
+
+
+def gains(scores: Scores) -> list[dict[str, Any]]:
+    """Gain of the paper's method over the mean of the single metrics, the best of them, and the uniform bank.
+
+    The first is the last column of the paper's table. The best single metric is the one with the largest mean on the
+    test pairs themselves, which favours it.
+    """
+    by_name = {m.name: m for m in scores.methods}
+    method = by_name[f"model:{PAPER_METHOD}"]
+    singles = [m for m in scores.methods if m.name.startswith("single:")]
+    groups = [p.group for p in scores.pairs]
+    out = []
+    for label in (None, *scores.labels()):
+        mine = scores.dice(method, label)
+        alone = {m.name: scores.dice(m, label) for m in singles}
+        best = max(alone, key=lambda name: float(np.nanmean(alone[name])))
+        rivals: Mapping[str, Any] = {
+            "mean of single metrics": np.mean(list(alone.values()), axis=0),
+            best: alone[best],
+            "uniform": scores.dice(by_name["uniform"], label),
+        }
+        for rival, values in rivals.items():
+            interval = paired_bootstrap(mine - values, groups)
+            numbers = {k: None if np.isnan(v) else v for k, v in interval._asdict().items()}
+            out.append({"label": label, "over": rival, **numbers, "best_single": rival == best})
+    return out

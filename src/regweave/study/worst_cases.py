@@ -1,0 +1,81 @@
+"""The worst cases of an evaluation, registered once more and kept for a look."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from regweave import notices
+from regweave.batch.methods import Method
+from regweave.batch.scoring import mean_dice
+from regweave.datasets.manifest import PairFiles
+from regweave.io import atomic_path, prepare_output
+from regweave.measures.rules import Rules
+from regweave.pipeline.reading import Reading
+from regweave.pipeline.register import register
+from regweave.study.comparison import Scores
+
+PAGES = "pages"
+RECORD = "page.json"
+
+
+def shown_method(scores: Scores) -> Method:
+    """Return the method whose pairs get pages: the last one, but not a model that guesses what the masks tell."""
+    return next((m for m in reversed(scores.methods) if not m.predicted), scores.methods[-1])
+
+
+def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
+    """Return the pairs with the lowest mean Dice of the shown method, lowest first; failures have nothing to show.
+
+    Parameters
+    ----------
+    scores : Scores
+        What was found.
+    n : int
+        How many, at most.
+    """
+    method = shown_method(scores)
+    done = [(mean_dice(o.value), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None]
+    # NaN, where nothing is scored, has no place among numbers: such pairs come last.
+    return [pair for _, _, pair in sorted(done, key=lambda row: (math.isnan(row[0]), *row[:2]))[:n]]
+
+
+def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder: Path, rules: Rules) -> Path:
+    """Register a pair as an evaluation did, and write the whole result with what a page shows.
+
+    Parameters
+    ----------
+    method : Method
+        Method of the evaluation.
+    pair : PairFiles
+        What to register.
+    reading : Reading
+        How files are read.
+    folder : path
+        Folder of the evaluation.
+    rules : Rules
+        Acceptance criteria of its verdict.
+
+    Returns
+    -------
+    Path
+        Folder of the result, ``pages/<id>``; an earlier one of that name is replaced.
+    """
+    files = {name: getattr(pair, name) for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
+    with notices.muted():
+        result = register(
+            **files,
+            config=None if method.model is not None else method.settings,
+            model=None if method.model is None else method.model[0],
+            predict_classes=method.predicted,
+            reading=reading,
+            keep_view=True,
+        )
+    target = folder / PAGES / pair.id
+    with prepare_output(target, overwrite=True) as part:
+        replace(result, rules=rules).write(part)
+        with atomic_path(part / RECORD) as record:
+            record.write_text(json.dumps({"id": pair.id, "method": method.name}) + "\n", encoding="utf-8")
+    return target

@@ -1,0 +1,1 @@
+"""Training of a model: smoothness, predictors, refinement weights and learned columns, cross-validated."""

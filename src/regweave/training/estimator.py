@@ -1,0 +1,224 @@
+"""Training as an estimator: the rules of scikit-learn for parameters, cloning, search and pipelines."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+from regweave.batch.methods import Method
+from regweave.batch.runner import Runner
+from regweave.batch.scoring import mean_over_pairs
+from regweave.batch.store import worker_count
+from regweave.config.settings import Settings, validate
+from regweave.datasets.manifest import FILES, PairFiles
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import sha256
+from regweave.models.model import Levels, write_model
+from regweave.pipeline.reading import Reading
+from regweave.pipeline.register import register
+from regweave.training.options import MethodName, TrainOptions
+from regweave.training.run import Training
+from regweave.training.train import training_settings
+from regweave.types import Transform
+
+Pair = PairFiles | tuple[str | Path, str | Path, str | Path, str | Path]
+"""A line of a list, or its files: fixed, moving, fixed labels, moving labels."""
+
+
+class MetricLearner:
+    """Learn how much each structure trusts each metric, from pairs with masks.
+
+    Parameters
+    ----------
+    method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, max_memory_mb, budget, gate, seed
+        As in `regweave.training.options.TrainOptions`.
+    preset, config, metrics, loss, workers
+        As in `regweave.training.train.train`.
+
+    Attributes
+    ----------
+    model_ : Model
+        What was learned, with its evidence; ``regweave.models.model.write_model`` writes it.
+    weights_ : Weights
+        W of the model.
+    history_ : dict
+        Curves of the last fit, by column.
+    classes_ : tuple of ints
+        Label values of the columns, the background 0 first.
+
+    Examples
+    --------
+    >>> learner = MetricLearner(method="lssvm", C=30.0)
+    >>> learner.set_params(eta=1.0).get_params()["eta"]
+    1.0
+    >>> learner.fit(pairs, groups=patients).score(other_pairs)  # doctest: +SKIP
+    0.81
+
+    In a grid search or a pipeline of scikit-learn the pairs are ``X`` and there is no ``y``:
+
+    >>> GridSearchCV(learner, {"C": [10.0, 100.0]}, cv=GroupKFold(3)).fit(pairs, groups=patients)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        method: MethodName = "lssvm-joint",
+        classes: tuple[int, ...] | None = None,
+        C: float | None = None,
+        alpha: float | None = None,
+        eta: float | None = None,
+        epsilon: float = 1e-2,
+        rounds: int = 1,
+        signed: bool = False,
+        levels: Levels = "all",
+        folds: int = 3,
+        max_pairs: int | None = None,
+        max_memory_mb: float = 1500.0,
+        budget: int = 400,
+        gate: bool = True,
+        seed: int = 0,
+        preset: str = "default",
+        config: str | Path | Settings | None = None,
+        metrics: Sequence[str] | None = None,
+        loss: str | None = None,
+        workers: int | None = None,
+    ) -> None:
+        self.method = method
+        self.classes = classes
+        self.C = C
+        self.alpha = alpha
+        self.eta = eta
+        self.epsilon = epsilon
+        self.rounds = rounds
+        self.signed = signed
+        self.levels = levels
+        self.folds = folds
+        self.max_pairs = max_pairs
+        self.max_memory_mb = max_memory_mb
+        self.budget = budget
+        self.gate = gate
+        self.seed = seed
+        self.preset = preset
+        self.config = config
+        self.metrics = metrics
+        self.loss = loss
+        self.workers = workers
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what the estimator is, as scikit-learn asks: it needs no target, and its input is no table."""
+        from sklearn.utils import InputTags, Tags, TargetTags  # noqa: PLC0415  # only scikit-learn itself calls this
+
+        return Tags(None, TargetTags(required=False), input_tags=InputTags(two_d_array=False))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; ``deep`` is there for scikit-learn and changes nothing."""
+        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+        return {name: getattr(self, name) for name in names}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set some parameters and return self."""
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise ValueError(f"unknown parameter {name!r} of {type(self).__name__}; known: {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self).__init__).parameters
+        changed = (f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default)
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def fit(self, pairs: Sequence[Pair], y: None = None, *, groups: Sequence[str] | None = None) -> Self:
+        """Learn a model.
+
+        Parameters
+        ----------
+        pairs : sequence of PairFiles or tuples of four paths
+            Training pairs: fixed, moving, fixed labels, moving labels.
+        y : None
+            There for scikit-learn; the masks of the pairs are what is learned from.
+        groups : sequence of str, optional
+            Patients of each pair, ``p07`` or ``p07+p11``; by default those of the PairFiles, else each pair is a
+            patient of its own.
+        """
+        _refuse_target(y)
+        options = TrainOptions(**{f.name: getattr(self, f.name) for f in fields(TrainOptions)})
+        options.check()
+        settings = training_settings(self.preset, self.config, self.metrics, self.loss)
+        with self._runner() as (run, folder):
+            n = worker_count(self.workers, None)
+            self.model_ = Training(_listed(pairs, groups), settings, options, run, folder, lambda _: None, n).fit()
+        self.weights_ = self.model_.weights
+        self.history_ = dict(self.model_.evidence["history"])
+        self.classes_ = self.weights_.classes
+        return self
+
+    def predict(self, pairs: Sequence[Pair]) -> list[Transform]:
+        """Register pairs; the moving labels, where the list has them, choose the weights.
+
+        Returns
+        -------
+        list of Transform
+            Fixed to moving points, one for each pair.
+        """
+        model = self._fitted()
+        reading = Reading(classes=self.classes)
+        return [
+            register(p.fixed, p.moving, moving_labels=p.moving_labels, model=model, reading=reading).transform
+            for p in _listed(pairs)
+        ]
+
+    def score(self, pairs: Sequence[Pair], y: None = None) -> float:
+        """Mean Dice of the warped moving labels, over the structures of each pair first; ``y`` as in `fit`."""
+        _refuse_target(y)
+        model = self._fitted()
+        settings = validate(model.settings, "the model")
+        with self._runner() as (run, folder):
+            run.reading = replace(run.reading, classes=self.classes)
+            write_model(folder / "model.json", model)
+            method = Method("model", settings, (folder / "model.json", sha256(folder / "model.json")))
+            outcomes = run([(p.id, method, p) for p in _listed(pairs)], surfaces=False)
+        failed = [f"{o.key}: {o.error}" for o in outcomes if o.error is not None]
+        if failed:
+            raise RegweaveError("E135", f"pairs cannot be registered: {'; '.join(failed)}", "repair or leave them out")
+        return mean_over_pairs(o.value for o in outcomes)
+
+    def _fitted(self) -> Any:
+        if not hasattr(self, "model_"):
+            raise UsageError("E194", f"this {type(self).__name__} is not fitted yet", "call fit first")
+        return self.model_
+
+    @contextmanager
+    def _runner(self) -> Iterator[tuple[Runner, Path]]:
+        with TemporaryDirectory(prefix="regweave-") as name:
+            folder = Path(name)
+            yield Runner(Reading(), self.workers, None, folder / "tasks", None), folder
+
+
+def _refuse_target(y: Any) -> None:
+    if y is not None:
+        raise ValueError("y was given and would not be used; patients go into groups=, masks into the pairs")
+
+
+def _listed(pairs: Sequence[Pair], groups: Sequence[str] | None = None) -> list[PairFiles]:
+    if groups is not None and len(groups) != len(pairs):
+        raise ValueError(f"{len(pairs)} pairs and {len(groups)} groups; give one group for each pair")
+    width = len(str(len(pairs)))
+    out = []
+    for n, pair in enumerate(pairs):
+        if isinstance(pair, PairFiles):
+            listed = pair
+        elif len(pair) == len(FILES):
+            name = f"pair{n:0{width}d}"
+            fixed, moving, fixed_labels, moving_labels = (Path(f).absolute() for f in pair)
+            listed = PairFiles(name, fixed, moving, fixed_labels, moving_labels, name)
+        else:
+            raise ValueError(f"pair {n} has {len(pair)} files; give {', '.join(FILES)}")
+        out.append(listed if groups is None else replace(listed, group=str(groups[n])))
+    return out

@@ -1,0 +1,88 @@
+"""What a training says on its way and what it has cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import RegweaveError
+from regweave.io import atomic_path, sha256
+from regweave.io.disk.texts import parse_json, read_text
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """Where training is, in words; the last message brings what each stage has cost."""
+
+    stage: str
+    message: str
+    stages: Mapping[str, Mapping[str, float]] | None = None
+
+
+@dataclass
+class Effort:
+    """Counts, which are the same wherever a training runs, and seconds, which are not; it also tells progress."""
+
+    tell_progress: Callable[[TrainProgress], None]
+    registrations: int = 0
+    inferences: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def tell(self, stage: str, message: str) -> None:
+        """Say where training is."""
+        self.tell_progress(TrainProgress(stage, message))
+
+    def finish(self) -> None:
+        """Say that training is done, and what each stage has cost."""
+        stages = {name: {**self.counts[name], "seconds": seconds} for name, seconds in self.seconds.items()}
+        self.tell_progress(TrainProgress("done", self.text(), stages))
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time and the counts of the block to a stage."""
+        start = time.perf_counter()
+        before = {"registrations": self.registrations, "inferences": self.inferences}
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            known = self.counts.get(name, {})
+            self.counts[name] = {key: known.get(key, 0) + getattr(self, key) - n for key, n in before.items()}
+
+    def text(self) -> str:
+        """One line for a person.
+
+        Examples
+        --------
+        >>> Effort(print, 12, 340, {"tune": 1.25, "learn": 3.0}).text()
+        '12 registrations, 340 inferences; tune 1.2 s, learn 3.0 s'
+        """
+        stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+        return f"{self.registrations} registrations, {self.inferences} inferences; {stages}"
+
+
+def effort_path(model: Path) -> Path:
+    """Return where the cost of a training is kept: beside the model, which does not depend on the machine."""
+    return model.with_name(f"{model.stem}.effort.json")
+
+
+def write_effort(model: Path, stages: Mapping[str, Mapping[str, float]]) -> None:
+    """Write what the stages have cost beside a model, bound to it by its hash."""
+    content = {"model_sha256": sha256(model), "stages": stages}
+    with atomic_path(effort_path(model)) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_effort(model: Path) -> dict[str, Any]:
+    """Return what the stages have cost; empty where no file says it, or it speaks of another model."""
+    try:
+        content = parse_json(read_text(effort_path(model)))
+        return dict(content["stages"]) if content["model_sha256"] == sha256(model) else {}
+    except (RegweaveError, ValueError, KeyError, TypeError):
+        return {}

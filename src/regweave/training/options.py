@@ -1,0 +1,95 @@
+"""How a model is trained: the choices of a user, checked before anything is computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from regweave.errors import UsageError
+from regweave.learning.lssvm import Hyper
+from regweave.models.model import Levels
+
+MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
+GRID = {"C": (Hyper.C,), "alpha": (0.05, Hyper.alpha), "eta": (Hyper.eta,)}
+"""Values tried for hyper-parameters that are not given."""
+LEAST = {"epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "budget": 1, "max_pairs": 1, "seed": 0}
+"""Smallest value of each number; epsilon and the memory must be above theirs."""
+ABOVE = ("epsilon", "max_memory_mb")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a model is trained; None for C, alpha or eta means chosen by cross-validation grouped by patient.
+
+    Parameters
+    ----------
+    method : "lssvm", "lssvm-joint", "global" or "search"
+        One class at a time as in the paper, all classes at once, one column for all, or direct search on Dice.
+    classes : tuple of ints, optional
+        Label values to learn; other labels become background. By default all, if every label map shows the same ones.
+    C, alpha, eta, epsilon, signed
+        As in `regweave.learning.lssvm.fit_lssvm`.
+    rounds : int
+        How often the trajectories are refreshed.
+    levels : "all" or "finest"
+        Where the learned weights act; with ``finest`` they are learned there too.
+    folds : int
+        Folds by patient, fewer where the patients do not allow so many.
+    max_pairs : int, optional
+        Learn on this many pairs chosen at random.
+    max_memory_mb : float
+        Learn on as many pairs, chosen at random, as have samples that fit.
+    budget : int
+        Registrations that one search may spend.
+    gate : bool
+        Use a column only where left-out patients gained by it; without it, everything that was learned is used.
+    seed : int
+        Chooses folds, pairs and candidates.
+    """
+
+    method: MethodName = "lssvm-joint"
+    classes: tuple[int, ...] | None = None
+    C: float | None = None
+    alpha: float | None = None
+    eta: float | None = None
+    epsilon: float = Hyper.epsilon
+    rounds: int = Hyper.rounds
+    signed: bool = Hyper.signed
+    levels: Levels = "all"
+    folds: int = 3
+    max_pairs: int | None = None
+    max_memory_mb: float = 1500.0
+    budget: int = 400
+    gate: bool = True
+    seed: int = 0
+
+    def grid(self) -> list[Hyper]:
+        """Hyper-parameters to try; a search has none."""
+        values = {k: (v,) if (v := getattr(self, k)) is not None else GRID[k] for k in GRID}
+        tried = [
+            Hyper(C=c, alpha=a, eta=e, epsilon=self.epsilon, rounds=self.rounds, signed=self.signed)
+            for c in values["C"]
+            for a in values["alpha"]
+            for e in values["eta"]
+        ]
+        return tried[:1] if self.method == "search" else tried
+
+    def check(self) -> None:
+        """Refuse what no training can mean."""
+        for name, known in (("method", get_args(MethodName)), ("levels", get_args(Levels))):
+            value = getattr(self, name)
+            if value not in known:
+                raise UsageError("E194", f"unknown {name} {value!r}", f"available: {', '.join(known)}")
+        for name in ("C", "alpha", "eta"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise UsageError("E194", f"{name} is {value}", "give a number of 0 or more")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not (least <= value < math.inf and (value > least or name not in ABOVE)):
+                raise UsageError(
+                    "E194", f"{name} is {value}", f"give {'more than' if name in ABOVE else 'at least'} {least}"
+                )
+        if self.classes is not None and (not self.classes or min(self.classes) < 1):
+            raise UsageError("E194", f"structures to learn are {list(self.classes)}", "give label values of 1 or more")

@@ -1,0 +1,118 @@
+"""What the label maps of a training list show, and which structures can be learned from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from regweave.config.settings import BANKS
+from regweave.datasets.manifest import PairFiles
+from regweave.errors import RegweaveError
+from regweave.io.modality import BankName, Stated, bank_of
+from regweave.pipeline.reading import Reading
+from regweave.types import Geometry, LabelMap, Modality
+
+SHOWN = 5
+"""Pairs that a message names before it counts the rest."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Grids of the images of one pair, the structures of its two label maps, and the bank that compares the images."""
+
+    fixed: Geometry
+    moving: Geometry
+    shown: tuple[frozenset[int], frozenset[int]]
+    bank: BankName
+
+    @property
+    def in_both(self) -> frozenset[int]:
+        """Structures that a deformation can bring together."""
+        return self.shown[0] & self.shown[1]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found by pair id, why other pairs cannot be read, and the names of the structures."""
+
+    seen: Mapping[str, Seen]
+    failed: Mapping[str, RegweaveError]
+    names: Mapping[int, str]
+
+    def structures(self) -> list[int]:
+        """Labels of all maps, ascending."""
+        return sorted({c for s in self.seen.values() for shown in s.shown for c in shown})
+
+    def lacking(self, classes: Sequence[int]) -> dict[str, list[int]]:
+        """Structures that one of the maps of a pair does not show, by id of the pairs that lack any."""
+        found = {name: [c for c in classes if c not in s.in_both] for name, s in self.seen.items()}
+        return {name: missing for name, missing in found.items() if missing}
+
+
+def survey(pairs: Sequence[PairFiles], reading: Reading) -> Survey:
+    """Read every file of a list once; pairs with a file that cannot be used are named, not fatal."""
+    seen, failed = {}, {}
+    names: dict[int, str] = {}
+
+    @cache
+    def look(image: Path, labels: Path, stated: Stated) -> tuple[Geometry, frozenset[int], Modality]:
+        volume = reading.image(image, stated)
+        found = reading.labels(labels, volume.geometry)
+        assert volume.modality is not None
+        assert isinstance(found, LabelMap)
+        values = frozenset(found.values())
+        for value in sorted(values & found.names.keys()):
+            names.setdefault(value, found.names[value])
+        return volume.geometry, values, volume.modality
+
+    for pair in pairs:
+        try:
+            fixed, a, of_fixed = look(pair.fixed, pair.fixed_labels, reading.fixed_modality)
+            moving, b, of_moving = look(pair.moving, pair.moving_labels, reading.moving_modality)
+            seen[pair.id] = Seen(fixed, moving, (a, b), bank_of(of_fixed, of_moving))
+        except RegweaveError as error:
+            failed[pair.id] = error
+    return Survey(seen, failed, names)
+
+
+def choose_bank(found: Survey) -> BankName:
+    """Return the bank that compares the images of every pair, or refuse a list of several kinds (E172)."""
+    kinds: dict[BankName, list[str]] = {}
+    for name, seen in found.seen.items():
+        kinds.setdefault(seen.bank, []).append(name)
+    if len(kinds) > 1:
+        listed = "; ".join(f"{BANKS[kind]}: {', '.join(ids[:SHOWN])}" for kind, ids in sorted(kinds.items()))
+        raise RegweaveError(
+            "E172",
+            f"the pairs of the list are not of one kind ({listed})",
+            "train a model for each kind, or state what the images are with --fixed-modality and --moving-modality",
+        )
+    return next(iter(kinds))
+
+
+def choose_structures(found: Survey, wanted: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the structures to learn; all label maps must show the same ones, or the user must choose.
+
+    Raises
+    ------
+    RegweaveError
+        E136 where label maps differ and nothing is chosen, E131 where no pair shows a structure in both maps.
+    """
+    union = found.structures()
+    chosen = tuple(union) if wanted is None else tuple(sorted(set(wanted)))
+    lacking = found.lacking(chosen)
+    if wanted is None and lacking:
+        common = [c for c in union if not any(c in missing for missing in lacking.values())]
+        odd = ", ".join([*lacking][:SHOWN]) + (f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else "")
+        raise RegweaveError(
+            "E136",
+            f"label maps differ: structures {union} in all, but not in both maps of {odd}",
+            f"choose with --classes, for example {','.join(map(str, common)) or 'those that matter'}",
+        )
+    empty = [c for c in chosen if all(c not in s.in_both for s in found.seen.values())]
+    if empty or not chosen:
+        what = f"structures {empty} are" if chosen else "all structures are"
+        raise RegweaveError("E131", f"{what} empty in every pair", f"choose among {union}")
+    return chosen

@@ -1,0 +1,37 @@
+"""Frozen values that flow through the program: files → pair → costs → energy → labels → field.
+
+Conventions, kept everywhere: arrays of voxels are indexed ``[i, j, k]`` in the order of the image axes and are
+C-contiguous; ``affine`` takes such an index to LPS millimetres; vectors are component-first, ``(3, X, Y, Z)``.
+"""
+
+from __future__ import annotations
+
+from regweave.types.arrays import Float32Array, Float64Array, IntArray, LabelArray
+from regweave.types.energy import Energy, Solution, Terms
+from regweave.types.geometry import Geometry
+from regweave.types.images import LabelMap, Modality, Volume
+from regweave.types.pair import Anatomies, Anatomy, ImagePair
+from regweave.types.transform import Direction, Ends, Field, Transform
+from regweave.types.weights import Weights
+
+__all__ = [
+    "Anatomies",
+    "Anatomy",
+    "Direction",
+    "Ends",
+    "Energy",
+    "Field",
+    "Float32Array",
+    "Float64Array",
+    "Geometry",
+    "ImagePair",
+    "IntArray",
+    "LabelArray",
+    "LabelMap",
+    "Modality",
+    "Solution",
+    "Terms",
+    "Transform",
+    "Volume",
+    "Weights",
+]

@@ -1,0 +1,50 @@
+"""Voxel grids in patient space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from regweave.types.arrays import Float64Array
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where a voxel grid lies in space.
+
+    Parameters
+    ----------
+    shape : tuple of three ints
+        Number of voxels along each image axis.
+    affine : float array of shape (4, 4)
+        Takes a voxel index (i, j, k, 1) to LPS millimetres.
+    """
+
+    shape: tuple[int, int, int]
+    affine: Float64Array
+
+    @property
+    def spacing_mm(self) -> Float64Array:
+        """Distance between neighbouring voxels along each axis, shape (3,)."""
+        return np.asarray(np.linalg.norm(self.affine[:3, :3], axis=0), dtype=np.float64)
+
+    @property
+    def direction(self) -> Float64Array:
+        """Direction cosines, one column for each image axis, shape (3, 3)."""
+        return self.affine[:3, :3] / self.spacing_mm
+
+    @property
+    def origin_mm(self) -> Float64Array:
+        """LPS position of the centre of voxel (0, 0, 0)."""
+        return self.affine[:3, 3]
+
+    def points(self, index: Float64Array) -> Float64Array:
+        """Take voxel indices (..., 3) to LPS millimetres (..., 3)."""
+        return index @ self.affine[:3, :3].T + self.affine[:3, 3]
+
+    def corners_mm(self) -> Float64Array:
+        """LPS positions of the eight corner voxels, shape (8, 3)."""
+        ends = np.array([[0, n - 1] for n in self.shape], dtype=np.float64)
+        index = np.stack(np.meshgrid(*ends, indexing="ij"), axis=-1).reshape(8, 3)
+        return self.points(index)

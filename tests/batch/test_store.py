@@ -1,0 +1,286 @@
+"""Batches in true processes: failures, a killed parent, the same bits wherever the tasks run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave import _core
+from regweave.batch import cluster as cluster_module
+from regweave.batch import store as batch
+from regweave.batch.store import content_hash, run_tasks
+from regweave.errors import RegweaveError, UsageError
+
+MODULE = '''
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from regweave import _core
+from regweave.errors import RegweaveError
+
+
+def work(task):
+    """Numbers whose last bits would show any rounding on the way."""
+    if task.get("log"):
+        with open(task["log"], "a") as stream:
+            stream.write(f"{task['x']}\\n")
+    time.sleep(task.get("sleep", 0))
+    return {"third": task["x"] / 3, "nan": float("nan"), "tiny": 5e-324 * task["x"], "threads": _core.threads()}
+
+
+def fail(task):
+    if task == "known":
+        raise RegweaveError("E102", "'a.nii' is damaged", "copy it again")
+    if task == "unknown":
+        raise ValueError("patient DOE")
+    if task == "memory":
+        raise MemoryError
+    if task == "unfit":
+        return {1, 2}
+    if task == "killed":
+        os.kill(os.getpid(), 9)
+    if task == "exit":
+        os._exit(3)
+    return (task, 1)
+'''
+
+
+@pytest.fixture
+def tasks_module(tmp_path_factory, monkeypatch):
+    """A module that spawned workers can import, which test modules are not."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "batch_tasks.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    sys.modules.pop("batch_tasks", None)
+    import batch_tasks
+
+    yield batch_tasks
+    sys.modules.pop("batch_tasks", None)
+
+
+def numbered(n, **more):
+    return [(f"task/{i}", {"x": i, **more}) for i in range(n)]
+
+
+def plain(outcomes):
+    """Everything but the time, in a form in which NaN equals NaN."""
+    return [(o.key, json.dumps(o.value), o.error) for o in outcomes]
+
+
+def test_values_arrive_without_loss(tasks_module, tmp_path):
+    seen = []
+    outcomes = run_tasks(numbered(7), tasks_module.work, workers=3, store=tmp_path / "store", on_progress=seen.append)
+    assert [o.key for o in outcomes] == [f"task/{i}" for i in range(7)]
+    for i, outcome in enumerate(outcomes):
+        assert outcome.value["third"] == i / 3
+        assert outcome.value["tiny"] == 5e-324 * i
+        assert math.isnan(outcome.value["nan"])
+        assert outcome.value["threads"] == 1
+    assert [p.done for p in seen] == list(range(1, 8))
+    assert {p.total for p in seen} == {7}
+    assert seen[0].seconds_left > 0
+    assert seen[-1].seconds_left == 0
+    assert len(list((tmp_path / "store").iterdir())) == 7
+    one = run_tasks(numbered(7), tasks_module.work, workers=1)
+    assert plain(one) == plain(outcomes)
+
+
+def test_a_failure_stops_nothing(tasks_module, tmp_path):
+    names = ["fine", "known", "unknown", "killed", "memory", "unfit", "exit", "also fine"]
+
+    def run(chosen):
+        return run_tasks([(n, n) for n in chosen], tasks_module.fail, workers=2, store=tmp_path / "store")
+
+    found = {o.key: o for o in run(names)}
+    assert found["fine"].value == ["fine", 1]
+    assert found["also fine"].value == ["also fine", 1]
+    assert found["known"].error == "E102: 'a.nii' is damaged; copy it again"
+    assert found["unknown"].error.startswith("E195: internal error (ValueError in batch_tasks.py:")
+    assert "DOE" not in str(found)
+    assert found["killed"].error.startswith("E196: the worker process ended (signal 9)")
+    assert found["exit"].error.startswith("E196: the worker process ended (status 3)")
+    assert found["memory"].error.startswith("E140")
+    assert found["unfit"].error.startswith("E195: internal error (TypeError")
+    assert all(o.value is None for o in found.values() if o.error)
+    # Failures are tried again and fail alike; the rest is taken from the store.
+    again = run(names[:3])
+    assert plain(again) == plain(found[n] for n in names[:3])
+    assert [o.reused for o in again] == [True, False, False]
+
+
+def test_store_knows_content(tasks_module, tmp_path):
+    def runs(tasks, function=tasks_module.work):
+        return [o.reused for o in run_tasks(tasks, function, workers=1, store=tmp_path)]
+
+    assert runs(numbered(2)) == [False, False]
+    assert runs(numbered(3)) == [True, True, False]
+    assert runs(numbered(2, sleep=0.0)) == [False, False]
+    for file in tmp_path.glob("*.json"):
+        file.write_text(file.read_text()[:-5])
+    assert runs(numbered(3)) == [False, False, False]
+    assert runs(numbered(3)) == [True, True, True]
+
+
+def test_other_code_is_another_task(monkeypatch, tasks_module, tmp_path):
+    assert len(batch.program_hash()) == 64
+    assert batch.program_hash() != batch.program_hash(("training",))
+    run_tasks(numbered(1), tasks_module.work, workers=1, store=tmp_path)
+    monkeypatch.setattr(batch, "program_hash", lambda unused: "other")
+    (outcome,) = run_tasks(numbered(1), tasks_module.work, workers=1, store=tmp_path)
+    assert not outcome.reused
+
+
+def test_hash_sees_every_part():
+    @dataclass
+    class Value:
+        array: np.ndarray
+        path: Path
+
+    base = content_hash([Value(np.zeros((2, 3)), Path("a")), np.float32(0.5), {"k": 1}])
+    assert base == content_hash([Value(np.zeros((2, 3)), Path("a")), np.float32(0.5), {"k": 1}])
+    others = [
+        [Value(np.zeros((3, 2)), Path("a")), np.float32(0.5), {"k": 1}],
+        [Value(np.zeros((2, 3), np.float32), Path("a")), np.float32(0.5), {"k": 1}],
+        [Value(np.zeros((2, 3)), Path("b")), np.float32(0.5), {"k": 1}],
+        [Value(np.zeros((2, 3)), Path("a")), np.float32(0.25), {"k": 1}],
+        [Value(np.zeros((2, 3)), Path("a")), np.float32(0.5), {"k": 2}],
+    ]
+    assert len({base, *map(content_hash, others)}) == 6
+    with pytest.raises(TypeError, match="may not hold a object"):
+        content_hash(object())
+
+
+def test_usage(tasks_module):
+    with pytest.raises(UsageError, match="E192"):
+        run_tasks(numbered(1), tasks_module.work, workers=2, scheduler="tcp://127.0.0.1:1")
+    with pytest.raises(UsageError, match="E192"):
+        run_tasks(numbered(1), tasks_module.work, workers=0)
+    with pytest.raises(ValueError, match="unique"):
+        run_tasks([("a", {}), ("a", {})], tasks_module.work)
+    assert run_tasks([], tasks_module.work) == []
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from regweave.batch.store import run_tasks
+import batch_tasks
+
+if __name__ == "__main__":
+    tasks = [(f"task/{i}", {"x": i, "sleep": 0.15, "log": sys.argv[2]}) for i in range(8)]
+    try:
+        for outcome in run_tasks(tasks, batch_tasks.work, workers=2, store=Path(sys.argv[1])):
+            print(outcome.key, outcome.value, outcome.seconds)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def start(tmp_path, name):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    words = [sys.executable, str(script), str(tmp_path / name), str(tmp_path / f"{name}.log")]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def children_of_group(group: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
+def test_resume_after_the_parent_was_killed(tasks_module, tmp_path):
+    """SIGKILL in mid-run leaves no worker behind, and the same call takes up where it was, bit for bit."""
+    killed, log = tmp_path / "killed", tmp_path / "killed.log"
+    first = start(tmp_path, "killed")
+    wait_for(lambda: killed.exists() and len(list(killed.glob("[0-9a-f]*.json"))) >= 3)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    kept = {p.name: p.read_bytes() for p in killed.glob("[0-9a-f]*.json")}
+    assert 3 <= len(kept) < 8
+    wait_for(lambda: not children_of_group(first.pid))
+    started = lines(log)
+
+    second = start(tmp_path, "killed")
+    out, err = second.communicate(timeout=60)
+    assert err == ""
+    assert lines(log) - started == 8 - len(kept)
+    assert {p.name: p.read_bytes() for p in killed.glob("[0-9a-f]*.json") if p.name in kept} == kept
+
+    third = start(tmp_path, "killed")
+    assert third.communicate(timeout=60)[0] == out
+    assert [line.split()[0] for line in out.splitlines()] == [f"task/{i}" for i in range(8)]
+    assert "'third': 0.3333333333333333" in out
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes through /proc")
+def test_interrupt_is_prompt_and_keeps_what_is_done(tasks_module, tmp_path):
+    process = start(tmp_path, "stopped")
+    wait_for(lambda: len(list((tmp_path / "stopped").glob("[0-9a-f]*.json"))) >= 2)
+    begin = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: parent and workers
+    out, err = process.communicate(timeout=20)
+    assert time.monotonic() - begin < 2
+    assert (out, err) == ("interrupted\n", "")
+    wait_for(lambda: not children_of_group(process.pid))
+    assert 2 <= len(list((tmp_path / "stopped").glob("[0-9a-f]*.json"))) < 8
+
+
+def test_cluster_gives_the_same_bits_and_other_code_is_refused(tasks_module, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    options = {"processes": True, "n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with distributed.LocalCluster(**options) as cluster:
+        address = cluster.scheduler_address
+        there = run_tasks(numbered(7), tasks_module.work, scheduler=address, store=tmp_path)
+        names = ["fine", "unknown", "known"]
+        failed = run_tasks([(n, n) for n in names], tasks_module.fail, scheduler=address)
+        kept = run_tasks(numbered(7), tasks_module.work, scheduler=address, store=tmp_path)
+        monkeypatch.setattr(cluster_module, "program_hash", lambda unused: "of another version")
+        with pytest.raises(RegweaveError, match=r"E199: the worker on .* runs other code") as refused:
+            run_tasks(numbered(9), tasks_module.work, scheduler=address, store=tmp_path / "other")
+    assert plain(there) == plain(run_tasks(numbered(7), tasks_module.work, workers=2))
+    assert kept[3].reused
+    assert "same build" in refused.value.hint
+    assert list((tmp_path / "other").iterdir()) == []
+    assert plain(kept) == plain(there)
+    assert plain(failed) == plain(run_tasks([(n, n) for n in names], tasks_module.fail, workers=1))
+
+
+def test_kernel_threads_of_the_caller_stay(tasks_module):
+    from regweave.batch.workers import attempt
+
+    before = _core.threads()
+    assert json.loads(attempt(tasks_module.work, {"x": 1}).text)["threads"] == 1
+    assert _core.threads() == before

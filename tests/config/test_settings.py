@@ -1,0 +1,310 @@
+"""Settings: presets that load and are what they claim, TOML there and back, mistakes named."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from regweave import engines, losses, metrics
+from regweave.config import settings as module
+from regweave.config.settings import (
+    Level,
+    Member,
+    Refine,
+    Schedule,
+    Settings,
+    load,
+    parse,
+    plain_member,
+    preset,
+    preset_names,
+    validate,
+)
+from regweave.errors import UsageError
+from regweave.spatial.node_classes import RULES
+from regweave.types import Geometry
+
+MINIMAL = {
+    "name": "mine",
+    "smoothness": 0.2,
+    "levels": [{"spacing_mm": 20.0}],
+    "banks": {"mr": [{"name": "a", "metric": "sad"}]},
+}
+
+
+def changed(**changes) -> dict:
+    return {**MINIMAL, **changes}
+
+
+def problem(content: dict) -> str:
+    with pytest.raises(UsageError) as caught:
+        validate(content, "mine.toml")
+    assert caught.value.code == "E185"
+    assert caught.value.exit_status == 2
+    assert "mine.toml" in caught.value.message
+    return caught.value.message
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_loads_and_knows_its_name(name):
+    found = preset(name)
+    assert found.name == name
+    newest = name in {preset("default").name, preset("paper").name}
+    assert set(found.banks) == ({"ct", "mr", "multi"} if newest else {"ct", "mr"})
+    for modality in found.banks:
+        schedule = found.schedule(modality)
+        assert schedule.modality == modality
+        assert schedule.bank == found.banks[modality]
+        assert schedule.levels == found.levels
+        assert schedule.discrete
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_toml_there_and_back(name, tmp_path):
+    found = preset(name)
+    assert parse(found.toml(), "text") == found
+    (tmp_path / "s.toml").write_text(found.toml(), encoding="utf-8")
+    assert load(tmp_path / "s.toml") == found
+
+
+def test_toml_keeps_everything_that_can_be_set():
+    member = {
+        "name": "odd-Name_1",
+        "metric": "ngf",
+        "window": [-100.5, 1e-7],
+        "support": 5,
+        "sigma_voxels": 1.25,
+        "stage": "refine",
+        "options": {"sigma_voxels": 0.0, "edge": 2.5e-3},
+    }
+    level = {"spacing_mm": 1e-3, "shrink": 3, "support": 4, "labels_per_axis": 5, "steps": 2, "first_step": 0.1}
+    content = changed(
+        name='say "hi" \\ there\n\tµ',
+        modality="ct",
+        reference_mm=150.0,
+        initial="moments",
+        engine="icm",
+        class_rule="share",
+        class_at="displaced",
+        pairwise="elastic",
+        loss="voxel",
+        levels=[level, {"spacing_mm": 9.0, "voxels_per_spacing": 5.5, "step_decay": 1.0}],
+        refine={"steps": 7, "rate": 0.25, "smoothness": 2.0, "max_voxels": 5000},
+        banks={"ct": [member, {"name": "n", "metric": "ncc", "options": {"squared": True}}]},
+    )
+    found = validate(content, "x")
+    assert parse(found.toml(), "text") == found
+    assert tomllib.loads(found.toml())["banks"]["ct"][0]["options"] == member["options"]
+
+
+def test_shipped_text_is_plain_toml_without_defaults_hidden():
+    folder = Path(module.__file__).parent / "presets"
+    assert sorted(p.stem for p in folder.glob("*.toml")) == preset_names()
+    for path in folder.glob("*.toml"):
+        assert load(path) == preset(path.stem)
+
+
+def test_a_name_without_a_version_takes_the_newest(tmp_path, monkeypatch):
+    assert preset("paper") == preset("paper@1")
+    for version in (1, 2, 10):
+        text = parse(preset("paper@1").toml(), "x").model_copy(update={"name": f"p@{version}"}).toml()
+        (tmp_path / f"p@{version}.toml").write_text(text)
+    monkeypatch.setattr(module, "PRESETS", str(tmp_path))
+    assert preset("p").name == "p@10"
+    assert preset("p@2").name == "p@2"
+
+
+@pytest.mark.parametrize("name", ["", "papr", "paper@2", "paper@", "@1", "../paper@1", "default.toml"])
+def test_unknown_preset_lists_the_known(name):
+    with pytest.raises(UsageError) as caught:
+        preset(name)
+    assert caught.value.code == "E184"
+    for known in preset_names():
+        assert known in caught.value.hint
+
+
+def test_paper_is_the_paper():
+    """Supplement, section 1: two levels of five steps, 125 labels, 25 mm, FastPD, four metrics, class by count."""
+    paper = preset("paper@1")
+    assert [(v.spacing_mm, v.steps, v.labels_per_axis**3, v.shrink) for v in paper.levels] == [
+        (50.0, 5, 125, 2),
+        (25.0, 5, 125, 1),
+    ]
+    for level in paper.levels:
+        assert (level.first_step, level.step_decay) == (0.2, 0.66)
+        assert level.support is None  # a box of one control spacing
+        assert level.voxels_per_spacing is None
+    assert (paper.engine, paper.class_rule, paper.class_at) == ("fastpd", "count", "displaced")
+    assert (paper.pairwise, paper.loss, paper.reference_mm) == ("fluid", "dice", None)
+    assert paper.refine.steps == 0
+    for bank in (paper.banks["ct"], paper.banks["mr"]):
+        assert [(m.name, m.metric) for m in bank] == [(m, m) for m in ("sad", "mi", "ncc", "dwt")]
+        assert all(m.support is None and m.window is None and not m.options for m in bank)
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (changed(smothness=0.1), "smothness"),
+        (changed(levels=[{"spacing_mm": 5.0, "stepps": 2}]), "levels.0.stepps"),
+        (changed(refine={"step": 3}), "refine.step"),
+        (changed(banks={"mr": [{"name": "a", "metric": "sad", "widow": [0, 1]}]}), "banks.mr.0.widow"),
+        (changed(banks={"mr": [{"name": "a", "metric": "ncc", "options": {"ceiling": 1}}]}), "ceiling"),
+        (changed(banks={"pet": [{"name": "a", "metric": "sad"}]}), "banks.pet"),
+        ({k: v for k, v in MINIMAL.items() if k != "smoothness"}, "smoothness"),
+        ({k: v for k, v in MINIMAL.items() if k != "levels"}, "levels"),
+    ],
+)
+def test_unknown_and_missing_keys_are_named(content, place):
+    assert place in problem(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (changed(smoothness=0), "smoothness"),
+        (changed(smoothness="a lot"), "smoothness"),
+        (changed(smoothness=float("inf")), "smoothness"),
+        (changed(smoothness=float("nan")), "smoothness"),
+        (changed(levels=[{"spacing_mm": float("inf")}]), "levels.0.spacing_mm"),
+        (changed(banks={"mr": [{"name": "a", "metric": "sad", "window": [float("-inf"), 0]}]}), "window"),
+        (changed(banks={"mr": [{"name": "a", "metric": "ngf", "options": {"edge": float("inf")}}]}), "edge"),
+        (changed(levels=[]), "levels"),
+        (changed(levels=[{"spacing_mm": -5.0}]), "levels.0.spacing_mm"),
+        (changed(levels=[{"spacing_mm": 5.0, "labels_per_axis": 4}]), "labels_per_axis"),
+        (changed(levels=[{"spacing_mm": 5.0, "steps": 0}]), "steps"),
+        (changed(levels=[{"spacing_mm": 5.0, "first_step": 0.5}]), "at most 0.4 keeps every step invertible"),
+        (changed(levels=[{"spacing_mm": 5.0, "labels_per_axis": 5, "first_step": 0.21}]), "0.42 control spacings"),
+        (changed(levels=[{"spacing_mm": 5.0, "step_decay": 1.5}]), "step_decay"),
+        (changed(refine={"rate": 0.9}), "refine.rate"),
+        (changed(pairwise="rubber"), "pairwise"),
+        (changed(class_at="here"), "class_at"),
+        (changed(modality="pet"), "modality"),
+        (changed(banks={"mr": []}), "bank"),
+        (changed(banks={"mr": [{"name": "1 a", "metric": "sad"}]}), "banks.mr.0.name"),
+        (changed(banks={"mr": [{"name": "a", "metric": "sad", "window": [5, 5]}]}), "give low < high"),
+        (changed(banks={"mr": [{"name": "a", "metric": "sad"}] * 2}), "different names"),
+        (changed(banks={"mr": [{"name": "a", "metric": "mi", "stage": "refine"}]}), "voxel by voxel"),
+        (changed(banks={"mr": [{"name": "a", "metric": "sad", "stage": "refine"}]}), "takes part in the levels"),
+        (changed(banks={"mr": [{"name": "a", "metric": "ncc", "options": {"variance_floor": 0}}]}), "variance_floor"),
+    ],
+)
+def test_bad_values_are_named(content, text):
+    assert text in problem(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "listed"),
+    [
+        (changed(engine="trvs"), f"unknown engine 'trvs'; available: {', '.join(engines.available())}"),
+        (changed(class_rule="vote"), f"unknown class_rule 'vote'; available: {', '.join(sorted(RULES))}"),
+        (changed(loss="dise"), f"unknown loss 'dise'; available: {', '.join(losses.available())}"),
+        (
+            changed(banks={"mr": [{"name": "a", "metric": "nnc"}]}),
+            f"unknown metric 'nnc'; available: {', '.join(metrics.available())}",
+        ),
+    ],
+)
+def test_unknown_names_list_the_known(content, listed):
+    assert listed in problem(content)
+
+
+def test_all_problems_at_once():
+    text = problem(changed(smothness=1, pairwise="rubber"))
+    assert "smothness" in text
+    assert "pairwise" in text
+
+
+def test_files_that_cannot_be_used(tmp_path):
+    with pytest.raises(UsageError, match=r"E101.*none\.toml"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(UsageError, match="E101"):
+        load(tmp_path)
+    (tmp_path / "bad.toml").write_text("name = [")
+    with pytest.raises(UsageError, match=r"E185.*bad\.toml is not TOML"):
+        load(tmp_path / "bad.toml")
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
+    with pytest.raises(UsageError, match=r"E185.*latin\.toml"):
+        load(tmp_path / "latin.toml")
+
+
+def test_bank_of_a_modality_that_is_not_there():
+    with pytest.raises(UsageError, match=r"E183.*'mine'.*no bank for CT.*banks\.ct"):
+        validate(MINIMAL, "x").schedule("ct")
+
+
+def test_settings_cannot_be_changed_and_member_by_name():
+    found = validate(MINIMAL, "x")
+    with pytest.raises(ValidationError):
+        found.smoothness = 3.0
+    assert plain_member("ncc") == Member(name="ncc", metric="ncc")
+    with pytest.raises(UsageError, match="E181"):
+        plain_member("nnc")
+    assert isinstance(found, Settings)
+
+
+def test_members_by_stage():
+    bank = [
+        {"name": "both", "metric": "sad"},
+        {"name": "early", "metric": "ncc", "stage": "levels"},
+        {"name": "late", "metric": "mind", "stage": "refine"},
+        {"name": "mi", "metric": "mi"},
+    ]
+    s = Schedule.model_validate({"levels": [{"spacing_mm": 5.0}], "bank": bank})
+    assert [m.name for m in s.discrete] == ["both", "early", "mi"]
+    assert [m.name for m in s.continuous] == ["both", "late"]
+
+
+def test_levels_shrink_with_a_small_image():
+    s = Schedule.model_validate(
+        {"levels": [{"spacing_mm": 40.0}], "bank": MINIMAL["banks"]["mr"], "reference_mm": 200.0}
+    )
+    for length, expected in ((400, 40.0), (200, 40.0), (100, 20.0), (50, 10.0)):
+        geometry = Geometry((length, length // 2, length // 2), np.eye(4))
+        assert s.levels_for(geometry)[0].spacing_mm == pytest.approx(expected, rel=0.02)
+    assert s.model_copy(update={"reference_mm": None}).levels_for(geometry)[0].spacing_mm == 40.0
+
+
+def test_factors_of_a_level():
+    geometry = Geometry((100, 100, 30), np.diag([1.0, 1.0, 3.0, 1.0]))
+    assert Level(spacing_mm=12.0, shrink=2).factors(geometry) == (2, 2, 2)
+    assert Level(spacing_mm=12.0, voxels_per_spacing=4.0).factors(geometry) == (3, 3, 1)
+    assert Level(spacing_mm=60.0, voxels_per_spacing=6.0).factors(geometry) == (10, 10, 3)
+    assert Level(spacing_mm=600.0, shrink=16).factors(geometry) == (16, 16, 7)  # four voxels are left
+    assert Refine(max_voxels=300_000).factors(geometry) == (1, 1, 1)
+
+
+def test_start_weights_are_those_of_the_members():
+    bank = [
+        {"name": "a", "metric": "sad"},
+        {"name": "b", "metric": "ncc", "weight": 3.0},
+        {"name": "waits", "metric": "ngf", "stage": "refine", "weight": 0.0},
+    ]
+    s = Schedule.model_validate({"levels": [{"spacing_mm": 10.0}], "bank": bank})
+    w = s.start_weights(0.2, (0, 4))
+    assert w.matrix.tolist() == [[0.25, 0.25], [0.75, 0.75], [0.0, 0.0]]
+    assert (w.members, w.classes, w.pairwise) == (("a", "b", "waits"), (0, 4), 0.2)
+
+
+def test_some_member_of_the_levels_has_a_weight():
+    bank = [{"name": "a", "metric": "sad", "weight": 0.0}, {"name": "b", "metric": "ncc", "stage": "refine"}]
+    with pytest.raises(ValidationError, match="no member of the bank takes part in the levels"):
+        Schedule.model_validate({"levels": [{"spacing_mm": 10.0}], "bank": bank})
+
+
+@pytest.mark.parametrize(
+    ("settings", "voxel_mm", "expected"),
+    [
+        (Refine(spacing_voxels=3.0), (1, 1, 1), 3.0),
+        (Refine(spacing_mm=2.0), (1, 1, 1), 2.0),
+        (Refine(spacing_mm=2.0), (0.5, 2, 1), 2.0),
+        (Refine(spacing_mm=2.0), (3.5, 3.5, 3.5), 1.0),
+    ],
+)
+def test_control_spacing_of_the_refinement_in_voxels(settings, voxel_mm, expected):
+    geometry = Geometry((20, 20, 20), np.diag([*voxel_mm, 1.0]))
+    assert settings.control_spacing(geometry) == pytest.approx(expected)

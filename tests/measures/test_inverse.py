@@ -1,0 +1,95 @@
+"""When the error of an inverse deserves a word, and what counts as the body."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regweave.measures.body import body_mask
+from regweave.measures.inverse import InverseError
+from regweave.types import Geometry, LabelMap, Volume
+
+SHAPE = (20, 20, 20)
+BODY = np.zeros(SHAPE, dtype=bool)
+BODY[5:15, 5:15, 5:15] = True
+
+
+def error(residual=None, back=None, spacing_mm=2.0):
+    nothing = np.zeros(SHAPE, dtype=np.float32)
+    return InverseError.of(
+        nothing if residual is None else residual, BODY, nothing if back is None else back, BODY, spacing_mm
+    )
+
+
+def inexact(n, size_mm=0.6, start=(5, 5)):
+    residual = np.zeros(SHAPE, dtype=np.float32)
+    residual[start[0], start[1], 5 : 5 + n] = size_mm
+    return residual
+
+
+def test_one_voxel_of_a_thousand_is_not_worth_a_warning_and_two_are():
+    assert not error(inexact(1)).notable
+    assert error(inexact(2)).notable
+
+
+def test_voxels_of_air_do_not_count():
+    found = error(inexact(10, start=(0, 0)))
+    assert (found.inexact, found.notable) == (0, False)
+
+
+@pytest.mark.parametrize(("back_mm", "notable"), [(1.9, False), (2.1, True)])
+def test_an_error_of_more_than_a_voxel_there_and_back_is_notable(back_mm, notable):
+    back = np.where(BODY, np.float32(back_mm), np.float32(0.0))
+    assert error(back=back).notable == notable
+
+
+def test_a_body_that_leaves_the_moving_image_is_notable():
+    found = error(back=np.full(SHAPE, np.nan, dtype=np.float32))
+    assert found.notable
+    assert "no voxel of the fixed body" in found.words()
+
+
+def test_the_words_tell_how_many_how_much_and_where():
+    residual = inexact(3)
+    residual[5, 5, 7] = 0.8
+    text = error(residual).words()
+    assert "3 voxels of the body (0.30%), at most 0.8 mm, near voxel (5, 5, 7)" in text
+
+
+def test_a_record_is_read_back():
+    for found in (error(inexact(3)), error(back=np.full(SHAPE, np.nan, dtype=np.float32))):
+        assert InverseError.read(found.record()).record() == found.record()
+
+
+def scan(data):
+    return Volume(data.astype(np.float32), Geometry(data.shape, np.eye(4)))
+
+
+def test_air_inside_the_body_is_body():
+    ct = np.full(SHAPE, -1000.0)
+    ct[3:17, 3:17, :] = 40.0
+    ct[8:12, 8:12, :] = -850.0  # a lung that the scan cuts at both ends
+    mask = body_mask(scan(ct))
+    assert mask[3:17, 3:17].all()
+    assert mask.sum() == 14 * 14 * 20
+
+
+def test_labels_are_body_whatever_the_image_shows():
+    image = np.zeros(SHAPE)
+    image[2:6, 2:6, 2:6] = 100.0
+    marked = np.zeros(SHAPE, dtype=np.uint8)
+    marked[15, 15, 15] = 3
+    mask = body_mask(scan(image), LabelMap(marked, Geometry(SHAPE, np.eye(4))))
+    assert mask.sum() == 65
+
+
+def test_noise_of_the_air_is_no_body():
+    rng = np.random.default_rng(0)
+    image = rng.normal(0.0, 5.0, SHAPE)
+    image[5:15, 5:15, 5:15] += 100.0
+    mask = body_mask(scan(image))
+    np.testing.assert_array_equal(mask, BODY)
+
+
+def test_an_image_of_one_value_is_all_body():
+    assert body_mask(scan(np.ones(SHAPE))).all()

@@ -1,0 +1,106 @@
+"""One score: which structures count, what their mean is, and that records of any version say the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from regweave.measures.scores import STATES, PairScore, StructureScore, score_labels
+from regweave.types import Geometry, LabelMap
+
+FIXED = Geometry((8, 8, 8), np.eye(4))
+MOVING = Geometry((8, 8, 8), np.diag([2.0, 1.0, 1.0, 1.0]))
+
+
+def labels(geometry=FIXED, names=None, **where):
+    data = np.zeros(geometry.shape, dtype=np.int16)
+    for name, plane in where.items():
+        data[:, :, plane] = int(name[1:])
+    return LabelMap(data, geometry, names or {})
+
+
+@pytest.fixture
+def score():
+    """Cord in all; lens lost by warping; node without a fixed contour; eye in the fixed image alone."""
+    fixed = labels(l1=1, l2=3, l4=5, names={1: "cord", 4: "eye"})
+    moving = labels(MOVING, l1=2, l2=3, l3=6, names={1: "myelon", 2: "lens", 3: "node"})
+    start, warped = labels(l1=2, l2=3, l3=6), labels(l1=1, l3=6)
+    return score_labels(fixed, moving, start, warped)
+
+
+def test_each_structure_has_its_state(score):
+    assert {s.name: s.state for s in score.structures} == {
+        "cord": "scored", "lens": "vanished", "node": "no reference", "eye": "not in moving"
+    }  # fmt: skip
+
+
+def test_the_mean_is_over_the_same_structures_before_and_after(score):
+    # Before: cord 0, lens 1. After: cord 1, and the lens that vanished counts 0.
+    assert [s.name for s in score.counted] == ["cord", "lens"]
+    assert score.means() == {"before": 0.5, "after": 0.5}
+    without = PairScore(tuple(s for s in score.structures if s.counted))
+    assert without.means() == score.means()
+
+
+def test_a_structure_that_does_not_count_has_no_dice(score):
+    for s in score.of("no reference", "not in moving"):
+        assert math.isnan(s.dice_before)
+        assert math.isnan(s.dice_after)
+
+
+def test_volumes_are_those_of_each_grid(score):
+    cord = score.structures[0]
+    assert (cord.volume_fixed_ml, cord.volume_before_ml, cord.volume_after_ml) == (0.064, 0.128, 0.064)
+
+
+def test_nothing_in_common_has_no_mean():
+    found = score_labels(labels(l1=1), labels(l2=1), labels(l2=1), labels(l2=1))
+    assert found.means() == {}
+    assert math.isnan(found.mean())
+
+
+def test_a_vanished_structure_is_never_rewarded(score):
+    kept = score_labels(
+        labels(l1=1, l2=3), labels(l1=2, l2=3), start=labels(l1=2, l2=3), warped=labels(l1=1, l2=4)
+    )  # a lens in the wrong place: Dice 0 as well
+    assert kept.mean() == PairScore(score.counted).mean()
+
+
+def test_surfaces_are_measured_where_both_maps_show_the_structure(score):
+    found = score.with_surfaces(labels(l1=1, l2=3, l4=5), labels(l1=1, l3=6))
+    assert found.structures[0].hd95_mm == 0.0
+    assert all(math.isnan(s.hd95_mm) for s in found.structures[1:])
+
+
+def test_a_record_is_read_back(score):
+    rows = [s.record() for s in score.structures]
+    assert all(row["state"] in STATES for row in rows)
+    again = PairScore.read((row["label"], row) for row in rows)
+    assert [s.record() for s in again.structures] == rows
+
+
+@pytest.mark.parametrize(
+    ("volumes", "state"),
+    [((1, 1, 1), "scored"), ((1, 1, 0), "vanished"), ((0, 1, 1), "no reference"), ((1, 0, 0), "not in moving")],
+)
+def test_the_state_of_an_old_record_is_told_from_its_volumes(volumes, state):
+    keys = ("volume_fixed_ml", "volume_before_ml", "volume_after_ml")
+    row = {"name": "x", "dice_before": 0.0, "dice_after": 0.0, "missing": True, **dict(zip(keys, volumes, strict=True))}
+    assert StructureScore.read(1, row).state == state
+
+
+@pytest.mark.parametrize(
+    ("row", "state"),
+    [
+        ({"dice_before": 0.4, "dice_after": 0.6, "missing": False}, "scored"),
+        ({"dice_before": 0.4, "dice_after": 0.0, "missing": True}, "vanished"),
+        ({"dice_before": 0.0, "dice_after": 0.0, "missing": True}, "unknown"),
+        ({"dice_before": None, "dice_after": None, "missing": True}, "unknown"),
+    ],
+)
+def test_an_old_evaluation_is_believed_as_far_as_it_goes(row, state):
+    found = StructureScore.read(1, row)
+    assert found.state == state
+    assert math.isnan(found.dice_after) == (state == "unknown")

@@ -1,0 +1,173 @@
+"""Acceptance criteria: the shipped ones, files of a department, and what each rule looks at."""
+
+from __future__ import annotations
+
+import pytest
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.measures.rules import RULES, default_rules, parse_rules, read_rules, shipped_text
+from regweave.measures.scores import PairScore, StructureScore
+from regweave.measures.verdict import Verdict, failed, judge, tally
+
+GOOD = {
+    "folding_fraction": 0.0,
+    "extreme_fraction": 0.001,
+    "min_jacobian": 0.3,
+    "max_jacobian": 3.0,
+    "inverse_error": {"inexact_fraction": 0.0005, "p99_voxels": 0.4},
+}
+
+
+def structure(name="cord", before=0.5, after=0.8, state="scored", volumes=(1.0, 1.0, 1.0), hd95_mm=3.0):
+    return StructureScore(1, name, state, before, after, *volumes, hd95_mm=hd95_mm)
+
+
+SCORE = PairScore((structure(), structure("lens", 0.4, 0.41)))
+VANISHED = structure("node", 0.3, 0.0, "vanished", (1.0, 1.0, 0.0))
+ALONE = StructureScore(9, "duct", "no reference", volume_fixed_ml=0.0, volume_before_ml=2.0, volume_after_ml=0.0)
+
+
+def verdict(numbers=None, *structures, rules=None):
+    return judge({**GOOD, **(numbers or {})}, PairScore((*SCORE.structures, *structures)), rules or default_rules())
+
+
+def test_a_sound_registration_passes():
+    found = verdict()
+    assert (found.word, found.reasons, found.text, found.unchecked) == ("pass", (), "", ())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "word", "rule"),
+    [
+        ({"folding_fraction": 1e-6}, "look", "folding_percent"),
+        ({"folding_fraction": 0.002}, "fail", "folding_percent"),
+        ({"extreme_fraction": 0.02}, "look", "extreme_jacobian_percent"),
+        ({"inverse_error": {"inexact_fraction": 0.002, "p99_voxels": 0.1}}, "look", "inverse_inexact_percent"),
+        ({"inverse_error": {"inexact_fraction": 0.0, "p99_voxels": 1.5}}, "look", "inverse_error_voxels"),
+    ],
+)
+def test_rules_of_the_field(numbers, word, rule):
+    found = verdict(numbers)
+    assert found.word == word
+    assert [r.rule for r in found.reasons] == [rule]
+
+
+@pytest.mark.parametrize(
+    ("extra", "word", "rules"),
+    [
+        (structure("eye", 0.9, 0.83), "look", ["structure_dice_drop"]),
+        (structure("eye", 0.9, 0.5), "fail", ["structure_dice_drop", "mean_dice_drop"]),
+        (VANISHED, "fail", ["vanished_structures", "structure_dice_drop"]),
+        (structure("eye", 0.5, 0.8, volumes=(1.0, 2.0, 0.5)), "look", ["volume_change_percent"]),
+    ],
+)
+def test_rules_of_structures(extra, word, rules):
+    found = verdict(None, extra)
+    assert found.word == word
+    assert {r.rule for r in found.reasons} >= set(rules[:1])
+    assert extra.name in found.text
+
+
+def test_one_inexact_voxel_of_the_inverse_fails_nothing():
+    assert verdict({"inverse_error": {"inexact_fraction": 1 / 40_960, "p99_voxels": 0.01}}).word == "pass"
+
+
+def test_a_structure_without_a_fixed_contour_never_counts_against_a_pair():
+    assert verdict(None, ALONE).word == "pass"
+    assert judge(GOOD, PairScore((ALONE,)), default_rules()).word == "pass"
+
+
+def test_what_has_no_number_is_named_as_unchecked():
+    found = judge({"folding_fraction": 0.0}, PairScore(), default_rules())
+    assert found.word == "pass"
+    assert set(found.unchecked) == set(default_rules().limits) - {"folding_percent"}
+
+
+def test_the_gravest_reason_comes_first_and_decides():
+    found = verdict({"extreme_fraction": 0.5}, VANISHED)
+    assert found.word == "fail"
+    assert [r.level for r in found.reasons] == sorted((r.level for r in found.reasons), key=["fail", "look"].index)
+
+
+def test_a_reason_says_what_was_found_and_what_is_allowed():
+    (reason,) = verdict({"folding_fraction": 0.002}).reasons
+    assert reason.text == "voxels folded: 0.2 % (fail above 0.1 %, look above 0 %)"
+
+
+def test_every_rule_can_be_broken():
+    limits = {name: {"look": 1e9 if rule.least else -1e9} for name, rule in RULES.items()}
+    found = judge(GOOD, SCORE, parse_rules(limits, "all"))
+    assert {r.rule for r in found.reasons} == set(RULES)
+
+
+def test_a_limit_itself_is_no_breach():
+    rules = parse_rules({"least_mean_dice": {"look": 0.605}, "surface_distance_mm": {"fail": 3.0}}, "mine")
+    assert verdict(rules=rules).word == "pass"
+    assert verdict(None, structure("eye", 0.5, 0.59, hd95_mm=3.5), rules=rules).word == "fail"
+
+
+def test_an_error_fails():
+    assert failed("E102: x", default_rules()).text == "ended with an error: E102: x"
+
+
+def test_a_record_is_read_back():
+    found = verdict({"folding_fraction": 0.002}, VANISHED)
+    assert Verdict.read(found.record()) == found
+
+
+def test_counts_in_words():
+    words = [Verdict("pass")] * 3 + [Verdict("look")] * 2 + [Verdict("fail")]
+    assert tally(words) == "3 of 6 passed, 2 to look at, 1 failed"
+
+
+def test_the_shipped_file_names_every_rule_and_is_the_default(tmp_path):
+    text = shipped_text()
+    assert all(f"[{rule}]" in text for rule in RULES)
+    (tmp_path / "mine.toml").write_text(text)
+    assert read_rules(tmp_path / "mine.toml") == default_rules()
+
+
+def test_rules_that_are_commented_out_can_be_used(tmp_path):
+    head, marks = shipped_text().split("take away the marks to use them.\n")
+    text = head + "\n" + "\n".join(line.removeprefix("# ") for line in marks.splitlines())
+    (tmp_path / "all.toml").write_text(text)
+    assert set(read_rules(tmp_path / "all.toml").limits) == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[folding_percnt]\nlook = 1", "unknown rule 'folding_percnt'; did you mean folding_percent?"),
+        ("[folding_percent]\nmaximum = 1", "unknown key 'maximum'; allowed: look, fail"),
+        ("[folding_percent]\nlook = 'much'", "must be a finite number, found much"),
+        ("[folding_percent]\nlook = true", "must be a finite number"),
+        ("[folding_percent]\nlook = nan", "not finite"),
+        ("[folding_percent]\n", "look, fail or both"),
+        ("folding_percent = 3", "look, fail or both"),
+        ("[folding_percent]\nlook = 2\nfail = 1", "would be reached before look"),
+        ("[least_mean_dice]\nlook = 0.5\nfail = 0.7", "would be reached before look"),
+        ("", "holds no rule"),
+        ("name = 3\n[folding_percent]\nlook = 1", "name must be"),
+        ("[folding_percent\nlook = 1", "cannot be read as TOML"),
+        ("[folding_percent]\nlook = 1\n[folding_percent]\nlook = 2", "cannot be read as TOML"),
+        ("x = " + "[" * 5000, "cannot be read as TOML"),
+    ],
+)
+def test_a_bad_file_is_named_with_what_is_allowed(tmp_path, text, words):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"^E177: .*mine\.toml") as caught:
+        read_rules(path)
+    assert words in caught.value.message
+    assert "structure_dice_drop" in caught.value.hint
+
+
+def test_no_file_and_no_text(tmp_path):
+    with pytest.raises(RegweaveError, match="E101"):
+        read_rules(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RegweaveError, match="E177"):
+        read_rules(tmp_path / "bytes.toml")
+    (tmp_path / "long.toml").write_text("#" * 200_000)
+    with pytest.raises(RegweaveError, match="E114"):
+        read_rules(tmp_path / "long.toml")

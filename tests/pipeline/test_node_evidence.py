@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from regweave.config.settings import Settings
+from regweave.datasets.phantom import make_phantom
+from regweave.pipeline.node_evidence import node_maps, on_image
+from regweave.pipeline.register import register
+from regweave.registration.align import Step
+from regweave.spatial.control_grid import ControlGrid
+from regweave.types import Geometry, Solution, Terms, Weights
+
+SETTINGS = Settings.model_validate(
+    {
+        "name": "tiny",
+        "smoothness": 0.1,
+        "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 1}, {"spacing_mm": 48.0, "steps": 2}],
+        "refine": {"steps": 1},
+        "banks": {
+            "mr": [
+                {"name": "sad", "metric": "sad"},
+                {"name": "mi", "metric": "mi", "stage": "levels"},
+                {"name": "fine", "metric": "ncc", "stage": "refine"},
+            ]
+        },
+    }
+)
+
+
+def step_with(costs, shares) -> Step:
+    geometry = Geometry((9, 9, 9), np.diag([2.0, 2.0, 2.0, 1.0]))
+    grid = ControlGrid.cover(geometry, 8.0)
+    offsets = (np.array([-0.1, 0.0, 0.1]), np.array([0.0]), np.array([0.0]))
+    terms = Terms(costs, shares, grid.nodes, offsets)
+    solution = Solution(np.zeros(grid.n_nodes, dtype=np.int32), 0.0, 0.0, 1)
+    return Step(0, 0, 8.0, terms, solution, np.ones(len(costs)), {}, grid, geometry)
+
+
+@pytest.mark.parametrize("per_label", [False, True])
+def test_maps_against_loops(per_label):
+    rng = np.random.default_rng(0)
+    n_nodes, n_labels, n_members, n_classes = 27, 3, 2, 2
+    costs = rng.random((n_members, n_nodes, n_labels)).astype(np.float32)
+    shares = rng.random((n_nodes, n_labels, n_classes) if per_label else (n_nodes, n_classes)).astype(np.float32)
+    weights = Weights(np.array([[0.2, 0.9], [0.8, 0.1]]), ("sad", "ncc"), (0, 5), 0.1)
+    maps = node_maps(step_with(costs, shares), weights, ("sad", "ncc"))
+    for n in range(n_nodes):
+        parts = np.zeros((n_members, n_labels))
+        for m in range(n_members):
+            for label in range(n_labels):
+                s = shares[n, label] if per_label else shares[n]
+                parts[m, label] = sum(s[c] * weights.matrix[m, c] for c in range(n_classes)) * costs[m, n, label]
+        best, second, _ = sorted(parts.sum(axis=0))
+        assert maps.confidence.ravel()[n] == pytest.approx(second - best, abs=1e-6)
+        np.testing.assert_allclose(maps.influence.reshape(2, -1)[:, n], parts.std(axis=1), atol=1e-6)
+
+
+def test_nodes_know_where_they_lie():
+    maps = node_maps(
+        step_with(np.zeros((1, 27, 3), dtype=np.float32), np.ones((27, 1), dtype=np.float32)),
+        Weights.uniform(("sad",), 0.1),
+        ("sad",),
+    )
+    corners = maps.geometry.points(np.array([[0.0, 0, 0], [2.0, 2, 2]]))
+    np.testing.assert_allclose(corners, [[0.0] * 3, [16.0] * 3])
+
+
+def test_a_linear_function_of_position_is_interpolated_exactly():
+    nodes = Geometry((4, 3, 3), np.array([[0.0, 3, 0, -1], [4, 0, 0, -2], [0, 0, 5, -3], [0, 0, 0, 1]]))
+    image = Geometry((5, 6, 4), np.diag([1.0, 1.5, 2.0, 1.0]))
+    f = np.array([0.3, -0.2, 0.1])
+    at_nodes = nodes.points(np.moveaxis(np.indices(nodes.shape), 0, -1).astype(float)) @ f
+    expected = image.points(np.moveaxis(np.indices(image.shape), 0, -1).astype(float)) @ f
+    np.testing.assert_allclose(on_image(at_nodes.astype(np.float32), nodes, image), expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return make_phantom(seed=2, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+
+
+def run(pair, **options):
+    return register(
+        pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=SETTINGS,
+        **options,
+    )  # fmt: skip
+
+
+def test_a_view_is_kept_only_when_asked_for_and_changes_nothing(pair, tmp_path):
+    plain, kept = run(pair), run(pair, keep_view=True)
+    assert plain.nodes is None
+    assert kept.nodes is not None
+    assert kept.nodes.members == ("sad", "mi")
+    np.testing.assert_array_equal(plain.transform.field.data, kept.transform.field.data)
+    plain.save(tmp_path / "plain")
+    kept.save(tmp_path / "kept")
+    assert not (tmp_path / "plain" / "view").exists()
+    assert (tmp_path / "kept" / "view" / "nodes.npz").is_file()
+
+
+def test_structure_rows_measure_what_they_name(pair):
+    result = run(pair)
+    rows = result.structures()
+    assert [row["label"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    voxel_ml = 8.0**3 / 1000
+    for row in rows:
+        assert row["dice_after"] == result.dice[row["label"]]["after"]
+        assert row["volume_fixed_ml"] == pytest.approx((pair.fixed_labels.data == row["label"]).sum() * voxel_ml)
+        assert (row["state"] == "scored") == (result.warped_labels.data == row["label"]).any()
+
+
+def test_a_structure_that_one_side_lacks_stays_in_the_table(pair):
+    bare = pair.fixed_labels.data.copy()
+    bare[bare == 3] = 0
+    found = run(replace(pair, fixed_labels=replace(pair.fixed_labels, data=bare)))
+    row = next(r for r in found.structures() if r["label"] == 3)
+    assert row["state"] == "no reference"
+    assert row["dice_after"] is None
+    assert row["hd95_mm"] is None
+    assert row["volume_fixed_ml"] == 0.0
+    assert row["volume_after_ml"] > 0.0

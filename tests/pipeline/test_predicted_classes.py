@@ -1,0 +1,186 @@
+"""A model that tells the classes itself: weights from predicted labels, which never reach the result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave.batch.scoring import score_pair, scoring_task
+from regweave.cli import main
+from regweave.errors import RegweaveError
+from regweave.io import read_image, read_labels
+from regweave.models.model import Model, write_model
+from regweave.pipeline.register import register
+from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.study.evaluate import evaluate
+from regweave.types import LabelMap, Weights
+
+pytestmark = pytest.mark.usefixtures("in_process")
+CLASSES = tuple(range(7))
+
+
+@pytest.fixture(scope="module")
+def predictor(training_list, in_process) -> ClassPredictor:
+    in_process.setattr("regweave.predictors.voxel_mlp.SAMPLES", 4000)
+    in_process.setattr("regweave.predictors.voxel_mlp.STEPS", 30)
+    files = [training_list.files(n) for n in (1, 2, 3)]
+    labels = [read_labels(f["moving_labels"]) for f in files]
+    return ClassPredictor.fit([read_image(f["moving"]) for f in files], labels, CLASSES, "mr")
+
+
+@pytest.fixture(scope="module")
+def model(predictor, training_list) -> Model:
+    """Columns that differ, so that it matters which one a voxel gets."""
+    matrix = np.full((3, 7), 0.02)
+    matrix[np.arange(7) % 3, np.arange(7)] = 0.96
+    weights = Weights(matrix, ("sad", "mi", "fine"), CLASSES, 0.1)
+    content = training_list.settings.model_dump(mode="json")
+    return Model(weights, content, "mr", class_predictor=predictor.to_dict())
+
+
+@pytest.fixture(scope="module")
+def files(training_list) -> dict[str, Path]:
+    return training_list.files(0)
+
+
+@pytest.fixture(scope="module")
+def predicted(model, files):
+    return register(files["fixed"], files["moving"], fixed_labels=files["fixed_labels"], model=model)
+
+
+def field(result) -> np.ndarray:
+    return result.transform.field.data
+
+
+def test_predicted_labels_choose_the_weights_of_both_stages(model, predictor, files, predicted):
+    outline = predictor.predict(read_image(files["moving"]))
+    assert set(CLASSES) <= {0, *outline.values()}
+    asked = register(files["fixed"], files["moving"], moving_labels=outline, model=model)
+    np.testing.assert_array_equal(field(predicted), field(asked))
+    assert (predicted.classes_from, asked.classes_from) == ("predicted", "labels")
+    # Neither the true labels nor the background's column give the same.
+    labels = {name: files[name] for name in ("fixed", "moving", "moving_labels")}
+    for other in (
+        register(**labels, model=model),
+        register(files["fixed"], files["moving"], model=replace(model, class_predictor=None)),
+    ):
+        assert (field(other) != field(predicted)).any()
+        assert other.classes_from == ("none" if other.warped_labels is None else "labels")
+
+
+def test_predicted_labels_are_not_a_result(predicted, tmp_path, recwarn):
+    assert predicted.warped_labels is None
+    assert predicted.dice == {}
+    assert predicted.warnings == ()
+    predicted.save(tmp_path / "out")
+    assert not (tmp_path / "out" / "warped_labels.nii.gz").exists()
+    content = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert content["provenance"]["classes_from"] == "predicted"
+    assert "moving_labels" not in content["provenance"]["inputs_sha256"]
+    assert not recwarn.list
+
+
+def test_given_labels_are_scored_though_predicted_ones_choose(model, files, predicted):
+    found = register(**files, model=model, predict_classes=True)
+    np.testing.assert_array_equal(field(found), field(predicted))
+    assert found.classes_from == "predicted"
+    assert found.warped_labels is not None
+    assert set(found.dice) == set(CLASSES[1:])
+
+
+def test_one_column_has_nothing_to_predict(model, files, training_list):
+    plain = replace(model, weights=Weights.uniform(("sad", "mi", "fine"), 0.1), class_predictor={"not": "read"})
+    assert register(files["fixed"], files["moving"], model=plain).classes_from == "none"
+    settings = training_list.settings
+    assert register(**files, config=settings).classes_from == "none"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"features": 99},
+        {"classes": [0, 1]},
+        {"classes": [0, 1, 2, 3, 4, 5, 9]},
+        {"perceptron": {}},
+        {"names": 3},
+        {"modality": "ct"},
+    ],
+    ids=str,
+)
+def test_a_malformed_predictor_is_refused(model, files, damage, tmp_path, training_list):
+    bad = replace(model, class_predictor={**model.class_predictor, **damage})
+    with pytest.raises(RegweaveError, match=r"E170.*class predictor"):
+        register(**files, model=bad)
+    write_model(tmp_path / "m.json", bad)
+    pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
+    with pytest.raises(RegweaveError, match="E170"):
+        evaluate(pairs, tmp_path / "out", models=[tmp_path / "m.json"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_list, predicted):
+    write_model(tmp_path / "mine.json", model)
+    pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
+    found = evaluate(pairs, tmp_path / "out", models=[tmp_path / "mine.json"], workers=1)
+    assert [m.name for m in found.scores.methods] == ["model:mine", "model:mine+predicted"]
+    rows = {(r["method"], r["label"]): r["dice_after"] for r in found.rows()}
+    for method, options in (("model:mine", {}), ("model:mine+predicted", {"predict_classes": True})):
+        result = register(**files, model=model, **options)
+        for label, row in result.dice.items():
+            assert rows[method, str(label)] == row["after"]
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [m["predicted_classes"] for m in content["methods"]] == [False, True]
+    assert content["results"][0]["scores"]["sdlogj"] != content["results"][1]["scores"]["sdlogj"]
+    assert content["results"][1]["scores"]["sdlogj"] == predicted.regularity["sdlogj"]
+
+
+def test_tasks_of_an_earlier_program_still_run(files, training_list):
+    """A running evaluation whose workers start after an update sends tasks without the new keys."""
+    from regweave.datasets.manifest import PairFiles
+    from regweave.pipeline.reading import Reading
+
+    task = scoring_task(PairFiles("x", **files, group="x"), {}, training_list.settings, None, Reading(), surfaces=False)
+    assert "predict_classes" not in task
+    assert task["reading"] == {}
+    assert score_pair(task)["labels"]
+
+
+def test_evaluation_of_some_structures(model, files, tmp_path, training_list):
+    """A model of some structures can be evaluated on label maps that show more."""
+    few = replace(model, weights=replace(model.weights, matrix=model.weights.matrix[:, [0, 2, 3]], classes=(0, 2, 3)))
+    write_model(tmp_path / "few.json", replace(few, class_predictor=None))
+    pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
+    words = ["evaluate", str(pairs), "--model", str(tmp_path / "few.json"), "--workers", "1", "--quiet"]
+    assert main([*words, "-o", str(tmp_path / "all")]) == 0  # labels without a column ride along
+    assert main([*words, "-o", str(tmp_path / "some"), "--classes", "2,3"]) == 0
+    content = json.loads((tmp_path / "some" / "results.json").read_text())
+    assert set(content["results"][0]["scores"]["labels"]) == {"2", "3"}
+    assert content["notes"] == ["Structures 2, 3 count; all other labels are background."]
+
+
+def test_command_line_says_where_the_classes_come_from(model, files, tmp_path, capsys):
+    write_model(tmp_path / "m.json", model)
+    words = ["register", str(files["fixed"]), str(files["moving"]), "--model", str(tmp_path / "m.json")]
+    assert main([*words, "-o", str(tmp_path / "out")]) == 0
+    captured = capsys.readouterr()
+    assert "classes     predicted from the moving image" in captured.out
+    assert "warning" not in captured.err
+    labels = ["--moving-labels", str(files["moving_labels"])]
+    assert main([*words, *labels, "-o", str(tmp_path / "more")]) == 0
+    assert "predicted" not in capsys.readouterr().out
+
+
+def test_reading_keeps_chosen_labels_only(files):
+    from regweave.pipeline.reading import Reading
+
+    image = read_image(files["moving"])
+    kept = Reading(classes=(2, 3)).labels(files["moving_labels"], image.geometry)
+    whole = Reading().labels(files["moving_labels"], image.geometry)
+    assert isinstance(kept, LabelMap)
+    assert kept.values() == [2, 3]
+    np.testing.assert_array_equal(kept.data, whole.data * np.isin(whole.data, (2, 3)))
+    assert kept.data.dtype == whole.data.dtype

@@ -1,0 +1,158 @@
+"""The record of a registration: what ran, and the same bits from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from regweave.cli import main
+from regweave.config.settings import Settings
+from regweave.datasets.phantom import make_phantom
+from regweave.errors import RegweaveError, RegweaveWarning
+from regweave.io import read_transform, sha256, write_image, write_labels, write_linear
+from regweave.models.model import Model, write_model
+from regweave.pipeline.register import register
+from regweave.pipeline.rerun import recorded_call
+from regweave.types import Weights
+
+SMALL = Settings.model_validate(
+    {
+        "name": "small",
+        "smoothness": 0.1,
+        "levels": [{"spacing_mm": 48.0, "steps": 2}],
+        "refine": {"steps": 3},
+        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
+    }
+)
+BITS = ("warped.nii.gz", "warped_labels.nii.gz", "transform.h5", "inverse.h5")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    pair = make_phantom(seed=2, shape=(20, 20, 20), spacing_mm=(9.0, 9.0, 9.0)).pair
+    write_image(folder / "fixed.nii.gz", pair.fixed)
+    write_image(folder / "moving.nii.gz", pair.moving)
+    write_labels(folder / "fixed_labels.nii.gz", pair.fixed_labels)
+    write_labels(folder / "moving_labels.nii.gz", pair.moving_labels)
+    (folder / "labels.json").write_text(json.dumps({str(v): n for v, n in pair.moving_labels.names.items()}))
+    (folder / "small.toml").write_text(SMALL.toml())
+    start = np.eye(4)
+    start[:3, 3] = [1.0, -2.0, 0.5]
+    write_linear(folder / "start.tfm", start)
+    weights = Weights(np.array([[0.7, 0.2], [0.3, 0.8]]), ("sad", "ncc"), (0, 11), 0.1)
+    names = {0: "background", 11: pair.moving_labels.names[3]}
+    model = Model(weights, SMALL.model_dump(mode="json"), "mr", names, evidence={"groups": ["p1", "p2+p3"]})
+    write_model(folder / "mine.json", model)
+    return folder
+
+
+def run(files, out, *words) -> dict:
+    labels = ["--fixed-labels", files / "fixed_labels.nii.gz", "--moving-labels", files / "moving_labels.nii.gz"]
+    call = ["register", files / "fixed.nii.gz", files / "moving.nii.gz", *labels, "-o", out, "--quiet", *words]
+    assert main([str(word) for word in call]) == 0
+    return json.loads((out / "result.json").read_text())
+
+
+def same(a, b) -> bool:
+    if a.suffix != ".h5":
+        return a.read_bytes() == b.read_bytes()
+    one, two = read_transform(a), read_transform(b)
+    return np.array_equal(one.field.data, two.field.data) and np.array_equal(one.affine, two.affine)
+
+
+def test_same_bits_from_the_record(files, tmp_path):
+    kinds = {
+        "model": ("--model", files / "mine.json", "--init", files / "start.tfm"),
+        "metric": ("--config", files / "small.toml", "--metric", "ncc=2", "--metric", "sad", "--init", "moments"),
+        "stated": ("--config", files / "small.toml", "--engine", "icm", "--moving-modality", "t1"),
+    }
+    for name, words in kinds.items():
+        first = run(files, tmp_path / name, *words)
+        again = tmp_path / f"{name}-again"
+        record = tmp_path / name / "result.json"
+        assert main(["register", "--from", str(record), "-o", str(again), "--threads", "1", "--quiet"]) == 0
+        written = [file for file in BITS if (tmp_path / name / file).exists()]
+        assert {"warped.nii.gz", "transform.h5"} <= set(written)
+        for file in written:
+            assert same(tmp_path / name / file, again / file), (name, file)
+        second = json.loads((again / "result.json").read_text())
+        changing = ("command", "threads")
+        for part in first["provenance"].keys() - set(changing):
+            assert first["provenance"][part] == second["provenance"][part], part
+        assert first["score"] == second["score"] if "score" in first else first["dice"] == second["dice"]
+
+
+def test_the_record_says_what_ran(files, tmp_path):
+    found = run(files, tmp_path / "out", "--model", files / "mine.json", "--init", files / "start.tfm")["provenance"]
+    assert found["start"]["method"] == "file"
+    assert found["start"]["sha256"] == sha256(files / "start.tfm")
+    np.testing.assert_allclose(np.array(found["start"]["matrix"])[:3, 3], [1.0, -2.0, 0.5])
+    assert found["model"]["name"] == "mine.json"
+    assert found["model"]["sha256"] == sha256(files / "mine.json")
+    assert found["model"]["groups"] == ["p1", "p2+p3"]
+    assert found["modality"] == {"fixed": "mr", "moving": "mr", "bank": "mr"}
+    assert found["device"] == "cpu"
+    assert found["command"][:2] == ["regweave", "register"]
+    assert "--model" in found["command"]
+    assert found["inputs"]["fixed"] == {"path": str(files / "fixed.nii.gz"), "sha256": sha256(files / "fixed.nii.gz")}
+    structures = found["structures"]
+    assert (structures["matched_by"], structures["classes"]) == ("name", {"3": 11})
+    assert structures["unknown"] == [1, 2, 4, 5, 6]
+
+
+def test_a_method_of_the_start_is_recorded(files):
+    found = register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL, init="moments").record
+    assert found is not None
+    assert found.start["method"] == "moments"
+    assert np.abs(np.array(found.start["matrix"])[:3, 3]).max() > 0
+    assert found.headline() == "MR · start moments · no model"
+
+
+def test_changed_files_are_refused(files, tmp_path):
+    run(files, tmp_path / "out", "--model", files / "mine.json")
+    record = tmp_path / "out" / "result.json"
+    for name in ("fixed", "moving_labels"):
+        with pytest.raises(RegweaveError, match=r"E174.*is not the file that was used"):
+            recorded_call(record, **{name: files / "start.tfm"})
+    content = json.loads(record.read_text())
+    content["provenance"]["model"]["sha256"] = "0" * 64
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    with pytest.raises(RegweaveError, match=r"E174.*the model mine\.json"):
+        recorded_call(tmp_path / "other.json")
+    content["provenance"]["regweave"] = "0.0.1"
+    content["provenance"]["model"] = None
+    (tmp_path / "older.json").write_text(json.dumps(content))
+    with pytest.warns(RegweaveWarning, match=r"W213.*0\.0\.1"):
+        recorded_call(tmp_path / "older.json")
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"provenance": {"call": 1}}', "no JSON", '{"provenance": null}'])
+def test_what_is_no_record(tmp_path, text):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(RegweaveError, match="E174"):
+        recorded_call(tmp_path / "r.json")
+
+
+def test_images_in_memory_need_a_file(files, tmp_path):
+    pair = make_phantom(seed=2, shape=(20, 20, 20), spacing_mm=(9.0, 9.0, 9.0)).pair
+    result = register(pair.fixed, pair.moving, config=SMALL)
+    result.save(tmp_path / "out")
+    with pytest.raises(RegweaveError, match=r"E174.*in memory"):
+        recorded_call(tmp_path / "out")
+
+
+def test_nothing_beside_a_record(files, tmp_path, capsys):
+    assert main(["register", "--from", "x.json", "-o", str(tmp_path / "o"), "--preset", "paper"]) == 2
+    assert "--from and --preset" in capsys.readouterr().err
+    assert main(["register", "-o", str(tmp_path / "o")]) == 2
+    assert not (tmp_path / "o").exists()
+
+
+def test_record_of_a_result_without_a_command(files):
+    result = register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL)
+    assert result.with_command(["regweave", "x"]).record.command == ("regweave", "x")
+    assert replace(result, record=None).with_command(["x"]).record is None

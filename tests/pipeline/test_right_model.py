@@ -1,0 +1,228 @@
+"""The right model for the right image, and structures by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from regweave import notices
+from regweave.cli import main
+from regweave.config.settings import Settings, preset
+from regweave.datasets.manifest import PairFiles
+from regweave.datasets.phantom import make_phantom
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import read_image, read_labels, write_image, write_labels
+from regweave.io.modality import modality_of
+from regweave.models.model import Model
+from regweave.pipeline.reading import Reading, in_one_numbering
+from regweave.pipeline.register import register
+from regweave.training.scan import choose_bank, survey
+from regweave.types import LabelMap, Volume, Weights
+
+BANK = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]
+MULTI = [{"name": "mi", "metric": "mi", "stage": "levels"}, {"name": "ngf", "metric": "ngf"}]
+SMALL = Settings.model_validate(
+    {
+        "name": "small",
+        "smoothness": 0.1,
+        "levels": [{"spacing_mm": 48.0, "steps": 3}, {"spacing_mm": 24.0, "steps": 3}],
+        "refine": {"steps": 5},
+        "banks": {"mr": BANK, "ct": BANK, "multi": MULTI},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return make_phantom(seed=4, shape=(28, 28, 28), spacing_mm=(7.0, 7.0, 7.0)).pair
+
+
+def as_ct(image: Volume) -> Volume:
+    """The same body on the Hounsfield scale, its contrast turned round, in air."""
+    share = (image.data - image.data.min()) / np.ptp(image.data)
+    return Volume(np.where(share < 0.05, -1000, 250 - 330 * share).astype(np.float32), image.geometry)
+
+
+def model_for(modality: str, classes=(0, 1, 2), names=None) -> Model:
+    matrix = np.linspace(0.2, 0.8, len(classes))
+    weights = Weights(np.stack([matrix, 1 - matrix]), ("sad", "ncc"), classes, 0.1)
+    return Model(weights, SMALL.model_dump(mode="json"), modality, names or {})
+
+
+def test_a_model_of_another_modality_is_refused(pair):
+    with pytest.raises(RegweaveError) as caught:
+        register(pair.fixed, pair.moving, model=model_for("ct"))
+    assert caught.value.code == "E172"
+    assert "trained on CT" in caught.value.message
+    assert "brain-t1" in caught.value.hint  # a shipped model that would fit
+    assert "--fixed-modality" in caught.value.hint
+    register(pair.fixed, pair.moving, model=model_for("mr"))
+
+
+def test_what_is_stated_decides(pair):
+    stated = Reading(fixed_modality="ct", moving_modality="ct")
+    found = register(pair.fixed, pair.moving, model=model_for("ct"), reading=stated)
+    assert found.record.modality == {"fixed": "ct", "moving": "ct", "bank": "ct"}
+    with pytest.raises(RegweaveError, match="E172"):
+        register(pair.fixed, pair.moving, model=model_for("mr"), reading=stated)
+    with pytest.raises(UsageError, match="E175"):
+        register(pair.fixed, pair.moving, config=SMALL, reading=Reading(fixed_modality="x-ray"))
+
+
+def test_two_modalities_have_a_bank_of_their_own(pair):
+    moving = as_ct(pair.moving)
+    labels = {"fixed_labels": pair.fixed_labels, "moving_labels": pair.moving_labels}
+    found = register(pair.fixed, moving, config=SMALL, **labels)
+    assert found.record.modality == {"fixed": "mr", "moving": "ct", "bank": "multi"}
+    assert found.record.headline().startswith("CT to MR")
+    assert found.weights.members == ("mi", "ngf")
+    after = found.summary()["mean_dice"]["after"]
+    assert after > found.summary()["mean_dice"]["before"] + 0.02
+    # One window for both, as if they were of one modality, is worse.
+    same = Reading(fixed_modality="mr", moving_modality="mr")
+    assert register(pair.fixed, moving, config=SMALL, reading=same, **labels).summary()["mean_dice"]["after"] < after
+    with pytest.raises(RegweaveError, match="E172"):
+        register(pair.fixed, moving, model=model_for("ct"))
+
+
+def test_two_contrasts_of_mr_can_be_stated(pair):
+    found = register(pair.fixed, pair.moving, config=SMALL, reading=Reading(fixed_modality="t1", moving_modality="t2"))
+    assert found.record.modality["bank"] == "multi"
+
+
+def test_each_image_has_its_own_window_and_fill(pair):
+    found = register(as_ct(pair.fixed), pair.moving, config=SMALL)
+    assert found.warped.data.min() >= 0  # outside a moving MR is 0, whatever the fixed image is
+    back = register(pair.fixed, as_ct(pair.moving), config=SMALL)
+    assert back.warped.data.min() == pytest.approx(-1000, abs=0.01)
+
+
+def test_newest_presets_have_the_bank():
+    for name in ("default", "paper"):
+        assert {m.metric for m in preset(name).banks["multi"]} <= {"mi", "ngf", "mind"}
+    with pytest.raises(UsageError, match=r"E183.*two modalities"):
+        preset("default@1").schedule("multi")
+
+
+def renumbered(labels: LabelMap, to: dict[int, int]) -> LabelMap:
+    data = np.zeros_like(labels.data)
+    for old, new in to.items():
+        data[labels.data == old] = new
+    return LabelMap(data, labels.geometry, {to[v]: n for v, n in labels.names.items() if v in to})
+
+
+def test_another_numbering_with_names_gives_the_same_bits(pair):
+    names = {0: "background", 1: pair.moving_labels.names[1].upper(), 2: pair.moving_labels.names[2]}
+    model = model_for("mr", names=names)
+    plain = register(pair.fixed, pair.moving, moving_labels=pair.moving_labels, model=model)
+    other = renumbered(pair.moving_labels, {1: 40, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5})
+    found = register(pair.fixed, pair.moving, moving_labels=other, model=model)
+    np.testing.assert_array_equal(found.transform.field.data, plain.transform.field.data)
+    assert found.record.structures["classes"] == {"1": 2, "40": 1}
+    assert set(found.warped_labels.values()) == {40, 1, 2, 3, 4, 5}  # labels stay labels
+    bare = register(pair.fixed, pair.moving, moving_labels=replace(other, names={}), model=model)
+    assert bare.record.structures["matched_by"] == "number"
+    assert not np.array_equal(bare.transform.field.data, plain.transform.field.data)
+
+
+def test_structures_that_a_model_does_not_know_ride_along(pair):
+    found = register(pair.fixed, pair.moving, moving_labels=pair.moving_labels, model=model_for("mr"))
+    assert found.record.structures["unknown"] == [3, 4, 5, 6]
+    assert "weights of the background" in found.record.structures_met()
+    assert set(found.warped_labels.values()) == set(pair.moving_labels.values())
+    # As if they had no label at all.
+    known = replace(pair.moving_labels, data=np.where(pair.moving_labels.data > 2, 0, pair.moving_labels.data))
+    alone = register(pair.fixed, pair.moving, moving_labels=known, model=model_for("mr"))
+    np.testing.assert_array_equal(found.transform.field.data, alone.transform.field.data)
+
+
+def test_names_of_the_model_serve_labels_without_names(pair):
+    model = model_for("mr", names={0: "background", 1: "stem", 2: "2"})
+    bare = [replace(labels, names={}) for labels in (pair.fixed_labels, pair.moving_labels)]
+    found = register(pair.fixed, pair.moving, fixed_labels=bare[0], moving_labels=bare[1], model=model)
+    assert {row["label"]: row["name"] for row in found.structures()}[1] == "stem"
+
+
+def test_fixed_and_moving_labels_meet_by_name(pair):
+    labels = {"moving_labels": pair.moving_labels, "fixed_labels": pair.fixed_labels}
+    plain = register(pair.fixed, pair.moving, config=SMALL, **labels).summary()["mean_dice"]
+    labels["fixed_labels"] = renumbered(pair.fixed_labels, {1: 6, 2: 5, 3: 4, 4: 3, 5: 2, 6: 1})
+    assert register(pair.fixed, pair.moving, config=SMALL, **labels).summary()["mean_dice"] == plain
+
+
+@pytest.fixture
+def listed(pair, tmp_path):
+    """Two pairs whose label files number the same structures differently, each with its names beside it."""
+    out = []
+    for k, to in enumerate(({v: v for v in range(1, 7)}, {1: 2, 2: 1, 3: 4, 4: 3, 5: 6, 6: 5})):
+        folder = tmp_path / f"p{k}"
+        folder.mkdir()
+        moving = renumbered(pair.moving_labels, to)
+        write_image(folder / "fixed.nii.gz", pair.fixed)
+        write_image(folder / "moving.nii.gz", pair.moving if k == 0 else as_ct(pair.moving))
+        write_labels(folder / "fixed_labels.nii.gz", renumbered(pair.fixed_labels, to))
+        write_labels(folder / "moving_labels.nii.gz", moving)
+        (folder / "labels.json").write_text(json.dumps({str(v): n for v, n in moving.names.items()}))
+        files = [folder / f"{name}.nii.gz" for name in ("fixed", "moving", "fixed_labels", "moving_labels")]
+        out.append(PairFiles(f"p{k}", *files, f"p{k}"))
+    return out
+
+
+def test_a_list_is_numbered_by_name(listed, pair):
+    reading = in_one_numbering(Reading(), listed)
+    maps = [reading.labels(p.moving_labels, pair.moving.geometry) for p in listed]
+    np.testing.assert_array_equal(maps[0].data, maps[1].data)
+    assert Reading.from_json(json.loads(json.dumps(reading.to_json()))) == reading
+
+
+def test_a_training_list_of_several_kinds_is_refused(listed):
+    with pytest.raises(RegweaveError) as caught:
+        choose_bank(survey(listed, in_one_numbering(Reading(), listed)))
+    assert caught.value.code == "E172"
+    assert "p0" in caught.value.message
+    assert "p1" in caught.value.message
+    assert choose_bank(survey(listed, Reading(moving_modality="mr"))) == "mr"
+
+
+def test_the_first_line_says_what_runs(listed, tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(SMALL.toml())
+    words = ["register", listed[1].fixed, listed[1].moving, "-o", tmp_path / "out", "--config", tmp_path / "small.toml"]
+    assert main([str(w) for w in (*words, "--init", "moments")]) == 0
+    assert capsys.readouterr().err.splitlines()[0] == "CT to MR · start moments · no model"
+
+
+@pytest.mark.data
+def test_ct_and_mr_of_the_abdomen_share_four_organs(data_root):
+    """Two people, two modalities, two numberings: the organs come together, and by name."""
+    ct, mr = data_root / "btcv_abdomen" / "btcv_0003", data_root / "chaos_mr_abdomen" / "chaos_02"
+    organs = {1: "liver", 2: "right kidney", 3: "left kidney", 4: "spleen"}
+    fixed_labels = replace(read_labels(mr / "labels.nii.gz"), names=organs)
+    moving_labels = read_labels(ct / "labels.nii.gz", names_path=data_root / "btcv_abdomen" / "labels.json")
+    with notices.muted():
+        found = register(
+            mr / "image.nii.gz", ct / "image.nii.gz", fixed_labels=fixed_labels, moving_labels=moving_labels
+        )
+    assert found.record.modality == {"fixed": "mr", "moving": "ct", "bank": "multi"}
+    rows = {row["name"]: row for row in found.dice.values()}
+    scored = {name: row for name, row in rows.items() if row["state"] == "scored"}
+    assert set(scored) == set(organs.values())
+    mean = found.summary()["mean_dice"]
+    assert mean["after"] > mean["before"] + 0.1
+    assert scored["liver"]["after"] > 0.6
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "modality"),
+    [
+        ("openkbp_head_neck", "ct"), ("btcv_abdomen", "ct"), ("totalseg_abdomen", "ct"), ("chaos_mr_abdomen", "mr"),
+        ("ibsr18_64", "mr"), ("msd_hippocampus", "mr"), ("acdc_mm", "mr"), ("mscmr_cardiac", "mr"),
+        ("lpba40_80", "mr"), ("fvb_mouse_brain", "mr"),
+    ],
+)  # fmt: skip
+def test_modality_of_real_images(data_root, name, modality):
+    for path in sorted((data_root / name).glob("*/image.nii.gz"))[:4]:
+        assert modality_of(read_image(path)) == modality, path.parent.name

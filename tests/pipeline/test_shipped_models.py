@@ -1,0 +1,55 @@
+"""Models that come with the package: they read, fit their settings, and are found by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave.batch.methods import model_methods
+from regweave.config import settings as registration_settings
+from regweave.datasets.phantom import make_phantom
+from regweave.errors import RegweaveError
+from regweave.models.model import find_model, read_model, shipped_models, write_model
+from regweave.pipeline.reading import Reading
+from regweave.pipeline.register import register
+from regweave.predictors.voxel_mlp import ClassPredictor
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_weights_fit_settings_and_predictor(name):
+    model = read_model(name)
+    settings = registration_settings.validate(model.settings, name)
+    bank = settings.schedule(model.modality).bank
+    assert model.weights.members == tuple(m.name for m in bank)
+    assert np.isfinite(model.weights.matrix).all()
+    assert (model.weights.matrix >= 0).all()
+    assert ClassPredictor.from_dict(model.class_predictor).modality == model.modality
+    assert all(not model.class_names[c].isdigit() for c in model.weights.classes)
+    assert model.evidence["groups"]
+
+
+def test_a_file_comes_before_a_shipped_model_of_its_name(tmp_path, monkeypatch):
+    name, path = next(iter(shipped_models().items()))
+    monkeypatch.chdir(tmp_path)
+    assert find_model(name) == path
+    write_model(tmp_path / name, read_model(name))
+    assert find_model(name) == Path(name)
+    assert find_model("nothing") == Path("nothing")
+    with pytest.raises(RegweaveError, match=r"E101.*nothing"):
+        read_model("nothing")
+
+
+def test_used_by_name():
+    (method, model), *_ = model_methods([Path("head-neck-ct")])
+    assert method.name == "model:head-neck-ct"
+    pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+    settings = method.settings.model_dump(mode="json")
+    settings["levels"], settings["refine"]["steps"] = settings["levels"][:1], 1
+    small = registration_settings.validate(settings, "the test")
+    stated = Reading(fixed_modality="ct", moving_modality="ct")
+    result = register(pair.fixed, pair.moving, model="head-neck-ct", config=small, reading=stated)
+    assert result.modality == "ct"
+    assert result.classes_from == "predicted"
+    assert result.weights.classes == model.weights.classes

@@ -1,0 +1,346 @@
+"""Members that compare what a predictor makes out: from training to registration, and never on its own patients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from regweave.batch.methods import baseline_methods
+from regweave.batch.runner import Runner
+from regweave.config.settings import Settings, validate
+from regweave.datasets.manifest import PairFiles, read_pairs
+from regweave.errors import RegweaveError, UsageError
+from regweave.models.model import Model, read_model
+from regweave.pipeline.reading import Reading
+from regweave.pipeline.register import register
+from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.registration.refine import _counted_once
+from regweave.registration.scene import Scene
+from regweave.spatial.warp import voxel_matrix
+from regweave.training import predictors_by_fold as predictors_module
+from regweave.training.options import TrainOptions
+from regweave.training.predictors_by_fold import Predictors, SegmentedImage
+from regweave.training.refinement_weights import Mix, judge_without_mask
+from regweave.training.run import Training
+from regweave.types import Anatomies, Anatomy, Geometry, ImagePair, Volume, Weights
+
+pytestmark = pytest.mark.usefixtures("in_process")
+LEARNED = [
+    {"name": "anatomy", "metric": "anatomy", "support": 3, "stage": "refine", "weight": 0},
+    {
+        "name": "outline",
+        "metric": "anatomy",
+        "support": 3,
+        "stage": "refine",
+        "weight": 0,
+        "options": {"outline": True},
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def settings(training_list) -> Settings:
+    content = training_list.settings.model_dump(mode="json")
+    content["banks"]["mr"] += LEARNED
+    return validate(content, "the test")
+
+
+def pair_of(name: str, group: str) -> PairFiles:
+    return PairFiles(name, *["x"] * 4, group)
+
+
+class Recorded(Predictors):
+    """Predictors that keep the names of the images they are fitted to, instead of fitting."""
+
+    def _fit(self, images, rarity):
+        if not images:
+            raise ValueError("nothing to learn from")
+        self.fitted = [*getattr(self, "fitted", []), ({i.image for i in images}, rarity)]
+        return SimpleNamespace(record={"rarity": 0.25}, to_dict=lambda: {"n": len(self.fitted)})
+
+
+def recorded(people) -> Recorded:
+    geometry = Geometry((4, 4, 4), np.eye(4))
+    images = [SegmentedImage(f"{p}.nii", "x", geometry, frozenset({p})) for p in people]
+    return Recorded(images, Reading(), (0, 1), "mr", seed=0, max_memory_mb=1)
+
+
+def test_the_predictor_of_a_pair_has_not_seen_its_patients():
+    people = [f"p{i:02d}" for i in range(13)]
+    found = recorded(people)
+    for a, b in pairwise(people):
+        assert found.without(pair_of("x", f"{a}+{b}")) is not None
+        parts = {found._part[a], found._part[b]}
+        rest = {p for p in people if found._part[p] not in parts}
+        trained = [names for names, _ in found.fitted if names == {f"{p}.nii" for p in rest}]
+        assert len(trained) == 1  # fitted once, with all others
+        assert not trained[0] & {f"{a}.nii", f"{b}.nii"}
+    assert len(rest) >= 13 - 2 * 3
+    whole = [rarity for names, rarity in found.fitted if len(names) == 13]
+    assert whole == [None]  # held-out images choose it once, for all
+    assert {rarity for names, rarity in found.fitted if len(names) < 13} == {0.25}
+
+
+def test_two_patients_of_one_pair_leave_nothing_to_learn_from():
+    found = recorded(["a", "b"])
+    assert found.without(pair_of("x", "a+b")) is None
+    assert found.without(pair_of("y", "a")) is not None
+
+
+def test_an_image_that_may_show_either_patient_is_left_out_for_both():
+    geometry = Geometry((4, 4, 4), np.eye(4))
+    images = [SegmentedImage(n, "x", geometry, frozenset(p)) for n, p in (("1", "ab"), ("2", "c"), ("3", "d"))]
+    found = Recorded(images, Reading(), (0, 1), "mr", seed=0, max_memory_mb=1)
+    found.without(pair_of("x", "b"))
+    assert "1" not in found.fitted[-1][0]
+    assert found.fitted[-1][0] == {"2", "3"}
+
+
+def ramp(geometry: Geometry, direction) -> np.ndarray:
+    """A linear function of the position in millimetres."""
+    index = np.stack(np.meshgrid(*map(np.arange, geometry.shape), indexing="ij"), axis=-1)
+    return (geometry.points(index.astype(float)) @ np.asarray(direction)).astype(np.float32)
+
+
+def test_maps_of_few_voxels_are_compared_where_they_lie(settings):
+    """Linear maps stay linear when interpolated: each voxel must see the value of its own position."""
+    fixed = Geometry((24, 20, 16), np.diag([1.0, 1.0, 1.5, 1.0]))
+    moving = Geometry((24, 20, 16), np.array([[0, -1.0, 0, 22.0], [1.2, 0, 0, -3], [0, 0, 1.5, 1], [0, 0, 0, 1]]))
+    coarse_fixed = Geometry((12, 10, 16), np.array([[2.0, 0, 0, 0.5], [0, 2.0, 0, 0.5], [0, 0, 1.5, 0], [0, 0, 0, 1]]))
+    coarse_moving = Geometry((8, 10, 16), moving.affine @ np.diag([3.0, 2.0, 1.0, 1.0]))
+    directions = ([0.01, 0, 0.02], [0, 0.03, 0])
+    grids = {"fixed": coarse_fixed, "moving": coarse_moving, "outline": moving}
+    maps = {name: Anatomy(np.stack([ramp(g, d) for d in directions]), g) for name, g in grids.items()}
+    anatomies = Anatomies(**maps)
+    initial = np.eye(4)
+    initial[:3, 3] = (1.0, -0.5, 0.7)
+    images = (Volume(np.zeros(g.shape, dtype=np.float32), g) for g in (fixed, moving))
+    pair = ImagePair(*images, initial=initial, anatomies=anatomies)
+    schedule = settings.schedule("mr")
+    u = np.full((3, *fixed.shape), 0.4, dtype=np.float32)
+    found = Scene.whole(pair, schedule).compare(schedule.bank[-2:], u)
+    inside = np.s_[4:-5, 5:-6, 3:-3]
+    here = ramp(fixed, directions[0])[inside]
+    there = np.stack(np.meshgrid(*map(np.arange, fixed.shape), indexing="ij"), axis=-1) + 0.4
+    index = there @ (m := voxel_matrix(fixed, moving, initial))[:, :3].T + m[:, 3]
+    for comparison in found:
+        np.testing.assert_allclose(comparison.fixed[0][inside], here, atol=1e-5)
+        for moved, direction in zip(comparison.moved, directions, strict=True):
+            expected = moving.points(index) @ np.asarray(direction)
+            np.testing.assert_allclose(moved[inside], expected[inside], atol=1e-5)
+
+
+def test_a_voxel_of_a_coarse_map_counts_once(settings):
+    fine, coarse = Geometry((8, 8, 8), np.eye(4)), Geometry((4, 4, 4), np.diag([2.0, 2.0, 2.0, 1.0]))
+    volume = Volume(np.zeros(fine.shape, dtype=np.float32), fine)
+    schedule = settings.schedule("mr")
+    members = schedule.bank[-3:]  # fine, anatomy, outline
+    weights = Weights(np.array([[0.2, 0.5], [0.8, 0.0], [0.0, 0.5]]), tuple(m.name for m in members), (0, 1), 0.1)
+    for geometry, share in ((coarse, 1 / 8), (fine, 1.0)):
+        maps = Anatomy(np.zeros((1, *geometry.shape), dtype=np.float32), geometry)
+        scene = Scene.whole(ImagePair(volume, volume, anatomies=Anatomies(maps, maps, maps)), schedule)
+        found = _counted_once(scene, members, weights).matrix
+        np.testing.assert_allclose(found.sum(axis=0), 1)
+        np.testing.assert_allclose(found[1, 0] / found[0, 0], 4 * share)
+        np.testing.assert_allclose(found[2, 1] / found[0, 1], share)
+
+
+@pytest.fixture(scope="module")
+def model(training_list, settings, in_process) -> Model:
+    in_process.setattr("regweave.predictors.voxel_mlp.SAMPLES", 4000)
+    in_process.setattr("regweave.predictors.voxel_mlp.STEPS", 30)
+    files = [training_list.files(n) for n in (1, 2, 3)]
+    reading = Reading()
+    images = [reading.image(f["moving"]) for f in files]
+    labels = [reading.labels(f["moving_labels"], i.geometry) for f, i in zip(files, images, strict=True)]
+    found = ClassPredictor.fit(images, labels, tuple(range(7)), "mr")
+    matrix = np.repeat(np.array([[0.3], [0.3], [0.2], [0.2], [0.0]]), 7, axis=1)
+    weights = Weights(matrix, tuple(m.name for m in settings.schedule("mr").bank), tuple(range(7)), 0.1)
+    return Model(weights, settings.model_dump(mode="json"), "mr", class_predictor=found.to_dict())
+
+
+def test_a_model_compares_what_it_makes_out(model, training_list):
+    files = training_list.files(0)
+    images = {name: files[name] for name in ("fixed", "moving")}
+    matrix = model.weights.matrix.copy()
+    matrix[3] = 0
+    plain = register(**images, model=replace(model, weights=replace(model.weights, matrix=matrix)))
+    seen = register(**images, model=model)
+    assert (seen.transform.field.data != plain.transform.field.data).any()
+    assert seen.regularity["folding_fraction"] == 0
+    again = register(**images, model=model, threads=2)
+    np.testing.assert_array_equal(again.transform.field.data, seen.transform.field.data)
+
+
+def test_the_outline_is_the_moving_mask_where_there_is_one(model, training_list):
+    files = training_list.files(0)
+    matrix = model.weights.matrix[[0, 1, 2, 4, 3]]  # outline instead of anatomy
+    outlined = replace(model, weights=replace(model.weights, matrix=matrix))
+    images = {name: files[name] for name in ("fixed", "moving")}
+    given = register(**images, moving_labels=files["moving_labels"], model=outlined)
+    told = register(**images, moving_labels=files["moving_labels"], model=outlined, predict_classes=True)
+    bare = register(**images, model=outlined)
+    np.testing.assert_array_equal(told.transform.field.data, bare.transform.field.data)
+    assert (given.transform.field.data != bare.transform.field.data).any()
+
+
+def test_without_a_mask_the_outline_may_be_of_no_use(model, training_list):
+    files = training_list.files(0)
+    images = {name: files[name] for name in ("fixed", "moving")}
+    matrix = model.weights.matrix[[0, 1, 2, 4, 3]]  # outline instead of anatomy
+    outlined = replace(model, weights=replace(model.weights, matrix=matrix), outline_without_mask=False)
+    matrix = matrix.copy()
+    matrix[2], matrix[4] = 0.4, 0  # the other member that refines has its weight
+    others = replace(model, weights=replace(model.weights, matrix=matrix))
+    found = register(**images, model=outlined)
+    np.testing.assert_allclose(found.weights.matrix, matrix, rtol=1e-12)
+    np.testing.assert_array_equal(found.transform.field.data, register(**images, model=others).transform.field.data)
+    mask = files["moving_labels"]
+    told = register(**images, moving_labels=mask, model=outlined, predict_classes=True)
+    np.testing.assert_array_equal(told.transform.field.data, found.transform.field.data)
+    masked = register(**images, moving_labels=mask, model=outlined)
+    assert (masked.transform.field.data != found.transform.field.data).any()
+    assert masked.weights is outlined.weights
+
+
+def test_an_outline_that_is_alone_stays(model, settings):
+    matrix = model.weights.matrix[[0, 1, 2, 4, 3]]
+    matrix[2] = 0
+    alone = replace(model.weights, matrix=matrix)
+    assert settings.schedule("mr").without_mask(alone) is alone
+
+
+def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, monkeypatch):
+    files = training_list.files(0)
+    monkeypatch.setattr("regweave.pipeline.inputs.start", lambda *_: pytest.fail("began to compute"))
+    with pytest.raises(RegweaveError, match=r"E170.*class predictor makes out"):
+        register(files["fixed"], files["moving"], model=replace(model, class_predictor=None))
+
+
+def test_without_a_model_such_members_are_refused_by_name(settings, training_list, tmp_path):
+    files = training_list.files(0)
+    with pytest.raises(UsageError, match=r"E188.*--metric anatomy .*give --model"):
+        register(files["fixed"], files["moving"], config=settings, metrics={"anatomy": 1.0})
+    content = settings.model_dump(mode="json")
+    content["banks"]["mr"][-1]["stage"] = "both"
+    with pytest.raises(UsageError, match="give stage refine and weight 0"):
+        validate(content, "the test")
+
+
+def test_learned_members_are_no_baselines(settings):
+    names = [m.name for m in baseline_methods(settings, "mr")]
+    assert names == ["uniform", "single:sad", "single:mi", "single:fine"]
+
+
+def test_settings_that_wait_give_the_same_bits_as_those_without(settings, training_list):
+    files = training_list.files(0)
+    images = {name: files[name] for name in ("fixed", "moving")}
+    a, b = (register(**images, config=s).transform.field.data for s in (settings, training_list.settings))
+    np.testing.assert_array_equal(a, b)
+
+
+def train(pairs, settings, folder, told):
+    runner = Runner(Reading(), 1, None, folder / "tasks", None)
+    options = TrainOptions(folds=2, C=1.0, alpha=1.0, eta=1.0)
+    return Training(read_pairs(pairs), settings, options, runner, folder, lambda p: told.append(p.message)).fit()
+
+
+def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen(
+    settings, training_list, tmp_path, monkeypatch
+):
+    """Every registration that is tried gets a predictor without the pair's patient, and none gets the model's own."""
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
+    handed: dict[str, set[str]] = {}
+    fit = Predictors._fit
+
+    def watched(self, images, rarity):
+        found = fit(self, images, rarity)
+        handed[content(found.to_dict())] = {name for i in images for name in i.patients}
+        return found
+
+    def content(predictor):
+        return str(predictor["perceptron"])
+
+    monkeypatch.setattr(predictors_module.Predictors, "_fit", watched)
+    told: list[str] = []
+    model = train(pairs, settings, tmp_path / "work", told)
+    lines = {line["member"]: line for line in model.evidence["refinement"]["members"]}
+    assert set(lines) == {"fine", "anatomy", "outline"}
+    tried = [read_model(path) for path in (tmp_path / "work" / "models").glob("*.json")]
+    weighed = [m for m in tried if m.weights.matrix[-2:].any()]
+    assert weighed
+    assert all(handed[content(m.class_predictor)] != {f"g{n}" for n in range(4)} for m in weighed)
+    assert all(m.class_predictor is None for m in tried if not m.weights.matrix[-2:].any())
+    assert handed[content(model.class_predictor)] == {f"g{n}" for n in range(4)}
+    assert not any("too few patients" in message for message in told)
+
+
+def test_too_few_patients_leave_learned_members_out(settings, training_list, tmp_path):
+    lines = (training_list.line(0, "a", "x+y"), training_list.line(1, "b", "x+y"), training_list.line(2, "c", "z"))
+    pairs = training_list.write(tmp_path / "pairs.csv", *lines, training_list.line(3, "d", "x+y+z+w"))
+    told: list[str] = []
+    model = train(pairs, settings, tmp_path / "work", told)
+    assert any("too few patients" in message for message in told)
+    assert {line["member"] for line in model.evidence["refinement"]["members"]} <= {"fine"}
+    assert not model.weights.matrix[-2:].any()
+
+
+def test_the_smoothness_is_tuned_again_where_the_members_changed(settings, training_list, tmp_path, monkeypatch):
+    gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
+    monkeypatch.setattr("regweave.training.run.mix_refinement", lambda start, scores, *_: Mix(start, scores, (), gain))
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
+    model = train(pairs, settings, tmp_path / "work", [])
+    before = model.evidence["smoothness"]["refine"]["smoothness"]
+    record = model.evidence["refinement"]["smoothness"]
+    curve = {row["smoothness"]: row["mean_dice"] for row in record["curve"]}
+    assert list(curve) == sorted(curve)
+    assert {before / 2, before, 2 * before} <= set(curve)
+    assert record["mean_dice"] == max(curve.values()) == curve[record["smoothness"]]
+    assert model.settings["refine"]["smoothness"] == record["smoothness"]
+
+
+def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path, monkeypatch):
+    gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
+
+    def mixed(start, scores, *_):
+        matrix = start.matrix.copy()
+        matrix[-1] = matrix[2]  # as if left-out patients had gained
+        return Mix(replace(start, matrix=matrix), scores, (), gain)
+
+    monkeypatch.setattr("regweave.training.run.mix_refinement", mixed)
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
+    told: list[str] = []
+    model = train(pairs, settings, tmp_path / "work", told)
+    record = model.evidence["refinement"]["without_mask"]
+    assert record["n"] == 4
+    assert record["gain"] != 0
+    assert record["used"] == (record["gain"] > record["standard_error"]) == model.outline_without_mask
+    assert "without moving labels: 8 registrations" in told
+
+
+@pytest.mark.parametrize(("gain", "used"), [(0.01, True), (-0.01, False)])
+def test_one_standard_error_decides_without_a_mask(gain, used):
+    pairs = [PairFiles(f"i{k}", *[Path("x")] * 4, f"p{k}") for k in range(4)]
+
+    def scores(values):
+        return {p.id: {"labels": {"1": {"dice_after": v}}} for p, v in zip(pairs, values, strict=True)}
+
+    found = judge_without_mask(
+        scores([0.7 + gain, 0.5 + gain, 0.6 + 2 * gain, 0.7]), scores([0.7, 0.5, 0.6, 0.7]), pairs
+    )
+    assert found == {
+        "gain": pytest.approx(gain), "standard_error": pytest.approx(abs(gain) / np.sqrt(6)), "n": 4, "used": used,
+    }  # fmt: skip
+
+
+def test_the_smoothness_stays_where_no_member_changed(settings, training_list, tmp_path, monkeypatch):
+    monkeypatch.setattr("regweave.training.run.mix_refinement", lambda start, scores, *_: Mix(start, scores))
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
+    model = train(pairs, settings, tmp_path / "work", [])
+    assert model.evidence["refinement"]["smoothness"] is None
+    assert model.settings["refine"]["smoothness"] == model.evidence["smoothness"]["refine"]["smoothness"]

@@ -1,0 +1,344 @@
+"""The class predictor: its parts against loops, planted classes found, and that it is nothing but its numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from regweave.io.readers.images import read_image, read_labels
+from regweave.predictors import perceptron as _perceptron
+from regweave.predictors import voxel_features as _class_features
+from regweave.predictors import voxel_mlp as class_predictor
+from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.types import Geometry, LabelMap, Volume
+
+SHAPE = (26, 24, 20)
+CLASSES = (0, 2, 5)
+
+
+def planted(seed: int, scale: float = 100.0, affine=None) -> tuple[Volume, LabelMap]:
+    """A body with a bright ball at its left and another, equally bright, at its right, and a dark rest."""
+    rng = np.random.default_rng(seed)
+    index = np.moveaxis(np.indices(SHAPE), 0, -1) - (np.array(SHAPE) - 1) / 2
+    body = ((index / [11, 10, 9]) ** 2).sum(axis=-1) < 1
+    labels = np.zeros(SHAPE, dtype=np.int16)
+    for value, side in ((2, -5), (5, 5)):
+        centre = np.array([side, 0, 0]) + rng.uniform(-1, 1, 3)
+        labels[((index - centre) ** 2).sum(axis=-1) < 3.5**2] = value
+    image = 0.4 * body + 0.4 * (labels > 0) + ndimage.gaussian_filter(rng.normal(0, 0.06, SHAPE), 0.5)
+    geometry = Geometry(SHAPE, np.diag([2.0, 2.0, 2.5, 1.0]) if affine is None else affine)
+    image = np.maximum(image, 0)
+    return Volume((scale * image).astype(np.float32), geometry), LabelMap(labels, geometry, {2: "left", 5: "right"})
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """Fewer samples and steps: the planted classes need no more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_predictor, "SAMPLES", 2000)
+        patch.setattr(class_predictor, "STEPS", 30)
+        yield
+
+
+@pytest.fixture(scope="module")
+def training():
+    volumes, labels = zip(*(planted(seed, 10.0 ** (seed % 3)) for seed in range(5)), strict=True)
+    return volumes, labels
+
+
+@pytest.fixture(scope="module")
+def predictor(quick, training) -> ClassPredictor:
+    return ClassPredictor.fit(*training, CLASSES, "mr")
+
+
+def dice(a: np.ndarray, b: np.ndarray) -> float:
+    return float(2 * (a & b).sum() / (a.sum() + b.sum()))
+
+
+def test_finds_planted_classes_in_a_new_image(predictor):
+    volume, labels = planted(77, 1234.0)
+    found = predictor.predict(volume)
+    assert found.geometry is volume.geometry
+    assert found.name(5) == "right"
+    assert set(np.unique(found.data)) <= set(CLASSES)
+    assert min(dice(found.data == c, labels.data == c) for c in CLASSES[1:]) > 0.8
+
+
+def test_anatomy_holds_chances_whose_largest_is_the_prediction(predictor):
+    volume, _ = planted(78)
+    found = predictor.anatomy(volume)
+    shares = found.shares
+    assert shares.shape == (2, *SHAPE)
+    assert shares.dtype == np.float32
+    assert shares.min() >= 0
+    background = 1 - shares.sum(axis=0)
+    assert background.min() > -1e-5
+    whole = np.concatenate([background[None], shares])
+    np.testing.assert_array_equal(np.array(CLASSES)[whole.argmax(axis=0)], predictor.predict(volume).data)
+    np.testing.assert_array_equal(found.geometry.affine, volume.geometry.affine)
+
+
+def test_anatomy_of_a_finer_image_lies_where_the_image_does(predictor):
+    """Each voxel of the image was cut into 4 × 4 × 1, so its blocks are the voxels that were."""
+    volume, _ = planted(81)
+    predictor = replace(predictor, voxel_mm=2.0)
+    fine = np.ascontiguousarray(volume.data.repeat(4, axis=0).repeat(4, axis=1))
+    affine = np.diag([0.5, 0.5, 2.5, 1.0])
+    affine[:3, 3] = (-0.75, -0.75, 0.0)
+    found, coarse = predictor.anatomy(Volume(fine, Geometry(fine.shape, affine))), predictor.anatomy(volume)
+    np.testing.assert_allclose(found.geometry.affine, volume.geometry.affine)
+    np.testing.assert_allclose(found.shares, coarse.shares, atol=5e-3)  # the window is from percentiles
+
+
+def test_anatomy_does_not_depend_on_how_the_axes_are_stored(predictor):
+    volume, _ = planted(80)
+    data = np.ascontiguousarray(volume.data.transpose(2, 0, 1)[:, ::-1])
+    affine = np.eye(4)
+    affine[:3, :3] = [[0, -2.0, 0], [0, 0, 2.0], [2.5, 0, 0]]
+    turned = predictor.anatomy(Volume(data, Geometry(data.shape, affine)))
+    expected = predictor.anatomy(volume).shares.transpose(0, 3, 1, 2)[:, :, ::-1]
+    np.testing.assert_array_equal(turned.shares, expected)
+    np.testing.assert_array_equal(turned.geometry.affine, affine)
+
+
+def test_outline_is_the_share_of_each_structure_in_a_block(predictor):
+    _, labels = planted(82)
+    predictor = replace(predictor, voxel_mm=2.0)
+    fine = labels.data.repeat(4, axis=0).repeat(4, axis=1)
+    fine[0, 0, 0] = 2  # one voxel of sixteen
+    outline = predictor.outline(LabelMap(fine, Geometry(fine.shape, np.diag([0.5, 0.5, 2.5, 1.0]))))
+    for share, value in zip(outline.shares, (2, 5), strict=True):
+        mask = (labels.data == value).astype(np.float32)
+        mask[0, 0, 0] = 1 / 16 if value == 2 else 0
+        expected = ndimage.gaussian_filter(mask, class_predictor.BLUR_VOXELS, mode="nearest", truncate=3.0)
+        np.testing.assert_allclose(share, expected, atol=1e-6)
+    np.testing.assert_allclose(outline.geometry.spacing_mm, [2.0, 2.0, 2.5])
+
+
+def test_a_given_rarity_is_taken_without_holding_images_out(quick, training, monkeypatch):
+    monkeypatch.setattr(class_predictor, "_score", lambda *_: pytest.fail("scored"))
+    found = ClassPredictor.fit(training[0][:2], training[1][:2], CLASSES, "mr", rarity=0.5)
+    assert found.record == {"rarity": 0.5}
+
+
+def test_record_holds_what_images_held_out_say(predictor):
+    record = predictor.record
+    assert set(record["dice"]) == {"2", "5"}
+    assert record["n_images"] == 5
+    assert record["mean_dice"] > 0.75
+    assert record["accuracy"] > 0.95
+    assert record["rarity"] in class_predictor.RARITY
+
+
+def test_record_recomputed_from_its_definition(quick, training):
+    """Two groups, so two folds: train on the one, score the other at each power, average, choose."""
+    volumes, labels = (part[:4] for part in training)
+    found = ClassPredictor.fit(volumes, labels, CLASSES, "mr", seed=3, groups=["a", "b", "a", "b"])
+    voxel_mm = _class_features.working_voxel_mm([v.geometry for v in volumes])
+    quota = class_predictor.SAMPLES // (4 * 6)
+    samples = [
+        class_predictor._draw(v, np.searchsorted(CLASSES, m.data), "mr", voxel_mm, quota, np.random.default_rng([3, n]))
+        for n, (v, m) in enumerate(zip(volumes, labels, strict=True))
+    ]
+    values = {power: [] for power in class_predictor.RARITY}
+    for train, held_out in (((1, 3), (0, 2)), ((0, 2), (1, 3))):
+        net, odds = class_predictor._train([samples[n] for n in train], 3, np.random.default_rng([3, 4]))
+        for n in held_out:
+            for power, rows in values.items():
+                part = ClassPredictor(CLASSES, "mr", voxel_mm, net.with_bias(power * odds))
+                guess = part.predict(volumes[n]).data
+                rows.append([dice(guess == c, labels[n].data == c) for c in CLASSES[1:]])
+    means = {power: np.mean(rows, axis=0) for power, rows in values.items()}
+    best = max(means, key=lambda power: means[power].mean())
+    assert found.record["mean_dice"] == pytest.approx(means[best].mean(), abs=2e-3)
+    assert list(found.record["dice"].values()) == pytest.approx(means[found.record["rarity"]].tolist(), abs=2e-3)
+
+
+def test_json_gives_back_the_same_predictor(predictor):
+    content = predictor.to_dict()
+    back = ClassPredictor.from_dict(json.loads(json.dumps(content)))
+    assert back.to_dict() == content
+    volume, _ = planted(79)
+    np.testing.assert_array_equal(back.anatomy(volume).shares, predictor.anatomy(volume).shares)
+
+
+def test_same_seed_same_numbers(quick, training):
+    first, again, other = (
+        ClassPredictor.fit(training[0][:2], training[1][:2], CLASSES, "mr", seed=seed).to_dict() for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_how_the_axes_are_stored_changes_nothing(predictor):
+    volume, _ = planted(80)
+    before = predictor.predict(volume).data
+    # The same image, axes reordered to (S, L, P) and L reversed.
+    data = np.ascontiguousarray(volume.data.transpose(2, 0, 1)[:, ::-1])
+    affine = np.eye(4)
+    affine[:3, :3] = [[0, -2.0, 0], [0, 0, 2.0], [2.5, 0, 0]]
+    after = predictor.predict(Volume(data, Geometry(data.shape, affine))).data
+    np.testing.assert_array_equal(after, before.transpose(2, 0, 1)[:, ::-1])
+
+
+def test_a_finer_image_is_seen_at_the_same_scale(predictor):
+    volume, labels = planted(81)
+    fine = np.ascontiguousarray(volume.data.repeat(4, axis=0).repeat(4, axis=1))[:-1]
+    affine = np.diag([0.5, 0.5, 2.5, 1.0])
+    found = predictor.predict(Volume(fine, Geometry(fine.shape, affine))).data
+    truth = labels.data.repeat(4, axis=0).repeat(4, axis=1)[:-1]
+    assert found.shape == fine.shape
+    assert min(dice(found == c, truth == c) for c in CLASSES[1:]) > 0.75
+
+
+@pytest.mark.parametrize("shape", [(9, 1, 7), (3, 3, 3)])
+def test_a_small_image_gets_classes_too(predictor, shape):
+    image = Volume(np.zeros(shape, dtype=np.float32), Geometry(shape, np.eye(4)))
+    image.data[0] = 1
+    assert predictor.predict(image).data.shape == shape
+    assert np.isfinite(predictor.anatomy(image).shares).all()
+
+
+def test_one_patient_has_nothing_to_hold_out(quick, training):
+    volumes, labels = training
+    found = ClassPredictor.fit(volumes[:2], labels[:2], CLASSES, "mr", groups=["p", "p"])
+    assert found.record == {"rarity": class_predictor.DEFAULT_RARITY}
+
+
+def test_folds_keep_patients_whole():
+    groups = ["a", "b", "a", "c", "d", "b", "d"]
+    folds = class_predictor._folds(groups)
+    assert sorted(n for _, held_out in folds for n in held_out) == list(range(7))
+    for rest, held_out in folds:
+        assert not {groups[n] for n in rest} & {groups[n] for n in held_out}
+        assert sorted([*rest, *held_out]) == list(range(7))
+
+
+def test_labels_without_a_class_are_background():
+    labels = np.array([0, 2, 9, 5, 2])
+    np.testing.assert_array_equal(class_predictor._numbers(labels, CLASSES), [0, 1, 0, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": (0, 2, 8)}, r"no training label map shows class \[8\]"),
+        ({"classes": (2, 5)}, "give 0, the background"),
+        ({"classes": (0,)}, "give 0, the background"),
+        ({"groups": ["a"]}, "5 images, 5 label maps, groups: 1"),
+    ],
+)
+def test_refuses_what_does_not_fit(quick, training, change, message):
+    arguments = {"classes": CLASSES, "modality": "mr", **change}
+    with pytest.raises(ValueError, match=message):
+        ClassPredictor.fit(*training, **arguments)
+
+
+def test_refuses_stored_numbers_that_do_not_fit(predictor):
+    content = predictor.to_dict()
+    with pytest.raises(ValueError, match="features 0, supported"):
+        ClassPredictor.from_dict({**content, "features": 0})
+    with pytest.raises(ValueError, match="2 classes, but the classifier tells 3"):
+        ClassPredictor.from_dict({**content, "classes": [0, 2]})
+    short = {**content["perceptron"], "hidden_bias": content["perceptron"]["hidden_bias"][1:]}
+    with pytest.raises(ValueError, match="do not fit"):
+        ClassPredictor.from_dict({**content, "perceptron": short})
+    fewer = {**content["perceptron"], "hidden": content["perceptron"]["hidden"][1:]}
+    n = len(content["perceptron"]["hidden"])
+    with pytest.raises(ValueError, match=f"{n - 1} features, mr images have {n}"):
+        ClassPredictor.from_dict({**content, "perceptron": fewer})
+
+
+def test_blocks_of_the_working_grid_against_a_loop():
+    affine = np.eye(4)
+    affine[:3, :3] = [[0, 0, 1.5], [-1.0, 0, 0], [0, -3.0, 0]]
+    shape = (9, 4, 7)
+    grid = _class_features.WorkingGrid.of(Geometry(shape, affine), 3.0)
+    assert grid.factors == (2, 1, 1)
+    assert grid.order == (2, 0, 1)
+    assert grid.steps == (1, -1, -1)
+    np.testing.assert_allclose(grid.spacing_mm, [1.5, 2.0, 3.0])
+    image = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    coarse = grid.coarse(image)
+    expected = np.zeros(shape)
+    for i in range(9):
+        block = image[2 * (i // 2) : 2 * (i // 2) + 2]
+        expected[i] = block.mean(axis=0)
+    np.testing.assert_allclose(grid.fine(coarse), expected, atol=1e-6)
+    # L grows with k, P against i, S against j.
+    assert coarse[3, 4, 1] == pytest.approx(image[0:2, 2, 3].mean(), abs=1e-6)
+    np.testing.assert_array_equal(grid.fine(np.stack([coarse, -coarse])), [grid.fine(coarse), -grid.fine(coarse)])
+
+
+def test_features_at_a_voxel_against_their_words():
+    volume, _ = planted(4)
+    grid = _class_features.WorkingGrid.of(volume.geometry, 2.0)
+    found = _class_features.features(volume, grid, "mr", 2.0)
+    low, high = np.percentile(volume.data, (0.5, 99.5))
+    image = ((volume.data - low) / (high - low)).clip(0, 1)
+    v = (12, 9, 11)
+    body = image[image > 0.1]
+    assert found.shape == (45, *SHAPE)
+    assert found[(0, *v)] == pytest.approx(image[v], abs=1e-5)
+    assert found[(1, *v)] == pytest.approx((body < image[v]).mean(), abs=5e-3)
+    step = np.array([1.0, 1.0, 0.8])
+    smooth = [ndimage.gaussian_filter(image, s * step, mode="nearest", truncate=3) for s in (1, 2, 4)]
+    np.testing.assert_allclose(found[2:5][(slice(None), *v)], [s[v] for s in smooth], atol=1e-5)
+    slope = [smooth[0][13, 9, 11] - smooth[0][11, 9, 11], smooth[0][12, 10, 11] - smooth[0][12, 8, 11]]
+    slope.append(0.8 * (smooth[0][12, 9, 12] - smooth[0][12, 9, 10]))
+    assert found[(5, *v)] == pytest.approx(np.linalg.norm(slope), abs=1e-5)
+    assert found[(6, *v)] == pytest.approx(smooth[0][14, 9, 11], abs=1e-5)  # 2 along L
+    assert found[(15, *v)] == pytest.approx(smooth[0][12, 5, 11], abs=1e-5)  # 4 against P
+    assert found[(23, *v)] == pytest.approx(smooth[1][12, 9, 5], abs=1e-5)  # 7 · 0.8 against S
+    assert found[(36, *v)] == pytest.approx(smooth[2][25, 9, 11], abs=1e-5)  # 26 along L: the border
+    assert found[-3:].min() < -1
+    assert np.abs(found[-3:][(slice(None), *v)]).max() < 0.4
+
+
+def test_cross_entropy_and_its_gradient():
+    rng = np.random.default_rng(1)
+    n, f, h, c = 300, 4, 3, 3
+    x, classes = rng.normal(size=(n, f)), rng.integers(0, c, n)
+    layers = [rng.normal(size=s) for s in ((f, h), (h,), (h, c), (c,))]
+    rows, wanted = _perceptron._blocks(x), _perceptron._blocks(np.eye(c)[classes])
+
+    def slow(w, b, v, d):
+        z = np.tanh(x @ w + b) @ v + d
+        likely = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+        return -np.log(likely[np.arange(n), classes]).mean() + 0.05 * ((w**2).sum() + (v**2).sum())
+
+    value, gradient = _perceptron._cross_entropy(layers, rows, wanted, n, 0.1)
+    assert value == pytest.approx(slow(*layers), rel=1e-10)
+    for k, part in enumerate(gradient):
+        for place in np.ndindex(part.shape):
+            up, down = ([p.copy() for p in layers] for _ in range(2))
+            up[k][place] += 1e-6
+            down[k][place] -= 1e-6
+            assert part[place] == pytest.approx((slow(*up) - slow(*down)) / 2e-6, abs=1e-7)
+
+
+def test_the_standardisation_is_part_of_the_first_layer():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(400, 2)) * [1000, 0.01] + [5000, 3]
+    classes = (x[:, 0] > 5000).astype(np.int32) + 2 * (x[:, 1] > 3)
+    found = _perceptron.fit_perceptron(x, classes, 4, 8, 1e-4, 60, rng)
+    assert (found.scores(x.astype(np.float32)).argmax(axis=1) == classes).mean() > 0.95
+
+
+@pytest.mark.data
+def test_real_hippocampi(data_root):
+    folders = sorted((data_root / "msd_hippocampus").iterdir())[:9]
+    volumes = [read_image(f / "image.nii.gz") for f in folders]
+    labels = [read_labels(f / "labels.nii.gz") for f in folders]
+    found = ClassPredictor.fit(volumes[:6], labels[:6], (0, 1, 2), "mr")
+    assert found.record["mean_dice"] > 0.65
+    scores = [
+        dice(found.predict(v).data == c, m.data == c)
+        for v, m in zip(volumes[6:], labels[6:], strict=True)
+        for c in (1, 2)
+    ]
+    assert np.mean(scores) > 0.65

@@ -1,0 +1,154 @@
+"""Where the scans of a demo come from, and the story that its numbers tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regweave.batch.methods import Method
+from regweave.batch.store import Outcome
+from regweave.datasets.manifest import read_pairs
+from regweave.datasets.phantom import make_phantom
+from regweave.errors import RegweaveError
+from regweave.io import read_labels
+from regweave.models.model import Model
+from regweave.study.comparison import Scores
+from regweave.study.demo import SETTINGS, make_cohort, split_folder
+from regweave.study.demo_summary import Story, tell
+from regweave.types import Weights
+
+
+def tiny(seed):
+    return make_phantom(seed=seed % 100, shape=(16, 16, 16), spacing_mm=(12.0, 12.0, 12.0)).pair
+
+
+def cases(folder, *names):
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for part in ("image", "labels"):
+            (folder / name / f"{part}.nii.gz").write_bytes(b"x")
+    return folder
+
+
+def patients(path):
+    return {name for pair in read_pairs(path) for name in pair.patients}
+
+
+def test_a_cohort_has_two_lists_without_a_patient_in_common(tmp_path):
+    lists = make_cohort(tmp_path / "scans", 1, n_train=2, n_test=1, make=tiny)
+    assert patients(lists.train) == {"train01", "train02"}
+    assert patients(lists.test) == {"test01"}
+    first, second = read_pairs(lists.train)
+    assert read_labels(first.moving_labels).names[3] == "mandible"
+    assert first.moving.read_bytes() != second.moving.read_bytes()
+
+
+def test_held_out_patients_do_not_depend_on_the_number_trained_on(tmp_path):
+    few = make_cohort(tmp_path / "a", n_train=1, n_test=1, make=tiny)
+    more = make_cohort(tmp_path / "b", n_train=2, n_test=1, make=tiny)
+    one, other = (read_labels(read_pairs(lists.test)[0].fixed_labels) for lists in (few, more))
+    np.testing.assert_array_equal(one.data, other.data)
+
+
+def test_cases_become_couples_and_the_halves_share_none(tmp_path):
+    data = cases(tmp_path / "data", *"abcdefgh")
+    (data / "notes").mkdir()
+    lists = split_folder(data, tmp_path / "lists")
+    assert [pair.id for pair in read_pairs(lists.train)] == ["b-to-a", "a-to-b", "d-to-c", "c-to-d"]
+    assert patients(lists.test) == set("efgh")
+    assert lists.right == {}
+    assert "8 of 8 cases" in lists.source
+
+
+def test_six_cases_leave_two_couples_to_learn_from(tmp_path):
+    lists = split_folder(cases(tmp_path / "data", *"abcdefg"), tmp_path / "lists")
+    assert patients(lists.train) == set("abcd")
+    assert patients(lists.test) == set("ef")
+    assert "6 of 7 cases" in lists.source
+
+
+def test_no_more_than_twenty_cases_are_taken(tmp_path):
+    lists = split_folder(cases(tmp_path / "data", *(f"c{i:02d}" for i in range(30))), tmp_path / "lists")
+    assert len(patients(lists.train)) == len(patients(lists.test)) == 10
+    assert "20 of 30 cases" in lists.source
+
+
+def test_a_list_is_split_by_patient(tmp_path):
+    data = cases(tmp_path / "data", "x")
+    line = "x/image.nii.gz,x/image.nii.gz,x/labels.nii.gz,x/labels.nii.gz"
+    rows = [f"p{i}{scan},{line},g{i}" for i in range(4) for scan in "ab"]
+    (data / "PAIRS.csv").write_text("\n".join(["id,fixed,moving,fixed_labels,moving_labels,group", *rows]) + "\n")
+    lists = split_folder(data, tmp_path / "lists")
+    assert len(patients(lists.train)) == len(patients(lists.test)) == 2
+    assert not patients(lists.train) & patients(lists.test)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b", "c", "d", "e")])
+def test_too_few_cases_are_an_error(tmp_path, names):
+    with pytest.raises(RegweaveError, match="E138"):
+        split_folder(cases(tmp_path / "data", *names), tmp_path / "lists")
+
+
+def story(learned, single, *, gain=0.1, failed=False):
+    """Tell the story of two pairs with given Dice."""
+    weights = Weights(np.array([[0.5, 0.75], [0.5, 0.25]]), ("sad", "mi"), (0, 1), 0.1)
+    gates = {"0": {"used": False}, "1": {"used": True}}
+    evidence = {"gates": gates, "left_out_gain": None if gain is None else {"mean": gain}}
+    model = Model(weights, {}, "mr", {0: "background", 1: "cord"}, None, evidence)
+    methods = (
+        Method("uniform", SETTINGS, tunable=True, tuning={0.1: 0.6}),
+        Method("single:sad", SETTINGS, tunable=True, tuning={0.1: 0.7}),
+        Method("single:mi", SETTINGS, tunable=True, tuning={0.1: 0.5, 0.2: 0.8}),
+        Method("model:weights", SETTINGS, model=("weights.json", "0")),
+    )
+    pairs = tuple(type("Pair", (), {"id": i, "patients": (i,), "group": i})() for i in "ab")
+    values = {"uniform": (0.6, 0.6), "single:sad": (0.5, 0.5), "single:mi": single, "model:weights": learned}
+    outcomes = {}
+    for name, dice in values.items():
+        for pair, d in zip(pairs, dice, strict=True):
+            labels = {"1": {"name": "cord", "dice_before": 0.4, "dice_after": d}}
+            outcomes[name, pair.id] = Outcome(f"{name}/{pair.id}", {"labels": labels})
+    if failed:
+        outcomes["model:weights", "a"] = Outcome("model:weights/a", None, "E140: memory")
+    return tell(Scores(pairs, methods, outcomes), model, source="x", n_train=3, shown=["a"], right={1: "sad"})
+
+
+def test_the_best_single_metric_is_chosen_on_training_pairs():
+    assert story((0.9, 0.8), (0.3, 0.3)).best_single == "mi alone"
+
+
+def test_gains_and_losses_are_told_alike():
+    win, loss = story((0.9, 0.8), (0.7, 0.7)), story((0.6, 0.8), (0.9, 0.9))
+    assert "from 0.400 to 0.850" in win.sentences()[0]
+    assert "better by 0.150, better on 2 of 2 pairs and worse on 0" in win.sentences()[1]
+    assert "worse by 0.200, better on 0 of 2 pairs and worse on 2" in loss.sentences()[1]
+    assert len(win.sentences()) == len(loss.sentences()) == 5
+    assert "on real patients the gain is much smaller" in win.sentences()[4]
+
+
+def test_nothing_learned_and_failures_are_said():
+    found = story((0.9, 0.8), (0.7, 0.7), gain=None, failed=True)
+    assert any("did not gain" in line for line in found.sentences())
+    assert any("1 registrations failed" in line for line in found.sentences())
+    assert found.dice["learned"] == [0.8, 0.8]
+
+
+def test_what_each_class_trusts_and_the_way_through_a_file(tmp_path):
+    found = story((0.9, 0.8), (0.7, 0.7))
+    assert [(row.name, row.used, row.right) for row in found.trust] == [
+        ("background", False, None),
+        ("cord", True, "sad"),
+    ]
+    assert found.trust[1].shares == {"sad": 0.75, "mi": 0.25}
+    found.write(tmp_path)
+    assert Story.read(tmp_path) == found
+    assert found.shown == {"a": 0.9}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"source": 1}'])
+def test_a_damaged_story_is_an_error_of_the_file(tmp_path, text):
+    with pytest.raises(RegweaveError, match="E101"):
+        Story.read(tmp_path)
+    (tmp_path / "demo.json").write_text(text)
+    with pytest.raises(RegweaveError, match="E102"):
+        Story.read(tmp_path)

@@ -1,0 +1,130 @@
+"""The estimator: parameter rules of scikit-learn, and the same model as the command."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from regweave import MetricLearner
+from regweave.cli.learning.train import train as command
+from regweave.datasets.manifest import PairFiles
+from regweave.errors import RegweaveError, UsageError
+from regweave.learning.lssvm import Hyper, fit_lssvm
+from regweave.pipeline.reading import Reading
+from regweave.pipeline.register import register
+from regweave.training.options import GRID, TrainOptions
+from regweave.training.train import train
+
+pytestmark = pytest.mark.usefixtures("in_process")
+QUICK = {
+    "method": "global", "classes": (3, 4), "C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.02, "rounds": 1,
+    "gate": False, "workers": 1,
+}  # fmt: skip
+
+
+def pairs_of(training_list, *numbers) -> list[tuple]:
+    return [tuple(training_list.files(n).values()) for n in numbers]
+
+
+@pytest.fixture(scope="module")
+def fitted(training_list, in_process) -> MetricLearner:
+    return MetricLearner(config=training_list.settings, **QUICK).fit(pairs_of(training_list, 0, 1), groups=["x", "y"])
+
+
+def test_parameters_are_kept_as_they_are():
+    classes = [3, 4]
+    learner = MetricLearner(classes=classes, C="nonsense")
+    assert learner.classes is classes
+    assert learner.C == "nonsense"  # checked by fit, not here
+    assert set(vars(learner)) == set(learner.get_params()) == set(learner.get_params(deep=False))
+    assert all(p.kind is p.KEYWORD_ONLY for p in list(inspect.signature(MetricLearner).parameters.values()))
+    assert not [name for name in vars(learner) if name.endswith("_")]
+
+
+def test_options_and_defaults_are_those_of_training():
+    defaults = MetricLearner().get_params()
+    for option in fields(TrainOptions):
+        assert defaults[option.name] == getattr(TrainOptions(), option.name)
+    rest = set(defaults) - {f.name for f in fields(TrainOptions)}
+    parameters = inspect.signature(train).parameters
+    assert all(defaults[name] == parameters[name].default for name in rest)
+
+
+def test_the_learner_underneath_has_the_same_defaults():
+    parameters, options = inspect.signature(fit_lssvm).parameters, TrainOptions()
+    for name in ("epsilon", "signed"):
+        assert parameters[name].default == getattr(options, name) == getattr(Hyper(), name)
+    for name in ("C", "alpha", "eta"):
+        assert parameters[name].default == getattr(Hyper(), name)
+        assert parameters[name].default in GRID[name]
+    assert parameters["max_outer"].default == Hyper().max_outer
+    assert options.rounds == Hyper().rounds
+
+
+def test_the_command_has_the_same_defaults():
+    names = {"C": "c"}
+    parameters = inspect.signature(command).parameters
+    for option in fields(TrainOptions):
+        assert parameters[names.get(option.name, option.name)].default == getattr(TrainOptions(), option.name)
+
+
+def test_set_params():
+    learner = MetricLearner(C=5.0)
+    assert learner.set_params(C=7.0, method="search") is learner
+    assert (learner.C, learner.method) == (7.0, "search")
+    with pytest.raises(ValueError, match=r"unknown parameter 'c'.*C"):
+        learner.set_params(c=1.0)
+    assert repr(learner) == "MetricLearner(method='search', C=7.0)"
+
+
+def test_fit_gives_the_model_of_the_command(fitted, training_list, tmp_path):
+    lines = [training_list.line(n, f"pair{n}", g) for n, g in enumerate("xy")]
+    options = TrainOptions(**{k: v for k, v in QUICK.items() if k != "workers"})
+    listed = training_list.write(tmp_path / "pairs.csv", *lines)
+    model = train(listed, tmp_path / "m.json", options=options, config=training_list.settings, workers=1)
+    np.testing.assert_array_equal(fitted.weights_.matrix, model.weights.matrix)
+    assert fitted.model_.evidence == model.evidence
+    assert fitted.model_.class_predictor == model.class_predictor
+    assert fitted.weights_ is fitted.model_.weights
+    assert fitted.classes_ == (0, 3, 4)
+    assert fitted.history_ == model.evidence["history"]
+    assert (fitted.weights_.matrix != 1 / 3).any()
+
+
+def test_groups_by_argument_and_by_pair(fitted, training_list):
+    assert fitted.model_.evidence["groups"] == ["x", "y"]
+    listed = [PairFiles(f"a{n}", *training_list.files(n).values(), f"g{n}") for n in range(2)]
+    again = MetricLearner(config=training_list.settings, **QUICK).fit(listed)
+    assert again.model_.evidence["groups"] == ["g0", "g1"]
+    assert again.fit([replace(p, id=f"b{p.id}") for p in listed], groups=["u", "v"]) is again
+    assert again.model_.evidence["groups"] == ["u", "v"]
+    with pytest.raises(ValueError, match="2 pairs and 1 groups"):
+        again.fit(listed, groups=["u"])
+    with pytest.raises(ValueError, match="pair 0 has 3 files"):
+        again.fit([tuple(training_list.files(0).values())[:3]])
+
+
+def test_predict_and_score(fitted, training_list):
+    pairs = pairs_of(training_list, 2, 3)
+    files = [training_list.files(n) for n in (2, 3)]
+    reading = Reading(classes=(3, 4))
+    results = [register(**f, model=fitted.model_, reading=reading) for f in files]
+    for found, result in zip(fitted.predict(pairs), results, strict=True):
+        np.testing.assert_array_equal(found.field.data, result.transform.field.data)
+    dice = [np.mean([row["after"] for row in r.dice.values()]) for r in results]
+    assert fitted.score(pairs) == pytest.approx(np.mean(dice), rel=1e-12)
+
+
+def test_what_goes_wrong(fitted, training_list, tmp_path):
+    for call in ("predict", "score"):
+        with pytest.raises(UsageError, match="not fitted"):
+            getattr(MetricLearner(), call)(pairs_of(training_list, 0))
+    with pytest.raises(UsageError, match="E194"):
+        MetricLearner(method="svm").fit(pairs_of(training_list, 0, 1))
+    (tmp_path / "cut.nii.gz").write_bytes(training_list.files(2)["moving"].read_bytes()[:3000])
+    fixed, _, *labels = pairs_of(training_list, 2)[0]
+    with pytest.raises(RegweaveError, match=r"E135.*E102"):
+        fitted.score([(fixed, tmp_path / "cut.nii.gz", *labels)])

@@ -1,0 +1,121 @@
+"""Weights of the refinement's members: used where left-out patients gain, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave.batch.scoring import mean_dice
+from regweave.datasets.folds import Fold, one_by_one
+from regweave.datasets.manifest import PairFiles
+from regweave.training.refinement_weights import FACTORS, mix_refinement
+from regweave.types import Weights
+
+START = Weights(np.array([[0.5, 0.5], [0.25, 0.25], [0.25, 0.25], [0, 0]]), ("a", "wide", "fine", "edges"), (0, 3), 0.1)
+REFINED = ("wide", "fine", "edges")
+PAIRS = [PairFiles(f"p{i}", *[Path("x")] * 4, f"g{i}") for i in range(6)]
+FOLDS = [Fold(tuple(p for p in PAIRS if p not in PAIRS[i : i + 2]), tuple(PAIRS[i : i + 2]), ()) for i in (0, 2, 4)]
+
+
+def scores_of(dice):
+    return {p.id: {"labels": {"3": {"dice_after": d}}} for p, d in zip(PAIRS, dice, strict=True)}
+
+
+def shares(weights: Weights) -> dict[str, float]:
+    rows = [weights.members.index(m) for m in REFINED]
+    column = weights.matrix[rows, 0]
+    return dict(zip(REFINED, column / column.sum(), strict=True))
+
+
+def run(dice_of, folds=FOLDS, members=REFINED):
+    """Train with a Dice that is a function of the shares and the pair's number."""
+    tried: list[Weights] = []
+
+    def register(weights):
+        tried.extend(weights)
+        return [scores_of([dice_of(shares(w), i) for i in range(6)]) for w in weights]
+
+    start = scores_of([dice_of(shares(START), i) for i in range(6)])
+    return mix_refinement(START, start, members, folds, register), tried
+
+
+def test_a_member_that_waits_is_used_where_it_helps_everybody():
+    found, _ = run(lambda s, i: 0.7 + 0.1 * s["edges"] - 0.001 * i)
+    line = found.trail[2]
+    assert line["member"] == "edges"
+    assert (line["before"], line["used"]) == (0.0, max(FACTORS))
+    assert shares(found.weights)["edges"] == pytest.approx(0.8)  # 8 of 1 + 1 + 8
+    assert found.gain["mean"] == pytest.approx(0.08)
+    assert mean_dice(found.scores["p0"]) == pytest.approx(0.78)
+    assert [row["factor"] for row in line["curve"]] == list(FACTORS)
+
+
+def test_larger_weights_are_tried_as_long_as_they_are_better():
+    found, _ = run(lambda s, i: 0.7 - (s["edges"] - 0.6) ** 2)  # between 2 of 4 and 4 of 6
+    assert [row["factor"] for row in found.trail[2]["curve"]] == list(FACTORS)
+    assert found.trail[2]["used"] == 4.0
+
+
+def test_only_uphill():
+    """A member that waits and does harm costs one value; one at its best two."""
+    found, tried = run(lambda s, i: 0.7 - s["edges"] - (s["fine"] - 0.5) ** 2)
+    assert [[row["factor"] for row in line["curve"]] for line in found.trail] == [[0.5, 1, 2], [0.5, 1, 2], [0, 0.5]]
+    assert len(tried) == 2 + 2 + 1
+
+
+def test_weights_of_the_levels_and_the_total_of_each_class_stay():
+    found, tried = run(lambda s, i: 0.7 + 0.1 * s["edges"] + 0.05 * s["wide"])
+    for w in (found.weights, *tried):
+        assert np.array_equal(w.matrix[0], START.matrix[0])
+        assert np.allclose(w.matrix.sum(axis=0), 1)
+        assert w.pairwise == START.pairwise
+        assert w.classes == START.classes
+
+
+def test_nothing_changes_where_a_gain_is_that_of_one_patient():
+    """Mean over all pairs rises, but only because of one: left out, it does not."""
+    found, _ = run(lambda s, i: 0.7 + (0.3 if i == 0 else -0.01) * s["edges"])
+    assert found.weights is START
+    assert found.gain is None
+    assert [line["used"] == line["before"] for line in found.trail] == [True] * 3
+    curve = {row["factor"]: row["mean_dice"] for row in found.trail[2]["curve"]}
+    assert max(curve, key=curve.get) == max(FACTORS)  # the best on all pairs, and still not used
+
+
+def test_pairs_of_the_same_patients_do_not_pass_for_many():
+    """Four pairs both ways of two couples: a gain of one couple alone is the luck of one couple."""
+    people = ["a+b", "a+b", "a+b", "c+d", "c+d", "c+d"]
+    pairs = [PairFiles(p.id, *[Path("x")] * 4, group) for p, group in zip(PAIRS, people, strict=True)]
+    found, _ = run(lambda s, i: 0.7 + (0.3 if i < 3 else 0.02) * s["edges"], one_by_one(pairs))
+    line = found.trail[2]
+    assert line["gain"] > 2 * np.std([0.8 * 0.3] * 3 + [0.8 * 0.02] * 3, ddof=1) / np.sqrt(6)  # as if all were apart
+    assert line["n"] == 6
+    assert found.weights is START
+
+
+def test_a_member_that_harms_is_dropped():
+    found, _ = run(lambda s, i: 0.7 - 0.1 * s["fine"] + 0.0001 * i)
+    assert shares(found.weights) == {"wide": 1.0, "fine": 0.0, "edges": 0.0}
+
+
+def test_the_last_member_is_never_dropped():
+    """Any weight makes it worse: the shares of one member alone are 1 whatever its factor."""
+    found, tried = run(lambda s, i: 0.7 - 0.1 * s["wide"] - 0.1 * s["fine"])
+    assert all(w.matrix[1:].sum() > 0 for w in tried)
+    assert found.weights.matrix[1:].sum() > 0
+
+
+def test_without_folds_or_with_one_member_nothing_is_tried():
+    for folds, members in (([], REFINED), (FOLDS, ("wide",))):
+        found, tried = run(lambda s, i: 0.7, folds, members)
+        assert found.weights is START
+        assert not tried
+        assert not found.trail
+
+
+def test_where_all_wait_nothing_is_tried():
+    start = Weights(np.array([[1.0], [0], [0]]), ("a", "wide", "fine"), (0,), 0.1)
+    found = mix_refinement(start, {}, ("wide", "fine"), FOLDS, lambda w: pytest.fail("tried"))
+    assert found.weights is start

@@ -1,0 +1,568 @@
+"""Training on tiny phantoms: what is written, what may not change it, what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave.batch.methods import FACTORS, REFINE_FACTORS
+from regweave.batch.scoring import score_pair
+from regweave.cli import main
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import read_labels, write_labels
+from regweave.learning.samples import collect
+from regweave.models.model import Model, read_model, write_model
+from regweave.pipeline.inputs import start
+from regweave.pipeline.reading import Reading, read_inputs
+from regweave.pipeline.register import register
+from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.report.training import write_page
+from regweave.study import evaluate as evaluate_module
+from regweave.training.column_selection import STRENGTHS
+from regweave.training.log import TrainProgress
+from regweave.training.options import TrainOptions
+from regweave.training.predictors_by_fold import segmented_images, within
+from regweave.training.run import Training
+from regweave.training.scan import survey
+from regweave.training.train import train
+from regweave.types import LabelMap, Weights
+
+QUICK = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.05, rounds=1, folds=2)
+WORDS = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
+CHILD = """
+import sys
+from regweave.cli import main
+from regweave.predictors import voxel_mlp as class_predictor
+class_predictor.SAMPLES, class_predictor.STEPS = 1000, 5
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+
+@dataclass(frozen=True)
+class Run:
+    model: Model
+    path: Path
+    messages: list[TrainProgress]
+
+    @property
+    def evidence(self):
+        return self.model.evidence
+
+    def said(self, stage: str) -> str:
+        return "\n".join(m.message for m in self.messages if m.stage == stage)
+
+
+def run(pairs: Path, path: Path, training_list, **changes) -> Run:
+    options = {k: changes.pop(k) for k in [*changes] if hasattr(QUICK, k)}
+    said = []
+    settings = {"config": training_list.settings, "workers": 1, **changes}
+    model = train(pairs, path, options=replace(QUICK, **options), on_progress=said.append, **settings)
+    return Run(model, path, [m for m in said if isinstance(m, TrainProgress)])
+
+
+@pytest.fixture(scope="module")
+def four(training_list, tmp_path_factory) -> Path:
+    lines = [training_list.line(n) for n in range(4)]
+    return training_list.write(tmp_path_factory.mktemp("list") / "pairs.csv", *lines)
+
+
+@pytest.fixture(scope="module")
+def base(four, training_list, tmp_path_factory) -> Run:
+    return run(four, tmp_path_factory.mktemp("base") / "model.json", training_list)
+
+
+def test_the_model_is_all_that_is_left(base):
+    assert [p.name for p in base.path.parent.iterdir()] == ["model.json"]
+    found = read_model(base.path)
+    np.testing.assert_array_equal(found.weights.matrix, base.model.weights.matrix)
+    assert found.weights.members == ("sad", "mi", "fine")
+    assert found.weights.classes == tuple(range(7))
+    assert found.class_names[3] == "mandible"
+    assert found.evidence == base.evidence
+    assert found.class_predictor == base.model.class_predictor
+    predictor = ClassPredictor.from_dict(found.class_predictor)
+    assert predictor.classes == tuple(range(7))
+    assert predictor.record["n_images"] == 8  # both images of each patient were held out
+    # Refinement members keep their weight, and each column its sum.
+    strengths = [base.evidence["strengths"].get(str(c), 1.0) for c in found.weights.classes]
+    np.testing.assert_allclose(found.weights.matrix[2], np.array(strengths) / 3)
+    np.testing.assert_allclose(found.weights.matrix.sum(axis=0), strengths)
+
+
+def uphill(curve, values):
+    """True if the curve holds some values in a row, the middle one among them, and both neighbours of the best."""
+    places = [values.index(v) for v in curve]
+    best = values.index(max(curve, key=curve.get))
+    around = {i for i in (best - 1, best + 1) if 0 <= i < len(values)}
+    row = list(range(places[0], places[-1] + 1))
+    return places == row and len(values) // 2 in places and around <= set(places)
+
+
+def test_smoothness_is_the_best_of_the_curve(base, training_list):
+    tuned = base.evidence["smoothness"]
+    curve = {row["smoothness"]: row["mean_dice"] for row in tuned["curve"]}
+    assert uphill(curve, [0.1 * f for f in FACTORS])
+    assert curve[tuned["smoothness"]] == max(curve.values())
+    assert base.model.settings["smoothness"] == tuned["smoothness"]
+    assert base.model.weights.pairwise == tuned["smoothness"] * base.evidence["balance"]
+    assert base.model.weights.pairwise >= 0.9 * min(curve)  # no less than the uniform bank was tried with
+    refine = tuned["refine"]
+    start = training_list.settings.refine.smoothness
+    of_refine = {row["smoothness"]: row["mean_dice"] for row in refine["curve"]}
+    assert uphill(of_refine, [start * f for f in REFINE_FACTORS])
+    assert of_refine[refine["smoothness"]] == max(of_refine.values())
+    assert of_refine[start] == tuned["mean_dice"]
+    chosen = training_list.settings.model_copy(update={"smoothness": tuned["smoothness"]})
+    dice = [register(**training_list.files(n), config=chosen).summary()["mean_dice"]["after"] for n in range(4)]
+    assert tuned["mean_dice"] == pytest.approx(np.mean(dice), rel=1e-12)
+    chosen = chosen.with_refine_smoothness(refine["smoothness"])
+    dice = [register(**training_list.files(n), config=chosen).summary()["mean_dice"]["after"] for n in range(4)]
+    assert refine["mean_dice"] == pytest.approx(np.mean(dice), rel=1e-12)
+    assert base.model.settings["refine"]["smoothness"] == refine["smoothness"]
+
+
+def test_surrogate_and_dice_stand_side_by_side(base):
+    lines = base.evidence["surrogate_and_dice"]
+    assert [(line["share"], line["balance"]) for line in lines[:2]] == [(0.5, 1.0), (1.0, 1.0)]
+    strengths = [line for line in lines if line["strengths"]]
+    assert len(strengths) == len(STRENGTHS) * len(base.model.weights.classes)
+    rest = lines[2 : len(lines) - len(strengths)]
+    assert all(line["balance"] < 1 and line["dice_learned"] is None for line in rest)
+    for line in lines:
+        assert line["dice_uniform"] == pytest.approx(base.evidence["smoothness"]["refine"]["mean_dice"])
+        assert line["strengths"] or 0 < line["surrogate_learned"] < line["surrogate_uniform"]
+        assert line["dice_learned"] is None or 0 < line["dice_learned"] < 1
+        assert (line["C"], line["eta"]) == (20, 3)
+        assert line["gated_classes"] or line["strengths"] or line["dice_gated"] == line["dice_uniform"]
+    best = max(line["dice_gated"] - line["dice_uniform"] for line in lines if not line["strengths"])
+    gain = base.evidence["left_out_gain"]
+    if base.evidence["strengths"]:
+        assert gain["mean"] > max(best, 0)
+    else:
+        assert (0 if gain is None else gain["mean"]) == pytest.approx(max(best, 0), abs=1e-12)
+
+
+def test_counts_and_times(base):
+    smoothness = base.evidence["smoothness"]
+    tune, gate, collected = 4 * (len(smoothness["curve"]) + len(smoothness["refine"]["curve"])), 4 * 2, 2 + 2 + 4
+    gated = 4 * sum(bool(line["gated_classes"] or line["strengths"]) for line in base.evidence["surrogate_and_dice"])
+    counted = base.evidence["registrations"]
+    # A gate that is open for all classes needs no new registrations.
+    assert tune + gate + collected <= counted <= tune + gate + gated + collected
+    assert base.evidence["inferences"] > 100
+    assert f"{counted} registrations, {base.evidence['inferences']} inferences; read" in base.said("done")
+    assert "seconds" not in base.path.read_text()
+
+
+def test_the_page_shows_all_that_a_training_records(base, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_bytes(base.path.read_bytes())
+    text = write_page(path).read_text()
+    assert "The model does not record this" not in text
+    assert "standard deviation over 2 folds" in text
+    (overlay,) = base.evidence["overlays"].values()
+    assert overlay["imputed"]["loss"] <= overlay["predicted"]["loss"]
+    assert len(overlay["counts"]) == len(overlay["imputed"]["rows"]) == len(overlay["predicted"]["rows"])
+    counted = base.evidence["stages"].values()
+    assert sum(stage["registrations"] for stage in counted) == base.evidence["registrations"]
+    assert sum(stage["inferences"] for stage in counted) == base.evidence["inferences"]
+
+
+def test_evidence_names_what_was_trained_on(base):
+    assert base.evidence["groups"] == ["g0", "g1", "g2", "g3"]
+    assert base.evidence["learned_on"] == [*base.evidence["pairs"]] == ["p0", "p1", "p2", "p3"]
+    assert base.evidence["failed"] == base.evidence["skipped"] == {}
+    assert len(base.evidence["pairs"]["p0"]["fixed"]) == 64
+    for c, gate in base.evidence["gates"].items():
+        k = base.model.weights.classes.index(int(c))
+        strength = base.evidence["strengths"].get(c, 1.0)
+        changed = not np.allclose(base.model.weights.matrix[:, k], strength / 3)
+        assert gate["used"] == changed
+        assert gate["n"] == 4
+
+
+@pytest.fixture
+def child(tmp_path):
+    """Start ``regweave train`` in a process of its own."""
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    started = []
+
+    def start(*words) -> subprocess.Popen:
+        environment = {**os.environ, "PYTHONWARNINGS": "error"}
+        process = subprocess.Popen(
+            [sys.executable, str(script), "train", *map(str, words)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_killed_and_resumed_on_two_workers_with_rows_in_another_order(base, child, training_list, tmp_path):
+    """Bit for bit what one worker gives without interruption."""
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in (2, 0, 3, 1)))
+    words = (pairs, "-o", tmp_path / "m.json", "--config", training_list.folder / "tiny.toml", "--workers", 2, *WORDS)
+    process, tasks = child(*words), tmp_path / "m.json.work" / "tasks"
+    deadline = time.monotonic() + 60
+    while len([*tasks.glob("*.json")]) < 10:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert 10 <= len([*tasks.glob("*.json")]) < 4 * (len(FACTORS) + len(REFINE_FACTORS))
+    assert not (tmp_path / "m.json").exists()
+    with pytest.raises(RegweaveError, match=r"E150.*--resume"):
+        run(pairs, tmp_path / "m.json", training_list)
+    process = child(*words, "--resume")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "Dice gain" in out
+    assert "inferences; read" in err
+    assert (tmp_path / "m.json").read_bytes() == base.path.read_bytes()
+    left = ["child.py", "m.effort.json", "m.json", "m.report.html", "pairs.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == left
+
+
+def test_a_damaged_pair_is_left_out(base, training_list, tmp_path):
+    whole = (training_list.folder / "moving0.nii.gz").read_bytes()
+    (tmp_path / "cut.nii.gz").write_bytes(whole[:3000])
+    bad = training_list.line(0, name="a-bad-one", group="g9", moving=str(tmp_path / "cut.nii.gz"))
+    pairs = training_list.write(tmp_path / "pairs.csv", bad, *(training_list.line(n) for n in range(4)))
+    found = run(pairs, tmp_path / "m.json", training_list)
+    assert "pair a-bad-one is left out: E102" in found.said("failed")
+    assert found.evidence["failed"] == {"a-bad-one": "E102"}
+    assert str(tmp_path) not in found.path.read_text()
+    assert {**found.evidence, "failed": {}} == base.evidence
+    np.testing.assert_array_equal(found.model.weights.matrix, base.model.weights.matrix)
+    with pytest.raises(RegweaveError, match="E135: all 1 training pairs failed"):
+        run(training_list.write(tmp_path / "one.csv", bad), tmp_path / "n.json", training_list, gate=False)
+
+
+def without_label(training_list, number: int, label: int, path: Path) -> str:
+    labels = read_labels(training_list.files(number)["moving_labels"])
+    write_labels(path, LabelMap(np.where(labels.data == label, 0, labels.data).astype(np.uint8), labels.geometry))
+    return training_list.line(number, moving_labels=str(path))
+
+
+def test_a_pair_whose_label_maps_share_no_structure_is_left_out(training_list, tmp_path, monkeypatch):
+    """It has no score: the mean of the others would be called the mean of all."""
+
+    def stop(self):
+        raise RegweaveError("stop", f"{[p.id for p in self.pairs]} without {self.failed}", "")
+
+    monkeypatch.setattr(Training, "_tune", stop)
+    labels = read_labels(training_list.files(0)["moving_labels"])
+    other = LabelMap(np.where(labels.data != 0, 9, 0).astype(np.uint8), labels.geometry)
+    write_labels(tmp_path / "other.nii.gz", other)
+    bare = training_list.line(0, name="bare", group="g9", moving_labels=str(tmp_path / "other.nii.gz"))
+    pairs = training_list.write(tmp_path / "pairs.csv", bare, *(training_list.line(n) for n in range(2)))
+    with pytest.raises(RegweaveError, match=r"\['p0', 'p1'\] without \{'bare': 'E131'\}"):
+        run(pairs, tmp_path / "m.json", training_list, classes=tuple(range(1, 7)))
+
+
+def test_a_structure_that_some_pairs_lack(training_list, tmp_path):
+    lines = [without_label(training_list, n, 5, tmp_path / f"lack{n}.nii.gz") for n in (0, 1, 2)]
+    pairs = training_list.write(tmp_path / "pairs.csv", *lines, training_list.line(3))
+    with pytest.raises(RegweaveError, match=r"E136.*not in both maps of p0, p1, p2.*1,2,3,4,6"):
+        run(pairs, tmp_path / "m.json", training_list)
+    found = run(pairs, tmp_path / "m.json", training_list, classes=(5, 3), method="lssvm")
+    assert found.model.weights.classes == (0, 3, 5)
+    assert found.evidence["skipped"] == {"p0": [5], "p1": [5], "p2": [5]}
+    assert "pair p1 does not show [5] in both label maps" in found.said("note")
+    assert found.evidence["gates"]["5"]["n"] == 1  # and one pair opens no gate
+    assert found.evidence["gates"]["3"]["n"] == 4
+    assert not found.evidence["gates"]["5"]["used"]
+    assert set(found.evidence["history"]) == {"0", "3", "5"}
+    alone = training_list.write(tmp_path / "alone.csv", *lines)
+    with pytest.raises(RegweaveError, match=r"E131.*\[5\]"):
+        run(alone, tmp_path / "n.json", training_list, classes=(3, 5))
+    with pytest.raises(RegweaveError, match=r"E131.*\[9\].*\[1, 2, 3, 4, 5, 6\]"):
+        run(pairs, tmp_path / "n.json", training_list, classes=(9,))
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith((".", "n."))]
+
+
+def test_chosen_structures_are_all_that_counts(training_list, four, tmp_path):
+    """Labels that are not chosen are background, in tuning and in every trial."""
+    found = run(four, tmp_path / "m.json", training_list, classes=(3,), gate=False)
+    chosen = found.evidence["smoothness"]
+    settings = training_list.settings.model_copy(update={"smoothness": chosen["smoothness"]})
+
+    def alone(path: Path) -> LabelMap:
+        labels = read_labels(path)
+        return LabelMap(np.where(labels.data == 3, 3, 0), labels.geometry)
+
+    dice = []
+    for n in range(4):
+        files = training_list.files(n)
+        images = {part: files[part] for part in ("fixed", "moving")}
+        masks = {name: alone(path) for name, path in files.items() if name.endswith("labels")}
+        dice.append(register(**images, **masks, config=settings).dice[3]["after"])
+    assert chosen["mean_dice"] == pytest.approx(np.mean(dice), rel=1e-12)
+    assert ClassPredictor.from_dict(found.model.class_predictor).classes == (0, 3)
+
+
+@pytest.mark.parametrize("method", ["lssvm", "lssvm-joint", "global", "search"])
+@pytest.mark.parametrize("levels", ["all", "finest"])
+def test_every_method(method, levels, training_list, tmp_path):
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
+    options = {"method": method, "levels": levels, "gate": False, "classes": (3, 4), "budget": 20, "epsilon": 0.01}
+    found = run(pairs, tmp_path / "m.json", training_list, **options)
+    assert found.model.levels == levels
+    matrix = found.model.weights.matrix
+    assert (matrix >= 0).all()
+    np.testing.assert_allclose(matrix.sum(axis=0), 1)
+    if method != "search":  # ten candidates may all be worse than the start
+        assert (matrix != 1 / 3).any()
+        assert (method == "global") == bool((matrix == matrix[:, :1]).all())
+    curves = {"lssvm": {"0", "3", "4"}, "lssvm-joint": {"joint"}, "global": {"all"}, "search": {"search"}}
+    assert set(found.evidence["history"]) == curves[method]
+    if method == "search":
+        assert found.evidence["registrations"] <= 2 * (len(FACTORS) + len(REFINE_FACTORS)) + 20
+        scores = [row["mean_dice"] for row in found.evidence["history"]["search"]]
+        assert scores == sorted(scores)
+        assert scores[0] == pytest.approx(found.evidence["smoothness"]["refine"]["mean_dice"])
+
+
+@pytest.mark.parametrize(
+    "bank",
+    [
+        [{"name": "mi", "metric": "mi"}],
+        [{"name": "sad", "metric": "sad", "stage": "levels"}, {"name": "ncc", "metric": "ncc"}],
+    ],
+    ids=["one member without refinement", "two members, one refined"],
+)
+def test_any_bank(bank, training_list, tmp_path):
+    content = training_list.settings.model_dump(mode="json") | {"banks": {"mr": bank}}
+    content["refine"]["steps"] = len(bank) - 1
+    settings = type(training_list.settings).model_validate(content)
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
+    found = run(pairs, tmp_path / "m.json", training_list, config=settings, classes=(3,))
+    assert found.model.weights.members == tuple(m["name"] for m in bank)
+    strengths = [found.evidence["strengths"].get(str(c), 1.0) for c in (0, 3)]
+    np.testing.assert_allclose(found.model.weights.matrix.sum(axis=0), strengths)
+
+
+def test_memory_limit(training_list, four, tmp_path):
+    options = {"gate": False, "classes": (3,)}
+    found = run(four, tmp_path / "m.json", training_list, max_memory_mb=1e-3, **options)
+    assert len(found.evidence["learned_on"]) == 1
+    assert "1 of 4 pairs are learned from: the samples of all exceed 0.001 MB" in found.said("note")
+    again = run(four, tmp_path / "n.json", training_list, max_pairs=1, **options)
+    assert again.evidence["learned_on"] == found.evidence["learned_on"]
+    np.testing.assert_array_equal(again.model.weights.matrix, found.model.weights.matrix)
+    # What the samples of a pair really take decides.
+    pair = start(read_inputs(**training_list.files(0)), "none")
+    schedule = training_list.settings.schedule("mr")
+    schedule = schedule.model_copy(update={"bank": schedule.discrete, "loss_classes": (3,)})
+    samples = collect("p", pair, Weights.uniform(("sad", "mi"), 0.1, (0, 3)), schedule, None)
+    for levels, used in (("all", samples), ("finest", samples[1:])):
+        fits = 2.5 * sum(s.nbytes for s in used) / 2**20
+        path = tmp_path / f"{levels}.json"
+        two = run(four, path, training_list, max_memory_mb=fits, levels=levels, **options)
+        assert len(two.evidence["learned_on"]) == 2
+    others = {tuple(within([1.0] * 4, 2.5, np.random.default_rng(seed))) for seed in range(20)}
+    assert {len(chosen) for chosen in others} == {2}
+    assert len(others) == 6
+    assert within([5.0, 9.0], 1.0, np.random.default_rng(0)) in ([0], [1])
+
+
+def test_a_failure_after_tuning_names_the_pair_and_keeps_the_work(training_list, tmp_path, in_process):
+    def break_trials(task):
+        if task["model"] is not None and "fixed1" in task["files"]["fixed"]:
+            raise RegweaveError("E104", "suddenly bad", "look")
+        return score_pair(task)
+
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_module, "score_pair", break_trials)
+        with pytest.raises(RegweaveError, match=r"E135: training pairs failed: p1: E104: suddenly bad"):
+            run(pairs, tmp_path / "m.json", training_list, classes=(3,))
+    assert not (tmp_path / "m.json").exists()
+    assert (tmp_path / "m.json.work" / "tasks").is_dir()
+
+
+def test_refusals(training_list, four, base, tmp_path, monkeypatch):
+    def options(**changes):
+        return {"options": replace(QUICK, **changes), "config": training_list.settings}
+
+    def nothing(*_args, **_options):
+        raise AssertionError("a registration was started")
+
+    monkeypatch.setattr(evaluate_module, "run_tasks", nothing)
+    out = tmp_path / "m.json"
+    for changes in (
+        {"method": "svm"}, {"levels": "some"}, {"C": -1.0}, {"eta": float("nan")}, {"epsilon": 0.0}, {"rounds": 0},
+        {"folds": 1}, {"classes": ()}, {"classes": (0, 1)}, {"max_pairs": 0}, {"max_memory_mb": 0.0},
+        {"method": "search", "budget": 19},
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match="E194"):
+            train(four, out, **options(**changes))
+    two = training_list.write(tmp_path / "two.csv", *(training_list.line(n, group="same") for n in range(2)))
+    with pytest.raises(RegweaveError, match="E134"):
+        train(two, out, **options())
+    (tmp_path / "short.csv").write_text("id,fixed,moving,fixed_labels\n")
+    with pytest.raises(RegweaveError, match=r"E132.*moving_labels"):
+        train(tmp_path / "short.csv", out, **options())
+    with pytest.raises(RegweaveError, match=r"E150.*--overwrite"):
+        train(four, base.path, **options())
+    with pytest.raises(UsageError, match="E185"):
+        train(four, out, **options(), loss="nothing")
+    with pytest.raises(RegweaveError, match="E153"):
+        train(four, tmp_path / "no" / "m.json", **options())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["short.csv", "two.csv"]
+
+
+def test_overwrite_replaces_the_model(training_list, tmp_path):
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
+    (tmp_path / "m.json").write_text("old")
+    found = run(pairs, tmp_path / "m.json", training_list, classes=(3,), gate=False, overwrite=True)
+    assert read_model(tmp_path / "m.json").evidence == found.evidence
+
+
+def test_a_file_that_appears_during_training_stays_and_the_model_is_kept_beside_it(
+    training_list, tmp_path, monkeypatch
+):
+    model, learn = tmp_path / "m.json", Training.fit
+
+    def fit(self):
+        found = learn(self)
+        model.write_text("mine")
+        return found
+
+    monkeypatch.setattr(Training, "fit", fit)
+    pairs = training_list.write(tmp_path / "two.csv", *(training_list.line(n) for n in range(2)))
+    with pytest.raises(RegweaveError, match=r"E154.*kept as") as caught:
+        run(pairs, model, training_list, classes=(3,), gate=False)
+    kept = Path(re.search(r"kept as '(.*)'", str(caught.value))[1])
+    assert model.read_text() == "mine"
+    assert read_model(kept).weights.classes == (0, 3)
+
+
+def test_files_beside_the_model_are_not_replaced(training_list, tmp_path, capsys):
+    pairs = training_list.write(tmp_path / "two.csv", *(training_list.line(n) for n in range(2)))
+    (tmp_path / "m.report.html").write_text("mine")
+    assert main(["train", str(pairs), "-o", str(tmp_path / "m.json"), *WORDS]) == 3
+    assert "E150: output" in capsys.readouterr().err
+    assert (tmp_path / "m.report.html").read_text() == "mine"
+
+
+def test_command_line(training_list, tmp_path, capsys):
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
+    where = ["train", str(pairs), "-o", str(tmp_path / "m.json"), "--config", str(training_list.folder / "tiny.toml")]
+    assert main([*where, "--classes", "3,x"]) == main([*where, "--method", "svm"]) == 2
+    assert "error E194: unknown method 'svm'" in capsys.readouterr().err
+    words = [
+        "--classes",
+        "3",
+        "--levels",
+        "finest",
+        "--metrics",
+        "sad,ncc",
+        "--loss",
+        "voxel",
+        "--no-gate",
+        "--workers",
+        "1",
+    ]
+    assert main([*where, *words, *WORDS, "--max-memory-mb", "100"]) == 0
+    captured = capsys.readouterr()
+    assert "class" in captured.out
+    assert "done: " in captured.err
+    model = read_model(tmp_path / "m.json")
+    assert (model.levels, model.weights.members, model.settings["loss"]) == ("finest", ("sad", "ncc"), "voxel")
+    assert model.evidence["options"]["max_memory_mb"] == 100
+    assert main([*where, *words, *WORDS]) == 3
+    assert "E150" in capsys.readouterr().err
+    assert main([*where, *words, *WORDS, "--overwrite", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_weights_at_the_finest_level_leave_the_others_alone(training_list):
+    members, classes = ("sad", "mi", "fine"), tuple(range(7))
+    content = training_list.settings.model_dump(mode="json")
+    steep = Weights(np.tile([[0.9], [0.05], [0.05]], (1, 7)), members, classes, 0.1)
+    models = {
+        "uniform": Model(Weights.uniform(members, 0.1, classes), content, "mr"),
+        "all": Model(steep, content, "mr"),
+        "finest": Model(steep, content, "mr", levels="finest"),
+    }
+    energies = {
+        name: [s.energy for s in register(**training_list.files(0), model=m).steps] for name, m in models.items()
+    }
+    assert energies["finest"][0] == energies["uniform"][0] != energies["all"][0]
+    assert energies["finest"][1] != energies["uniform"][1]
+
+
+def test_each_image_once_with_its_patient(training_list, tmp_path):
+    (tmp_path / "copy.nii.gz").write_bytes(training_list.files(2)["moving"].read_bytes())
+    lines = [
+        training_list.line(0, "a", "x+y"), training_list.line(1, "b", "y+z", moving="moving0.nii.gz"),
+        training_list.line(2, "c", "u+v"), training_list.line(3, "d", "u+w", moving=str(tmp_path / "copy.nii.gz")),
+    ]  # fmt: skip
+    from regweave.datasets.manifest import FILES, read_pairs
+    from regweave.io import sha256
+
+    listed = read_pairs(training_list.write(tmp_path / "pairs.csv", *lines))
+    found = segmented_images(
+        listed, lambda p: {name: sha256(getattr(p, name)) for name in FILES}, lambda p: {"fixed": p.id, "moving": p.id}
+    )
+    # Moving images first; a fixed image that one pair has may show either of its patients.
+    assert [(i.image.name, i.labels.name, i.geometry, "+".join(sorted(i.patients))) for i in found] == [
+        ("moving0.nii.gz", "moving0_labels.nii.gz", "a", "y"),
+        ("moving2.nii.gz", "moving2_labels.nii.gz", "c", "u"),
+        ("fixed0.nii.gz", "fixed0_labels.nii.gz", "a", "x+y"),
+        ("fixed1.nii.gz", "fixed1_labels.nii.gz", "b", "y+z"),
+        ("fixed2.nii.gz", "fixed2_labels.nii.gz", "c", "u+v"),
+        ("fixed3.nii.gz", "fixed3_labels.nii.gz", "d", "u+w"),
+    ]
+
+
+def test_survey_reads_each_file_once(four, training_list, monkeypatch):
+    from regweave.datasets.manifest import read_pairs
+
+    listed = read_pairs(four)
+    again = [replace(p, id=f"{p.id}x") for p in listed]
+    read = []
+    whole = Reading.image
+    monkeypatch.setattr(Reading, "image", lambda self, *of: (read.append(of[0]), whole(self, *of))[1])
+    found = survey([*listed, *again], Reading())
+    assert len(found.seen) == len(read) == 8
+    assert found.names == {3: "mandible"}
+
+
+def test_a_model_of_a_later_kind_is_refused(tmp_path, training_list):
+    weights = Weights.uniform(("sad", "mi", "fine"), 0.1, (0, 3))
+    model = Model(
+        weights, training_list.settings.model_dump(mode="json"), "mr", levels="finest", outline_without_mask=False
+    )
+    write_model(tmp_path / "m.json", model)
+    found = read_model(tmp_path / "m.json")
+    assert (found.levels, found.class_predictor, found.outline_without_mask) == ("finest", None, False)
+    content = json.loads((tmp_path / "m.json").read_text())
+    for change in ({"levels": "coarsest"}, {"class_predictor": [1]}, {"outline_without_mask": 0}):
+        (tmp_path / "n.json").write_text(json.dumps(content | change))
+        with pytest.raises(RegweaveError, match="E170"):
+            read_model(tmp_path / "n.json")
+    del content["levels"], content["outline_without_mask"]
+    (tmp_path / "n.json").write_text(json.dumps(content))
+    found = read_model(tmp_path / "n.json")
+    assert (found.levels, found.class_predictor, found.outline_without_mask) == ("all", None, True)

@@ -80,7 +80,7 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python benchmark/run.py
 
-# Write tests/golden/numbers.json again and say what changed.
+# Write the frozen numbers, records and pages of tests/golden again and say what changed.
 golden: $(VENV)/.package
 	$(ONE_BLAS) $(BIN)/python tests/golden/make.py
 

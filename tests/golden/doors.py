@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from regweave.batch import store, workers
 from regweave.datasets.cohort import cohort_pair
 from regweave.datasets.phantom import make_phantom
 from regweave.datasets.planted import planted_pair
 from regweave.models.model import read_model, shipped_models
+from regweave.predictors import voxel_mlp
+from regweave.study import demo
+from regweave.study.reproduce import ladder, run
+from regweave.study.reproduce.experiments import PAROTID_TIME
+from regweave.training.options import TrainOptions
 
-__all__ = ["field_of", "model_classes", "phantom", "shipped_models"]
+__all__ = ["field_of", "little_work", "model_classes", "phantom", "shipped_models"]
 
 RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 Part = tuple[NDArray[Any], NDArray[np.float64]]
@@ -23,6 +33,8 @@ def phantom(kind: str, seed: int) -> dict[str, Part]:
     """Return the images and labels of a small generated pair."""
     if kind == "head-neck":
         pair = make_phantom(seed=seed, shape=(26, 24, 22), spacing_mm=(8.0, 8.0, 9.0)).pair
+    elif kind == "tiny":
+        pair = make_phantom(seed=seed, shape=(18, 18, 16), spacing_mm=(11.0, 11.0, 12.0)).pair
     else:
         pair = {"planted": planted_pair, "cohort": cohort_pair}[kind](seed, (28, 26, 24))
     parts = {name: getattr(pair, name) for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
@@ -39,3 +51,24 @@ def field_of(result: Any) -> NDArray[np.float32]:
     """Return the displacements of a result in LPS mm, shape (3, X, Y, Z)."""
     field: NDArray[np.float32] = result.transform.field.data
     return field
+
+
+@contextmanager
+def little_work() -> Iterator[None]:
+    """Run batches in this process and train predictors for a few steps only."""
+
+    def here(function: Any, arguments: Any, _n: int) -> Iterator[Any]:
+        for index, argument in enumerate(arguments):
+            yield index, workers.attempt(function, argument)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "on_processes", here)
+        patch.setattr(voxel_mlp, "SAMPLES", 1000)
+        patch.setattr(voxel_mlp, "STEPS", 5)
+        fast = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.1, gate=False)
+        models = {"mw": replace(fast, method="lssvm"), "joint": replace(fast, method="lssvm-joint")}
+        patch.setattr(ladder, "QUICK", models)
+        patch.setattr(run, "EXPERIMENTS", {"parotid": (PAROTID_TIME,)})
+        patch.setattr(demo, "OPTIONS", replace(demo.OPTIONS, alpha=1.0, epsilon=0.1))
+        patch.setattr(demo, "SETTINGS", demo.SETTINGS.model_copy(update={"levels": demo.SETTINGS.levels[:1]}))
+        yield

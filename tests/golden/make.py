@@ -1,6 +1,6 @@
-"""Golden results: what the presets and the shipped models give on generated pairs.
+"""Golden results: what presets, shipped models and commands give on generated pairs.
 
-``python tests/golden/make.py`` writes ``numbers.json`` again and says what changed; `test_golden` compares.
+``python tests/golden/make.py`` writes ``numbers.json`` and ``pages`` again and says what changed; the tests compare.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import platform
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -20,10 +21,13 @@ import numpy as np
 import scipy
 
 sys.path.insert(0, str(Path(__file__).parent))
+import chain
 import doors
+from texts import change, page_text
 
 import regweave as rw
 
+__all__ = ["change", "page_text"]
 NUMBERS = Path(__file__).with_name("numbers.json")
 PRESETS = ("paper@1", *(f"default@{n}" for n in range(1, 6)))
 HOUNSFIELD = {"head-neck": 1400, "planted": 2000}
@@ -135,6 +139,20 @@ def main() -> None:
     text = json.dumps(after, indent=1, allow_nan=True)
     # One line for each vector: a difference of two versions is then easy to read.
     NUMBERS.write_text(_flat(text) + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        _write_texts(chain.texts(Path(folder)))
+
+
+def _write_texts(texts: dict[str, str]) -> None:
+    for path in chain.TEXTS.glob("*.txt"):
+        if path.name not in texts:
+            path.unlink()
+            print(f"{path.name}: gone")
+    for name, text in texts.items():
+        path = chain.TEXTS / name
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        print(f"{name}: {change(old, text, same_machine=True) or 'unchanged'}" if old else f"{name}: new", flush=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def _flat(text: str) -> str:

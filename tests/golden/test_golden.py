@@ -31,6 +31,37 @@ def test_results_are_those_of_the_record(name):
     assert not changed, f"{name} changed: {'; '.join(changed)}; {HINT}"
 
 
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return golden.chain.texts(tmp_path_factory.mktemp("chain"))
+
+
+@pytest.mark.parametrize("name", golden.chain.NAMES)
+def test_records_and_pages_say_what_they_said(name, texts):
+    frozen = (golden.chain.TEXTS / name).read_text(encoding="utf-8")
+    changed = golden.change(frozen, texts[name], same_machine=RECORD["machine"] == golden.machine())
+    assert not changed, f"{name} changed:\n{changed}\n{HINT}"
+
+
+def test_a_change_of_a_text_is_told():
+    old = "Dice 0.512\n| a | 3\n"
+    assert golden.change(old, old, same_machine=True) == ""
+    assert "+Dice 0.513" in golden.change(old, old.replace("0.512", "0.513"), same_machine=True)
+    assert golden.change(old, old.replace("0.512", "0.513"), same_machine=False) == ""
+    assert "-Dice N" in golden.change(old, old.replace("Dice", "Overlap"), same_machine=False)
+
+
+def test_a_page_is_read_as_it_is_seen(tmp_path):
+    page = tmp_path / "page.html"
+    rows = "<tr><th>step<th>seconds</tr><tr><td>a<b>b</b></td><td>0.31</td></tr>"
+    drawing = "<svg><title>Gain</title><path d=''/></svg>"
+    page.write_text(
+        f"<style>x</style><h1>One &amp; two</h1><p>in 3.2 s<table>{rows}</table>{drawing}<script>y</script>"
+    )
+    lines = ["One & two", "in N s", "| step | seconds", "| ab | N", "Gain", "[drawing: 1 path, 1 title]"]
+    assert golden.page_text(page, tmp_path).splitlines() == lines
+
+
 def test_a_change_is_told():
     name = next(iter(CASES))
     old = RECORD["cases"][name]

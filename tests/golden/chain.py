@@ -1,0 +1,102 @@
+"""Every kind of record and page, made by the command line from tiny phantoms."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import doors
+import nibabel as nib
+import numpy as np
+from texts import page_text, record_text
+
+from regweave.cli import main
+
+TEXTS = Path(__file__).with_name("pages")
+CONFIG = ("--config", str(Path(__file__).with_name("tiny.toml")))
+QUICK = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
+PAPER = ("--method", "lssvm", "--no-gate")
+"""Learning class by class; without gates, so that what was learned is used."""
+FILES = ("fixed", "moving", "fixed_labels", "moving_labels")
+HEADER = f"id,{','.join(FILES)},group"
+RECORDS = {
+    "registration": "registration/result.json",
+    "model-joint": "joint.json",
+    "model-per-class": "per-class.json",
+    "evaluation": "evaluation/results.json",
+}
+PAGES = {
+    "registration": "registration/report.html",
+    "training-joint": "joint.report.html",
+    "training-per-class": "per-class.report.html",
+    "evaluation": "evaluation/report.html",
+    "evaluation-list": "evaluation/index.html",
+    "evaluation-pair": "evaluation/pages/*/report.html",
+    "demo": "demo/index.html",
+    "reproduce": "reproduce/report.html",
+}
+NAMES = (*(f"record-{name}.txt" for name in RECORDS), *(f"page-{name}.txt" for name in PAGES))
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Run the commands in an empty folder and return their records and pages as text."""
+    folder = folder.resolve()
+    _write_scans(folder)
+    with contextlib.chdir(folder), doors.little_work():
+        _run(
+            "register", *(f"p3/{name}.nii" for name in FILES[:2]), "-o", "registration", *CONFIG,
+            *(word for name in FILES[2:] for word in (f"--{name.replace('_', '-')}", f"p3/{name}.nii")),
+        )  # fmt: skip
+        _run("train", "train.csv", "-o", "joint.json", *CONFIG, *QUICK, "--workers", "1")
+        _run("train", "train.csv", "-o", "per-class.json", *CONFIG, *QUICK, "--workers", "1", *PAPER)
+        _run(
+            "evaluate", "test.csv", "-o", "evaluation", *CONFIG, "--model", "per-class.json", "--baselines",
+             "--train-pairs", "train.csv", "--pages", "1", "--workers", "1",
+        )  # fmt: skip
+        _run("demo", "--data", "scans", "-o", "demo", "--classes", "3,4", "--workers", "1")
+        _run("reproduce", "parotid", "--data", "sets", "-o", "reproduce", *CONFIG, "--quick", "--workers", "1")
+    records = {f"record-{name}.txt": record_text(folder / path) for name, path in RECORDS.items()}
+    return records | {f"page-{name}.txt": page_text(next(folder.glob(path)), folder) for name, path in PAGES.items()}
+
+
+def _run(*words: str) -> None:
+    told = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        warnings.simplefilter("ignore")
+        status = main(words)
+    if status != os.EX_OK:
+        raise AssertionError(f"regweave {' '.join(words)} ended with {status}: {told.getvalue()}")
+
+
+def _write_scans(folder: Path) -> None:
+    pairs = {f"p{seed}": doors.phantom("tiny", seed) for seed in range(5)}
+    for name, pair in pairs.items():
+        for column in FILES:
+            _write(folder / name / f"{column}.nii", pair[column])
+        data, affine = pair["moving"]
+        share = data / data.max()
+        air = np.where(share < 0.05, -1000, 330 * share - 120)
+        case = folder / "sets" / "openkbp_head_neck" / f"pt_{name}"
+        _write(case / "image.nii.gz", (air.astype(np.float32), affine))
+        labels = pair["moving_labels"][0]
+        _write(case / "labels.nii.gz", (np.select([labels == 4, labels == 5], [1, 2], 0), affine))
+    (folder / "labels.json").write_text('{"3": "mandible", "4": "left <parotid>"}', encoding="utf-8")
+    (folder / "scans").mkdir()
+    _write_list(folder / "train.csv", ["p0", "p1", "p2"])
+    _write_list(folder / "test.csv", ["p3", "p4"])
+    _write_list(folder / "scans" / "PAIRS.csv", ["p0", "p1", "p2", "p3"], up="../")
+
+
+def _write(path: Path, part: doors.Part) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = np.float32 if part[0].dtype.kind == "f" else np.uint8
+    nib.save(nib.Nifti1Image(part[0].astype(kind), part[1]), path)
+
+
+def _write_list(path: Path, names: Iterable[str], up: str = "") -> None:
+    rows = (",".join([name, *(f"{up}{name}/{column}.nii" for column in FILES), f"g{name}"]) for name in names)
+    path.write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")

@@ -20,10 +20,10 @@ FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format type docs bench golden sanitize sanitize-thread fuzz all clean
+.PHONY: help setup demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz all clean
 
 help:
-	@echo "targets: demo test test-all lint format type docs bench golden sanitize sanitize-thread fuzz all setup clean"
+	@echo "targets: demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz all setup clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
@@ -38,7 +38,7 @@ $(VENV)/.pip: | $(BIN)/python
 $(VENV)/.package: pyproject.toml CMakeLists.txt $(CORE) $(FOLDERS) | $(VENV)/.pip
 	$(PIP) install --quiet --group build
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable . \
-	  --config-settings=cmake.define.REGWEAVE_WERROR=$(WERROR)
+	  --config-settings=cmake.define.REGWEAVE_WERROR=$(WERROR) --config-settings=cmake.define.REGWEAVE_TESTING=ON
 	@touch $@
 
 $(VENV)/.test $(VENV)/.lint $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(VENV)/.pip
@@ -91,6 +91,15 @@ sanitize: $(VENV)/.package $(VENV)/.test
 
 sanitize-thread: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python tests/sanitize/run.py thread
+
+# The kernels as compilers without vector types build them.
+portable: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python tests/sanitize/run.py portable $(PORTABLE_TESTS)
+
+# Write the types of the kernels again; a test compares them.
+stub: $(VENV)/.package $(VENV)/.lint
+	$(BIN)/python tests/make_stub.py
+	$(BIN)/ruff format --quiet src/regweave/_core
 
 # Damaged files through the commands that read them; FUZZ_SEED repeats a run.
 fuzz: $(VENV)/.package $(VENV)/.test

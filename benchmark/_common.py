@@ -170,7 +170,7 @@ def fingerprint() -> str:
     package = Path(regweave.__file__).parent
     files = [f for folder in SOURCES for f in sorted((package / folder).rglob("*.py"))]
     digest = hashlib.sha256()
-    for file in [*files, Path(_core.__file__)]:
+    for file in [*files, Path(_core.LIBRARY)]:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

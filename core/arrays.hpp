@@ -30,8 +30,10 @@ struct NewArray {
     explicit NewArray(std::array<std::size_t, Dim> shape_) : shape(shape_) {
         std::size_t n = sizeof(T);
         for (auto s : shape)
-            if (__builtin_mul_overflow(n, s, &n))
+            if (s && n > SIZE_MAX / s)
                 throw std::invalid_argument("the result has more bytes than a machine can count");
+            else
+                n *= s;
         data.reset(new T[n ? n / sizeof(T) : 1]);
     }
     Out<T> release() {

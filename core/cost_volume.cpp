@@ -102,8 +102,7 @@ struct ConditionalEntropy {
     static constexpr int lanes =
         4;  // histograms filled in turn: a run of equal voxels does not wait for itself
     const Job& job;
-    const std::uint8_t*
-        fixed_bins;  // bin of the fixed image times Bins, or the bin itself where that exceeds a byte
+    const std::uint8_t* fixed_bins;  // bin of the fixed image times Bins
     const std::vector<float>& n_log_n;
 
     struct Scratch {
@@ -166,7 +165,7 @@ struct HaarDifference {
     }
     float patch(const Voxel* const* planes, std::size_t stride, Scratch&) const {
         const Supports& s = job.supports;
-        V8 fine = {0, 0, 0, 0, 0, 0, 0, 0}, coarse = fine;
+        V8 fine = {}, coarse = {};
         for (int x = 0; x < s.size[0]; x += 4)
             for (int y = 0; y < s.size[1]; y += 4) {
                 int z = 0;
@@ -323,12 +322,19 @@ Out<float> dwt_volume(SUPPORT_ARGUMENTS) {
 
 void register_cost_volume(regweave::nb::module_& m) {
     using namespace regweave;
-    m.def("sad_volume", &sad_volume, "Mean absolute difference of all channels, (N, L).");
-    m.def("ngf_volume", &ngf_volume,
-          "Half the mean squared difference of the outer products of the channels, (N, L).");
-    m.def("mean_volume", &mean_volume, "Mean of the moved channel in each support, (N, L).");
-    m.def("overlap_volume", &overlap_volume, "Mean product of the two channels in each support, (N, L).");
-    m.def("ncc_volume", &ncc_volume, "One minus the correlation coefficient, or its square, (N, L).");
-    m.def("mi_volume", &mi_volume, "Conditional entropy of the fixed bins given the moved ones, (N, L).");
-    m.def("dwt_volume", &dwt_volume, "Mean absolute difference of the Haar coefficients, (N, L).");
+    auto define = [&m](const char* name, auto kernel, const char* text, auto... more) {
+        using namespace nb::literals;
+        m.def(name, kernel, "fixed"_a, "moved"_a, "sx"_a, "sy"_a, "sz"_a, "size"_a, "dx"_a, "dy"_a, "dz"_a,
+              more..., text);
+    };
+    define("sad_volume", &sad_volume, "Mean absolute difference of all channels, (N, L).");
+    define("ngf_volume", &ngf_volume,
+           "Half the mean squared difference of the outer products of the channels, (N, L).");
+    define("mean_volume", &mean_volume, "Mean of the moved channel in each support, (N, L).");
+    define("overlap_volume", &overlap_volume, "Mean product of the two channels in each support, (N, L).");
+    define("ncc_volume", &ncc_volume, "One minus the correlation coefficient, or its square, (N, L).",
+           nb::arg("floor"), nb::arg("squared"));
+    define("mi_volume", &mi_volume, "Conditional entropy of the fixed bins given the moved ones, (N, L).",
+           nb::arg("bins"));
+    define("dwt_volume", &dwt_volume, "Mean absolute difference of the Haar coefficients, (N, L).");
 }

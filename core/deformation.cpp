@@ -1,8 +1,10 @@
 // Warps, free-form deformations and dense displacement fields, all in voxel units.
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/tuple.h>
 
 #include <array>
 #include <cstring>
+#include <tuple>
 #include <vector>
 
 #include "arrays.hpp"
@@ -336,8 +338,8 @@ Out<float> jacobian(In<float, 4> u) {
     return out.release();
 }
 
-nb::tuple invert(In<float, 4> u, In<double, 2> matrix, In<double, 2> inverse_matrix, Shape shape,
-                 int max_iter, double tolerance) {
+std::tuple<Out<float>, Out<float>> invert(In<float, 4> u, In<double, 2> matrix, In<double, 2> inverse_matrix,
+                                          Shape shape, int max_iter, double tolerance) {
     require_field(u, "u");
     require(max_iter >= 1 && tolerance >= 0.0, "max_iter must be 1 or more, the tolerance 0 or more");
     const Matrix map(matrix), back(inverse_matrix);
@@ -367,7 +369,7 @@ nb::tuple invert(In<float, 4> u, In<double, 2> matrix, In<double, 2> inverse_mat
             }
         });
     }
-    return nb::make_tuple(out.release(), residual.release());
+    return {out.release(), residual.release()};
 }
 
 }  // namespace

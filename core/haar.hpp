@@ -2,29 +2,11 @@
 // time.
 #pragma once
 
-#include <cstring>
+#include <cstddef>
 
 #include "simd.hpp"
 
 namespace regweave {
-
-inline V8 load8(const float* p) { return load<V8>(p); }
-
-inline V8 load4(const float* p) {
-    V8 v = {0, 0, 0, 0, 0, 0, 0, 0};
-    std::memcpy(&v, p, sizeof v / 2);
-    return v;
-}
-
-inline V8 larger(V8 a, V8 b) { return a > b ? a : b; }
-
-#if defined(__clang__)
-inline V8 swap1(V8 v) { return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6); }
-inline V8 swap2(V8 v) { return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5); }
-#else
-inline V8 swap1(V8 v) { return __builtin_shuffle(v, I8{1, 0, 3, 2, 5, 4, 7, 6}); }
-inline V8 swap2(V8 v) { return __builtin_shuffle(v, I8{2, 3, 0, 1, 6, 7, 4, 5}); }
-#endif
 
 // The two neighbours a, b along z of a band give |a + b| + |a − b| = 2 max(|a|, |b|): `swap` puts each beside
 // the other, so no sum of low and high pass need be formed where both are only added up.
@@ -52,7 +34,5 @@ inline void haar_block(const float* const* rows, std::size_t stride, std::size_t
     const V8 bands[4] = {absolute(s0 + s1), absolute(s0 - s1), absolute(d0 + d1), absolute(d0 - d1)};
     for (const V8& v : bands) coarse += larger(v, swap2(v));
 }
-
-inline float sum8(V8 v) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
 
 }  // namespace regweave

@@ -12,7 +12,7 @@
 
 #include "arrays.hpp"
 #include "fastpd.hpp"
-#include "grid_maxflow.hpp"
+#include "grid_checks.hpp"
 #include "icm.hpp"
 #include "label_grid.hpp"
 #include "moves.hpp"
@@ -23,31 +23,7 @@
 namespace regweave {
 namespace {
 
-using Shape = std::array<int, 3>;
 using Solved = std::tuple<Out<int>, double, int>;  // labels, lower bound, iterations
-
-std::vector<double> to_vector(const In<double, 1>& a) { return {a.data(), a.data() + a.shape(0)}; }
-
-// A grid of nodes whose indices, and those of a slab of guards at each end, are ints.
-std::size_t require_nodes(const Shape& shape) {
-    const std::size_t n = require_grid(shape, "the grid of nodes");
-    require(n <= kMostVoxels / 4, "the grid has too many nodes");
-    return n;
-}
-
-std::size_t require_offsets(const In<double, 1>& x, const In<double, 1>& y, const In<double, 1>& z) {
-    const std::array<std::size_t, 3> k{x.shape(0), y.shape(0), z.shape(0)};
-    for (std::size_t n : k) require(n <= 4096, "there are more than 4096 offsets along an axis");
-    return require_grid(k, "the set of labels");
-}
-
-// Largest magnitude; refuses what is not finite.
-double largest(const double* values, std::size_t n, const char* what) {
-    require_finite(values, n, what);
-    double m = 0;
-    for (std::size_t i = 0; i < n; ++i) m = std::max(m, std::fabs(values[i]));
-    return m;
-}
 
 struct Arguments {
     In<double, 2> unary;
@@ -238,50 +214,6 @@ Solved icm(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, I
                  [&](const GridEnergy& e, const auto& start) { return run_icm(e, start, max_iter); });
 }
 
-std::tuple<double, Out<bool>> grid_maxflow(In<double, 1> terminals, In<double, 2> arcs, Shape shape) {
-    const std::size_t nodes = require_nodes(shape);
-    require(terminals.shape(0) == nodes && arcs.shape(0) == nodes && arcs.shape(1) == 6,
-            "terminals (N,) and arcs (N, 6) do not fit the grid");
-    const double most = largest(terminals.data(), nodes, "terminals must be finite") +
-                        largest(arcs.data(), arcs.size(), "arcs must be finite");
-    require(most * double(nodes) < 1e300, "the capacities are too large to be added up");
-    for (std::size_t i = 0; i < arcs.size(); ++i) require(arcs.data()[i] >= 0, "arcs must be 0 or more");
-    const GridEnergy grid(shape, {std::vector<double>(1), std::vector<double>(1), std::vector<double>(1)}, 0,
-                          nullptr, nullptr);
-    const int n = grid.n_nodes;
-    GridMaxflow flow(shape);
-    for (int p = 0; p < n; ++p) flow.terminal(p) = terminals(p);
-    for (int axis = 0; axis < 3; ++axis)
-        grid.for_each_edge(axis, [&](int p, int q) {
-            flow.arc(p, 2 * axis) = arcs(p, 2 * axis);
-            flow.arc(q, 2 * axis + 1) = arcs(q, 2 * axis + 1);
-        });
-    const double value = flow.solve();
-    NewArray<bool, 1> side({std::size_t(n)});
-    for (int p = 0; p < n; ++p) side.data[p] = flow.source_side(p);
-    return {value, side.release()};
-}
-
-Out<double> separable_message(In<double, 3> f, In<double, 1> x, In<double, 1> y, In<double, 1> z,
-                              double weight, std::array<double, 3> shift, bool use_envelope) {
-    require_offsets(x, y, z);
-    require(f.shape(0) == x.shape(0) && f.shape(1) == y.shape(0) && f.shape(2) == z.shape(0),
-            "f does not fit the offsets");
-    const std::array<double, 6> base = {shift[0], shift[1], shift[2], 0, 0, 0};
-    const GridEnergy e({2, 1, 1}, {to_vector(x), to_vector(y), to_vector(z)}, weight, nullptr, base.data());
-    NewArray<double, 3> out({f.shape(0), f.shape(1), f.shape(2)});
-    std::copy_n(f.data(), f.size(), out.data.get());
-    if (use_envelope) {
-        envelope(out.data.get(), {e.steps[0].data(), e.steps[1].data(), e.steps[2].data()}, e.k);
-        return out.release();
-    }
-    std::vector<double> work(f.data(), f.data() + f.size()), tables(f.size() * f.size() * 3);
-    std::array<const double*, 3> t;
-    for (int axis = 0; axis < 3; ++axis) t[axis] = e.table(0, 1, axis, &tables[axis * f.size() * f.size()]);
-    min_plus(work.data(), t, e.k, out.data.get());
-    return out.release();
-}
-
 }  // namespace
 }  // namespace regweave
 
@@ -294,12 +226,4 @@ void register_inference(regweave::nb::module_& m) {
           "max_iter"_a, "bound_passes"_a, "Primal-dual expansion: labels (N,), lower bound, iterations.");
     m.def("icm", &icm, "unary"_a, "shape"_a, "x"_a, "y"_a, "z"_a, "weight"_a, "base"_a.none(), "init"_a,
           "max_iter"_a, "Coordinate descent: labels (N,), minus infinity, iterations.");
-    m.def(
-        "grid_maxflow", &grid_maxflow, "terminals"_a, "arcs"_a, "shape"_a,
-        "Value of a maximum flow and the nodes (N,) on the source's side; arcs (N, 6) go +x -x +y -y +z -z, "
-        "terminals (N,) are positive from the source and negative to the sink.");
-    m.def("separable_message", &separable_message, "f"_a, "x"_a, "y"_a, "z"_a, "weight"_a, "shift"_a,
-          "use_envelope"_a,
-          "min over a of f(a) + weight * Σ_axis |o(a) - o(b) + shift|; the envelope is the fast way without "
-          "shift.");
 }

@@ -1,4 +1,5 @@
-// The extension module: one register_*() per concept, each in the file that carries its name.
+// The extension module: one register_*() per concept, each in the file that carries its name. The same
+// sources make one module for each instruction set, REGWEAVE_MODULE; Python chooses among them.
 #include <nanobind/nanobind.h>
 
 #include "parallel.hpp"
@@ -12,14 +13,9 @@ void register_inference(nb::module_&);
 void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
 
-NB_MODULE(_core, m) {
-#if defined(__x86_64__) || defined(__i386__)
-    if (regweave::kernels_need_avx2 && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")))
-        throw nb::import_error(
-            "regweave was compiled for AVX2 and this processor has none; "
-            "build it from source with -C cmake.define.REGWEAVE_MARCH=native");
-#endif
+NB_MODULE(REGWEAVE_MODULE, m) {
     m.doc() = "Compiled kernels of regweave: arrays in, arrays out.";
+    m.def("has_avx2", &regweave::has_avx2, "Whether this processor runs the kernels compiled for AVX2.");
     m.def("set_threads", &regweave::set_threads, nb::arg("n"),
           "Use n threads in every kernel that this thread calls from now on; return the number used before.");
     m.def("threads", &regweave::threads,

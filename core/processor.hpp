@@ -1,8 +1,9 @@
-// What the kernels were compiled for.
+// What the processor and the system that runs it can do.
 #pragma once
 
 namespace regweave {
 
-extern const bool kernels_need_avx2;
+// Whether kernels compiled for x86-64-v3 can run here: AVX2, FMA, BMI and their companions.
+bool has_avx2();
 
 }  // namespace regweave

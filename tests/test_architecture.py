@@ -38,6 +38,7 @@ ORDER = (
 NARROW = {
     "types": set(),
     "errors": set(),
+    "_core": {"errors"},
     "notices": {"errors"},
     "metrics": {*BASE, "spatial"},
     "losses": {*BASE, "spatial", "metrics"},

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from regweave import _core
+from regweave import _core, _core_test
+from regweave._core.builds import load, usable
 from regweave.metrics import mi
 from regweave.spatial.control_grid import ControlGrid
 
@@ -183,14 +185,25 @@ BAD: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def kernel(name: str) -> Callable[..., Any]:
+    return getattr(_core if hasattr(_core, name) else _core_test, name)
+
+
+def kernels_of(module: ModuleType) -> set[str]:
+    names = {n for n, f in vars(module).items() if callable(f) and not n.startswith("_")}
+    return names - {"set_threads", "threads", "has_avx2"}
+
+
 def test_every_kernel_is_in_the_table():
-    kernels = {n for n, f in vars(_core).items() if callable(f) and not n.startswith("_")} - {"set_threads", "threads"}
-    assert kernels == set(GOOD) == set(BAD)
+    tested = kernels_of(_core_test)
+    assert tested == {"grid_maxflow", "separable_message"}
+    for build in usable():
+        assert kernels_of(load(build)) | tested == set(GOOD) == set(BAD)
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_the_call_that_the_others_are_made_from_is_taken(name):
-    getattr(_core, name)(*GOOD[name]().values())
+    kernel(name)(*GOOD[name]().values())
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -200,7 +213,7 @@ def test_wrong_calls_are_refused(name):
         assert set(call) == set(GOOD[name]()), "the table changes an argument that the kernel does not have"
         print(name, change)  # noqa: T201  # pytest shows the last one where it was taken
         with pytest.raises((ValueError, TypeError)):
-            getattr(_core, name)(*call.values())
+            kernel(name)(*call.values())
 
 
 def _spoiled(name: str, value: Any, rng: np.random.Generator) -> Any:
@@ -239,7 +252,7 @@ def test_random_calls_end_in_a_result_or_a_refusal(name):
         for key in rng.choice(list(call), int(rng.integers(1, 4))):
             call[key] = _spoiled(key, call[key], rng)
         with contextlib.suppress(ValueError, TypeError, MemoryError):
-            getattr(_core, name)(*call.values())
+            kernel(name)(*call.values())
 
 
 @pytest.mark.parametrize("name", ["absolute_force", "tensor_force", "correlation_force"])
@@ -247,7 +260,7 @@ def test_a_force_that_is_an_input_is_refused(name):
     force = f32(3, 4, 5, 6)
     for argument, view in (("fixed", force[:1]), ("moved", force[1:2]), ("weight", force[2])):
         with pytest.raises(ValueError, match="share memory"):
-            getattr(_core, name)(*{**GOOD[name](), "force": force, argument: view}.values())
+            kernel(name)(*{**GOOD[name](), "force": force, argument: view}.values())
 
 
 def test_shifts_far_outside_see_the_edge():

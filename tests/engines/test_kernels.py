@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
-from regweave import _core
+from regweave import _core_test
 
 
 def random_grid(shape, rng, density):
@@ -42,7 +42,7 @@ def test_maximum_flow_equals_scipy_and_the_cut(shape, density):
     rng = np.random.default_rng(3)
     for _ in range(8):
         terminals, arcs, edges = random_grid(shape, rng, density)
-        value, side = _core.grid_maxflow(terminals, arcs, shape)
+        value, side = _core_test.grid_maxflow(terminals, arcs, shape)
         assert value == reference_flow(terminals, edges)
         p, q, capacity = edges
         cut = capacity[side[p] & ~side[q]].sum()
@@ -53,14 +53,14 @@ def test_maximum_flow_equals_scipy_and_the_cut(shape, density):
 def test_the_source_side_is_the_smallest_minimum_cut():
     arcs = np.zeros((3, 6))
     arcs[0, 4] = arcs[1, 4] = 2.0
-    value, side = _core.grid_maxflow(np.array([2.0, 0.0, -2.0]), arcs, (1, 1, 3))
+    value, side = _core_test.grid_maxflow(np.array([2.0, 0.0, -2.0]), arcs, (1, 1, 3))
     assert value == 2.0
     assert not side.any()
 
 
 def test_capacities_that_do_not_fit_the_grid_are_refused():
     with pytest.raises(ValueError, match="do not fit the grid"):
-        _core.grid_maxflow(np.zeros(3), np.zeros((3, 6)), (2, 2, 1))
+        _core_test.grid_maxflow(np.zeros(3), np.zeros((3, 6)), (2, 2, 1))
 
 
 def reference_message(f, offsets, weight, shift):
@@ -78,9 +78,9 @@ def test_messages_equal_the_brute_force_minimum(counts):
     f, weight = rng.normal(size=counts), 0.7
     for shift in [(0.0, 0.0, 0.0), (0.4, -1.0, 0.1)]:
         expected = reference_message(f, offsets, weight, shift)
-        got = _core.separable_message(f, *offsets, weight, shift, False)
+        got = _core_test.separable_message(f, *offsets, weight, shift, False)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
-    got = _core.separable_message(f, *offsets, weight, (0.0, 0.0, 0.0), True)
+    got = _core_test.separable_message(f, *offsets, weight, (0.0, 0.0, 0.0), True)
     np.testing.assert_allclose(got, reference_message(f, offsets, weight, (0.0, 0.0, 0.0)), rtol=0, atol=1e-14)
 
 
@@ -91,4 +91,6 @@ def test_separable_message_is_the_minimum_over_all_label_pairs():
     grid = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 3)
     cost = 0.9 * np.abs(grid[:, None] - grid + shift).sum(axis=-1)
     expected = (f.reshape(-1, 1) + cost).min(axis=0).reshape(f.shape)
-    np.testing.assert_allclose(_core.separable_message(f, *offsets, 0.9, tuple(shift), False), expected, atol=1e-14)
+    np.testing.assert_allclose(
+        _core_test.separable_message(f, *offsets, 0.9, tuple(shift), False), expected, atol=1e-14
+    )

@@ -13,5 +13,5 @@ sys.path.insert(0, str(FOLDER))
 
 import regweave._core  # noqa: E402
 
-if not Path(regweave._core.__file__).is_relative_to(FOLDER):
-    raise ImportError(f"found {regweave._core.__file__}, expected the package in {FOLDER}")
+if not Path(regweave._core.LIBRARY).is_relative_to(FOLDER):
+    raise ImportError(f"found {regweave._core.LIBRARY}, expected the package in {FOLDER}")

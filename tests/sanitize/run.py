@@ -1,7 +1,8 @@
-"""Build the kernels with sanitizers and run tests under them: ``run.py address`` or ``run.py thread``.
+"""Tests on other builds of the kernels: ``run.py address``, ``run.py thread`` or ``run.py portable``.
 
-``address`` looks for reads and writes outside of arrays and for undefined behaviour, ``thread`` for data races. The
-package of the build folder takes the place of the installed one, see `instrumented`. Needs GCC with its sanitizers.
+``address`` looks for reads and writes outside of arrays and for undefined behaviour, ``thread`` for data races, both
+with the sanitizers of GCC. ``portable`` compiles what compilers without vector types get. The package of the build
+folder takes the place of the installed one, see `instrumented`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Kind:
-    """Sanitizers that go together, the libraries to load first, their options, and the tests to run."""
+    """Definitions of the build, the libraries to load first, their options, and the tests to run."""
 
-    flags: str
+    definitions: tuple[str, ...]
     libraries: tuple[str, ...]
     environment: dict[str, str]
     tests: tuple[str, ...]
@@ -29,7 +30,7 @@ class Kind:
 
 KINDS = {
     "address": Kind(
-        "address,undefined",
+        ("REGWEAVE_SANITIZE=address,undefined",),
         ("libasan.so", "libubsan.so"),
         # Python keeps memory until it ends, which is no leak; its own allocator would hide reads past an array.
         {
@@ -44,13 +45,19 @@ KINDS = {
         ),
     ),
     "thread": Kind(
-        "thread",
+        ("REGWEAVE_SANITIZE=thread",),
         ("libtsan.so",),
         {
             "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0:exitcode=66",
             "OPENBLAS_NUM_THREADS": "1",
         },
         ("tests/test_parallel.py", "tests/sanitize/test_threads.py"),
+    ),
+    "portable": Kind(
+        ("REGWEAVE_PORTABLE_SIMD=ON",),
+        (),
+        {"OPENBLAS_NUM_THREADS": "1"},
+        ("tests/test_kernels_refuse.py", "tests/test_builds.py", "tests/metrics", "tests/losses", "tests/energy"),
     ),
 }  # fmt: skip
 
@@ -63,7 +70,7 @@ def build(kind: str) -> Path:
     nanobind = _output(sys.executable, "-m", "nanobind", "--cmake_dir")
     configure = [
         "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
-        f"-DREGWEAVE_SANITIZE={KINDS[kind].flags}", f"-Dnanobind_DIR={nanobind}",
+        *(f"-D{text}" for text in KINDS[kind].definitions), f"-Dnanobind_DIR={nanobind}",
         f"-DPython_EXECUTABLE={sys.executable}",
     ]  # fmt: skip
     for command in (configure, ["cmake", "--build", folder]):
@@ -82,7 +89,8 @@ def run(kind: str, arguments: list[str]) -> int:
     libraries = [_output(os.environ.get("CXX", "g++"), f"-print-file-name={name}") for name in chosen.libraries]
     if missing := [name for name in libraries if not Path(name).is_absolute()]:
         raise SystemExit(f"the compiler has no {', '.join(missing)}; install GCC with its sanitizers")
-    libraries.append(_output(os.environ.get("CXX", "g++"), "-print-file-name=libstdc++.so.6"))
+    if libraries:
+        libraries.append(_output(os.environ.get("CXX", "g++"), "-print-file-name=libstdc++.so.6"))
     package = build(kind)
     environment = {
         **os.environ, **chosen.environment, "LD_PRELOAD": " ".join(libraries), "PYTHONPATH": str(HERE),

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from regweave.errors import EXIT_RESOURCES
+from regweave.errors import EXIT_RESOURCES, RegweaveError
 
 __all__ = ["main"]
 
@@ -30,8 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_RESOURCES
     if limit is not None and limit < AMPLE_ADDRESS_SPACE_MB:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from regweave.cli.app import main as run  # noqa: PLC0415 (after the limit is known)
-
+    try:
+        from regweave.cli.app import main as run  # noqa: PLC0415 (after the limit is known)
+    except RegweaveError as error:  # of the choice of the kernels, which are loaded with the commands
+        with suppress(OSError, AttributeError):
+            print(f"error {error.code}: {error.message}\n  {error.hint}", file=sys.stderr)
+        return error.exit_status
     return run(arguments)
 
 

@@ -1,0 +1,200 @@
+"""Types of the compiled kernels; written by `make stub`."""
+
+from collections.abc import Sequence
+
+import numpy
+from numpy.typing import NDArray
+
+def has_avx2() -> bool: ...
+def set_threads(n: int) -> int: ...
+def threads() -> int: ...
+def sad_volume(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    sx: NDArray[numpy.int32],
+    sy: NDArray[numpy.int32],
+    sz: NDArray[numpy.int32],
+    size: Sequence[int],
+    dx: NDArray[numpy.float64],
+    dy: NDArray[numpy.float64],
+    dz: NDArray[numpy.float64],
+) -> NDArray[numpy.float32]: ...
+def ngf_volume(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    sx: NDArray[numpy.int32],
+    sy: NDArray[numpy.int32],
+    sz: NDArray[numpy.int32],
+    size: Sequence[int],
+    dx: NDArray[numpy.float64],
+    dy: NDArray[numpy.float64],
+    dz: NDArray[numpy.float64],
+) -> NDArray[numpy.float32]: ...
+def mean_volume(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    sx: NDArray[numpy.int32],
+    sy: NDArray[numpy.int32],
+    sz: NDArray[numpy.int32],
+    size: Sequence[int],
+    dx: NDArray[numpy.float64],
+    dy: NDArray[numpy.float64],
+    dz: NDArray[numpy.float64],
+) -> NDArray[numpy.float32]: ...
+def overlap_volume(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    sx: NDArray[numpy.int32],
+    sy: NDArray[numpy.int32],
+    sz: NDArray[numpy.int32],
+    size: Sequence[int],
+    dx: NDArray[numpy.float64],
+    dy: NDArray[numpy.float64],
+    dz: NDArray[numpy.float64],
+) -> NDArray[numpy.float32]: ...
+def ncc_volume(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    sx: NDArray[numpy.int32],
+    sy: NDArray[numpy.int32],
+    sz: NDArray[numpy.int32],
+    size: Sequence[int],
+    dx: NDArray[numpy.float64],
+    dy: NDArray[numpy.float64],
+    dz: NDArray[numpy.float64],
+    floor: float,
+    squared: bool,
+) -> NDArray[numpy.float32]: ...
+def mi_volume(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    sx: NDArray[numpy.int32],
+    sy: NDArray[numpy.int32],
+    sz: NDArray[numpy.int32],
+    size: Sequence[int],
+    dx: NDArray[numpy.float64],
+    dy: NDArray[numpy.float64],
+    dz: NDArray[numpy.float64],
+    bins: int,
+) -> NDArray[numpy.float32]: ...
+def dwt_volume(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    sx: NDArray[numpy.int32],
+    sy: NDArray[numpy.int32],
+    sz: NDArray[numpy.int32],
+    size: Sequence[int],
+    dx: NDArray[numpy.float64],
+    dy: NDArray[numpy.float64],
+    dz: NDArray[numpy.float64],
+) -> NDArray[numpy.float32]: ...
+def warp(
+    image: NDArray[numpy.float32],
+    matrix: NDArray[numpy.float64],
+    field: NDArray[numpy.float32],
+    fill: float,
+    clamp: bool,
+) -> NDArray[numpy.float32]: ...
+def warp_valid(
+    shape: Sequence[int], matrix: NDArray[numpy.float64], field: NDArray[numpy.float32]
+) -> NDArray[numpy.uint8]: ...
+def warp_nearest(
+    labels: NDArray[numpy.int32], matrix: NDArray[numpy.float64], field: NDArray[numpy.float32], fill: int
+) -> NDArray[numpy.int32]: ...
+def warp_labels(
+    labels: NDArray[numpy.int32], matrix: NDArray[numpy.float64], field: NDArray[numpy.float32]
+) -> NDArray[numpy.int32]: ...
+def ffd(
+    coefficients: NDArray[numpy.float32],
+    origin: Sequence[float] | NDArray[numpy.float64],
+    spacing: Sequence[float] | NDArray[numpy.float64],
+    shape: Sequence[int],
+) -> NDArray[numpy.float32]: ...
+def ffd_adjoint(
+    dense: NDArray[numpy.float32],
+    origin: Sequence[float] | NDArray[numpy.float64],
+    spacing: Sequence[float] | NDArray[numpy.float64],
+    nodes: Sequence[int],
+) -> NDArray[numpy.float32]: ...
+def compose(u: NDArray[numpy.float32], d: NDArray[numpy.float32]) -> NDArray[numpy.float32]: ...
+def resample_field(
+    u: NDArray[numpy.float32],
+    shape: Sequence[int],
+    scale: Sequence[float] | NDArray[numpy.float64],
+    offset: Sequence[float] | NDArray[numpy.float64],
+) -> NDArray[numpy.float32]: ...
+def invert(
+    u: NDArray[numpy.float32],
+    matrix: NDArray[numpy.float64],
+    inverse_matrix: NDArray[numpy.float64],
+    shape: Sequence[int],
+    max_iter: int,
+    tolerance: float,
+) -> tuple[NDArray[numpy.float32], NDArray[numpy.float32]]: ...
+def jacobian(u: NDArray[numpy.float32]) -> NDArray[numpy.float32]: ...
+def trws(
+    unary: NDArray[numpy.float64],
+    shape: Sequence[int],
+    x: NDArray[numpy.float64],
+    y: NDArray[numpy.float64],
+    z: NDArray[numpy.float64],
+    weight: float,
+    base: NDArray[numpy.float64] | None,
+    init: NDArray[numpy.int32],
+    max_iter: int,
+    tol: float,
+) -> tuple[NDArray[numpy.int32], float, int]: ...
+def fastpd(
+    unary: NDArray[numpy.float64],
+    shape: Sequence[int],
+    x: NDArray[numpy.float64],
+    y: NDArray[numpy.float64],
+    z: NDArray[numpy.float64],
+    weight: float,
+    base: NDArray[numpy.float64] | None,
+    init: NDArray[numpy.int32],
+    max_iter: int,
+    bound_passes: int,
+) -> tuple[NDArray[numpy.int32], float, int]: ...
+def icm(
+    unary: NDArray[numpy.float64],
+    shape: Sequence[int],
+    x: NDArray[numpy.float64],
+    y: NDArray[numpy.float64],
+    z: NDArray[numpy.float64],
+    weight: float,
+    base: NDArray[numpy.float64] | None,
+    init: NDArray[numpy.int32],
+    max_iter: int,
+) -> tuple[NDArray[numpy.int32], float, int]: ...
+def absolute_force(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    weight: NDArray[numpy.float32],
+    force: NDArray[numpy.float32],
+    epsilon: float,
+) -> float: ...
+def tensor_force(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    weight: NDArray[numpy.float32],
+    force: NDArray[numpy.float32],
+) -> float: ...
+def correlation_force(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    weight: NDArray[numpy.float32],
+    force: NDArray[numpy.float32],
+    radius: int,
+    floor: float,
+    squared: bool,
+) -> float: ...
+def diffusion_force(
+    u: NDArray[numpy.float32], force: NDArray[numpy.float32], factor: Sequence[Sequence[float] | NDArray[numpy.float64]]
+) -> float: ...
+def self_similarity(
+    image: NDArray[numpy.float32], pairs: NDArray[numpy.int32], radius: int, low: float, high: float
+) -> NDArray[numpy.float32]: ...
+
+BUILD: str
+LIBRARY: str

@@ -1,0 +1,131 @@
+"""The builds of the kernels: one is chosen at run time, all give the same numbers but for rounding."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave import _core
+from regweave._core import builds
+from regweave.errors import UsageError
+
+
+def _module(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+HERE = Path(__file__).parent
+RNG = np.random.default_rng(3)
+SHAPE = (21, 18, 19)
+IMAGES = RNG.random((2, 1, *SHAPE), dtype=np.float32)
+FIELDS = RNG.uniform(-2, 2, (2, 3, *SHAPE)).astype(np.float32)
+WEIGHT = RNG.random(SHAPE, dtype=np.float32)
+LABELS = RNG.integers(0, 4, SHAPE, dtype=np.int32)
+MATRIX = np.hstack([np.eye(3) + RNG.normal(0, 0.02, (3, 3)), RNG.normal(0, 0.3, (3, 1))])
+BOX = (*(np.array([0, 4, 9], dtype=np.int32),) * 3, (8, 8, 8), *(np.array([-1.5, 0.0, 0.4]),) * 3)
+GRID = ((-2.0, -1.5, -2.5), (4.0, 4.5, 5.0))
+AXIS = np.array([-1.0, 0.0, 1.0])
+ENERGY = (RNG.random((60, 27)), (5, 4, 3), AXIS, AXIS, AXIS, 0.2, None, np.zeros(60, dtype=np.int32))
+PAIRS = np.array([[[1, 0, 0], [0, 1, 0]], [[0, 0, 1], [0, -1, 0]]], dtype=np.int32)
+CALLS = {
+    **dict.fromkeys(("sad_volume", "ngf_volume", "mean_volume", "overlap_volume", "dwt_volume"), (*IMAGES, *BOX)),
+    "ncc_volume": (*IMAGES, *BOX, 1e-4, False),
+    "mi_volume": (*(IMAGES * 7), *BOX, 8),
+    "warp": (IMAGES[0, 0], MATRIX, FIELDS[0], 0.0, False),
+    "warp_valid": (SHAPE, MATRIX, FIELDS[0]),
+    "warp_nearest": (LABELS, MATRIX, FIELDS[0], 0),
+    "warp_labels": (LABELS, MATRIX, FIELDS[0]),
+    "ffd": (FIELDS[0][:, :8, :7, :7].copy(), *GRID, SHAPE),
+    "ffd_adjoint": (FIELDS[0], *GRID, (8, 7, 7)),
+    "compose": tuple(FIELDS),
+    "resample_field": (FIELDS[0], (30, 25, 27), (0.7, 0.7, 0.7), (0.1, 0.2, 0.3)),
+    "invert": (FIELDS[0] / 20, MATRIX, np.linalg.inv(np.vstack([MATRIX, [0, 0, 0, 1]]))[:3].copy(), SHAPE, 60, 1e-5),
+    "jacobian": (FIELDS[0] / 8,),
+    "trws": (*ENERGY, 20, 1e-6),
+    "fastpd": (*ENERGY, 20, 4),
+    "icm": (*ENERGY, 20),
+    "absolute_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0]), 0.01),
+    "tensor_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0])),
+    "correlation_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0]), 2, 1e-4, True),
+    "diffusion_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
+    "self_similarity": (IMAGES[0, 0], PAIRS, 1, 0.001, 1000.0),
+}
+EXACT = {"warp_valid", "warp_nearest", "warp_labels", "icm"}
+"""Kernels whose results are whole numbers, or that only compare what they are given."""
+both = pytest.mark.skipif(len(builds.usable()) < 2, reason="one build runs here: no x86-64, or no AVX2")
+
+
+def _results(build: str, name: str) -> list[np.ndarray]:
+    """Return all that a kernel gives, the force that it adds to included."""
+    call = [np.array(a) if isinstance(a, np.ndarray) else a for a in CALLS[name]]
+    given = getattr(builds.load(build), name)(*call)
+    out = [np.asarray(v, dtype=np.float64) for v in (given if isinstance(given, tuple) else (given,))]
+    return [*out, *([call[1 if name == "diffusion_force" else 3]] if name.endswith("_force") else [])]
+
+
+def test_every_kernel_is_compared():
+    functions = {n for n, f in vars(_core).items() if callable(f) and not n.startswith("_")}
+    assert functions - {"choose", "load", "has_avx2", "set_threads", "threads"} == set(CALLS)
+
+
+@both
+@pytest.mark.parametrize("name", CALLS)
+def test_builds_agree_but_for_rounding(name):
+    for plain, fast in zip(_results("baseline", name), _results("avx2", name), strict=True):
+        if name in EXACT:
+            np.testing.assert_array_equal(plain, fast)
+        else:  # single precision, sums of up to 500 terms; fused multiply-add keeps a product's last digits
+            np.testing.assert_allclose(plain, fast, rtol=2e-5, atol=2e-5 * np.abs(fast).max(), equal_nan=False)
+
+
+@both
+def test_builds_are_two():
+    assert any(
+        not np.array_equal(a, b)
+        for name in ("ncc_volume", "compose")
+        for a, b in zip(_results("baseline", name), _results("avx2", name), strict=True)
+    )
+
+
+def _about(**environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from regweave.cli import main; raise SystemExit(main())", "about", "--json"]
+    environment = {**os.environ, **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_fastest_build_is_taken_and_a_named_one_before_it():
+    assert json.loads(_about(REGWEAVE_SIMD="").stdout)["kernels"] == builds.usable()[-1]
+    for build in builds.usable():
+        assert json.loads(_about(REGWEAVE_SIMD=build).stdout)["kernels"] == build
+
+
+def test_a_build_that_is_not_there_is_refused(monkeypatch):
+    done = _about(REGWEAVE_SIMD="avx512")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error E179: REGWEAVE_SIMD is 'avx512'" in done.stderr
+    monkeypatch.setattr(builds, "usable", lambda: ("baseline",))
+    monkeypatch.setenv("REGWEAVE_SIMD", "avx2")
+    with pytest.raises(UsageError, match="that run here are baseline"):
+        builds.choose()
+    monkeypatch.delenv("REGWEAVE_SIMD")
+    assert builds.choose() == "baseline"
+
+
+def test_stub_is_that_of_the_kernels():
+    found = _module(HERE / "make_stub.py")
+    written = ast.parse(found.STUB.read_text(encoding="utf-8")).body[1:]
+    generated = [n for n in ast.parse(found.stub()).body if not isinstance(n, ast.Expr)]
+    assert list(map(ast.unparse, written)) == list(map(ast.unparse, generated)), "run `make stub`"

@@ -18,7 +18,7 @@ from regweave.config.settings import Schedule, Settings
 from regweave.datasets.phantom import make_phantom
 from regweave.pipeline import inputs as given
 from regweave.pipeline.reading import Inputs, read_inputs
-from regweave.types import ImagePair, Weights
+from regweave.types import ImagePair, WeightTable
 
 PHANTOM = "phantom"
 N_PHANTOMS = 8
@@ -55,7 +55,7 @@ class Prepared:
     """A pair in memory and all that `align` and `refine` need besides."""
 
     pair: ImagePair
-    weights: Weights
+    weights: WeightTable
     schedule: Schedule
     settings: Settings
 

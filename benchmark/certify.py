@@ -26,7 +26,7 @@ from regweave.config.settings import Settings
 from regweave.energy.assemble import assemble
 from regweave.pipeline.machine import allowed_threads, kernel_threads
 from regweave.registration.align import Step, align
-from regweave.types import Weights
+from regweave.types import WeightTable
 
 TARGETS = {"trws": 0.001, "fastpd": 0.005}
 ENGINES = tuple(TARGETS)
@@ -35,7 +35,7 @@ ENGINES = tuple(TARGETS)
 class Certifier:
     """Solves the energy of each step with every engine and keeps what they found."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: WeightTable) -> None:
         self._weights = weights
         self.steps: list[dict[str, Any]] = []
 

@@ -16,7 +16,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.models.model import Model, read_model, write_model
-from regweave.types import Weights
+from regweave.types import WeightTable
 
 SETTINGS = """
 name = "small"
@@ -123,7 +123,7 @@ def test_progress_lines(capsys):
 
 
 def save(path, matrix, members=("sad", "ncc"), classes=(0, 4), **more):
-    weights = Weights(np.array(matrix), members, classes, more.pop("pairwise", 0.05))
+    weights = WeightTable(np.array(matrix), members, classes, more.pop("pairwise", 0.05))
     write_model(path, Model(weights, {}, "ct", {4: "parotid"}, **more))
     return str(path)
 

@@ -26,7 +26,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
 from regweave.models.model import Model, write_model
 from regweave.pipeline.register import register
-from regweave.types import Geometry, LabelMap, Volume, Weights
+from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 SETTINGS = Settings.model_validate(
     {
@@ -272,7 +272,9 @@ def test_parse_metrics():
 def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc"), class_names=None) -> Path:
     content = SETTINGS.model_dump(mode="json", exclude_none=True)
     matrix = np.random.default_rng(0).random((2, len(classes)))
-    write_model(folder / "model.json", Model(Weights(matrix, members, classes, 0.1), content, "mr", class_names or {}))
+    write_model(
+        folder / "model.json", Model(WeightTable(matrix, members, classes, 0.1), content, "mr", class_names or {})
+    )
     return folder / "model.json"
 
 

@@ -10,7 +10,7 @@ import pytest
 from regweave import engines
 from regweave.energy.assemble import TIE_BREAK, assemble
 from regweave.energy.features import joint_features, loss_of
-from regweave.types import Terms, Weights
+from regweave.types import Terms, WeightTable
 
 M, C = 3, 2
 OFFSETS = (np.array([-0.2, 0.1]), np.array([0.0, 0.3]), np.array([-0.1, 0.15]))
@@ -32,12 +32,12 @@ def random_terms(seed: int, shape=(2, 2, 1), *, displaced=False, elastic=False) 
     )
 
 
-def random_weights(seed: int) -> Weights:
+def random_weights(seed: int) -> WeightTable:
     rng = np.random.default_rng(1000 + seed)
-    return Weights(rng.random((M, C)), ("a", "b", "c"), (0, 7), float(rng.random()))
+    return WeightTable(rng.random((M, C)), ("a", "b", "c"), (0, 7), float(rng.random()))
 
 
-def slow_energy(terms: Terms, weights: Weights, labels) -> float:
+def slow_energy(terms: Terms, weights: WeightTable, labels) -> float:
     """Eqs. (1) and (2) written as loops over nodes, members, classes and edges."""
     total = 0.0
     for i, x in enumerate(labels):
@@ -92,14 +92,14 @@ def test_features_do_not_depend_on_weights_and_sum_to_the_paper_s_for_one_class(
     psi = joint_features(terms, labels)
     for m in range(M):
         assert psi.unary[m].sum() == pytest.approx(sum(terms.costs[m, i, x] for i, x in enumerate(labels)), rel=1e-6)
-    one = Weights(np.ones((M, C)), ("a", "b", "c"), (0, 7), 1.0)
+    one = WeightTable(np.ones((M, C)), ("a", "b", "c"), (0, 7), 1.0)
     assert psi.dot(one) == pytest.approx(psi.unary.sum() + psi.pairwise)
 
 
 def test_energy_is_linear_in_the_weights():
     terms, labels = random_terms(1, displaced=True), np.array([3, 1, 0, 7], dtype=np.int32)
     a, b = random_weights(1), random_weights(2)
-    mixed = Weights(2 * a.matrix + 3 * b.matrix, a.members, a.classes, 2 * a.pairwise + 3 * b.pairwise)
+    mixed = WeightTable(2 * a.matrix + 3 * b.matrix, a.members, a.classes, 2 * a.pairwise + 3 * b.pairwise)
     psi = joint_features(terms, labels)
     assert psi.dot(mixed) == pytest.approx(2 * psi.dot(a) + 3 * psi.dot(b))
 
@@ -180,6 +180,6 @@ def test_no_loss_no_coefficient():
 
 def test_tie_break_prefers_to_stay_and_is_small():
     flat = Terms(np.zeros((1, 4, 27), np.float32), np.ones((4, 1), np.float32), (2, 2, 1), (np.arange(3) - 1.0,) * 3)
-    energy = assemble(flat, Weights(np.ones((1, 1)), ("a",), (0,), 0.1))
+    energy = assemble(flat, WeightTable(np.ones((1, 1)), ("a",), (0,), 0.1))
     assert engines.get("trws")(energy).labels.tolist() == [13] * 4
     assert np.ptp(energy.unary) <= 1e-3

@@ -14,7 +14,7 @@ from regweave.learning import columns as module
 from regweave.learning.columns import Columns, Trainer
 from regweave.learning.lssvm import Hyper, fit_lssvm
 from regweave.learning.samples import collect
-from regweave.types import LabelMap, Weights
+from regweave.types import LabelMap, WeightTable
 
 SCHEDULE = Schedule.model_validate(
     {
@@ -23,7 +23,7 @@ SCHEDULE = Schedule.model_validate(
     }
 )
 HYPER = Hyper(C=20.0, epsilon=0.02, rounds=1, max_outer=3)
-START = Weights.uniform(("sad", "mi"), 0.1, (0, 3, 4))
+START = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3, 4))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_joint_is_one_fit_of_all_columns(pairs, joint):
 
 def test_per_class_is_one_fit_for_each_with_its_own_pairwise_weight_divided_out(pairs):
     found = trainer(pairs).per_class()
-    one = Weights.uniform(("sad", "mi"), 0.1)
+    one = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1)
     for k, classes in enumerate([(3, 4), (3,), (4,)]):
         w = fit_by_hand(pairs, START, one, classes, one_class=True).weights
         np.testing.assert_allclose(found.weights.matrix[:, k], w.matrix[:, 0] * 0.1 / w.pairwise, rtol=1e-12)
@@ -80,7 +80,9 @@ def test_per_class_is_one_fit_for_each_with_its_own_pairwise_weight_divided_out(
 
 def test_one_column_for_all(pairs):
     found = trainer(pairs).whole()
-    w = fit_by_hand(pairs, START, Weights.uniform(("sad", "mi"), 0.1), (3, 4), one_class=True).weights
+    w = fit_by_hand(
+        pairs, START, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1), (3, 4), one_class=True
+    ).weights
     np.testing.assert_array_equal(found.weights.matrix, np.repeat(w.matrix, 3, axis=1))
     assert found.weights.pairwise == w.pairwise
     assert set(found.history) == {"all"}
@@ -121,7 +123,9 @@ def test_a_pair_that_lacks_a_class_teaches_the_others(pairs):
     (name, first), second = pairs
     without = [(name, lacking(first, 3)), second]
     found = trainer(without).per_class()
-    alone = fit_by_hand([second], START, Weights.uniform(("sad", "mi"), 0.1), (3,), one_class=True).weights
+    alone = fit_by_hand(
+        [second], START, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1), (3,), one_class=True
+    ).weights
     np.testing.assert_allclose(found.weights.matrix[:, 1], alone.matrix[:, 0] * 0.1 / alone.pairwise, rtol=1e-12)
     assert found.n_registrations == 5
     joint = trainer(without).joint()

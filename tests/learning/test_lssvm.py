@@ -18,13 +18,13 @@ from regweave.learning.cutting_plane import Convex, Oracle
 from regweave.learning.lssvm import Fit, fit_lssvm
 from regweave.learning.qp import Regulariser
 from regweave.learning.samples import Sample, as_vector, can_lose
-from regweave.types import Terms, Weights
+from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-0.2, 0.2]), np.array([0.0, 0.3]), np.array([0.1]))
 LABELS = 4
 SHAPE = (2, 2, 1)
 MEMBERS, CLASSES = ("a", "b", "c"), (0, 7)
-W0 = Weights.uniform(MEMBERS, 0.2, CLASSES)
+W0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.2, CLASSES)
 
 
 def tiny(seed: int, pair: int = 0, *, elastic: bool = False) -> Sample:
@@ -84,7 +84,7 @@ def fit(samples, **changes) -> Fit:
 def test_with_exact_inference_the_objective_never_rises(seed, eta, C, signed):
     samples = several(seed, 3)
     found = fit(samples, eta=eta, C=C, signed=signed, pairwise_floor=0.01, epsilon=1e-2)
-    planes, w0 = [all_planes(s) for s in samples], as_vector(W0)
+    planes, w0 = [all_planes(s) for s in samples], W0.as_vector()
     truth = [full_objective(it.w, planes, w0, C, 1.0, eta) for it in found.history]
     assert [it.objective for it in found.history] == pytest.approx(truth, rel=1e-6)
     assert max(it.duality_gap for it in found.history) <= 1e-6 + 1e-7 * C
@@ -98,7 +98,7 @@ def test_with_bounds_the_objective_never_rises_beyond_the_gap(engine):
     for seed in range(6):
         samples = several(seed)
         found = fit(samples, engine=engine, C=100.0)
-        planes, w0 = [all_planes(s) for s in samples], as_vector(W0)
+        planes, w0 = [all_planes(s) for s in samples], W0.as_vector()
         for it in found.history:
             truth = full_objective(it.w, planes, w0, 100.0, 1.0, 3.0)
             assert it.upper - it.duality_gap - 1e-6 <= truth <= it.upper + 1e-6
@@ -112,7 +112,7 @@ def test_no_constraint_is_violated_by_more_than_the_certified_epsilon(engine):
     for seed in range(5):
         samples = several(seed)
         oracle = Oracle(samples, engine)
-        w0 = as_vector(W0)
+        w0 = W0.as_vector()
         imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
         convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, imputed)
         oracle.restart(w0)
@@ -141,7 +141,7 @@ def test_the_end_allows_for_the_gap_of_inference(gap):
         def run(self, *arguments, **options):
             return [replace(d, lower_bound=d.value - gap) for d in super().run(*arguments, **options)]
 
-    w0 = as_vector(W0)
+    w0 = W0.as_vector()
     for seed in range(5):
         oracle = Loose(several(seed), "exhaustive")
         imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
@@ -158,7 +158,7 @@ def test_cutting_planes_reach_the_minimum_over_all_constraints():
     from regweave.learning.qp import Cuts, solve
 
     samples = several(3)
-    w0, lower = as_vector(W0), np.append(np.zeros(6), 0.05)
+    w0, lower = W0.as_vector(), np.append(np.zeros(6), 0.05)
     oracle = Oracle(samples, "exhaustive")
     imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
     oracle.restart(w0)
@@ -176,7 +176,7 @@ def test_slacks_bound_the_loss_of_every_labelling_below_the_imputed_one():
     """ξ + ε ≥ Δ(D) + w·(Ψ(D̂) − Ψ(D)) for all D, hence ξ + ε ≥ Δ of the prediction."""
     for seed in range(5):
         samples = several(seed)
-        oracle, w0 = Oracle(samples, "exhaustive"), as_vector(W0)
+        oracle, w0 = Oracle(samples, "exhaustive"), W0.as_vector()
         imputed = oracle.run(w0, 3.0)
         convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 30.0, np.stack([d.psi for d in imputed]))
         oracle.restart(w0)
@@ -194,7 +194,7 @@ def test_slacks_bound_the_loss_of_every_labelling_below_the_imputed_one():
 def test_slacks_of_a_fit_bound_its_predictions():
     samples = several(1)
     found = fit(samples)
-    w = as_vector(found.weights)
+    w = found.weights.as_vector()
     losses = [float(d[(p @ w).argmin()]) for p, d in map(all_planes, samples)]
     assert found.history[-1].predicted_loss == pytest.approx(np.mean(losses), abs=1e-6)
     for s, loss in zip(samples, losses, strict=True):
@@ -205,7 +205,7 @@ def test_slacks_of_a_fit_bound_its_predictions():
 
 def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
     samples = several(2)
-    oracle, w = Oracle(samples, "exhaustive"), as_vector(W0)
+    oracle, w = Oracle(samples, "exhaustive"), W0.as_vector()
     found = cccp._impute(oracle, w, 2.0, ())
     for d, (psi, delta) in zip(found, map(all_planes, samples), strict=True):
         assert d.value == pytest.approx((psi @ w + 2 * delta).min(), abs=1e-6)
@@ -227,7 +227,7 @@ def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
 
 def test_known_planes_are_scored_before_inference():
     samples = several(4)
-    oracle, w0 = Oracle(samples, "exhaustive"), as_vector(W0)
+    oracle, w0 = Oracle(samples, "exhaustive"), W0.as_vector()
     convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, np.stack([d.psi for d in oracle.run(w0, 3.0)]))
     oracle.restart(w0)
     first = cutting_plane.minimise(oracle, convex, 1e-3, 100)
@@ -243,7 +243,7 @@ def test_known_planes_are_scored_before_inference():
 
 
 def test_weaker_planes_are_discarded_and_counted():
-    samples, w = several(5, 1), as_vector(W0)
+    samples, w = several(5, 1), W0.as_vector()
     oracle = Oracle(samples, "exhaustive")
     psi, delta = all_planes(samples[0])
     impossible = cutting_plane.Found(np.zeros(4, np.int32), psi[0], 100.0, 0.0, 0.0)
@@ -271,7 +271,7 @@ def planted(seed: int, n: int = 6, nodes: int = 27) -> list[Sample]:
 
 
 def test_the_member_that_costs_what_is_lost_gets_the_weight():
-    w0 = Weights.uniform(MEMBERS, 0.1)
+    w0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1)
     for seed in range(3):
         found = fit_lssvm(planted(seed), w0, C=100.0, eta=3.0, epsilon=1e-3)
         a, b, c = found.weights.matrix[:, 0]
@@ -282,14 +282,14 @@ def test_the_member_that_costs_what_is_lost_gets_the_weight():
 
 def test_the_hyperparameters_do_what_they_say():
     samples = several(6)
-    w0 = as_vector(W0)
+    w0 = W0.as_vector()
     kept = fit(samples, alpha=1e7)
-    assert as_vector(kept.weights) == pytest.approx(w0, abs=1e-4)
+    assert kept.weights.as_vector() == pytest.approx(w0, abs=1e-4)
     for alpha in (0.5, 4.0):
         shrunk = as_vector(fit(samples, C=0.0, alpha=alpha).weights)
         assert shrunk == pytest.approx(2 * alpha * w0 / (1 + 2 * alpha), rel=1e-12)
     floor = fit(samples, C=0.0, alpha=0.0, pairwise_floor=0.3)
-    assert as_vector(floor.weights).tolist() == [0.0] * 6 + [0.3]
+    assert floor.weights.as_vector().tolist() == [0.0] * 6 + [0.3]
     assert fit(samples, C=0.0, alpha=0.0).weights.pairwise == pytest.approx(0.05)
     eager, idle = fit(samples, eta=50.0), fit(samples, eta=0.0)
     assert eager.history[0].imputed_loss < idle.history[0].imputed_loss
@@ -299,7 +299,7 @@ def test_the_hyperparameters_do_what_they_say():
 
 def test_neither_order_nor_mapper_changes_a_bit():
     samples = planted(0, n=5)
-    w0 = Weights.uniform(MEMBERS, 0.1)
+    w0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1)
     one = fit_lssvm(samples, w0)
     with ThreadPoolExecutor(2) as pool:
         others = [
@@ -308,7 +308,7 @@ def test_neither_order_nor_mapper_changes_a_bit():
             fit_lssvm([samples[i] for i in (2, 0, 4, 1, 3)], w0, mapper=pool.map),
         ]
     for other in others:
-        assert as_vector(other.weights).tobytes() == as_vector(one.weights).tobytes()
+        assert other.weights.as_vector().tobytes() == one.weights.as_vector().tobytes()
         assert other.slacks == one.slacks
         assert [it.objective for it in other.history] == [it.objective for it in one.history]
         assert all(np.array_equal(other.imputed[k], one.imputed[k]) for k in one.imputed)
@@ -320,7 +320,7 @@ def test_a_rise_is_a_warning_and_the_earlier_weights_stay():
     with pytest.warns(RegweaveWarning, match="W211: the learning objective would rise from"):
         found = fit(samples, C=300.0, max_inner=1, max_outer=1)
     assert not found.converged
-    assert as_vector(found.weights) == pytest.approx(as_vector(W0))
+    assert found.weights.as_vector() == pytest.approx(W0.as_vector())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RegweaveWarning)
         longer = fit(samples, C=300.0, max_inner=1, max_outer=60)
@@ -336,8 +336,8 @@ def test_progress_is_told_and_recorded():
     assert [it.number for it in seen] == list(range(len(seen)))
     assert len(seen) <= 4
     assert seen[0].rounds == ()
-    assert np.array_equal(seen[0].w, as_vector(W0))
-    assert np.array_equal(seen[-1].w, as_vector(found.weights))
+    assert np.array_equal(seen[0].w, W0.as_vector())
+    assert np.array_equal(seen[-1].w, found.weights.as_vector())
     assert [it.n_inferences for it in seen] == sorted(it.n_inferences for it in seen)
     assert all(it.seconds > 0 for it in seen)
 
@@ -358,4 +358,4 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="come twice"):
         fit([samples[0], samples[1], samples[0]])
     with pytest.raises(ValueError, match=r"has \(3, 2\) members and classes, w0 has \(2, 2\)"):
-        fit_lssvm(samples, Weights.uniform(("a", "b"), 0.1, CLASSES))
+        fit_lssvm(samples, WeightTable.constant(dict.fromkeys(("a", "b"), 1.0), 0.1, CLASSES))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from regweave.learning.overlay import LARGEST, overlay
-from regweave.learning.samples import Sample, Task, as_vector, delta, infer
-from regweave.types import Terms, Weights
+from regweave.learning.samples import Sample, Task, delta, infer
+from regweave.types import Terms, WeightTable
 
-WEIGHTS = Weights(np.array([[0.7], [0.3]]), ("a", "b"), (0,), 0.05)
+WEIGHTS = WeightTable(np.array([[0.7], [0.3]]), ("a", "b"), (0,), 0.05)
 
 
 def sample(shape: tuple[int, int, int], base: bool = False) -> Sample:
@@ -34,7 +34,7 @@ def test_the_slice_shows_the_displacements_of_its_nodes():
         s = sample((5, 4, 6), base)
         imputed = np.arange(120, dtype=np.int32) % 27
         found = overlay(s, imputed, WEIGHTS, "trws")
-        predicted = infer(Task(s, as_vector(WEIGHTS), 0.0, "trws")).labels
+        predicted = infer(Task(s, WEIGHTS.as_vector(), 0.0, "trws")).labels
         grid = np.stack(np.meshgrid(*s.terms.offsets, indexing="ij"), axis=-1).reshape(-1, 3)
         for name, labels in (("imputed", imputed), ("predicted", predicted)):
             moved = grid[labels] + (0 if s.terms.base is None else s.terms.base)

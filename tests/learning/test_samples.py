@@ -17,8 +17,6 @@ from regweave.learning.lssvm import fit_lssvm
 from regweave.learning.samples import (
     Sample,
     Task,
-    as_vector,
-    as_weights,
     can_lose,
     collect,
     delta,
@@ -27,7 +25,7 @@ from regweave.learning.samples import (
     restrict,
 )
 from regweave.registration.align import align
-from regweave.types import Terms, Weights
+from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-0.2, 0.0, 0.2]),) * 3
 SCHEDULE = Schedule.model_validate(
@@ -40,7 +38,7 @@ SCHEDULE = Schedule.model_validate(
     }
 )
 MEMBERS, CLASSES = ("sad", "ncc"), (0, 3)
-W0 = Weights.uniform(MEMBERS, 0.1, CLASSES)
+W0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1, CLASSES)
 
 
 def make_sample(seed: int = 0, *, displaced: bool = False) -> Sample:
@@ -60,16 +58,16 @@ def test_features_and_loss_are_per_node_that_can_lose(displaced):
     assert int(can_lose(sample.terms).sum()) == sample.scale
     assert psi(sample, labels) == pytest.approx(np.append(features.unary.ravel(), features.pairwise) / 8)
     assert delta(sample, labels) == pytest.approx(loss_of(sample.terms, labels) / 8)
-    weights = as_weights(np.arange(1.0, 8.0), ("x", "y", "z"), (0, 5))
-    assert psi(sample, labels) @ as_vector(weights) == pytest.approx(features.dot(weights) / 8)
+    weights = WeightTable.from_vector(np.arange(1.0, 8.0), ("x", "y", "z"), (0, 5))
+    assert psi(sample, labels) @ weights.as_vector() == pytest.approx(features.dot(weights) / 8)
 
 
 def test_vectors_and_weights_are_the_same_thing():
     w = np.arange(1.0, 8.0)
-    weights = as_weights(w, ("x", "y", "z"), (0, 5))
+    weights = WeightTable.from_vector(w, ("x", "y", "z"), (0, 5))
     assert weights.matrix.tolist() == [[1, 2], [3, 4], [5, 6]]
     assert weights.pairwise == 7
-    assert np.array_equal(as_vector(weights), w)
+    assert np.array_equal(weights.as_vector(), w)
 
 
 @pytest.mark.parametrize("displaced", [False, True])
@@ -90,11 +88,11 @@ def test_restricted_terms_have_one_class_and_speak_of_its_nodes_only(displaced):
 @pytest.mark.parametrize("engine", ["trws", "fastpd", "icm"])
 def test_inference_on_a_sample_is_inference_on_its_energy(engine, coefficient):
     sample = make_sample(3)
-    weights = as_weights(np.linspace(0.1, 0.7, 7), ("x", "y", "z"), (0, 5))
-    found = infer(Task(sample, as_vector(weights), coefficient, engine))
+    weights = WeightTable.from_vector(np.linspace(0.1, 0.7, 7), ("x", "y", "z"), (0, 5))
+    found = infer(Task(sample, weights.as_vector(), coefficient, engine))
     energy = assemble(sample.terms, weights, coefficient, tie_break=0.0)
     assert found.value == pytest.approx(energy(found.labels) / 8, rel=1e-6)
-    assert found.value == pytest.approx(found.psi @ as_vector(weights) + coefficient * found.delta)
+    assert found.value == pytest.approx(found.psi @ weights.as_vector() + coefficient * found.delta)
     plain = engines.get(engine)(energy)
     assert found.value <= plain.energy / 8 + 1e-2 * abs(plain.energy / 8)
     assert found.lower_bound <= plain.energy / 8 + 1e-9
@@ -151,7 +149,7 @@ def test_a_pair_without_the_structure_gives_no_sample(pairs, scales, caplog):
 @pytest.mark.parametrize("one_class", [False, True])
 def test_learning_on_a_phantom(pairs, scales, one_class):
     """All classes at once and the mandible alone, by the same function."""
-    start = Weights.uniform(MEMBERS, 0.1) if one_class else W0
+    start = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1) if one_class else W0
     schedule = SCHEDULE.model_copy(update={"loss_classes": (3,)}) if one_class else SCHEDULE
     samples = [
         s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, start, schedule, scales, one_class=one_class)

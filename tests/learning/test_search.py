@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from regweave.learning.search import LEAST_CANDIDATES, search
-from regweave.types import Weights
+from regweave.types import WeightTable
 
-START = Weights.uniform(("a", "b", "c"), 0.2, (0, 4))
+START = WeightTable.constant(dict.fromkeys(("a", "b", "c"), 1.0), 0.2, (0, 4))
 WANTED = np.array([[0.7, 0.1], [0.2, 0.1], [0.1, 0.8]])
 
 
@@ -16,7 +16,7 @@ class Score:
     """Nearness to the wanted weights; remembers who was scored."""
 
     def __init__(self) -> None:
-        self.seen: list[Weights] = []
+        self.seen: list[WeightTable] = []
         self.sizes: list[int] = []
 
     def __call__(self, candidates):

@@ -13,7 +13,7 @@ from regweave.pipeline import machine, memory
 from regweave.registration.align import align
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.resample import shrink_geometry
-from regweave.types import Geometry, Weights
+from regweave.types import Geometry, WeightTable
 
 
 def test_threads_as_asked_or_as_the_scheduler_says(monkeypatch):
@@ -84,7 +84,7 @@ def test_forecast_counts_nodes_and_labels_as_the_run_does(name):
     ).schedule("mr")
     seen = []
     members = tuple(m.name for m in schedule.bank)
-    align(pair, Weights.uniform(members, 0.1), one_step, on_step=seen.append)
+    align(pair, WeightTable.constant(dict.fromkeys(members, 1.0), 0.1), one_step, on_step=seen.append)
     for size, step, level in zip(found.sizes, seen, schedule.levels_for(pair.fixed.geometry), strict=True):
         assert size.n_nodes == int(np.prod(step.terms.shape))
         assert size.n_labels == step.terms.costs.shape[2]

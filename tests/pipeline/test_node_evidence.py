@@ -11,7 +11,7 @@ from regweave.pipeline.node_evidence import node_maps, on_image
 from regweave.pipeline.register import register
 from regweave.registration.align import Step
 from regweave.spatial.control_grid import ControlGrid
-from regweave.types import Geometry, Solution, Terms, Weights
+from regweave.types import Geometry, Solution, Terms, WeightTable
 
 SETTINGS = Settings.model_validate(
     {
@@ -45,7 +45,7 @@ def test_maps_against_loops(per_label):
     n_nodes, n_labels, n_members, n_classes = 27, 3, 2, 2
     costs = rng.random((n_members, n_nodes, n_labels)).astype(np.float32)
     shares = rng.random((n_nodes, n_labels, n_classes) if per_label else (n_nodes, n_classes)).astype(np.float32)
-    weights = Weights(np.array([[0.2, 0.9], [0.8, 0.1]]), ("sad", "ncc"), (0, 5), 0.1)
+    weights = WeightTable(np.array([[0.2, 0.9], [0.8, 0.1]]), ("sad", "ncc"), (0, 5), 0.1)
     maps = node_maps(step_with(costs, shares), weights, ("sad", "ncc"))
     for n in range(n_nodes):
         parts = np.zeros((n_members, n_labels))
@@ -61,7 +61,7 @@ def test_maps_against_loops(per_label):
 def test_nodes_know_where_they_lie():
     maps = node_maps(
         step_with(np.zeros((1, 27, 3), dtype=np.float32), np.ones((27, 1), dtype=np.float32)),
-        Weights.uniform(("sad",), 0.1),
+        WeightTable.constant(dict.fromkeys(("sad",), 1.0), 0.1),
         ("sad",),
     )
     corners = maps.geometry.points(np.array([[0.0, 0, 0], [2.0, 2, 2]]))

@@ -17,7 +17,7 @@ from regweave.models.model import Model, write_model
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.study.evaluate import evaluate
-from regweave.types import LabelMap, Weights
+from regweave.types import LabelMap, WeightTable
 
 pytestmark = pytest.mark.usefixtures("in_process")
 CLASSES = tuple(range(7))
@@ -37,7 +37,7 @@ def model(predictor, training_list) -> Model:
     """Columns that differ, so that it matters which one a voxel gets."""
     matrix = np.full((3, 7), 0.02)
     matrix[np.arange(7) % 3, np.arange(7)] = 0.96
-    weights = Weights(matrix, ("sad", "mi", "fine"), CLASSES, 0.1)
+    weights = WeightTable(matrix, ("sad", "mi", "fine"), CLASSES, 0.1)
     content = training_list.settings.model_dump(mode="json")
     return Model(weights, content, "mr", class_predictor=predictor.to_dict())
 
@@ -93,7 +93,11 @@ def test_given_labels_are_scored_though_predicted_ones_choose(model, files, pred
 
 
 def test_one_column_has_nothing_to_predict(model, files, training_list):
-    plain = replace(model, weights=Weights.uniform(("sad", "mi", "fine"), 0.1), class_predictor={"not": "read"})
+    plain = replace(
+        model,
+        weights=WeightTable.constant(dict.fromkeys(("sad", "mi", "fine"), 1.0), 0.1),
+        class_predictor={"not": "read"},
+    )
     assert register(files["fixed"], files["moving"], model=plain).classes_from == "none"
     settings = training_list.settings
     assert register(**files, config=settings).classes_from == "none"

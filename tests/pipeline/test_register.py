@@ -27,7 +27,7 @@ from regweave.pipeline.register import Progress, register
 from regweave.registration.problems import register as register_pair
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_points
-from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, Weights
+from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LPS_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 SMALL = Settings.model_validate(
@@ -207,8 +207,12 @@ def test_other_orientation_and_oblique_at_once(uneven, uneven_result):
     start = np.eye(4)
     start[:3, :3], start[:3, 3] = rotation, offset
     pair = ImagePair(uneven.fixed, moving, initial=start)
-    found = register_pair(pair, Weights.uniform(MEMBERS, SMALL.smoothness), SMALL.schedule("mr"))
-    straight = register_pair(uneven, Weights.uniform(MEMBERS, SMALL.smoothness), SMALL.schedule("mr"))
+    found = register_pair(
+        pair, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.schedule("mr")
+    )
+    straight = register_pair(
+        uneven, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.schedule("mr")
+    )
     assert np.abs(found.displacement - straight.displacement).max() < 0.02
 
 
@@ -292,7 +296,7 @@ def test_start_that_is_neither_method_nor_file(pair):
 
 def model_with(matrix, classes, scales=None, **settings) -> Model:
     content = SMALL.model_copy(update=settings).model_dump(mode="json", exclude_none=True)
-    return Model(Weights(np.array(matrix), MEMBERS, classes, 0.2), content, "mr", scales=scales)
+    return Model(WeightTable(np.array(matrix), MEMBERS, classes, 0.2), content, "mr", scales=scales)
 
 
 def test_model_brings_its_weights_and_its_settings(pair, plain, tmp_path):
@@ -327,7 +331,7 @@ def test_model_that_does_not_fit(pair):
     named = dataclasses.replace(two, class_names={0: "background", 3: "liver"})
     with pytest.raises(RegweaveError, match=r"(?s)E130.*no structure in common.*3 mandible.*3 liver"):
         register(pair.fixed, pair.moving, moving_labels=pair.moving_labels, model=named)
-    other = dataclasses.replace(two, weights=Weights.uniform(("sad", "mi"), 0.1))
+    other = dataclasses.replace(two, weights=WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1))
     with pytest.raises(RegweaveError, match=r"E170.*sad, mi, the bank has sad, ncc"):
         register(pair.fixed, pair.moving, model=other)
     with pytest.raises(UsageError, match=r"E189.*both given"):

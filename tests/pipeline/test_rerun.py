@@ -16,7 +16,7 @@ from regweave.io import read_transform, sha256, write_image, write_labels, write
 from regweave.models.model import Model, write_model
 from regweave.pipeline.register import register
 from regweave.pipeline.rerun import recorded_call
-from regweave.types import Weights
+from regweave.types import WeightTable
 
 SMALL = Settings.model_validate(
     {
@@ -43,7 +43,7 @@ def files(tmp_path_factory):
     start = np.eye(4)
     start[:3, 3] = [1.0, -2.0, 0.5]
     write_linear(folder / "start.tfm", start)
-    weights = Weights(np.array([[0.7, 0.2], [0.3, 0.8]]), ("sad", "ncc"), (0, 11), 0.1)
+    weights = WeightTable(np.array([[0.7, 0.2], [0.3, 0.8]]), ("sad", "ncc"), (0, 11), 0.1)
     names = {0: "background", 11: pair.moving_labels.names[3]}
     model = Model(weights, SMALL.model_dump(mode="json"), "mr", names, evidence={"groups": ["p1", "p2+p3"]})
     write_model(folder / "mine.json", model)

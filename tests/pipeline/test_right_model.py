@@ -20,7 +20,7 @@ from regweave.models.model import Model
 from regweave.pipeline.reading import Reading, in_one_numbering
 from regweave.pipeline.register import register
 from regweave.training.scan import choose_bank, survey
-from regweave.types import LabelMap, Volume, Weights
+from regweave.types import LabelMap, Volume, WeightTable
 
 BANK = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]
 MULTI = [{"name": "mi", "metric": "mi", "stage": "levels"}, {"name": "ngf", "metric": "ngf"}]
@@ -48,7 +48,7 @@ def as_ct(image: Volume) -> Volume:
 
 def model_for(modality: str, classes=(0, 1, 2), names=None) -> Model:
     matrix = np.linspace(0.2, 0.8, len(classes))
-    weights = Weights(np.stack([matrix, 1 - matrix]), ("sad", "ncc"), classes, 0.1)
+    weights = WeightTable(np.stack([matrix, 1 - matrix]), ("sad", "ncc"), classes, 0.1)
     return Model(weights, SMALL.model_dump(mode="json"), modality, names or {})
 
 

@@ -27,7 +27,7 @@ from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, SegmentedImage
 from regweave.training.refinement_weights import Mix, judge_without_mask
 from regweave.training.run import Training
-from regweave.types import Anatomies, Anatomy, Geometry, ImagePair, Volume, Weights
+from regweave.types import Anatomies, Anatomy, Geometry, ImagePair, Volume, WeightTable
 
 pytestmark = pytest.mark.usefixtures("in_process")
 LEARNED = [
@@ -140,7 +140,7 @@ def test_a_voxel_of_a_coarse_map_counts_once(settings):
     volume = Volume(np.zeros(fine.shape, dtype=np.float32), fine)
     schedule = settings.schedule("mr")
     members = schedule.bank[-3:]  # fine, anatomy, outline
-    weights = Weights(np.array([[0.2, 0.5], [0.8, 0.0], [0.0, 0.5]]), tuple(m.name for m in members), (0, 1), 0.1)
+    weights = WeightTable(np.array([[0.2, 0.5], [0.8, 0.0], [0.0, 0.5]]), tuple(m.name for m in members), (0, 1), 0.1)
     for geometry, share in ((coarse, 1 / 8), (fine, 1.0)):
         maps = Anatomy(np.zeros((1, *geometry.shape), dtype=np.float32), geometry)
         scene = Scene.whole(ImagePair(volume, volume, anatomies=Anatomies(maps, maps, maps)), schedule)
@@ -160,7 +160,7 @@ def model(training_list, settings, in_process) -> Model:
     labels = [reading.labels(f["moving_labels"], i.geometry) for f, i in zip(files, images, strict=True)]
     found = ClassPredictor.fit(images, labels, tuple(range(7)), "mr")
     matrix = np.repeat(np.array([[0.3], [0.3], [0.2], [0.2], [0.0]]), 7, axis=1)
-    weights = Weights(matrix, tuple(m.name for m in settings.schedule("mr").bank), tuple(range(7)), 0.1)
+    weights = WeightTable(matrix, tuple(m.name for m in settings.schedule("mr").bank), tuple(range(7)), 0.1)
     return Model(weights, settings.model_dump(mode="json"), "mr", class_predictor=found.to_dict())
 
 

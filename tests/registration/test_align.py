@@ -18,7 +18,7 @@ from regweave.registration.align import Alignment, align
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import to_field, warp_labels
-from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, Weights
+from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LEVELS = (
     {"spacing_mm": 48.0, "shrink": 2, "steps": 3},
@@ -32,8 +32,8 @@ def schedule(**changes) -> Schedule:
     return Schedule.model_validate({"levels": LEVELS, "bank": BANK, **changes})
 
 
-def weights(pairwise: float = 0.1, classes: tuple[int, ...] = (0,)) -> Weights:
-    return Weights.uniform(MEMBERS, pairwise, classes)
+def weights(pairwise: float = 0.1, classes: tuple[int, ...] = (0,)) -> WeightTable:
+    return WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), pairwise, classes)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def mean_dice(pair: ImagePair, alignment: Alignment) -> float:
 def test_identical_images_stay_where_they_are(pair):
     for bank in (MEMBERS, ("mi",), ("dwt",), ("gradient",), ("mind",)):
         members = [{"name": m, "metric": m} for m in bank]
-        w = Weights.uniform(bank, 0.1)
+        w = WeightTable.constant(dict.fromkeys(bank, 1.0), 0.1)
         found = align(ImagePair(pair.fixed, pair.fixed), w, schedule(bank=members))
         assert np.abs(found.displacement).max() == 0, bank
 
@@ -190,7 +190,7 @@ def test_loss_of_some_structures(pair):
 
 
 def test_same_bits_for_any_thread_count_and_in_every_run(pair, registered):
-    w = Weights(np.array([[0.2, 0.9], [0.8, 0.1]]), MEMBERS, (0, 3), 0.1)
+    w = WeightTable(np.array([[0.2, 0.9], [0.8, 0.1]]), MEMBERS, (0, 3), 0.1)
     before, results = _core.threads(), []
     try:
         for n in (1, 2, 3):
@@ -251,7 +251,7 @@ def test_given_scales_are_used_and_own_scales_give_the_same_result(pair, registe
 
 
 def test_class_weights_change_the_result(pair):
-    w = Weights(np.array([[0.0, 1.0], [1.0, 0.0]]), MEMBERS, (0, 3), 0.1)
+    w = WeightTable(np.array([[0.0, 1.0], [1.0, 0.0]]), MEMBERS, (0, 3), 0.1)
     results = {}
     for rule in ("count", "foreground", "share"):
         for at in ("anchored", "displaced"):
@@ -300,9 +300,9 @@ def test_nothing_folds(pair, smoothness):
 
 def test_what_does_not_fit_is_refused(pair):
     with pytest.raises(ValueError, match=r"members \['sad', 'mi'\], the bank has \['sad', 'ncc'\]"):
-        align(pair, Weights.uniform(("sad", "mi"), 0.1), schedule())
+        align(pair, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1), schedule())
     with pytest.raises(ValueError, match="members"):
-        align(pair, Weights.uniform(("ncc", "sad"), 0.1), schedule())
+        align(pair, WeightTable.constant(dict.fromkeys(("ncc", "sad"), 1.0), 0.1), schedule())
     unlabelled = dataclasses.replace(pair, fixed_labels=None)
     for coefficient in (1.0, -1.0):
         with pytest.raises(ValueError, match="give fixed_labels and moving_labels"):
@@ -318,7 +318,7 @@ def test_arguments_are_left_alone(pair):
 
 def test_a_member_of_the_refinement_alone_is_left_to_it(pair, registered):
     bank = (*BANK, {"name": "late", "metric": "mind", "stage": "refine"})
-    w = Weights(np.array([[0.25], [0.25], [0.5]]), (*MEMBERS, "late"), (0,), 0.1)
+    w = WeightTable(np.array([[0.25], [0.25], [0.5]]), (*MEMBERS, "late"), (0,), 0.1)
     found = align(pair, w, schedule(bank=bank))
     assert np.array_equal(found.displacement, registered.displacement)
 
@@ -328,7 +328,7 @@ def test_labels_beyond_32_bits_choose_their_weights(pair):
     labels = pair.moving_labels
     changed = labels.data.astype(np.uint32)
     changed[labels.data == 3] = big
-    w = Weights(np.array([[0.5, 1.0], [0.5, 0.0]]), MEMBERS, (0, 3), 0.1)
+    w = WeightTable(np.array([[0.5, 1.0], [0.5, 0.0]]), MEMBERS, (0, 3), 0.1)
     expected = align(pair, w, schedule()).displacement
     relabelled = dataclasses.replace(pair, moving_labels=LabelMap(changed, labels.geometry))
     found = align(relabelled, dataclasses.replace(w, classes=(0, big)), schedule()).displacement

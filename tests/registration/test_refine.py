@@ -18,7 +18,7 @@ from regweave.registration.refine import Refinement, _unfolded, refine
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.resample import change_level
 from regweave.spatial.warp import to_field
-from regweave.types import Geometry, ImagePair, Volume, Weights
+from regweave.types import Geometry, ImagePair, Volume, WeightTable
 
 SHAPE = (32, 32, 32)
 SETTINGS = Refine(steps=15, smoothness=0.3)
@@ -37,8 +37,8 @@ def schedule(bank: str = "sad", **changes) -> Schedule:
     return Schedule.model_validate({"levels": levels, "bank": BANKS[bank], **changes})
 
 
-def uniform(s: Schedule) -> Weights:
-    return Weights.uniform(tuple(m.name for m in s.bank), 0.1)
+def uniform(s: Schedule) -> WeightTable:
+    return WeightTable.constant(dict.fromkeys(tuple(m.name for m in s.bank), 1.0), 0.1)
 
 
 def run(pair: ImagePair, bank: str = "sad", settings: Refine = SETTINGS, start=None) -> Refinement:
@@ -170,17 +170,19 @@ def test_left_out_with_a_warning_where_no_member_can_be_compared(pair):
     s = Schedule.model_validate({**schedule().model_dump(), "bank": [{"name": "mi", "metric": "mi"}]})
     start = np.random.default_rng(0).random((3, *SHAPE)).astype(np.float32)
     with pytest.warns(RegweaveWarning, match=r"W206: refinement left out: none of the members mi"):
-        found = refine(pair, start, Weights.uniform(("mi",), 0.1), s, Refine(steps=5))
+        found = refine(pair, start, WeightTable.constant(dict.fromkeys(("mi",), 1.0), 0.1), s, Refine(steps=5))
     assert np.array_equal(found.displacement, start)
     assert found.steps == ()
-    none = refine(pair, start, Weights.uniform(("mi",), 0.1), s, Refine(steps=0))  # asked for: no warning
+    none = refine(
+        pair, start, WeightTable.constant(dict.fromkeys(("mi",), 1.0), 0.1), s, Refine(steps=0)
+    )  # asked for: no warning
     assert np.array_equal(none.displacement, start)
 
 
 def test_members_of_the_levels_are_left_out_of_it(pair):
     bank = ({"name": "sad", "metric": "sad"}, {"name": "early", "metric": "mind", "stage": "levels"})
     s = Schedule.model_validate({**schedule().model_dump(), "bank": bank})
-    w = Weights(np.array([[0.4], [0.6]]), ("sad", "early"), (0,), 0.1)
+    w = WeightTable(np.array([[0.4], [0.6]]), ("sad", "early"), (0,), 0.1)
     zero = np.zeros((3, *SHAPE), dtype=np.float32)
     found = refine(pair, zero, w, s, Refine(steps=4))
     alone = run(pair, "sad", Refine(steps=4))
@@ -192,9 +194,12 @@ def test_class_weights_act_where_the_moving_mask_is(pair):
     """A column of zeros takes the data term away inside its organ."""
     s = schedule("sad")
     zero = np.zeros((3, *SHAPE), dtype=np.float32)
-    even = Weights(np.array([[1.0, 1.0]]), ("sad",), (0, 3), 0.1)
-    blind = Weights(np.array([[1.0, 0.0]]), ("sad",), (0, 3), 0.1)
-    a, b, c = (refine(pair, zero, w, s, Refine(steps=6)) for w in (even, blind, Weights.uniform(("sad",), 0.1)))
+    even = WeightTable(np.array([[1.0, 1.0]]), ("sad",), (0, 3), 0.1)
+    blind = WeightTable(np.array([[1.0, 0.0]]), ("sad",), (0, 3), 0.1)
+    a, b, c = (
+        refine(pair, zero, w, s, Refine(steps=6))
+        for w in (even, blind, WeightTable.constant(dict.fromkeys(("sad",), 1.0), 0.1))
+    )
     np.testing.assert_allclose(a.displacement, c.displacement, atol=1e-5)
     assert b.steps[0].data < a.steps[0].data
     assert not np.array_equal(a.displacement, b.displacement)

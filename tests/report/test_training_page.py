@@ -14,7 +14,7 @@ from regweave.errors import RegweaveError
 from regweave.models.model import Model, write_model
 from regweave.report.training import write_page
 from regweave.training.log import Effort, effort_path, read_effort, write_effort
-from regweave.types import Weights
+from regweave.types import WeightTable
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 LEARNED = [[0.5, 0.8], [0.5, 0.2]]
@@ -112,7 +112,7 @@ EVIDENCE = {
 
 
 def save(path: Path, evidence: object) -> Path:
-    weights = Weights(np.array([[0.5, 0.65], [0.5, 0.35]]), ("sad", HOSTILE), (0, 4), 0.05)
+    weights = WeightTable(np.array([[0.5, 0.65], [0.5, 0.35]]), ("sad", HOSTILE), (0, 4), 0.05)
     write_model(path, Model(weights, {"name": HOSTILE}, "ct", {0: "background", 4: HOSTILE}, evidence=evidence))
     return path
 

@@ -15,7 +15,7 @@ from regweave.models.model import Model
 from regweave.study.comparison import Scores
 from regweave.study.demo import SETTINGS, make_cohort, split_folder
 from regweave.study.demo_summary import Story, tell
-from regweave.types import Weights
+from regweave.types import WeightTable
 
 
 def tiny(seed):
@@ -91,7 +91,7 @@ def test_too_few_cases_are_an_error(tmp_path, names):
 
 def story(learned, single, *, gain=0.1, failed=False):
     """Tell the story of two pairs with given Dice."""
-    weights = Weights(np.array([[0.5, 0.75], [0.5, 0.25]]), ("sad", "mi"), (0, 1), 0.1)
+    weights = WeightTable(np.array([[0.5, 0.75], [0.5, 0.25]]), ("sad", "mi"), (0, 1), 0.1)
     gates = {"0": {"used": False}, "1": {"used": True}}
     evidence = {"gates": gates, "left_out_gain": None if gain is None else {"mean": gain}}
     model = Model(weights, {}, "mr", {0: "background", 1: "cord"}, None, evidence)

@@ -31,7 +31,7 @@ from regweave.spatial.warp import warp_labels
 from regweave.study.comparison import Scores, compare
 from regweave.study.evaluate import COLUMNS, evaluate
 from regweave.study.summary import summary_text
-from regweave.types import LabelMap, Weights
+from regweave.types import LabelMap, WeightTable
 
 SMALL = Settings.model_validate(
     {
@@ -80,7 +80,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder) -> Path:
-    weights = Weights(np.array([[0.3, 0.9], [0.7, 0.1]]), ("sad", "mi"), (0, 3), 0.1)
+    weights = WeightTable(np.array([[0.3, 0.9], [0.7, 0.1]]), ("sad", "mi"), (0, 3), 0.1)
     path = folder / "mine.json"
     write_model(path, Model(weights, SMALL.model_dump(mode="json"), "mr", evidence={"groups": ["p7+p1", "p8"]}))
     return path
@@ -260,7 +260,7 @@ def test_models_of_the_same_name(folder, model, tmp_path):
 
 
 def test_global_model_bears_its_name(folder, tmp_path):
-    weights = Weights.uniform(("sad", "mi"), 0.1, tuple(range(7)))
+    weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, tuple(range(7)))
     write_model(tmp_path / "global.json", Model(weights, SMALL.model_dump(mode="json"), "mr"))
     found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "global.json"])
     assert {r["method"] for r in found.rows()} == {"global"}

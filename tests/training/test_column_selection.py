@@ -13,10 +13,10 @@ from regweave.learning.columns import Columns
 from regweave.learning.gate import Gate
 from regweave.learning.lssvm import Hyper
 from regweave.training.column_selection import BALANCES, Choice, gain_interval, gains, rebalance, try_columns
-from regweave.types import Weights
+from regweave.types import WeightTable
 
-W0 = Weights.uniform(("a", "b"), 0.4, (0, 1, 2))
-LEARNED = Weights(np.array([[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]]), ("a", "b"), (0, 1, 2), 0.4)
+W0 = WeightTable.constant(dict.fromkeys(("a", "b"), 1.0), 0.4, (0, 1, 2))
+LEARNED = WeightTable(np.array([[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]]), ("a", "b"), (0, 1, 2), 0.4)
 PAIRS = [PairFiles(f"p{n}", *[Path("x")] * 4, f"g{n}") for n in range(4)]
 FOLDS = [Fold(tuple(PAIRS[2:]), tuple(PAIRS[:2]), ()), Fold(tuple(PAIRS[:2]), tuple(PAIRS[2:]), ())]
 CURVE = [{"predicted_loss": 0.5}, {"predicted_loss": 0.2}]
@@ -36,7 +36,7 @@ class Register:
     """Structure 1 gains with its column, structure 2 loses; less smoothness gains a little, but 0.1 most."""
 
     def __init__(self) -> None:
-        self.seen: list[Weights] = []
+        self.seen: list[WeightTable] = []
 
     def __call__(self, models):
         out = []
@@ -70,7 +70,7 @@ def test_gates_by_structure_and_what_is_tried():
 
 def test_nothing_is_registered_again_where_no_gate_opens():
     register = Register()
-    worse = Weights(LEARNED.matrix[::-1].copy(), LEARNED.members, LEARNED.classes, 0.4)
+    worse = WeightTable(LEARNED.matrix[::-1].copy(), LEARNED.members, LEARNED.classes, 0.4)
     better_two = {name: score(0.6, 0.9) for name in UNIFORM}
     found = try_columns(HYPER, W0, [Columns(worse)] * 2, better_two, BOTH, FOLDS, register)
     assert len(register.seen) == 4

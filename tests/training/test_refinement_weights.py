@@ -11,9 +11,11 @@ from regweave.batch.scoring import mean_dice
 from regweave.datasets.folds import Fold, one_by_one
 from regweave.datasets.manifest import PairFiles
 from regweave.training.refinement_weights import FACTORS, mix_refinement
-from regweave.types import Weights
+from regweave.types import WeightTable
 
-START = Weights(np.array([[0.5, 0.5], [0.25, 0.25], [0.25, 0.25], [0, 0]]), ("a", "wide", "fine", "edges"), (0, 3), 0.1)
+START = WeightTable(
+    np.array([[0.5, 0.5], [0.25, 0.25], [0.25, 0.25], [0, 0]]), ("a", "wide", "fine", "edges"), (0, 3), 0.1
+)
 REFINED = ("wide", "fine", "edges")
 PAIRS = [PairFiles(f"p{i}", *[Path("x")] * 4, f"g{i}") for i in range(6)]
 FOLDS = [Fold(tuple(p for p in PAIRS if p not in PAIRS[i : i + 2]), tuple(PAIRS[i : i + 2]), ()) for i in (0, 2, 4)]
@@ -23,7 +25,7 @@ def scores_of(dice):
     return {p.id: {"labels": {"3": {"dice_after": d}}} for p, d in zip(PAIRS, dice, strict=True)}
 
 
-def shares(weights: Weights) -> dict[str, float]:
+def shares(weights: WeightTable) -> dict[str, float]:
     rows = [weights.members.index(m) for m in REFINED]
     column = weights.matrix[rows, 0]
     return dict(zip(REFINED, column / column.sum(), strict=True))
@@ -31,7 +33,7 @@ def shares(weights: Weights) -> dict[str, float]:
 
 def run(dice_of, folds=FOLDS, members=REFINED):
     """Train with a Dice that is a function of the shares and the pair's number."""
-    tried: list[Weights] = []
+    tried: list[WeightTable] = []
 
     def register(weights):
         tried.extend(weights)
@@ -116,6 +118,6 @@ def test_without_folds_or_with_one_member_nothing_is_tried():
 
 
 def test_where_all_wait_nothing_is_tried():
-    start = Weights(np.array([[1.0], [0], [0]]), ("a", "wide", "fine"), (0,), 0.1)
+    start = WeightTable(np.array([[1.0], [0], [0]]), ("a", "wide", "fine"), (0,), 0.1)
     found = mix_refinement(start, {}, ("wide", "fine"), FOLDS, lambda w: pytest.fail("tried"))
     assert found.weights is start

@@ -35,7 +35,7 @@ from regweave.training.predictors_by_fold import segmented_images, within
 from regweave.training.run import Training
 from regweave.training.scan import survey
 from regweave.training.train import train
-from regweave.types import LabelMap, Weights
+from regweave.types import LabelMap, WeightTable
 
 QUICK = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.05, rounds=1, folds=2)
 WORDS = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
@@ -373,7 +373,7 @@ def test_memory_limit(training_list, four, tmp_path):
     pair = start(read_inputs(**training_list.files(0)), "none")
     schedule = training_list.settings.schedule("mr")
     schedule = schedule.model_copy(update={"bank": schedule.discrete, "loss_classes": (3,)})
-    samples = collect("p", pair, Weights.uniform(("sad", "mi"), 0.1, (0, 3)), schedule, None)
+    samples = collect("p", pair, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3)), schedule, None)
     for levels, used in (("all", samples), ("finest", samples[1:])):
         fits = 2.5 * sum(s.nbytes for s in used) / 2**20
         path = tmp_path / f"{levels}.json"
@@ -499,9 +499,9 @@ def test_command_line(training_list, tmp_path, capsys):
 def test_weights_at_the_finest_level_leave_the_others_alone(training_list):
     members, classes = ("sad", "mi", "fine"), tuple(range(7))
     content = training_list.settings.model_dump(mode="json")
-    steep = Weights(np.tile([[0.9], [0.05], [0.05]], (1, 7)), members, classes, 0.1)
+    steep = WeightTable(np.tile([[0.9], [0.05], [0.05]], (1, 7)), members, classes, 0.1)
     models = {
-        "uniform": Model(Weights.uniform(members, 0.1, classes), content, "mr"),
+        "uniform": Model(WeightTable.constant(dict.fromkeys(members, 1.0), 0.1, classes), content, "mr"),
         "all": Model(steep, content, "mr"),
         "finest": Model(steep, content, "mr", levels="finest"),
     }
@@ -550,7 +550,7 @@ def test_survey_reads_each_file_once(four, training_list, monkeypatch):
 
 
 def test_a_model_of_a_later_kind_is_refused(tmp_path, training_list):
-    weights = Weights.uniform(("sad", "mi", "fine"), 0.1, (0, 3))
+    weights = WeightTable.constant(dict.fromkeys(("sad", "mi", "fine"), 1.0), 0.1, (0, 3))
     model = Model(
         weights, training_list.settings.model_dump(mode="json"), "mr", levels="finest", outline_without_mask=False
     )

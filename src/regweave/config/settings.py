@@ -7,7 +7,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from regweave import engines, losses, metrics
@@ -17,7 +16,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.texts import parse_toml, read_text
 from regweave.io.modality import BankName
 from regweave.spatial.node_classes import RULES
-from regweave.types import Geometry, Weights
+from regweave.types import Geometry, WeightTable
 
 __all__ = [
     "Level",
@@ -153,28 +152,19 @@ class Schedule(Model):
         """Members of the refinement."""
         return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
 
-    def needs_anatomy(self, weights: Weights) -> bool:
+    def needs_anatomy(self, weights: WeightTable) -> bool:
         """Tell whether a member that has a weight compares what a model makes out in the images."""
         learned = [m.name for m in self.bank if m.sees_anatomy]
-        return bool(weights.matrix[[weights.members.index(name) for name in learned]].any())
+        return bool(weights.matrix[weights.rows(learned)].any())
 
-    def without_mask(self, weights: Weights) -> Weights:
+    def without_mask(self, weights: WeightTable) -> WeightTable:
         """Give the weight of members that compare the moving labels to the others of the refinement, if any has one."""
-        refine = [weights.members.index(m.name) for m in self.bank if m.stage == "refine"]
-        masked = [weights.members.index(m.name) for m in self.bank if m.sees_mask]
-        matrix = weights.matrix.copy()
-        matrix[masked] = 0
-        total, rest = weights.matrix[refine].sum(axis=0), matrix[refine].sum(axis=0)
-        if not rest.all():
-            return weights
-        matrix[refine] *= total / rest
-        return Weights(matrix, weights.members, weights.classes, weights.pairwise)
+        masked = [m.name for m in self.bank if m.sees_mask]
+        return weights.without(masked, heirs=[m.name for m in self.bank if m.stage == "refine"])
 
-    def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> Weights:
+    def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> WeightTable:
         """W before anything is learned: the same for all classes, adding up to one."""
-        given = np.array([m.weight for m in self.bank], dtype=np.float64)
-        matrix = np.repeat((given / given.sum())[:, None], len(classes), axis=1)
-        return Weights(matrix, tuple(m.name for m in self.bank), classes, smoothness)
+        return WeightTable.constant({m.name: m.weight for m in self.bank}, smoothness, classes)
 
     def levels_for(self, geometry: Geometry) -> tuple[Level, ...]:
         """Levels of an image: with ``reference_mm``, a shorter image gets proportionally smaller control spacings."""

@@ -15,20 +15,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave.types import Energy, Float64Array, Terms, Weights
+from regweave.types import Energy, Float64Array, Terms, WeightTable
 
 TIE_BREAK = 1e-4
 """Cost of moving by one control spacing: flat patches tie between all labels and would drift otherwise."""
 
 
-def assemble(terms: Terms, weights: Weights, loss_coefficient: float = 0.0, *, tie_break: float = TIE_BREAK) -> Energy:
+def assemble(
+    terms: Terms, weights: WeightTable, loss_coefficient: float = 0.0, *, tie_break: float = TIE_BREAK
+) -> Energy:
     """Fold weights and loss into the unaries of one energy.
 
     Parameters
     ----------
     terms : Terms
         Costs (M, N, L), class shares, and the loss where the coefficient is not zero.
-    weights : Weights
+    weights : WeightTable
         Columns for the classes that the shares count.
     loss_coefficient : float
         0 to register, +η to impute, −1 to find the most violated constraint.
@@ -44,7 +46,7 @@ def assemble(terms: Terms, weights: Weights, loss_coefficient: float = 0.0, *, t
     return Energy(unary, terms.shape, terms.offsets, weights.pairwise, terms.base)
 
 
-def _class_weighted(terms: Terms, weights: Weights) -> Float64Array:
+def _class_weighted(terms: Terms, weights: WeightTable) -> Float64Array:
     """w(c)·U of eq. (1), (N, L), the class taken per node or per label."""
     per_node = terms.shares.ndim == 2
     w = terms.shares.astype(np.float64) @ weights.matrix.T  # (N, M) or (N, L, M)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave.energy.assemble import assemble
-from regweave.types import Float64Array, IntArray, Terms, Weights
+from regweave.types import Float64Array, IntArray, Terms, WeightTable
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class JointFeatures:
     unary: Float64Array
     pairwise: float
 
-    def dot(self, weights: Weights) -> float:
+    def dot(self, weights: WeightTable) -> float:
         """w·Ψ: the energy of the labelling, up to the tie-break."""
         return float((self.unary * weights.matrix).sum() + weights.pairwise * self.pairwise)
 
@@ -31,7 +31,7 @@ def joint_features(terms: Terms, labels: IntArray) -> JointFeatures:
     n = np.arange(len(labels))
     chosen = terms.costs[:, n, labels].astype(np.float64)
     shares = terms.shares if terms.shares.ndim == 2 else terms.shares[n, labels]
-    unit = Weights(np.zeros((len(chosen), shares.shape[1])), (), (), 1.0)
+    unit = WeightTable(np.zeros((len(chosen), shares.shape[1])), (), (), 1.0)
     # einsum, not BLAS: the order of the sums must not depend on the number of threads.
     unary = np.einsum("mn,nc->mc", chosen, shares.astype(np.float64))
     return JointFeatures(unary, assemble(terms, unit).pairwise(labels))

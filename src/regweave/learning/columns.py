@@ -6,7 +6,7 @@ Every function calls the one `align` for its samples and the one inference for i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from regweave.learning.cccp import Iteration
 from regweave.learning.lssvm import Fit, Hyper, fit_lssvm
 from regweave.learning.overlay import overlay
 from regweave.learning.samples import Sample, collect
-from regweave.types import Float64Array, ImagePair, Weights
+from regweave.types import ImagePair, WeightTable
 
 Mapper = Callable[..., Iterable[Any]]
 Load = Callable[[], ImagePair]
@@ -30,7 +30,7 @@ class Columns:
     A class without a curve could not be learned, because no pair shows it, and has the start's column.
     """
 
-    weights: Weights
+    weights: WeightTable
     history: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     n_inferences: int = 0
     n_registrations: int = 0
@@ -55,7 +55,7 @@ class Trainer:
         The training pairs; the function reads one, so that not all images need to be in memory.
     schedule : Schedule
         Levels and engine; its bank are the discrete members alone.
-    start : Weights
+    start : WeightTable
         w₀, and the classes to learn.
     hyper : Hyper
         Hyper-parameters.
@@ -67,31 +67,31 @@ class Trainer:
 
     pairs: Sequence[tuple[str, Load]]
     schedule: Schedule
-    start: Weights
+    start: WeightTable
     hyper: Hyper
     finest: bool = False
     mapper: Mapper = map
 
     def whole(self) -> Columns:
         """One column for everything, learned with the loss of all structures: the global mix."""
-        found = self._rounds(_one_column(self.start), self.start.classes[1:], one_class=True)
-        return self._columns({"all": found}, lambda fits: _spread(fits["all"].weights, self.start))
+        found = self._rounds(self.start.background(), self.start.classes[1:], one_class=True)
+        return self._columns({"all": found}, lambda fits: fits["all"].weights.repeat(self.start.classes))
 
     def per_class(self) -> Columns:
         """One column at a time, eqs. (4) to (11); the background's is learned with the loss of all structures."""
         found = {
-            str(c): self._rounds(_one_column(self.start), self.start.classes[1:] if c == 0 else (c,), one_class=True)
+            str(c): self._rounds(self.start.background(), self.start.classes[1:] if c == 0 else (c,), one_class=True)
             for c in self.start.classes
         }
 
-        def stack(fits: Mapping[str, Fit]) -> Weights:
+        def stack(fits: Mapping[str, Fit]) -> WeightTable:
             matrix = self.start.matrix.copy()
             for k, c in enumerate(self.start.classes):
                 if str(c) in fits:
                     w = fits[str(c)].weights
                     # Eq. (2) has no pairwise weight: a column is divided by its own, then brought to the start's.
                     matrix[:, k] = w.matrix[:, 0] / w.pairwise * self.start.pairwise
-            return Weights(matrix, self.start.members, self.start.classes, self.start.pairwise)
+            return replace(self.start, matrix=matrix)
 
         return self._columns(found, stack)
 
@@ -100,12 +100,12 @@ class Trainer:
         found = self._rounds(self.start, self.start.classes[1:], one_class=False)
         return self._columns({"joint": found}, lambda fits: fits["joint"].weights)
 
-    def _rounds(self, w0: Weights, classes: tuple[int, ...], *, one_class: bool) -> _Rounds:
+    def _rounds(self, w0: WeightTable, classes: tuple[int, ...], *, one_class: bool) -> _Rounds:
         """Fit on samples along the trajectory of the current weights, which is refreshed from round to round."""
         h, found = self.hyper, _Rounds(None, 0, 0)
         for _ in range(h.rounds):
             trajectory = w0 if found.fit is None else found.fit.weights
-            trajectory = _spread(trajectory, self.start) if one_class else trajectory
+            trajectory = trajectory.repeat(self.start.classes) if one_class else trajectory
             per_pair = self._samples(trajectory, classes, one_class)
             n_registrations = found.n_registrations + sum(s is not None for s in per_pair)
             samples = [s for of_pair in per_pair for s in of_pair or ()]
@@ -121,7 +121,7 @@ class Trainer:
             found = _Rounds(fit, n_registrations, found.n_inferences + fit.history[-1].n_inferences, seen)
         return found
 
-    def _samples(self, trajectory: Weights, classes: tuple[int, ...], one_class: bool) -> list[list[Sample] | None]:
+    def _samples(self, trajectory: WeightTable, classes: tuple[int, ...], one_class: bool) -> list[list[Sample] | None]:
         """Collect the samples of each pair; None for a pair that shows none of the classes and is not registered."""
         last = len(self.schedule.levels) - 1
         coarse = self.start if self.finest else None
@@ -138,7 +138,7 @@ class Trainer:
 
         return list(self.mapper(samples_of, self.pairs))
 
-    def _columns(self, found: Mapping[str, _Rounds], weights: Callable[[Mapping[str, Fit]], Weights]) -> Columns:
+    def _columns(self, found: Mapping[str, _Rounds], weights: Callable[[Mapping[str, Fit]], WeightTable]) -> Columns:
         fits = {name: rounds.fit for name, rounds in found.items() if rounds.fit is not None}
         return Columns(
             weights(fits) if fits else self.start,
@@ -163,15 +163,6 @@ def _in_both(pair: ImagePair) -> set[int]:
     """Structures of both label maps: one that only one image shows costs the same whatever the deformation."""
     maps = (pair.fixed_labels, pair.moving_labels)
     return set.intersection(*(set() if labels is None else set(labels.values()) for labels in maps))
-
-
-def _one_column(weights: Weights) -> Weights:
-    return Weights(weights.matrix[:, :1].copy(), weights.members, (0,), weights.pairwise)
-
-
-def _spread(column: Weights, start: Weights) -> Weights:
-    matrix: Float64Array = np.repeat(column.matrix, len(start.classes), axis=1)
-    return Weights(matrix, start.members, start.classes, column.pairwise)
 
 
 def _is_fit(curve: Sequence[Mapping[str, Any]]) -> bool:

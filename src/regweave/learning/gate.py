@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.types import Float64Array, Weights
-
 STANDARD_ERRORS = 1.0
 """A column must gain at least this many standard errors of its mean gain."""
 
@@ -81,45 +79,3 @@ def error_by_patient(gains: Sequence[float], patients: Sequence[Collection[str]]
         return float("inf")
     spread = float(np.square(np.array(means) - np.mean(means)).sum())
     return float(np.sqrt((len(means) - 1) / len(means) * spread))
-
-
-def balanced(learned: Weights, start: Weights) -> Weights:
-    """Keep the direction of each learned column, and the start's balance between costs and smoothness.
-
-    The learned pairwise weight is the noisiest number of all: a patch loss has no reason to keep fields smooth. A
-    column whose sum is not above zero rewards mismatch and is the start's instead.
-    """
-    matrix = _rescaled(learned.matrix, start.matrix)
-    return Weights(matrix, start.members, start.classes, start.pairwise)
-
-
-def blend(start: Weights, learned: Weights, share: float, classes: Collection[int]) -> Weights:
-    """Go a share of the way from the start to the learned columns, in some classes only."""
-    matrix: Float64Array = start.matrix.copy()
-    for k, c in enumerate(start.classes):
-        if c in classes:
-            matrix[:, k] += share * (learned.matrix[:, k] - start.matrix[:, k])
-    return Weights(matrix, start.members, start.classes, start.pairwise)
-
-
-def embed(rows: Weights, whole: Weights) -> Weights:
-    """Put the rows of some members into the weights of all; their total per class stays what it was.
-
-    Examples
-    --------
-    >>> whole = Weights.uniform(("sad", "ncc", "mind", "fine"), 0.1)
-    >>> embed(Weights(np.array([[0.75], [0.25]]), ("sad", "ncc"), (0,), 0.1), whole).matrix.ravel()
-    array([0.375, 0.125, 0.25 , 0.25 ])
-    """
-    matrix = whole.matrix.copy()
-    index = [whole.members.index(m) for m in rows.members]
-    matrix[index] = _rescaled(rows.matrix, matrix[index])
-    return Weights(matrix, whole.members, whole.classes, whole.pairwise)
-
-
-def _rescaled(columns: Float64Array, like: Float64Array) -> Float64Array:
-    """Columns with the absolute sums of others: the plain sum of a signed column may be as near zero as it likes."""
-    size, wanted = np.abs(columns).sum(axis=0), np.abs(like).sum(axis=0)
-    usable = columns.sum(axis=0) > 0
-    scale = np.divide(wanted, size, out=np.zeros_like(size), where=usable)
-    return np.asarray(np.where(usable, columns * scale, like))

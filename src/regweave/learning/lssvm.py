@@ -11,8 +11,8 @@ import numpy as np
 from regweave.learning.cccp import Iteration, Settings, learn
 from regweave.learning.cutting_plane import Mapper, Oracle
 from regweave.learning.qp import Regulariser
-from regweave.learning.samples import Sample, as_vector, as_weights
-from regweave.types import IntArray, Weights
+from regweave.learning.samples import Sample
+from regweave.types import IntArray, WeightTable
 
 FLOOR = 0.25
 """Least pairwise weight, as a share of the start's: the loss has no reason to keep deformations smooth."""
@@ -24,7 +24,7 @@ class Fit:
 
     Parameters
     ----------
-    weights : Weights
+    weights : WeightTable
         Members and classes of the start.
     history : tuple of Iteration
         One record for the start and one for each outer iteration.
@@ -38,7 +38,7 @@ class Fit:
         Labels of the imputed deformations.
     """
 
-    weights: Weights
+    weights: WeightTable
     history: tuple[Iteration, ...]
     converged: bool
     certified_epsilon: float
@@ -64,7 +64,7 @@ class Hyper:
 
 def fit_lssvm(
     samples: Sequence[Sample],
-    w0: Weights,
+    w0: WeightTable,
     *,
     C: float = Hyper.C,
     alpha: float = Hyper.alpha,
@@ -85,7 +85,7 @@ def fit_lssvm(
     samples : sequence of Sample
         In any order; it does not change a bit of the result. Restricted terms learn one class, eqs. (4) to (6);
         whole ones learn all classes jointly.
-    w0 : Weights
+    w0 : WeightTable
         Start and centre of the proximity term; its members and classes are the rows and columns learned.
     C, alpha, eta : float
         Weights of the slacks, of the proximity to w₀, and of the loss in imputation, eqs. (7) and (9).
@@ -112,14 +112,14 @@ def fit_lssvm(
     floor = FLOOR * w0.pairwise if pairwise_floor is None else pairwise_floor
     settings = Settings(C, eta, epsilon, max_outer, max_inner)
     _check(ordered, w0, settings, alpha, floor)
-    start = as_vector(w0)
+    start = w0.as_vector()
     lower = np.full(len(start), -np.inf if signed else 0.0)
     lower[-1] = floor
     oracle = Oracle(ordered, engine, mapper)
     learned = learn(oracle, Regulariser(start, alpha, lower), settings, on_progress)
     keys = [s.key for s in ordered]
     return Fit(
-        weights=as_weights(learned.w, w0.members, w0.classes),
+        weights=WeightTable.from_vector(learned.w, w0.members, w0.classes),
         history=learned.history,
         converged=learned.converged,
         certified_epsilon=learned.certified_epsilon,
@@ -128,7 +128,7 @@ def fit_lssvm(
     )
 
 
-def _check(samples: Sequence[Sample], w0: Weights, settings: Settings, alpha: float, floor: float) -> None:
+def _check(samples: Sequence[Sample], w0: WeightTable, settings: Settings, alpha: float, floor: float) -> None:
     if not samples:
         raise ValueError("no samples to learn from; give at least one pair with both label maps")
     repeated = sorted({a.key for a, b in pairwise(samples) if a.key == b.key})

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from regweave.energy.assemble import assemble
-from regweave.learning.samples import Sample, Task, as_vector, can_lose, delta, infer
-from regweave.types import Float64Array, IntArray, Weights
+from regweave.learning.samples import Sample, Task, can_lose, delta, infer
+from regweave.types import Float64Array, IntArray, WeightTable
 
 AXES = "ijk"
 DIGITS = 3
@@ -19,7 +19,7 @@ LARGEST = 24
 """Nodes along a side of the slice, at most; of more, every second or third is kept."""
 
 
-def overlay(sample: Sample, imputed: IntArray, weights: Weights, engine: str) -> dict[str, Any]:
+def overlay(sample: Sample, imputed: IntArray, weights: WeightTable, engine: str) -> dict[str, Any]:
     """Compare the imputed deformation of a sample with the one that weights predict, in the slice that loses most.
 
     Parameters
@@ -28,7 +28,7 @@ def overlay(sample: Sample, imputed: IntArray, weights: Weights, engine: str) ->
         Terms of one pair at one level.
     imputed : int array of shape (N,)
         Labels of D̂, eq. (9).
-    weights : Weights
+    weights : WeightTable
         Learned weights, members and classes of the sample.
     engine : str
         Name of the inference engine; it runs once.
@@ -40,7 +40,7 @@ def overlay(sample: Sample, imputed: IntArray, weights: Weights, engine: str) ->
         line for each row of nodes with the two components node after node, in units of the control spacing;
         ``counts``, a line for each row with 1 where a label of the node can lose anything.
     """
-    predicted = infer(Task(sample, as_vector(weights), 0.0, engine)).labels
+    predicted = infer(Task(sample, weights.as_vector(), 0.0, engine)).labels
     shape = sample.terms.shape
     mask = can_lose(sample.terms).reshape(shape)
     thin = min(range(3), key=lambda axis: shape[axis])

@@ -18,7 +18,7 @@ from regweave.config.settings import Schedule
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
 from regweave.registration.align import Step, align
-from regweave.types import Float64Array, ImagePair, IntArray, Terms, Weights
+from regweave.types import Float64Array, ImagePair, IntArray, Terms, WeightTable
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def infer(task: Task) -> Found:
     A function of its argument alone, so that tasks may run anywhere.
     """
     sample = task.sample
-    weights = as_weights(task.w, ("",) * sample.shape[0], tuple(range(sample.shape[1])))
+    weights = WeightTable.from_vector(task.w, ("",) * sample.shape[0], tuple(range(sample.shape[1])))
     energy = assemble(sample.terms, weights, task.coefficient, tie_break=0.0)
     # Engines stop at a gap relative to the energy: without what no label can save, the same stop is a smaller gap.
     least = energy.unary.min(axis=1)
@@ -109,7 +109,7 @@ def infer(task: Task) -> Found:
 
 
 def psi(sample: Sample, labels: IntArray) -> Float64Array:
-    """Ψ of a labelling, (M·C + 1,): members by classes in the order of `as_vector`, then the pairwise term."""
+    """Ψ of a labelling, (M·C + 1,), in the order of `WeightTable.as_vector`."""
     features = joint_features(sample.terms, labels)
     return np.append(features.unary.ravel(), features.pairwise) / sample.scale
 
@@ -136,11 +136,11 @@ def restrict(terms: Terms) -> Terms:
 def collect(
     pair_id: str,
     pair: ImagePair,
-    weights: Weights,
+    weights: WeightTable,
     schedule: Schedule,
     scales: Sequence[Float64Array] | None,
     *,
-    coarse: Weights | None = None,
+    coarse: WeightTable | None = None,
     one_class: bool = False,
 ) -> list[Sample]:
     """Take the terms of each level's first step along the trajectory of some weights.
@@ -176,20 +176,3 @@ def collect(
 
     align(pair, weights, schedule, coarse=coarse, scales=scales, with_loss=True, on_step=keep)
     return samples
-
-
-def as_vector(weights: Weights) -> Float64Array:
-    """Return w = (W row by row, w_p), (M·C + 1,)."""
-    return np.append(np.asarray(weights.matrix, dtype=np.float64).ravel(), weights.pairwise)
-
-
-def as_weights(w: Float64Array, members: tuple[str, ...], classes: tuple[int, ...]) -> Weights:
-    """Return the weights of a vector (M·C + 1,).
-
-    Examples
-    --------
-    >>> as_weights(np.array([1.0, 2.0, 3.0, 4.0, 0.5]), ("sad", "ncc"), (0, 7)).matrix
-    array([[1., 2.],
-           [3., 4.]])
-    """
-    return Weights(w[:-1].reshape(len(members), len(classes)), members, classes, float(w[-1]))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.types import Float64Array, Weights
+from regweave.types import Float64Array, WeightTable
 
-Score = Callable[[Sequence[Weights]], Sequence[float]]
+Score = Callable[[Sequence[WeightTable]], Sequence[float]]
 FIRST_STEP = 0.5
 """Standard deviation of the first generation, in the logarithm of a weight."""
 LEAST_CANDIDATES = 5
@@ -25,20 +25,20 @@ LEAST_CANDIDATES = 5
 class Found:
     """Best weights of a search, its score, and the best score of each generation."""
 
-    weights: Weights
+    weights: WeightTable
     score: float
     history: tuple[float, ...]
     n_scored: int
 
 
-def search(score: Score, start: Weights, n_candidates: int, seed: int = 0) -> Found:
+def search(score: Score, start: WeightTable, n_candidates: int, seed: int = 0) -> Found:
     """Maximise a score over weights.
 
     Parameters
     ----------
     score : callable
         Scores several weights at once, higher is better.
-    start : Weights
+    start : WeightTable
         Start; columns keep its sums.
     n_candidates : int
         Candidates that may be scored, the start included; at least `LEAST_CANDIDATES`.
@@ -60,7 +60,7 @@ def search(score: Score, start: Weights, n_candidates: int, seed: int = 0) -> Fo
         history, n_scored = [value], 1
         while n_scored + strategy.popsize <= n_candidates:
             points = strategy.ask()
-            candidates = [_weights(p, start) for p in points]
+            candidates = [start.scale(np.exp(np.asarray(p).reshape(start.matrix.shape))) for p in points]
             values = list(score(candidates))
             strategy.tell(points, [-v for v in values])
             n_scored += len(points)
@@ -76,9 +76,3 @@ def _normal(rng: np.random.Generator) -> Callable[..., Float64Array]:
         return rng.standard_normal(shape)
 
     return draw
-
-
-def _weights(point: Float64Array, start: Weights) -> Weights:
-    matrix = start.matrix * np.exp(np.asarray(point).reshape(start.matrix.shape))
-    matrix *= start.matrix.sum(axis=0) / matrix.sum(axis=0)
-    return Weights(matrix, start.members, start.classes, start.pairwise)

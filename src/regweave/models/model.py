@@ -16,7 +16,7 @@ from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import exists
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.models.checks import check_model
-from regweave.types import Float64Array, Weights
+from regweave.types import Float64Array, WeightTable
 
 FORMAT = "regweave-model"
 VERSION = 1
@@ -30,7 +30,7 @@ class Model:
 
     Parameters
     ----------
-    weights : Weights
+    weights : WeightTable
         W with named rows and columns, and the pairwise weight.
     settings : mapping
         Settings of the registration that the weights belong to, as in a preset.
@@ -51,7 +51,7 @@ class Model:
         image instead; if False, the other members of the refinement have their weight there.
     """
 
-    weights: Weights
+    weights: WeightTable
     settings: Mapping[str, Any]
     modality: str
     class_names: Mapping[int, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def _parse(content: Mapping[str, Any]) -> Model:
     if not isinstance(without_mask, bool):
         raise ValueError(f"outline_without_mask is {without_mask!r}, allowed: true, false")
     return Model(
-        weights=Weights(matrix, members, classes, float(content["pairwise"])),
+        weights=WeightTable(matrix, members, classes, float(content["pairwise"])),
         settings=content["settings"],
         modality=str(content["modality"]),
         class_names={int(c): str(n) for c, n in content["classes"].items()},

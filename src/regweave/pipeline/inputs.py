@@ -21,7 +21,7 @@ from regweave.models.model import Model, read_model, shipped_models
 from regweave.pipeline.reading import Inputs, Reading
 from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.registration.initial import METHODS, initial_affine
-from regweave.types import Anatomies, Field, Geometry, ImagePair, LabelMap, Weights
+from regweave.types import Anatomies, Field, Geometry, ImagePair, LabelMap, WeightTable
 
 ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
@@ -118,7 +118,7 @@ def with_stated(reading: Reading, settings: Settings, model: Model | None) -> Re
 
 def choose_weights(
     settings: Settings, bank: BankName, model: Model | None, members: Mapping[str, float] | None
-) -> Weights:
+) -> WeightTable:
     """W of a run: the model's, those given by hand, or those that the members start with."""
     schedule = settings.schedule(bank)
     if model is not None:
@@ -178,7 +178,7 @@ def with_model_names(inputs: Inputs, model: Model | None, match: StructureMatch 
     return replace(inputs, fixed_labels=named(inputs.fixed_labels), moving_labels=named(inputs.moving_labels))
 
 
-def coarse_weights(model: Model | None, schedule: Schedule) -> Weights | None:
+def coarse_weights(model: Model | None, schedule: Schedule) -> WeightTable | None:
     """Weights of all levels but the last: those of the uniform bank where a model acts at the finest level only."""
     if model is None or model.levels == "all":
         return None
@@ -200,21 +200,23 @@ def class_predictor(model: Model | None) -> ClassPredictor | None:
     return found
 
 
-def check_anatomies(weights: Weights, schedule: Schedule, predictor: ClassPredictor | None) -> None:
+def check_anatomies(weights: WeightTable, schedule: Schedule, predictor: ClassPredictor | None) -> None:
     """Refuse weights of members that compare what a predictor makes out where there is none."""
     if predictor is None and schedule.needs_anatomy(weights):
         message = "the model weighs what its class predictor makes out in the images, and has none"
         raise RegweaveError("E170", message, "train it again with `regweave train`")
 
 
-def heed_mask(weights: Weights, schedule: Schedule, model: Model | None, classes_from: ClassesFrom) -> Weights:
+def heed_mask(weights: WeightTable, schedule: Schedule, model: Model | None, classes_from: ClassesFrom) -> WeightTable:
     """Return the weights of a run: members that compare the moving labels may be of no use without them."""
     if classes_from == "labels" or model is None or model.outline_without_mask:
         return weights
     return schedule.without_mask(weights)
 
 
-def see_anatomies(pair: ImagePair, weights: Weights, schedule: Schedule, predictor: ClassPredictor | None) -> ImagePair:
+def see_anatomies(
+    pair: ImagePair, weights: WeightTable, schedule: Schedule, predictor: ClassPredictor | None
+) -> ImagePair:
     """Return the pair with what a predictor makes out in its images, where a member with a weight compares that.
 
     The moving labels of the pair, given or predicted, are the outline.
@@ -229,7 +231,7 @@ def see_anatomies(pair: ImagePair, weights: Weights, schedule: Schedule, predict
 
 def see_classes(
     pair: ImagePair,
-    weights: Weights,
+    weights: WeightTable,
     predictor: ClassPredictor | None,
     match: StructureMatch | None = None,
     *,
@@ -241,7 +243,7 @@ def see_classes(
     ----------
     pair : ImagePair
         Images with the labels that were given.
-    weights : Weights
+    weights : WeightTable
         Weights of the run; one column leaves nothing to choose.
     predictor : ClassPredictor, optional
         Used where there are no labels.

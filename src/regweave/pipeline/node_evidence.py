@@ -11,7 +11,7 @@ from scipy import ndimage
 
 from regweave.config.settings import Schedule
 from regweave.registration.align import Step
-from regweave.types import Float32Array, Float64Array, Geometry, Terms, Weights
+from regweave.types import Float32Array, Float64Array, Geometry, Terms, WeightTable
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Witness:
 
     Parameters
     ----------
-    weights : Weights
+    weights : WeightTable
         Weights of the run, all members.
     schedule : Schedule
         What says which step is the last.
@@ -50,7 +50,7 @@ class Witness:
         Called with every step.
     """
 
-    def __init__(self, weights: Weights, schedule: Schedule, then: Callable[[Step], None]) -> None:
+    def __init__(self, weights: WeightTable, schedule: Schedule, then: Callable[[Step], None]) -> None:
         self._weights = weights
         self._members = tuple(member.name for member in schedule.discrete)
         self._last = (len(schedule.levels) - 1, schedule.levels[-1].steps - 1) if schedule.levels else None
@@ -64,19 +64,19 @@ class Witness:
         self._then(step)
 
 
-def node_maps(step: Step, weights: Weights, members: tuple[str, ...]) -> NodeMaps:
+def node_maps(step: Step, weights: WeightTable, members: tuple[str, ...]) -> NodeMaps:
     """Measure a step.
 
     Parameters
     ----------
     step : Step
         Step of the finest level, from ``on_step`` of `align`.
-    weights : Weights
+    weights : WeightTable
         Weights of the run, all members.
     members : tuple of str
         Those that the step used, in the order of its costs.
     """
-    used = weights.of(members)
+    used = weights.select(members)
     costs = _weighted_costs(step.terms, used)
     nodes = step.grid.nodes
     unary = np.partition(costs.sum(axis=0), 1, axis=1) if costs.shape[2] > 1 else None
@@ -142,7 +142,7 @@ def deciding_member(maps: NodeMaps, image: Geometry) -> tuple[NDArray[np.uint8],
     return who, np.divide(best, total, out=np.zeros_like(best), where=total > 0)
 
 
-def _weighted_costs(terms: Terms, weights: Weights) -> Float64Array:
+def _weighted_costs(terms: Terms, weights: WeightTable) -> Float64Array:
     """Share of each member in the unaries of eq. (1), (M, N, L)."""
     w = terms.shares.astype(np.float64) @ weights.matrix.T  # (N, M) or (N, L, M)
     per_label = w[:, None, :] if w.ndim == 2 else w

@@ -34,7 +34,7 @@ from regweave.pipeline.record import RunRecord
 from regweave.pipeline.view import write_view
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
-from regweave.types import ImagePair, LabelMap, Transform, Volume, Weights
+from regweave.types import ImagePair, LabelMap, Transform, Volume, WeightTable
 
 SCHEMA = 2
 """Layout of ``result.json``; 2 has states of structures, the inverse's error inside the body, and a verdict."""
@@ -91,7 +91,7 @@ class Result:
     seconds: Mapping[str, float]
     peak_memory_mb: float
     warnings: Sequence[str]
-    weights: Weights
+    weights: WeightTable
     settings: Settings
     modality: str
     hashes: Mapping[str, str]

@@ -30,7 +30,7 @@ from regweave.types import (
     IntArray,
     Solution,
     Terms,
-    Weights,
+    WeightTable,
 )
 
 VALID_SHARE = 0.25
@@ -83,11 +83,11 @@ class Alignment:
 
 def align(
     pair: ImagePair,
-    weights: Weights,
+    weights: WeightTable,
     schedule: Schedule,
     loss_coefficient: float = 0.0,
     *,
-    coarse: Weights | None = None,
+    coarse: WeightTable | None = None,
     scales: Sequence[Float64Array] | None = None,
     on_step: Callable[[Step], None] | None = None,
     with_loss: bool = False,
@@ -98,14 +98,14 @@ def align(
     ----------
     pair : ImagePair
         Images, and label maps where classes or the loss need them.
-    weights : Weights
+    weights : WeightTable
         W and the pairwise weight; its rows are the members of the schedule's bank, of which those of the discrete
         levels are used.
     schedule : Schedule
         Levels, bank, engine and class rule.
     loss_coefficient : float
         0 registers (eq. 2), +η imputes (eq. 9), −1 finds the most violated constraint (eq. 11).
-    coarse : Weights, optional
+    coarse : WeightTable, optional
         Weights of all levels but the last, where these differ.
     scales : sequence of float arrays of shape (M,), optional
         Scale of each member at each level, as frozen by training; without it they are fitted to this pair at the
@@ -118,7 +118,7 @@ def align(
     needs_loss = with_loss or loss_coefficient != 0
     _check(pair, (weights, coarse or weights), schedule, needs_loss)
     names = tuple(m.name for m in schedule.discrete)
-    fine, coarse = weights.of(names), (coarse or weights).of(names)
+    fine, coarse = weights.select(names), (coarse or weights).select(names)
     scene = Scene.whole(pair, schedule)
     minimize = engines.get(schedule.engine)
     u, records, used = _start(pair), [], []
@@ -164,7 +164,7 @@ def measure(
     u: Float32Array,
     grid: ControlGrid,
     labels: LabelSet,
-    weights: Weights,
+    weights: WeightTable,
     schedule: Schedule,
     scales: Float64Array | None,
     needs_loss: bool,
@@ -189,7 +189,7 @@ def measure(
 
 
 def _class_shares(
-    scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, weights: Weights, schedule: Schedule
+    scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, weights: WeightTable, schedule: Schedule
 ) -> Float32Array:
     """Columns of W that each node uses, (N, C), or each label of it, (N, L, C)."""
     if scene.pair.moving_labels is None or len(weights.classes) == 1:
@@ -226,7 +226,7 @@ def _start(pair: ImagePair) -> Float32Array:
     return to_voxels(pair.initial_field)
 
 
-def _check(pair: ImagePair, weights: Sequence[Weights], schedule: Schedule, needs_loss: bool) -> None:
+def _check(pair: ImagePair, weights: Sequence[WeightTable], schedule: Schedule, needs_loss: bool) -> None:
     names = tuple(m.name for m in schedule.bank)
     for given in weights:
         if given.members != names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.node_classes import one_hot
 from regweave.spatial.resample import Factors, change_level, shrink_geometry
 from regweave.spatial.warp import to_field
-from regweave.types import Field, Float32Array, Geometry, ImagePair, Weights
+from regweave.types import Field, Float32Array, Geometry, ImagePair, WeightTable
 
 LEAST_JACOBIAN = 0.1
 """A step may not bring a voxel's volume change below this."""
@@ -84,7 +84,7 @@ class _Term:
 def refine(
     pair: ImagePair,
     displacement: Float32Array,
-    weights: Weights,
+    weights: WeightTable,
     schedule: Schedule,
     settings: Refine,
     *,
@@ -133,9 +133,9 @@ def refine(
     return Refinement(u, tuple(records), tuple(m.name for m in members), _field(knots, pair, scene.factors))
 
 
-def _used(members: Sequence[Member], weights: Weights) -> tuple[Member, ...]:
+def _used(members: Sequence[Member], weights: WeightTable) -> tuple[Member, ...]:
     """Members that some class gives a weight."""
-    matrix = weights.of(tuple(m.name for m in members)).matrix
+    matrix = weights.select(tuple(m.name for m in members)).matrix
     return tuple(m for m, row in zip(members, matrix, strict=True) if row.any())
 
 
@@ -210,9 +210,11 @@ def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) 
     return Refinement(displacement, (), ())
 
 
-def _terms(scene: Scene, u: Float32Array, members: Sequence[Member], weights: Weights, settings: Refine) -> list[_Term]:
+def _terms(
+    scene: Scene, u: Float32Array, members: Sequence[Member], weights: WeightTable, settings: Refine
+) -> list[_Term]:
     """Weight map of each member, scaled so that a weight of one means a typical force of one at the start."""
-    maps = _weight_maps(scene, u, _counted_once(scene, members, weights.of(tuple(m.name for m in members))))
+    maps = _weight_maps(scene, u, _counted_once(scene, members, weights.select(tuple(m.name for m in members))))
     valid = scene.valid(u)
     out = []
     for comparison, member, weight in zip(scene.compare(members, u), members, maps, strict=True):
@@ -225,14 +227,12 @@ def _terms(scene: Scene, u: Float32Array, members: Sequence[Member], weights: We
     return out
 
 
-def _counted_once(scene: Scene, members: Sequence[Member], weights: Weights) -> Weights:
+def _counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) -> WeightTable:
     """Count a voxel of a coarse map once, not once for each voxel of the image in it; the total of a class stays."""
     own = np.array([scene.independent_share(m) for m in members])
     if (own == 1).all():
         return weights
-    counted = weights.matrix * own[:, None]
-    before, after = weights.matrix.sum(axis=0), counted.sum(axis=0)
-    return replace(weights, matrix=counted * np.divide(before, after, out=np.zeros_like(after), where=after != 0))
+    return weights.scale(own[:, None])
 
 
 def _typical(force: Float32Array) -> float:
@@ -241,7 +241,7 @@ def _typical(force: Float32Array) -> float:
     return max(float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))), LEAST_FORCE)
 
 
-def _weight_maps(scene: Scene, u: Float32Array, weights: Weights) -> list[Float32Array]:
+def _weight_maps(scene: Scene, u: Float32Array, weights: WeightTable) -> list[Float32Array]:
     """Weight of each member at each voxel: the column of W of the class that the moving mask has there."""
     if scene.pair.moving_labels is None or len(weights.classes) == 1:
         return [np.full(scene.geometry.shape, row[0], dtype=np.float32) for row in weights.matrix]

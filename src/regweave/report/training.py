@@ -65,7 +65,7 @@ def page_text(name: str, model: Model, effort: Mapping[str, Any], back: tuple[st
     e = model.evidence
     sections = [
         _facts(model),
-        _section("Weights", _weights(model)),
+        _section("WeightTable", _weights(model)),
         _section("Gates", _gates(model)),
         _section("Learning curves", _curves(model)),
         _section("Surrogate loss beside the Dice of warped masks", _surrogate(model)),

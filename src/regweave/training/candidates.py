@@ -19,7 +19,7 @@ from regweave.models.model import Levels, Model, write_model
 from regweave.training.column_selection import Scores
 from regweave.training.log import Effort
 from regweave.training.predictors_by_fold import Predictors
-from regweave.types import Weights
+from regweave.types import WeightTable
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Trials:
     predictors: Predictors
     _known: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def __call__(self, work: Sequence[tuple[Weights, Sequence[PairFiles]]], *, predicted: bool = False) -> list[Scores]:
+    def __call__(
+        self, work: Sequence[tuple[WeightTable, Sequence[PairFiles]]], *, predicted: bool = False
+    ) -> list[Scores]:
         """Register pairs with weights, with their moving labels or as if there were none.
 
         Training needs every number, so a failure is an error.
@@ -77,13 +79,13 @@ class Trials:
         self._known.update({o.key: o.value for o in outcomes})
         return [{p.id: self._known[key] for key, _, p in row} for row in keyed]
 
-    def left_out(self, folds: Sequence[Fold], models: Sequence[Sequence[Weights]]) -> list[Scores]:
+    def left_out(self, folds: Sequence[Fold], models: Sequence[Sequence[WeightTable]]) -> list[Scores]:
         """Register the left-out pairs of each fold with its own weights; one set of scores for each set of models."""
         work = [(w, fold.test) for of_folds in models for w, fold in zip(of_folds, folds, strict=True)]
         found = iter(self(work))
         return [{name: score for _ in folds for name, score in next(found).items()} for _ in models]
 
-    def _model(self, weights: Weights, pair: PairFiles) -> tuple[Path, str]:
+    def _model(self, weights: WeightTable, pair: PairFiles) -> tuple[Path, str]:
         """Put weights, and what they need for a pair, into a file named by what is in it."""
         schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
         predictor = self.predictors.without(pair) if schedule.needs_anatomy(weights) else None

@@ -11,10 +11,10 @@ import numpy as np
 from regweave.batch.scoring import mean_dice, mean_over_pairs, pair_score
 from regweave.datasets.folds import Fold
 from regweave.learning.columns import Columns
-from regweave.learning.gate import Gate, blend, decide
+from regweave.learning.gate import Gate, decide
 from regweave.learning.lssvm import Hyper
 from regweave.measures.statistics import paired_bootstrap
-from regweave.types import Weights
+from regweave.types import WeightTable
 
 SHARES = (0.5, 1.0)
 """Shares of the way from the uniform bank to the learned columns that are tried on left-out patients."""
@@ -33,7 +33,7 @@ NEAR = 0.9
 
 Scores = Mapping[str, Mapping[str, Any]]
 """By pair id, what `regweave.batch.scoring.score_pair` gives."""
-Register = Callable[[Sequence[Sequence[Weights]]], Sequence[Scores]]
+Register = Callable[[Sequence[Sequence[WeightTable]]], Sequence[Scores]]
 """Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
 
 
@@ -67,9 +67,9 @@ class Choice:
     balance: float = 1.0
     strengths: Mapping[int, float] = field(default_factory=dict)
 
-    def apply(self, w0: Weights, learned: Weights) -> Weights:
+    def apply(self, w0: WeightTable, learned: WeightTable) -> WeightTable:
         """Return the weights that this choice makes of learned ones."""
-        w = blend(w0, learned, self.share, self.classes)
+        w = w0.blend(learned, self.share, self.classes)
         factors = np.array([self.strengths.get(c, 1.0) for c in w.classes])
         return replace(w, matrix=w.matrix * factors, pairwise=w0.pairwise * self.balance)
 
@@ -102,7 +102,7 @@ class Choice:
 
 def try_columns(
     hyper: Hyper,
-    w0: Weights,
+    w0: WeightTable,
     columns: Sequence[Columns],
     uniform: Scores,
     shown: Mapping[str, frozenset[int]],
@@ -115,7 +115,7 @@ def try_columns(
     ----------
     hyper : Hyper
         Hyper-parameters that the columns were learned with.
-    w0 : Weights
+    w0 : WeightTable
         The uniform bank.
     columns : sequence of Columns
         What was learned, one for each fold.
@@ -134,8 +134,8 @@ def try_columns(
         For each of `SHARES` what would be used, and the line that the model keeps of it.
     """
 
-    def blended(share: float, classes: tuple[int, ...]) -> list[Weights]:
-        return [blend(w0, c.weights, share, classes) for c in columns]
+    def blended(share: float, classes: tuple[int, ...]) -> list[WeightTable]:
+        return [w0.blend(c.weights, share, classes) for c in columns]
 
     learned = register([blended(share, w0.classes) for share in SHARES])
     choices = []
@@ -153,7 +153,7 @@ def try_columns(
 
 def rebalance(
     choice: Choice,
-    w0: Weights,
+    w0: WeightTable,
     columns: Sequence[Columns],
     uniform: Scores,
     folds: Sequence[Fold],
@@ -179,7 +179,7 @@ def rebalance(
 
 def strengthen(
     choice: Choice,
-    w0: Weights,
+    w0: WeightTable,
     columns: Sequence[Columns],
     uniform: Scores,
     folds: Sequence[Fold],

@@ -44,7 +44,7 @@ class MetricLearner:
     ----------
     model_ : Model
         What was learned, with its evidence; ``regweave.models.model.write_model`` writes it.
-    weights_ : Weights
+    weights_ : WeightTable
         W of the model.
     history_ : dict
         Curves of the last fit, by column.

@@ -16,7 +16,6 @@ from regweave.config.settings import Schedule
 from regweave.datasets.manifest import PairFiles
 from regweave.io.modality import BankName
 from regweave.learning.columns import Columns, Mapper, Trainer
-from regweave.learning.gate import balanced, embed
 from regweave.learning.lssvm import Hyper
 from regweave.learning.search import search
 from regweave.pipeline import inputs as given
@@ -27,7 +26,7 @@ from regweave.training.candidates import Trials
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import within
 from regweave.training.scan import Survey
-from regweave.types import Field, Float64Array, ImagePair, Weights
+from regweave.types import Field, Float64Array, ImagePair, WeightTable
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,12 @@ class LearningStage:
         """Levels and bank."""
         return self.trials.settings.schedule(self.modality)
 
-    def learn(self, w0: Weights, pairs: Sequence[PairFiles], hyper: Hyper) -> Columns:
+    def learn(self, w0: WeightTable, pairs: Sequence[PairFiles], hyper: Hyper) -> Columns:
         """Learn from pairs that `sampled` chose; columns keep the start's balance with the smoothness."""
         if self.options.method == "search":
             return self._search(w0, pairs)
         schedule = self.schedule.model_copy(update={"bank": self.schedule.discrete})
-        start = w0.of(tuple(m.name for m in schedule.bank))
+        start = w0.select(tuple(m.name for m in schedule.bank))
         with self._parallel() as mapper:
             named = [(p.id, partial(self._load, p)) for p in pairs]
             trainer = Trainer(named, schedule, start, hyper, self.options.levels == "finest", mapper)
@@ -73,7 +72,7 @@ class LearningStage:
             found = ways[self.options.method]()
         self.trials.effort.registrations += found.n_registrations
         self.trials.effort.inferences += found.n_inferences
-        return replace(found, weights=embed(balanced(found.weights, start), w0))
+        return replace(found, weights=w0.embed(start.balance(found.weights)))
 
     def sampled(self, pairs: Sequence[PairFiles]) -> list[PairFiles]:
         """Take some pairs at random, as the paper does, where a limit is given or the memory sets one."""
@@ -96,8 +95,8 @@ class LearningStage:
         per_label = len(self.schedule.discrete) + 1 + (columns if displaced else 0)
         return 4.0 * sum(s.n_nodes * (s.n_labels * per_label + columns) for s in used) / 2**20
 
-    def _search(self, w0: Weights, pairs: Sequence[PairFiles]) -> Columns:
-        def score(candidates: Sequence[Weights]) -> list[float]:
+    def _search(self, w0: WeightTable, pairs: Sequence[PairFiles]) -> Columns:
+        def score(candidates: Sequence[WeightTable]) -> list[float]:
             found = self.trials([(w, pairs) for w in candidates])
             return [mean_over_pairs(scores.values()) for scores in found]
 

@@ -7,7 +7,7 @@ Its members are few and a registration is short: each weight is tried at a few v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,12 @@ from regweave.datasets.folds import Fold
 from regweave.datasets.manifest import PairFiles
 from regweave.learning.gate import Gate, error_by_patient
 from regweave.training.column_selection import STRENGTH_ERRORS, Scores, gain_interval, overall
-from regweave.types import Weights
+from regweave.types import WeightTable
 
 FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights that may be tried for a member, against the largest that a member of the refinement starts with."""
 
-RegisterAll = Callable[[Sequence[Weights]], Sequence[Scores]]
+RegisterAll = Callable[[Sequence[WeightTable]], Sequence[Scores]]
 """Registers all training pairs with each of the weights."""
 
 
@@ -33,7 +33,7 @@ class Mix:
 
     Parameters
     ----------
-    weights : Weights
+    weights : WeightTable
         The start's, with other rows for members of the refinement where left-out patients gained by it.
     scores : Scores
         Scores of all training pairs with them.
@@ -47,7 +47,7 @@ class Mix:
         Where a member compares the moving labels: gain of comparing predicted ones where there are none.
     """
 
-    weights: Weights
+    weights: WeightTable
     scores: Scores
     trail: Sequence[Mapping[str, Any]] = ()
     gain: Mapping[str, float] | None = field(default=None)
@@ -65,7 +65,7 @@ class Mix:
 
 
 def mix_refinement(
-    start: Weights, scores: Scores, members: Sequence[str], folds: Sequence[Fold], register: RegisterAll
+    start: WeightTable, scores: Scores, members: Sequence[str], folds: Sequence[Fold], register: RegisterAll
 ) -> Mix:
     """Try other weights for each member of the refinement, the same for all classes, uphill from where it is.
 
@@ -75,7 +75,7 @@ def mix_refinement(
 
     Parameters
     ----------
-    start : Weights
+    start : WeightTable
         The bank before learning.
     scores : Scores
         Scores of all pairs with it.
@@ -86,7 +86,7 @@ def mix_refinement(
     register : RegisterAll
         Registers all pairs.
     """
-    rows = start.matrix[[start.members.index(m) for m in members], 0]
+    rows = start.matrix[start.rows(members), 0]
     if not folds or len(members) < 2 or not rows.any():
         return Mix(start, scores)
     factors = dict(zip(members, (rows / rows.max()).tolist(), strict=True))
@@ -96,7 +96,7 @@ def mix_refinement(
         values = [f for f in sorted({*FACTORS, now}) if f > 0 or not alone]
         found: dict[float, Scores] = {now: known}
         while tried := next_values(values, {f: overall(s, known) for f, s in found.items()}):
-            new = register([_with(start, {**factors, member: f}) for f in tried])
+            new = register([start.share_out({**factors, member: f}) for f in tried])
             found.update(zip(tried, new, strict=True))
         gate = _judge(found, now, folds)
         best = max(found, key=lambda f: (overall(found[f], known), f == now)) if gate.open else now
@@ -104,7 +104,7 @@ def mix_refinement(
         factors[member], known = best, found[best]
     if all(line["used"] == line["before"] for line in trail):
         return Mix(start, scores, trail)
-    return Mix(_with(start, factors), known, trail, gain_interval(scores, known, folds))
+    return Mix(start.share_out(factors), known, trail, gain_interval(scores, known, folds))
 
 
 def judge_without_mask(used: Scores, unused: Scores, pairs: Sequence[PairFiles]) -> dict[str, Any]:
@@ -120,15 +120,6 @@ def judge_without_mask(used: Scores, unused: Scores, pairs: Sequence[PairFiles])
     gains = [mean_dice(used[p.id]) - mean_dice(unused[p.id]) for p in pairs]
     gate = Gate(float(np.mean(gains)), error_by_patient(gains, [p.patients for p in pairs]), len(gains))
     return {"gain": gate.gain, "standard_error": gate.standard_error, "n": gate.n, "used": gate.open}
-
-
-def _with(start: Weights, factors: Mapping[str, float]) -> Weights:
-    """Return weights with other shares of some members, which together keep what they had in each class."""
-    matrix = start.matrix.copy()
-    index = [start.members.index(m) for m in factors]
-    shares = np.array(list(factors.values())) / sum(factors.values())
-    matrix[index] = shares[:, None] * start.matrix[index].sum(axis=0)
-    return replace(start, matrix=matrix)
 
 
 def _judge(found: Mapping[float, Scores], now: float, folds: Sequence[Fold]) -> Gate:

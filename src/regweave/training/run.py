@@ -35,7 +35,7 @@ from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, segmented_images
 from regweave.training.refinement_weights import Mix, judge_without_mask, mix_refinement
 from regweave.training.scan import Survey, choose_bank, choose_structures, survey
-from regweave.types import Geometry, Weights
+from regweave.types import Geometry, WeightTable
 
 
 class Training:
@@ -199,7 +199,7 @@ class Training:
             means = {v: mean_over_pairs(of.values()) for v, of in sorted(scores.items())}
         return means, scores
 
-    def _mix(self, start: Weights, uniform: Scores, trials: Trials, *, seen: bool) -> Mix:
+    def _mix(self, start: WeightTable, uniform: Scores, trials: Trials, *, seen: bool) -> Mix:
         """Weigh the members of the refinement, where there is one; learned ones where every pair can be judged."""
         members = [m for m in self.settings.schedule(self._modality).continuous if m.stage == "refine"]
         if not self.settings.refine.steps:
@@ -212,7 +212,7 @@ class Training:
 
         folds = one_by_one(self.pairs) if self.options.gate else []
 
-        def register(weights: Sequence[Weights]) -> list[Scores]:
+        def register(weights: Sequence[WeightTable]) -> list[Scores]:
             self.effort.tell("mix", f"members of the refinement: {len(weights) * len(self.pairs)} registrations")
             return trials([(w, self.pairs) for w in weights])
 
@@ -251,7 +251,7 @@ class Training:
         return mean_over_pairs(scores[p.id] for p in self.pairs)
 
     def _choose(
-        self, w0: Weights, uniform: Scores, folds: Sequence[Fold], stage: LearningStage
+        self, w0: WeightTable, uniform: Scores, folds: Sequence[Fold], stage: LearningStage
     ) -> tuple[Choice, list[dict[str, Any]]]:
         """Learn on each fold, register its left-out pairs, and decide hyper-parameters, share and gates."""
         grid = self.options.grid()
@@ -333,7 +333,7 @@ def _best(tried: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Choice:
     return max((choice for choice, _ in tried), key=lambda choice: choice.value)
 
 
-def _that_changed(choice: Choice, w0: Weights, learned: Weights) -> Choice:
+def _that_changed(choice: Choice, w0: WeightTable, learned: WeightTable) -> Choice:
     """Drop the classes in which all pairs together taught nothing: the gain of the folds is not theirs."""
     changed = dict(zip(w0.classes, (w0.matrix != learned.matrix).any(axis=0), strict=True))
     kept = tuple(c for c in choice.classes if changed[c])

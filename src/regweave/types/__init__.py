@@ -12,7 +12,7 @@ from regweave.types.geometry import Geometry
 from regweave.types.images import LabelMap, Modality, Volume
 from regweave.types.pair import Anatomies, Anatomy, ImagePair
 from regweave.types.transform import Direction, Ends, Field, Transform
-from regweave.types.weights import Weights
+from regweave.types.weights import WeightTable
 
 __all__ = [
     "Anatomies",
@@ -33,5 +33,5 @@ __all__ = [
     "Terms",
     "Transform",
     "Volume",
-    "Weights",
+    "WeightTable",
 ]

@@ -30,7 +30,7 @@ from regweave.config.settings import Schedule
 from regweave.metrics.dwt import wavelet_support
 from regweave.metrics.mi import SMALL_SUPPORT_VOXELS
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.resample import shrink_geometry
+from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry
 
 PROBES = {

@@ -24,7 +24,8 @@ from _pairs import (
 from regweave import engines
 from regweave.config.settings import Settings
 from regweave.energy.assemble import assemble
-from regweave.pipeline.machine import allowed_threads, kernel_threads
+from regweave.kernels.threads import kernel_threads
+from regweave.pipeline.machine import allowed_threads
 from regweave.registration.align import Step, align
 from regweave.types import WeightTable
 

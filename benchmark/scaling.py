@@ -20,7 +20,7 @@ from _pairs import SETS
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
-from regweave.pipeline.machine import kernel_threads
+from regweave.kernels.threads import kernel_threads
 from regweave.registration.problems import register
 from regweave.types import ImagePair
 

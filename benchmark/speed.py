@@ -33,7 +33,7 @@ from _peer import Peer
 from accuracy import judge, mean_dice
 from regweave import metrics
 from regweave.config.settings import Schedule
-from regweave.pipeline.machine import kernel_threads
+from regweave.kernels.threads import kernel_threads
 from regweave.registration.align import align
 
 SMALL, LARGE = "ibsr18_64", "ibsr18_native"

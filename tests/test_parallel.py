@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.pipeline.machine import in_this_call, kernel_threads
+from regweave.kernels.threads import in_this_call, kernel_threads
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from regweave import _core
 from regweave.config.settings import Settings, preset, preset_names
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import ResourceError, UsageError
+from regweave.kernels.threads import kernel_threads
 from regweave.pipeline import machine, memory
 from regweave.registration.align import align
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.resample import shrink_geometry
+from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry, WeightTable
 
 
@@ -54,12 +55,12 @@ def test_container_quota_limits_the_threads(monkeypatch):
 
 def test_kernel_threads_come_back():
     before = _core.threads()
-    with machine.kernel_threads(3):
+    with kernel_threads(3):
         assert _core.threads() == 3
-        with machine.kernel_threads(2):
+        with kernel_threads(2):
             assert _core.threads() == 2
         assert _core.threads() == 3
-    with pytest.raises(ZeroDivisionError), machine.kernel_threads(4):
+    with pytest.raises(ZeroDivisionError), kernel_threads(4):
         raise ZeroDivisionError
     assert _core.threads() == before
 

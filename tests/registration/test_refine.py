@@ -16,7 +16,7 @@ from regweave.errors import RegweaveWarning
 from regweave.registration.align import align
 from regweave.registration.refine import Refinement, _unfolded, refine
 from regweave.spatial.jacobian import determinant
-from regweave.spatial.resample import change_level
+from regweave.spatial.pyramid import change_level
 from regweave.spatial.warp import to_field
 from regweave.types import Geometry, ImagePair, Volume, WeightTable
 

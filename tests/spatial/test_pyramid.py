@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation
 
 from regweave.spatial.channels import Channels, View
 from regweave.spatial.intensity import BODY_WINDOW_HU, apply_window, default_window
-from regweave.spatial.resample import change_level, shrink, shrink_geometry
+from regweave.spatial.pyramid import change_level, shrink, shrink_geometry
 from regweave.types import Geometry, Volume
 
 factors = st.tuples(*[st.integers(1, 4)] * 3)

@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from regweave import _core
+from regweave.kernels import LIBRARY
 
 ELSEWHERE = ("cli", "report")
 """Folders whose code computes nothing."""
@@ -24,6 +24,6 @@ def program_hash(unused: tuple[str, ...] = ()) -> str:
     root = Path(__file__).parents[1]
     sources = sorted(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in (*ELSEWHERE, *unused))
     digest = hashlib.sha256()
-    for path in (*sources, Path(_core.LIBRARY)):
+    for path in (*sources, LIBRARY):
         digest.update(path.read_bytes())
     return digest.hexdigest()

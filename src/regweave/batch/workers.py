@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.pipeline.machine import kernel_threads
+from regweave.kernels.threads import kernel_threads
 
 PATIENCE_S = 30
 """How long to wait for a process that has ended its pipe."""

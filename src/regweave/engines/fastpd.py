@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regweave import _core
 from regweave.engines._problem import check
+from regweave.kernels import solvers
 from regweave.types import Energy, IntArray, Solution
 
 
@@ -49,4 +49,4 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10
     problem = check(energy, init, max_iter)
     if bound_passes < 0:
         raise ValueError(f"bound_passes is {bound_passes}; it must be 0 or more")
-    return problem.solution(*_core.fastpd(*problem.arrays, max_iter, bound_passes))
+    return problem.solution(*solvers.fastpd(*problem.arrays, max_iter, bound_passes))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regweave import _core
 from regweave.engines._problem import check
+from regweave.kernels import solvers
 from regweave.types import Energy, IntArray, Solution
 
 
@@ -37,4 +37,4 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10
     array([1, 1], dtype=int32)
     """
     problem = check(energy, init, max_iter)
-    return problem.solution(*_core.icm(*problem.arrays, max_iter))
+    return problem.solution(*solvers.icm(*problem.arrays, max_iter))

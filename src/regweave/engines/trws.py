@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regweave import _core
 from regweave.engines._problem import check
+from regweave.kernels import solvers
 from regweave.types import Energy, IntArray, Solution
 
 
@@ -47,4 +47,4 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 30
     problem = check(energy, init, max_iter)
     if not tol >= 0:
         raise ValueError(f"tol is {tol}; it must be 0 or more")
-    return problem.solution(*_core.trws(*problem.arrays, max_iter, tol))
+    return problem.solution(*solvers.trws(*problem.arrays, max_iter, tol))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from regweave import _core
+from regweave.kernels import costs
 from regweave.losses import Offsets
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array, Float64Array
@@ -74,7 +74,7 @@ def volume(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets:
     missed = grid.pool(weighted * fixed)
     errors = np.stack(
         [
-            _core.overlap_volume(signed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
+            costs.overlap_volume(signed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
             for c in range(len(fixed))
         ]
     )

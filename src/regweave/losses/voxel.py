@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave import _core
+from regweave.kernels import costs
 from regweave.losses import Offsets
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
@@ -31,7 +31,7 @@ def volume(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets:
     """Loss of every label, (N, L)."""
     errors = np.stack(
         [
-            _core.sad_volume(fixed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
+            costs.sad_volume(fixed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
             for c in range(len(fixed))
         ]
     )

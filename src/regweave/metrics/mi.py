@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from regweave import _core, metrics
+from regweave import metrics
+from regweave.kernels import costs
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.intensity import sampled
 from regweave.types import Float32Array
@@ -81,4 +82,4 @@ def volume(
     """Return the cost of every label, (N, L)."""
     n = _n_bins(grid, options)
     scale = np.float32(n)
-    return _core.mi_volume(fixed * scale, moved * scale, *grid.support_arguments, *offsets, n)
+    return costs.mi_volume(fixed * scale, moved * scale, *grid.support_arguments, *offsets, n)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from regweave import _core, metrics
+from regweave import metrics
+from regweave.kernels import costs
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
@@ -50,4 +51,4 @@ def volume(
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
     arguments = (*grid.support_arguments, *offsets, options.variance_floor, options.squared)
-    return _core.ncc_volume(fixed, moved, *arguments)
+    return costs.ncc_volume(fixed, moved, *arguments)

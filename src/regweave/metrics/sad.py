@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave import _core, metrics
+from regweave import metrics
+from regweave.kernels import costs
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
@@ -29,4 +30,4 @@ def volume(
     fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: metrics.Offsets, options: Options
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
-    return _core.sad_volume(fixed, moved, *grid.support_arguments, *offsets)
+    return costs.sad_volume(fixed, moved, *grid.support_arguments, *offsets)

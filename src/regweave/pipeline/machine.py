@@ -7,16 +7,11 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
-from regweave import _core, notices
 from regweave.errors import UsageError
 
-P = ParamSpec("P")
-T = TypeVar("T")
 MAX_THREADS = 1024
 """More than any machine of today has; a larger number is a slip."""
 
@@ -54,27 +49,6 @@ def _container_quota() -> int:
         return max(1, math.floor(int(quota) / int(period)))
     except (OSError, ValueError):
         return sys.maxsize
-
-
-@contextmanager
-def kernel_threads(n: int) -> Iterator[None]:
-    """Let the compiled kernels use n threads where the present thread calls them inside the block."""
-    before = _core.set_threads(n)
-    try:
-        yield
-    finally:
-        _core.set_threads(before)
-
-
-def in_this_call(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function that threads of a pool will run belong to the present call: its record, its kernel threads."""
-    n = _core.threads()
-
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        with kernel_threads(n):
-            return function(*args, **kwargs)
-
-    return notices.in_this_context(run)
 
 
 def peak_memory_mb() -> float:

@@ -16,7 +16,7 @@ from regweave.pipeline.machine import physical_memory_mb
 from regweave.predictors.voxel_features import WorkingGrid
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
-from regweave.spatial.resample import shrink_geometry
+from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry
 
 PROGRAM_MB = 180.0

@@ -17,13 +17,14 @@ from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value
 from regweave.io.disk.files import is_file
+from regweave.kernels.threads import kernel_threads
 from regweave.measures.body import body_mask
 from regweave.measures.inverse import InverseError
 from regweave.measures.regularity import regularity
 from regweave.measures.scores import PairScore, score_labels
 from regweave.models.model import Model, read_model
 from regweave.pipeline import inputs as given
-from regweave.pipeline.machine import allowed_threads, kernel_threads, peak_memory_mb
+from regweave.pipeline.machine import allowed_threads, peak_memory_mb
 from regweave.pipeline.memory import check_memory
 from regweave.pipeline.node_evidence import Witness
 from regweave.pipeline.reading import Reading, as_stored, field_as_stored, read_inputs

@@ -12,7 +12,7 @@ from scipy import ndimage
 from regweave.io.orientation import nearest_axes
 from regweave.spatial.control_grid import nearest_whole
 from regweave.spatial.intensity import apply_window, default_window
-from regweave.spatial.resample import Factors, shrink
+from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Float64Array, Geometry, Modality, Volume
 
 VERSION = 2

@@ -16,7 +16,7 @@ from scipy import ndimage
 
 from regweave.predictors import voxel_features as see
 from regweave.predictors.perceptron import Perceptron, fit_perceptron
-from regweave.spatial.resample import shrink, shrink_geometry
+from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.types import Anatomy, Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, Volume
 
 SAMPLES = 40_000

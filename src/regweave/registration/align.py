@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from regweave import _core, engines, losses
+from regweave import engines, losses
 from regweave.config.settings import Level, Schedule
 from regweave.energy.assemble import assemble
 from regweave.energy.cost_volume import cost_volume, fit_scales
+from regweave.kernels import costs, fields
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
 from regweave.spatial.node_classes import RULES, one_hot
-from regweave.spatial.resample import change_level
+from regweave.spatial.pyramid import change_level
 from regweave.spatial.warp import to_voxels
 from regweave.types import (
     Float32Array,
@@ -135,7 +136,7 @@ def align(
             clock.lap("costs")
             solution = minimize(assemble(terms, weights, loss_coefficient))
             clock.lap("inference")
-            u = _core.compose(u, increment(grid, labels, solution.labels))  # φ ← φ ∘ (id + d)
+            u = fields.compose(u, increment(grid, labels, solution.labels))  # φ ← φ ∘ (id + d)
             clock.lap("compose")
             done = Step(number, step, level.spacing_mm, terms, solution, level_scales, clock.laps, grid, scene.geometry)
             records.append(_record(done))
@@ -155,7 +156,7 @@ def increment(grid: ControlGrid, labels: LabelSet, chosen: IntArray) -> Float32A
     """Dense displacement in voxels of the free-form deformation whose control points took these labels."""
     coefficients = labels.vectors[chosen].T.reshape(3, *grid.nodes).astype(np.float32)
     return np.asarray(
-        _core.ffd(np.ascontiguousarray(coefficients), tuple(grid.origin), tuple(grid.spacing), grid.image_shape)
+        fields.ffd(np.ascontiguousarray(coefficients), tuple(grid.origin), tuple(grid.spacing), grid.image_shape)
     )
 
 
@@ -201,7 +202,7 @@ def _class_shares(
     box = grid.with_support(tuple(round(edge * schedule.class_reach) for edge in grid.support))
     if schedule.class_at == "anchored":
         return rule(box.pool(masks).T)
-    displaced = [_core.mean_volume(m[None], m[None], *box.support_arguments, *labels.offsets) for m in masks]
+    displaced = [costs.mean_volume(m[None], m[None], *box.support_arguments, *labels.offsets) for m in masks]
     return rule(np.stack(displaced, axis=-1))
 
 
@@ -216,7 +217,7 @@ def _loss(scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, sc
 
 def _node_displacements(u: Float32Array, grid: ControlGrid) -> Float64Array:
     """Displacement that each node has so far, in control spacings, (N, 3)."""
-    at_nodes = _core.resample_field(u, grid.nodes, grid.spacing, grid.origin)
+    at_nodes = fields.resample_field(u, grid.nodes, grid.spacing, grid.origin)
     return np.asarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64)
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave import _core
-from regweave.spatial.resample import shrink, shrink_geometry
+from regweave.kernels import fields
+from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.spatial.warp import inverse_of, voxel_matrix
 from regweave.types import Float32Array, Float64Array, IntArray, Volume
 
@@ -46,7 +46,7 @@ class Level:
         self.still = np.zeros((3, *shape), dtype=np.float32)
         self.bins: IntArray = np.minimum(fixed.data * N_BINS, N_BINS - 1).astype(np.int32).ravel()
         self.foreground = (fixed.data > fixed.data.mean()).ravel()
-        self.gradient = [_derivative(moving.data, axis) for axis in range(3)]
+        self.gradient = np.stack([_derivative(moving.data, axis) for axis in range(3)])
         centre, scale = (np.array(shape) - 1.0) / 2.0, max(shape) / 2.0
         self.to_centred = np.diag([1.0 / scale] * 3 + [1.0])
         self.to_centred[:3, 3] = -centre / scale
@@ -90,10 +90,10 @@ class Level:
     def match(self, theta: Float64Array) -> Match:
         """Warp the moving image and compare it with what the fixed one predicts."""
         matrix = np.ascontiguousarray(theta @ self.to_centred)
-        valid = _core.warp_valid(self.moving.geometry.shape, matrix, self.still).ravel().astype(np.float64)
+        valid = fields.warp_valid(self.moving.geometry.shape, matrix, self.still).ravel().astype(np.float64)
         if valid[self.foreground].sum() < LEAST_OVERLAP * self.foreground.sum():
             return Match(np.inf, matrix, valid, valid)
-        warped = _core.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
+        warped = fields.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
         residual = warped - self.table(warped, valid)[self.bins]
         weight = valid / (1.0 + (residual / OUTLIER) ** 2)
         residual = warped - self.table(warped, weight)[self.bins]
@@ -108,7 +108,7 @@ class Level:
 
     def normal_equations(self, match: Match) -> tuple[Float64Array, Float64Array]:
         """Return the Gauss–Newton matrix (12, 12) and right-hand side (12,); the table follows the map."""
-        gradient = [_core.warp(g, match.matrix, self.still, 0.0, True).ravel() for g in self.gradient]
+        gradient = fields.warp_channels(self.gradient, match.matrix, self.still).reshape(3, -1)
         columns = np.stack([g * x for g in gradient for x in self.position])
         columns -= np.stack([self.table(c, match.weight) for c in columns])[:, self.bins]
         weighted = columns * match.weight

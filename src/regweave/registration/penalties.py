@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave import _core
+from regweave.kernels import forces
 from regweave.types import Float32Array
 
 SMALL_DIFFERENCE = 0.01
@@ -24,7 +24,7 @@ def absolute(
     fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
 ) -> float:
     """Sum over voxels of weight × mean over channels of √(d² + ε²) − ε."""
-    return float(_core.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE))
+    return float(forces.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE))
 
 
 def correlation(
@@ -34,14 +34,14 @@ def correlation(
     settings = (radius, options.variance_floor, options.squared)
     share = weight if len(fixed) == 1 else weight * np.float32(1 / len(fixed))
     channels = zip(fixed[:, None], moved[:, None], strict=True)
-    return float(sum(_core.correlation_force(f, m, share, force, *settings) for f, m in channels))
+    return float(sum(forces.correlation_force(f, m, share, force, *settings) for f, m in channels))
 
 
 def tensor(
     fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
 ) -> float:
     """Sum over voxels of weight × ½ |ff' − mm'|²."""
-    return float(_core.tensor_force(fixed, moved, weight, force))
+    return float(forces.tensor_force(fixed, moved, weight, force))
 
 
 PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlation, "tensor": tensor}

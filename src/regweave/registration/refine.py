@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from regweave import _core, metrics, notices
+from regweave import metrics, notices
 from regweave.config.settings import Member, Refine, Schedule
 from regweave.energy.cost_volume import Comparison
+from regweave.kernels import fields, forces
 from regweave.registration.penalties import PENALTIES, Penalty
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.node_classes import one_hot
-from regweave.spatial.resample import Factors, change_level, shrink_geometry
+from regweave.spatial.pyramid import Factors, change_level, shrink_geometry
 from regweave.spatial.warp import to_field
 from regweave.types import Field, Float32Array, Geometry, ImagePair, WeightTable
 
@@ -124,7 +125,7 @@ def refine(
             least, best = data + smooth, u
         if step == settings.steps:
             break
-        update = descent.update(_core.ffd_adjoint(force, grid.origin, grid.spacing, grid.nodes), step)
+        update = descent.update(fields.ffd_adjoint(force, grid.origin, grid.spacing, grid.nodes), step)
         u = _held_back(u, update, grid)  # φ ← φ ∘ (id + δ)
         records.append(RefineStep(step, data, smooth, time.perf_counter() - start))
         if on_step is not None:
@@ -143,11 +144,11 @@ def _smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Ar
     """Smooth the start; less so where that would fold, which an average of displacements can, though it hardly does."""
     if sigma_mm == 0:
         return u
-    least = min(LEAST_JACOBIAN, float(_core.jacobian(u).min()))
+    least = min(LEAST_JACOBIAN, float(fields.jacobian(u).min()))
     while sigma_mm > LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
         sigma = sigma_mm / geometry.spacing_mm
         out = np.stack([ndimage.gaussian_filter(c, sigma, mode="nearest", truncate=CUT) for c in u])
-        if _core.jacobian(out).min() >= least:
+        if fields.jacobian(out).min() >= least:
             return out
         sigma_mm /= 2
     return u
@@ -166,7 +167,7 @@ def _unfolded(knots: Float32Array, factors: Factors, shape: tuple[int, int, int]
     """
     u = change_level(knots, factors, (1, 1, 1), shape)
     for _ in range(ATTEMPTS):
-        folding = np.argwhere(_core.jacobian(u) <= 0)
+        folding = np.argwhere(fields.jacobian(u) <= 0)
         if len(folding) == 0:
             break
         mask = np.zeros(knots.shape[1:], dtype=bool)
@@ -194,7 +195,7 @@ def _measure(
     The moving image is pulled through u as a whole: pulling what an earlier step has pulled blurs it a second time.
     """
     force = np.zeros_like(u)
-    smooth = smoothness * _core.diffusion_force(u, force, factor)
+    smooth = smoothness * forces.diffusion_force(u, force, factor)
     force *= np.float32(smoothness)
     comparisons = scene.compare([t.member for t in terms], u)
     return sum(t.cost(c, force) for t, c in zip(terms, comparisons, strict=True)), smooth, force
@@ -286,18 +287,18 @@ def _held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Floa
     """
     before = None
     for attempt in range(ATTEMPTS):
-        delta = _core.ffd(update, grid.origin, grid.spacing, grid.image_shape)
-        composed = np.asarray(_core.compose(u, delta))
-        jacobian = _core.jacobian(composed)
+        delta = fields.ffd(update, grid.origin, grid.spacing, grid.image_shape)
+        composed = np.asarray(fields.compose(u, delta))
+        jacobian = fields.jacobian(composed)
         folding = jacobian < LEAST_JACOBIAN
         if not folding.any():
             return composed
         if before is None:
-            before = _core.jacobian(u)
+            before = fields.jacobian(u)
         folding &= jacobian < before
         if not folding.any():
             return composed
         folding = ndimage.binary_dilation(folding, iterations=attempt + 1)  # the differences reach one voxel
-        near = _core.ffd_adjoint(folding[None].astype(np.float32), grid.origin, grid.spacing, grid.nodes) > 0
+        near = fields.ffd_adjoint(folding[None].astype(np.float32), grid.origin, grid.spacing, grid.nodes) > 0
         update = np.where(near, np.float32(0), update)
     return u

@@ -9,13 +9,14 @@ from typing import Protocol
 
 import numpy as np
 
-from regweave import _core, metrics
+from regweave import metrics
 from regweave.config.settings import Member, Schedule, within_image
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
+from regweave.kernels import fields
 from regweave.spatial.channels import Channels, View
 from regweave.spatial.control_grid import nearest_whole
-from regweave.spatial.resample import Factors, shrink, shrink_geometry
+from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
 from regweave.spatial.warp import encode, voxel_matrix
 from regweave.types import (
     Anatomy,
@@ -86,7 +87,7 @@ class Scene:
                 self._fixed_features[member.name] = metric.features(fixed, options)
             if view not in warped:
                 moving = self.moving_channels.view(view, self.moving_factors)
-                warped[view] = _core.warp(moving, self.matrix, u, 0.0, True)
+                warped[view] = fields.warp(moving, self.matrix, u, 0.0, True)
             moved = metric.features(warped[view], options)
             out.append(Comparison(member, self._fixed_features[member.name], moved))
         return out
@@ -116,12 +117,12 @@ class Scene:
         ratio = nearest_whole(self.geometry.spacing_mm.min() / anatomy.geometry.spacing_mm)
         factors = within_image(ratio, anatomy.geometry)
         matrix = voxel_matrix(self.geometry, shrink_geometry(anatomy.geometry, factors), affine)
-        return np.stack([_core.warp(shrink(share, factors), matrix, u, 0.0, True) for share in anatomy.shares])
+        return np.stack([fields.warp(shrink(share, factors), matrix, u, 0.0, True) for share in anatomy.shares])
 
     def valid(self, u: Float32Array) -> Float32Array:
         """1 where the displaced voxel lies inside the moving image."""
         moving = shrink_geometry(self.pair.moving.geometry, self.moving_factors)
-        return np.asarray(_core.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
+        return np.asarray(fields.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
 
     def moved_labels(self, u: Float32Array) -> LabelArray:
         """Return the moving labels under the displacement u, nearest voxel, on this level's grid."""
@@ -148,5 +149,5 @@ def _scale(image: Volume, schedule: Schedule) -> Modality:
 
 def _nearest(labels: LabelMap, matrix: Float64Array, u: Float32Array) -> LabelArray:
     codes, table = encode(labels.data)
-    warped = np.asarray(_core.warp_nearest(codes, matrix, u, 0))
+    warped = np.asarray(fields.warp_nearest(codes, matrix, u, 0))
     return warped if table is None else table[warped]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.spatial.resample import Factors, shrink, shrink_geometry
+from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
 from regweave.types import Float32Array, Float64Array, Geometry, LabelArray
 
 BUDGET = 2_200_000

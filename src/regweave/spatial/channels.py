@@ -10,7 +10,7 @@ import numpy as np
 from scipy import ndimage
 
 from regweave.spatial.intensity import Window, apply_window, default_window
-from regweave.spatial.resample import Factors, shrink
+from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Modality, Volume
 
 Prepare = Callable[[Float32Array], Float32Array]

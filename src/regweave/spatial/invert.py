@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave import _core
+from regweave.kernels import fields
 from regweave.spatial.warp import inverse_of, to_field, to_voxels, voxel_matrix
 from regweave.types import Field, Float32Array, Geometry, Transform
 
@@ -64,7 +64,7 @@ def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tole
     fixed = field.geometry
     matrix = voxel_matrix(fixed, geometry, transform.affine)
     back = inverse_of(transform.affine)
-    displacement, residual = _core.invert(
+    displacement, residual = fields.invert(
         to_voxels(field),
         matrix,
         voxel_matrix(geometry, fixed, back),
@@ -148,8 +148,8 @@ def _errors_mm(forward: Transform, inverse: Transform, slab: slice) -> Float32Ar
     affine[:3, 3] = fixed.points(origin)
     part = Geometry((planes.shape[1], planes.shape[2], planes.shape[3]), affine)
     matrix, u = voxel_matrix(part, moving, forward.affine), to_voxels(Field(planes, part))
-    inside = _core.warp_valid(moving.shape, matrix, u).astype(bool)
-    back = [_core.warp(np.ascontiguousarray(c), matrix, u, 0.0, True)[inside] for c in inverse.field.data]
+    inside = fields.warp_valid(moving.shape, matrix, u).astype(bool)
+    back = [fields.warp(np.ascontiguousarray(c), matrix, u, 0.0, True)[inside] for c in inverse.field.data]
     # Fixed p goes to q = A (p + u) and returns to B (q + v(q)).
     p = part.points(np.argwhere(inside).astype(np.float64))
     shifted = p + np.stack([c[inside] for c in planes], axis=-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regweave import _core
+from regweave.kernels import fields
 from regweave.spatial.warp import to_voxels
 from regweave.types import Field, Float32Array
 
@@ -28,5 +28,5 @@ def determinant(field: Field) -> Float32Array:
     >>> float(determinant(Field.zero(Geometry((3, 3, 3), np.eye(4)))).min())
     1.0
     """
-    values: Float32Array = _core.jacobian(to_voxels(field))
+    values: Float32Array = fields.jacobian(to_voxels(field))
     return values

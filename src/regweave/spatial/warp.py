@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import ndimage
 
-from regweave import _core
+from regweave.kernels import fields
 from regweave.types import (
     Field,
     Float32Array,
@@ -83,7 +83,7 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0) -> Vo
     [0.5, 1.5, 2.5, 3.0]
     """
     matrix = voxel_matrix(transform.field.geometry, moving.geometry, transform.affine)
-    data: Float32Array = _core.warp(
+    data: Float32Array = fields.warp(
         np.ascontiguousarray(moving.data, dtype=np.float32), matrix, to_voxels(transform.field), fill, False
     )
     return Volume(data, transform.field.geometry, moving.modality)
@@ -116,7 +116,7 @@ def warp_labels(labels: LabelMap, transform: Transform) -> LabelMap:
     """
     matrix = voxel_matrix(transform.field.geometry, labels.geometry, transform.affine)
     codes, table = encode(labels.data)
-    warped = _core.warp_labels(codes, matrix, to_voxels(transform.field))
+    warped = fields.warp_labels(codes, matrix, to_voxels(transform.field))
     data = warped.astype(labels.data.dtype) if table is None else table[warped]
     return LabelMap(data, transform.field.geometry, labels.names)
 

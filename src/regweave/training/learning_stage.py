@@ -15,11 +15,11 @@ from regweave.batch.scoring import mean_over_pairs
 from regweave.config.settings import Schedule
 from regweave.datasets.manifest import PairFiles
 from regweave.io.modality import BankName
+from regweave.kernels.threads import in_this_call, kernel_threads
 from regweave.learning.columns import Columns, Mapper, Trainer
 from regweave.learning.lssvm import Hyper
 from regweave.learning.search import search
 from regweave.pipeline import inputs as given
-from regweave.pipeline.machine import in_this_call, kernel_threads
 from regweave.pipeline.memory import forecast
 from regweave.pipeline.reading import read_inputs
 from regweave.training.candidates import Trials

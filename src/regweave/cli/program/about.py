@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import regweave
-from regweave import _core
+from regweave import kernels
 from regweave.cli.help import WIDTH
 from regweave.cli.options import JsonOption
 from regweave.pipeline.machine import allowed_threads
@@ -44,7 +44,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_features": _cpu_features(),
-        "kernels": _core.BUILD,
+        "kernels": kernels.BUILD,
         "cpus": _cpus(),
         "threads": allowed_threads(),
         "presets": list(regweave.preset_names()),

@@ -23,8 +23,9 @@ from regweave.cli.options import (
 )
 from regweave.io import overlap_fraction
 from regweave.io.modality import describe_modalities
+from regweave.kernels.threads import kernel_threads
 from regweave.pipeline import inputs as given
-from regweave.pipeline.machine import allowed_threads, kernel_threads, physical_memory_mb
+from regweave.pipeline.machine import allowed_threads, physical_memory_mb
 from regweave.pipeline.memory import forecast
 from regweave.pipeline.reading import Reading, read_inputs
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave import _core
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import require_file, suffix_of
@@ -24,6 +23,7 @@ from regweave.io.transforms.itk.matlab import read_matlab, to_matlab
 from regweave.io.transforms.itk.parts import COMPOSITE, FIELD, Checked, Part, check_parts
 from regweave.io.transforms.itk.rounding import rounded
 from regweave.io.transforms.itk.text import read_text, to_text
+from regweave.kernels import fields
 from regweave.types import Ends, Field, Float64Array, Geometry, Transform
 
 HDF_SUFFIXES = (".h5", ".hdf5", ".hdf")
@@ -228,8 +228,7 @@ def _resampled(field: Field, geometry: Geometry) -> Field:
     """Interpolate a field trilinearly; beyond its own grid the nearest vector holds, as `Transform` says."""
     matrix = np.ascontiguousarray(np.linalg.solve(field.geometry.affine, geometry.affine)[:3])
     still = np.zeros((3, *geometry.shape), dtype=np.float32)
-    parts = [_core.warp(np.ascontiguousarray(part), matrix, still, 0.0, True) for part in field.data]
-    return Field(np.stack(parts), geometry)
+    return Field(fields.warp_channels(field.data, matrix, still), geometry)
 
 
 def _sampled(parts: Sequence[Checked], geometry: Geometry, path: Path) -> Field:

@@ -1,10 +1,10 @@
-"""Coarser grids: an image shrunk by whole factors, and a displacement carried from one level to the next."""
+"""Image pyramid: grids shrunk by whole factors, and displacements carried between levels."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from regweave import _core
+from regweave.kernels import fields
 from regweave.types import Float32Array, Float64Array, Geometry
 
 Factors = tuple[int, int, int]
@@ -41,5 +41,5 @@ def change_level(u: Float32Array, before: Factors, after: Factors, shape: tuple[
     b, a = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
     scale: Float64Array = a / b
     offset: Float64Array = (a - b) / (2 * b)
-    moved = _core.resample_field(u, shape, scale, offset)
+    moved = fields.resample_field(u, shape, scale, offset)
     return np.asarray(moved * (b / a).astype(np.float32)[:, None, None, None])

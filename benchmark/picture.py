@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from _common import ROOT
 from regweave.datasets.phantom import make_phantom
 from regweave.pipeline.register import register
-from regweave.report.registration import write_page
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
@@ -22,7 +21,7 @@ def page_of_phantom(folder: Path) -> Path:
         pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, keep_view=True
     )
     result.save(folder / "result")
-    return write_page(folder / "result")
+    return folder / "result" / "report.html"
 
 
 def main() -> None:

@@ -11,15 +11,27 @@ if TYPE_CHECKING:
     from regweave.config.settings import Settings, preset, preset_names
     from regweave.pipeline.register import Progress, register
     from regweave.pipeline.result import Result
+    from regweave.pipeline.saved import load
     from regweave.training.estimator import MetricLearner
 
-__all__ = ["MetricLearner", "Progress", "Result", "Settings", "__version__", "preset", "preset_names", "register"]
+__all__ = [
+    "MetricLearner",
+    "Progress",
+    "Result",
+    "Settings",
+    "__version__",
+    "load",
+    "preset",
+    "preset_names",
+    "register",
+]
 
 _HOMES = {
     "MetricLearner": "training.estimator",
     "Progress": "pipeline.register",
     "Result": "pipeline.result",
     "Settings": "config.settings",
+    "load": "pipeline.saved",
     "preset": "config.settings",
     "preset_names": "config.settings",
     "register": "pipeline.register",

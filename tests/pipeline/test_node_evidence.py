@@ -89,15 +89,15 @@ def run(pair, **options):
     )  # fmt: skip
 
 
-def test_a_view_is_kept_only_when_asked_for_and_changes_nothing(pair, tmp_path):
+def test_evidence_is_measured_only_when_asked_for_and_changes_nothing(pair, tmp_path):
     plain, kept = run(pair), run(pair, keep_view=True)
-    assert plain.nodes is None
-    assert kept.nodes is not None
-    assert kept.nodes.members == ("sad", "mi")
+    assert plain.images.nodes is None
+    assert kept.images.nodes is not None
+    assert kept.images.nodes.members == ("sad", "mi")
     np.testing.assert_array_equal(plain.transform.field.data, kept.transform.field.data)
     plain.save(tmp_path / "plain")
     kept.save(tmp_path / "kept")
-    assert not (tmp_path / "plain" / "view").exists()
+    assert not (tmp_path / "plain" / "view" / "nodes.npz").exists()
     assert (tmp_path / "kept" / "view" / "nodes.npz").is_file()
 
 

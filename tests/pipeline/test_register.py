@@ -512,7 +512,7 @@ def test_save_refuses_an_existing_folder(plain, tmp_path):
     with pytest.raises(RegweaveError, match="E150"):
         plain.save(tmp_path / "out")
     plain.save(tmp_path / "out", overwrite=True)
-    assert len(list((tmp_path / "out").iterdir())) == 7
+    assert len(list((tmp_path / "out").iterdir())) == 9
 
 
 def test_reading_rules_reach_the_files(pair, tmp_path):

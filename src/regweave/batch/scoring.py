@@ -94,7 +94,7 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": sum(result.seconds.values()),
         "peak_mb": peak_mb,
         **{name: _number(value) for name, value in result.regularity.items()},
-        "inverse_error": result.inverse_error.record(),
+        "inverse_error": result.inverse_error and result.inverse_error.record(),
         "smoothness": result.weights.pairwise,
         "modality": result.modality,
         "warnings": list(result.warnings),

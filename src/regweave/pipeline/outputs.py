@@ -1,10 +1,24 @@
-"""Which files of a result are written."""
+"""Images and transforms of a registration, and the files that they become."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from regweave.errors import UsageError
+from regweave.io import (
+    fill_value,
+    smallest_displacement,
+    write_displacement,
+    write_image,
+    write_labels,
+    write_transform,
+)
+from regweave.pipeline.node_evidence import NodeMaps
+from regweave.pipeline.view import write_view
+from regweave.spatial.warp import warp_image, warp_labels
+from regweave.types import Field, ImagePair, LabelMap, Transform, Volume
 
 FILES = {
     "warped": "warped.nii.gz",
@@ -62,3 +76,81 @@ def parse_outputs(text: str) -> tuple[str, ...]:
     ('warped', 'inverse')
     """
     return check_outputs(name.strip() for name in text.split(","))
+
+
+@dataclass(frozen=True)
+class OutputImages:
+    """Images and transforms of a registration, in memory.
+
+    Parameters
+    ----------
+    transform, inverse : Transform
+        Fixed to moving points, and back.
+    warped, warped_labels
+        The moving image and labels on the fixed grid, interpolated once from the originals.
+    pair : ImagePair
+        What was registered, at its start.
+    nodes : NodeMaps, optional
+        Evidence of the last discrete step, for the page.
+    """
+
+    transform: Transform
+    inverse: Transform
+    warped: Volume
+    warped_labels: LabelMap | None
+    pair: ImagePair
+    nodes: NodeMaps | None = None
+
+    @property
+    def fixed(self) -> Volume:
+        """The fixed image."""
+        return self.pair.fixed
+
+    @property
+    def fixed_labels(self) -> LabelMap | None:
+        """Labels of the fixed image."""
+        return self.pair.fixed_labels
+
+    @property
+    def _start(self) -> Transform:
+        return Transform(self.pair.initial_field or Field.zero(self.pair.fixed.geometry), self.pair.initial)
+
+    @property
+    def before(self) -> Volume:
+        """The moving image on the fixed grid, as initially aligned."""
+        return warp_image(self.pair.moving, self._start, fill=fill_value(self.pair.moving))
+
+    @property
+    def labels_before(self) -> LabelMap | None:
+        """The moving labels on the fixed grid, as initially aligned."""
+        return None if self.pair.moving_labels is None else warp_labels(self.pair.moving_labels, self._start)
+
+    def usual_outputs(self) -> tuple[str, ...]:
+        """Names of the files that are written where nobody chooses."""
+        return usual_outputs(self.warped.data.size)
+
+    def write(self, folder: Path, chosen: Collection[str], sources: Mapping[str, str]) -> None:
+        """Write the chosen files; ``sources`` names the inputs that were files, for the page."""
+        files = {name: folder / FILES[name] for name in chosen}
+        if "warped" in files:
+            write_image(files["warped"], self.warped)
+        if "labels" in files and self.warped_labels is not None:
+            write_labels(files["labels"], self.warped_labels)
+        if "transform" in files:
+            write_transform(files["transform"], self.transform)
+        if "inverse" in files:
+            write_transform(files["inverse"], self.inverse)
+        if "displacement" in files:
+            write_displacement(files["displacement"], smallest_displacement(self.transform), self.transform.ends)
+        if "report" in files:
+            images = {"fixed": self.fixed, "moving": self.before}
+            labels = {"fixed_labels": self.fixed_labels, "moving_labels": self.labels_before}
+            write_view(folder, images, labels, self.nodes, {"sources": sources, "names": self._names()})
+
+    def _names(self) -> dict[str, str]:
+        """Name each structure by its label; what the fixed labels call it wins."""
+        maps = [labels for labels in (self.pair.moving_labels, self.pair.fixed_labels) if labels is not None]
+        names = {str(v): labels.name(v) for labels in maps for v in labels.values()}
+        for labels in maps:
+            names |= {str(v): name for v, name in labels.names.items() if str(v) in names}
+        return names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,14 @@ class RunRecord:
             "device": self.device,
             "command": list(self.command),
         }
+
+    @classmethod
+    def read(cls, provenance: Mapping[str, Any]) -> RunRecord | None:
+        """Return the record that `content` wrote; None from a ``result.json`` of before there were any."""
+        if "call" not in provenance:
+            return None
+        known = {f.name: provenance[f.name] for f in fields(cls)}
+        return cls(**{**known, "command": tuple(known["command"])})
 
 
 def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from regweave.pipeline import inputs as given
 from regweave.pipeline.machine import allowed_threads, peak_memory_mb
 from regweave.pipeline.memory import check_memory
 from regweave.pipeline.node_evidence import Witness
+from regweave.pipeline.outputs import OutputImages
 from regweave.pipeline.reading import Reading, as_stored, field_as_stored, read_inputs
 from regweave.pipeline.record import model_record, run_record, start_record, structure_record
 from regweave.pipeline.result import Result
@@ -101,8 +102,7 @@ def register(
     on_progress : callable, optional
         Called with a `Progress` after every step.
     keep_view : bool
-        Keep what a page shows beyond the result: which metric decided where, and how clearly. ``save`` then writes
-        the folder ``view`` too.
+        Keep what a page shows beyond the result: which metric decided where, and how clearly.
 
     Returns
     -------
@@ -173,12 +173,12 @@ def register(
             score = _score(pair, warped_labels)
             _look_out(pair, numbers, inverse_error, warped_labels)
     return Result(
-        transform=transform, inverse=inversion.transform, warped=warped, warped_labels=warped_labels, score=score,
+        images=OutputImages(transform, inversion.transform, warped, warped_labels, pair, witness.nodes), score=score,
         steps=aligned.steps, refinement=refined.steps, regularity=numbers,
         inverse_consistency_mm=summary_mm(errors_mm), inverse_error=inverse_error,
         seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
         weights=weights, settings=settings, modality=bank, hashes=data.hashes, threads=n_threads, record=record,
-        classes_from=classes_from, pair=pair, keep_view=keep_view, nodes=witness.nodes, sources=data.sources,
+        classes_from=classes_from, sources=data.sources,
     )  # fmt: skip
 
 

@@ -1,93 +1,85 @@
-"""What a registration gives: the transform, the warped images, and the numbers behind them."""
+"""Result of one registration: transforms, warped images, scores and provenance."""
 
 from __future__ import annotations
 
-import json
 import math
-import platform
-from collections.abc import Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from regweave import __version__
+import numpy as np
+from numpy.typing import ArrayLike
+
 from regweave.config.settings import Settings
-from regweave.io import (
-    atomic_path,
-    prepare_output,
-    smallest_displacement,
-    write_displacement,
-    write_image,
-    write_labels,
-    write_transform,
-)
+from regweave.errors import RegweaveError
+from regweave.io import as_labels, as_volume, atomic_path, fill_value, prepare_output, require_absent
+from regweave.io.disk.records import this_program, write_record
+from regweave.io.libraries import optional_package
 from regweave.measures.inverse import InverseError
 from regweave.measures.rules import Rules, default_rules
-from regweave.measures.scores import PairScore
+from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Verdict, judge
 from regweave.pipeline import outputs
 from regweave.pipeline.inputs import ClassesFrom
-from regweave.pipeline.node_evidence import NodeMaps
+from regweave.pipeline.outputs import OutputImages
 from regweave.pipeline.record import RunRecord
-from regweave.pipeline.view import write_view
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
-from regweave.types import ImagePair, LabelMap, Transform, Volume, WeightTable
+from regweave.spatial.jacobian import determinant
+from regweave.spatial.warp import warp_image, warp_labels, warp_points
+from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTable
+
+if TYPE_CHECKING:
+    from regweave.pipeline.saved import SavedImages
 
 SCHEMA = 2
 """Layout of ``result.json``; 2 has states of structures, the inverse's error inside the body, and a verdict."""
+RECORD = "result.json"
 NEEDS_SURFACES = "surface_distance_mm"
-DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "h5py", "nibabel", "pydantic")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """Result of one registration.
 
     Parameters
     ----------
-    transform, inverse : Transform
-        Fixed to moving points, and back.
-    warped, warped_labels
-        The moving image and labels on the fixed grid, interpolated once from the originals.
+    images : OutputImages or SavedImages
+        Transforms and images, in memory or read from a saved folder when they are asked for.
     score : PairScore
         State, Dice and volumes of each structure; empty unless both label maps were given.
     steps, refinement
         Record of the discrete steps, with energy and lower bound, and of the gradient steps.
     regularity, inverse_consistency_mm : mapping
         Folding, SDlogJ, Jacobians; mean, 95th percentile and maximum of the inverse error.
-    inverse_error : InverseError
-        What the inverse leaves inside the body.
+    inverse_error : InverseError, optional
+        What the inverse leaves inside the body; None in a folder of before it was measured.
     seconds : mapping
         Wall time of each stage.
     classes_from : "labels", "predicted" or "none"
         What told the classes that chose the weights.
-    pair : ImagePair, optional
-        What was registered, at its start.
-    keep_view : bool
-        Whether `write` adds the folder ``view``, from which ``regweave report`` makes a page.
-    nodes : NodeMaps, optional
-        Evidence of the last discrete step, for the view.
     sources : mapping
         Path of each input that was a file.
     record : RunRecord, optional
         What ran: start, model, modality, structures, and the rest of the call.
     rules : Rules
         Acceptance criteria of the verdict; `dataclasses.replace` gives the result others.
+    program : mapping
+        Versions of the program that made the result.
     """
 
-    transform: Transform
-    inverse: Transform
-    warped: Volume
-    warped_labels: LabelMap | None
+    images: OutputImages | SavedImages
     score: PairScore
     steps: Sequence[StepRecord]
     refinement: Sequence[RefineStep]
     regularity: Mapping[str, float]
     inverse_consistency_mm: Mapping[str, float]
-    inverse_error: InverseError
+    inverse_error: InverseError | None
     seconds: Mapping[str, float]
     peak_memory_mb: float
     warnings: Sequence[str]
@@ -97,12 +89,56 @@ class Result:
     hashes: Mapping[str, str]
     threads: int
     classes_from: ClassesFrom = "none"
-    pair: ImagePair | None = None
-    keep_view: bool = False
-    nodes: NodeMaps | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     record: RunRecord | None = None
     rules: Rules = field(default_factory=default_rules)
+    program: Mapping[str, Any] = field(default_factory=this_program)
+
+    def __repr__(self) -> str:
+        means, verdict = self.mean_dice, self.verdict
+        dice = f"Dice {means['before']:.3f} → {means['after']:.3f}, " if means else ""
+        lines = [
+            self._title(),
+            f"  {verdict.word}, {dice}{self.regularity['folding_fraction']:.3%} folded, "
+            f"{sum(self.seconds.values()):.1f} s",
+        ]
+        if self.warnings:
+            codes = ", ".join(dict.fromkeys(text.partition(":")[0] for text in self.warnings))
+            lines.append(f"  {len(self.warnings)} warnings: {codes}")
+        return "\n".join(lines)
+
+    def _title(self) -> str:
+        return "Registration" + ("" if self.record is None else f" · {self.record.headline()}")
+
+    def _repr_html_(self) -> str:
+        from regweave.report.card import card  # noqa: PLC0415 (pages stand above results)
+
+        return card(self._title(), self.fixed, self.images.before, self.warped, self.summary())
+
+    @property
+    def fixed(self) -> Volume:
+        """The fixed image."""
+        return self.images.fixed
+
+    @property
+    def transform(self) -> Transform:
+        """Takes fixed points to moving points: it brings moving images onto the fixed grid."""
+        return self.images.transform
+
+    @property
+    def inverse(self) -> Transform:
+        """Takes moving points to fixed points."""
+        return self.images.inverse
+
+    @property
+    def warped(self) -> Volume:
+        """The moving image on the fixed grid."""
+        return self.images.warped
+
+    @property
+    def warped_labels(self) -> LabelMap | None:
+        """The moving labels on the fixed grid, where there were any."""
+        return self.images.warped_labels
 
     @property
     def dice(self) -> dict[int, dict[str, Any]]:
@@ -127,15 +163,20 @@ class Result:
 
     @cached_property
     def _with_surfaces(self) -> PairScore:
-        if self.pair is None or self.pair.fixed_labels is None or self.warped_labels is None:
+        if all(not math.isnan(s.hd95_mm) for s in self.score.of("scored")):
             return self.score
-        return self.score.with_surfaces(self.pair.fixed_labels, self.warped_labels)
+        fixed, warped = self.images.fixed_labels, self.warped_labels
+        return self.score if fixed is None or warped is None else self.score.with_surfaces(fixed, warped)
 
     @property
     def verdict(self) -> Verdict:
         """Pass, look or fail by the rules, with the reasons."""
         score = self._with_surfaces if NEEDS_SURFACES in self.rules.limits else self.score
-        return judge({**self.regularity, "inverse_error": self.inverse_error.record()}, score, self.rules)
+        return judge(self._numbers(), score, self.rules)
+
+    def _numbers(self) -> dict[str, Any]:
+        inverse = {} if self.inverse_error is None else {"inverse_error": self.inverse_error.record()}
+        return {**self.regularity, "inverse_consistency_mm": dict(self.inverse_consistency_mm), **inverse}
 
     def summary(self) -> dict[str, Any]:
         """Everything but the images; ``result.json`` has `structures` besides."""
@@ -150,9 +191,7 @@ class Result:
             "refinement": [asdict(s) for s in self.refinement],
             "seconds": {**self.seconds, "total": sum(self.seconds.values())},
             "peak_memory_mb": self.peak_memory_mb,
-            **self.regularity,
-            "inverse_consistency_mm": dict(self.inverse_consistency_mm),
-            "inverse_error": self.inverse_error.record(),
+            **self._numbers(),
             "warnings": list(self.warnings),
             "weights": {
                 "members": list(w.members),
@@ -161,10 +200,7 @@ class Result:
                 "pairwise": w.pairwise,
             },
             "provenance": {
-                "regweave": __version__,
-                "python": platform.python_version(),
-                "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
-                "platform": platform.system() + "-" + platform.machine(),
+                **self.program,
                 "threads": self.threads,
                 **({} if self.record is None else self.record.content()),
                 "classes_from": self.classes_from,
@@ -173,33 +209,62 @@ class Result:
             },
         }
 
-    def usual_outputs(self) -> tuple[str, ...]:
-        """Names of the files that `save` writes where nobody chooses."""
-        return outputs.usual_outputs(self.warped.data.size)
+    def warp(self, image: Any, *, fill: float | None = None) -> Volume:
+        """Bring another image of the moving space, such as a dose, onto the fixed grid; ``fill`` lies outside it."""
+        moving = as_volume(image)
+        return warp_image(moving, self.transform, fill=fill_value(moving) if fill is None else fill)
+
+    def warp_labels(self, labels: Any) -> LabelMap:
+        """Bring another segmentation of the moving space onto the fixed grid."""
+        return warp_labels(as_labels(labels), self.transform)
+
+    def warp_points(self, points_mm: ArrayLike, *, inverse: bool = False) -> Float64Array:
+        """Take points (..., 3) in LPS millimetres from fixed to moving space, or back with ``inverse``."""
+        return warp_points(np.asarray(points_mm, dtype=np.float64), self.inverse if inverse else self.transform)
+
+    def jacobian(self) -> Volume:
+        """Jacobian determinant of the deformation on the fixed grid, without the affine start: 1 is no change."""
+        return Volume(determinant(self.transform.field), self.transform.field.geometry)
+
+    def table(self) -> Any:
+        """Structures as a pandas table, one a row."""
+        pandas = optional_package("pandas", "notebook")
+        return pandas.DataFrame(self.structures(), columns=list(StructureScore(0, "", "scored").record()))
+
+    def plot(self) -> Any:
+        """Draw the middle planes before and after as a matplotlib figure: fixed cyan, moving orange, agreement grey."""
+        from regweave.report.card import figure  # noqa: PLC0415 (pages stand above results)
+
+        return figure(self._title(), self.fixed, self.images.before, self.warped, self.summary())
+
+    def report(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the page of the result as one file that needs no other."""
+        with _python_words():
+            claim = require_absent(path, overwrite=overwrite)
+        with tempfile.TemporaryDirectory() as folder, claim.writing(), atomic_path(path) as part:
+            self.write(Path(folder), (*outputs.NEEDED_BY_REPORT, "report"))
+            shutil.copyfile(Path(folder) / outputs.FILES["report"], part)
+        return Path(path)
+
+    def show(self) -> None:
+        """Show the page below the cell of a notebook, or in the browser."""
+        from regweave.report.card import show  # noqa: PLC0415 (pages stand above results)
+
+        show(self.report(Path(tempfile.mkdtemp(prefix="regweave-")) / outputs.FILES["report"]))
 
     def write(self, folder: Path, write: Sequence[str] | None = None) -> None:
-        """Write the chosen files, and ``result.json``, into an existing folder."""
-        wanted = self.usual_outputs() if write is None else outputs.check_outputs(write)
-        chosen = {name: folder / outputs.FILES[name] for name in wanted}
-        if "warped" in chosen:
-            write_image(chosen["warped"], self.warped)
-        if "labels" in chosen and self.warped_labels is not None:
-            write_labels(chosen["labels"], self.warped_labels)
-        if "transform" in chosen:
-            write_transform(chosen["transform"], self.transform)
-        if "inverse" in chosen:
-            write_transform(chosen["inverse"], self.inverse)
-        if "displacement" in chosen:
-            write_displacement(chosen["displacement"], smallest_displacement(self.transform), self.transform.ends)
-        if "report" in chosen and self.keep_view and self.pair is not None:
-            shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
-            write_view(folder, self.pair, self.nodes, shown)
-        content = {**self.summary(), "structures": self.structures()}
-        with atomic_path(folder / "result.json") as part:
-            part.write_text(json.dumps(_plain(content), indent=2) + "\n", encoding="utf-8")
+        """Write the chosen files, ``result.json`` and the page into an existing folder."""
+        chosen = self.images.usual_outputs() if write is None else outputs.check_outputs(write)
+        shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
+        self.images.write(folder, chosen, shown)
+        write_record(folder / RECORD, {**self.summary(), "structures": self.structures()})
+        if "report" in chosen:
+            from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)
+
+            write_page(folder)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, write: Sequence[str] | None = None) -> None:
-        """Write files into a new folder, which appears when it is complete.
+        """Write files into a new folder, which appears when it is complete; `regweave.load` opens it again.
 
         Parameters
         ----------
@@ -210,16 +275,15 @@ class Result:
             Some of warped, labels, transform, inverse, displacement, report; ``result.json`` is always there. By
             default all, but the displacement of images up to a million voxels only.
         """
-        with prepare_output(folder, overwrite=overwrite) as part:
+        with _python_words(), prepare_output(folder, overwrite=overwrite) as part:
             self.write(part, write)
 
 
-def _plain(value: Any) -> Any:
-    """Replace what JSON has no word for: numbers that are not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+@contextmanager
+def _python_words() -> Iterator[None]:
+    """Name arguments where an error of an output names options."""
+    try:
+        yield
+    except RegweaveError as error:
+        hint = error.hint.replace("--overwrite", "overwrite=True").replace("another -o", "another name")
+        raise type(error)(error.code, error.message, hint) from error

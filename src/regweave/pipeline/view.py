@@ -5,54 +5,56 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from regweave.io import atomic_path, fill_value, write_image, write_labels
+from regweave.io import atomic_path, write_image, write_labels
 from regweave.io.arrays import read_arrays
 from regweave.io.disk.files import damaged, is_file
 from regweave.pipeline.node_evidence import NodeMaps
-from regweave.spatial.warp import warp_image, warp_labels
-from regweave.types import Field, Geometry, ImagePair, Transform, Volume
+from regweave.types import Geometry, LabelMap, Volume
 
 FOLDER = "view"
 WHOLE_UNITS_RANGE = 2000.0
 """Images that span more than this lose nothing that is seen when they are rounded to whole numbers."""
 
 
-def write_view(folder: Path, pair: ImagePair, nodes: NodeMaps | None, sources: Mapping[str, str]) -> None:
-    """Write the folder, all on the fixed grid.
+def write_view(
+    folder: Path,
+    images: Mapping[str, Volume],
+    labels: Mapping[str, LabelMap | None],
+    nodes: NodeMaps | None,
+    words: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Write the folder.
 
     Parameters
     ----------
     folder : Path
         Folder of the result.
-    pair : ImagePair
-        The pair at its start.
+    images, labels : mapping
+        ``fixed`` and ``moving``, ``fixed_labels`` and ``moving_labels``, all at the start and on the fixed grid.
     nodes : NodeMaps, optional
         Evidence of the last discrete step; absent where the settings have no such step.
-    sources : mapping
-        Name of each input that was a file.
+    words : mapping
+        ``sources``, the name of each input that was a file, and ``names`` of the structures by label.
     """
     target = folder / FOLDER
     target.mkdir()
-    start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
-    _write_image(target / "fixed.nii.gz", pair.fixed)
-    _write_image(target / "moving.nii.gz", warp_image(pair.moving, start, fill=fill_value(pair.moving)))
-    if pair.fixed_labels is not None:
-        write_labels(target / "fixed_labels.nii.gz", pair.fixed_labels)
-    if pair.moving_labels is not None:
-        write_labels(target / "moving_labels.nii.gz", warp_labels(pair.moving_labels, start))
+    for name, volume in images.items():
+        _write_image(target / f"{name}.nii.gz", volume)
+    for name, found in labels.items():
+        if found is not None:
+            write_labels(target / f"{name}.nii.gz", found)
     if nodes is not None:
         with atomic_path(target / "nodes.npz") as part:
             np.savez_compressed(
                 part, affine=nodes.geometry.affine, influence=nodes.influence, confidence=nodes.confidence
             )
     content = {
-        "sources": dict(sources),
+        "sources": dict(words["sources"]),
         "members": [] if nodes is None else list(nodes.members),
-        "names": _names(pair),
+        "names": dict(words["names"]),
     }
     with atomic_path(target / "view.json") as part:
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -75,14 +77,6 @@ def read_nodes(folder: Path, members: Sequence[str]) -> NodeMaps | None:
         raise damaged(f"'{path}'", f"it does not hold the maps of a result ({error})") from error
     x, y, z = confidence.shape
     return NodeMaps(Geometry((x, y, z), affine), tuple(members), influence, confidence)
-
-
-def _names(pair: ImagePair) -> dict[str, str]:
-    maps = [labels for labels in (pair.moving_labels, pair.fixed_labels) if labels is not None]
-    names: dict[str, Any] = {str(v): labels.name(v) for labels in maps for v in labels.values()}
-    for labels in maps:
-        names |= {str(v): name for v, name in labels.names.items() if str(v) in names}
-    return names
 
 
 def _write_image(path: Path, volume: Volume) -> None:

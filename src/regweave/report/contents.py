@@ -72,7 +72,7 @@ def read_contents(folder: Path) -> Contents:
     record = checked(ResultRecord, read_json(folder / "result.json"), folder / "result.json")
     if not (folder / FOLDER / "view.json").is_file():
         message = f"'{folder}' has no folder '{FOLDER}': it was written without what the page shows"
-        raise RegweaveError("E198", message, "register again without --no-report, or with keep_view=True")
+        raise RegweaveError("E198", message, "register again without --no-report")
     view = read_json(folder / FOLDER / "view.json")
     geometry = read_stored(folder / IMAGES["fixed"], "auto").geometry
     try:

@@ -38,7 +38,7 @@ def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
     Parameters
     ----------
     folder : path
-        Output of ``regweave register``, or of `Result.save` with ``keep_view``.
+        Output of ``regweave register``, or of `Result.save`.
     rules : Rules, optional
         Acceptance criteria of the verdict on the page, instead of those of the record.
 

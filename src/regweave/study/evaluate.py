@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from regweave import __version__
 from regweave.batch.cluster import Cluster, require_cluster
 from regweave.batch.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.batch.runner import Runner
@@ -20,12 +17,12 @@ from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, check_leak, read_pairs
 from regweave.errors import UsageError
 from regweave.io import owned_path
+from regweave.io.disk.records import this_program
 from regweave.io.disk.working_folder import working_folder
 from regweave.measures.rules import Rules, default_rules
 from regweave.models.model import Model
 from regweave.pipeline.inputs import choose_settings
 from regweave.pipeline.reading import Reading, in_one_numbering
-from regweave.pipeline.result import DEPENDENCIES
 from regweave.study.comparison import Scores, compare
 from regweave.study.summary import summary_text
 
@@ -97,12 +94,7 @@ class Evaluation:
                 for p in s.pairs
                 for m in s.methods
             ],
-            "provenance": {
-                "regweave": __version__,
-                "python": platform.python_version(),
-                "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
-                "platform": platform.system() + "-" + platform.machine(),
-            },
+            "provenance": this_program(),
         }
 
     def write(self, folder: Path) -> None:

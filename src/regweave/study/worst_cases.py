@@ -75,7 +75,7 @@ def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder:
         )
     target = folder / PAGES / pair.id
     with prepare_output(target, overwrite=True) as part:
-        replace(result, rules=rules).write(part)
         with atomic_path(part / RECORD) as record:
             record.write_text(json.dumps({"id": pair.id, "method": method.name}) + "\n", encoding="utf-8")
+        replace(result, rules=rules).write(part)  # its page links to the evaluation by that record
     return target

@@ -131,7 +131,7 @@ def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: 
     written, status = [], EXIT_OK
     for pair in worst_pairs(found.scores, n):
         try:
-            written.append(registration.write_page(keep_registration(method, pair, reading, folder, found.rules)))
+            written.append(keep_registration(method, pair, reading, folder, found.rules) / registration.PAGE)
         except RegweaveError as error:  # the results are there; a page less is no reason to hide them
             status = error.exit_status
             print(f"no page of {pair.id}: {error}", file=sys.stderr)

@@ -34,7 +34,8 @@ from regweave.pipeline import register as workflow
 from regweave.pipeline.outputs import FILES, parse_outputs
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.rerun import recorded_call, recorded_rules
-from regweave.report.registration import PAGE, write_page
+
+PAGE = FILES["report"]
 
 
 def register(
@@ -112,11 +113,8 @@ def register(
             result = workflow.register(**given, threads=threads, on_progress=shown, keep_view=page)
         result = result.with_command(("regweave", *words.given.get()))
         result = replace(result, rules=judged_by)
-        usual = result.usual_outputs() if named is None else named
-        chosen = [name for name in usual if name != "report" or not no_report]
-        result.write(folder, chosen)
-        if page:
-            write_page(folder)
+        usual = result.images.usual_outputs() if named is None else named
+        result.write(folder, [name for name in usual if name != "report" or not no_report])
     if as_json:
         print_json(output, page=page)
         return

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from regweave import __version__
 from regweave.batch.cluster import Cluster, require_cluster
 from regweave.batch.methods import Method
 from regweave.batch.store import Outcome, run_tasks, worker_count
@@ -20,10 +17,10 @@ from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.errors import UsageError
 from regweave.io import owned_path
+from regweave.io.disk.records import this_program
 from regweave.io.disk.working_folder import working_folder
 from regweave.pipeline.inputs import choose_settings
 from regweave.pipeline.reading import Reading
-from regweave.pipeline.result import DEPENDENCIES
 from regweave.study.comparison import Scores, compare
 from regweave.study.reproduce.data import all_scans, find_scans
 from regweave.study.reproduce.experiments import EXPERIMENTS
@@ -109,7 +106,7 @@ def reproduce(
             "settings": settings.model_dump(mode="json"),
             "experiments": [],
             "timing": {},
-            "provenance": _provenance(),
+            "provenance": this_program(),
         }
         pictures: dict[str, Any] = {}
         for protocol in protocols:
@@ -127,15 +124,6 @@ def reproduce(
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     with owned_path(path) as part:
         part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _provenance() -> dict[str, Any]:
-    return {
-        "regweave": __version__,
-        "python": platform.python_version(),
-        "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
-        "platform": platform.system() + "-" + platform.machine(),
-    }
 
 
 @dataclass(frozen=True)

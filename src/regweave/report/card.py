@@ -1,0 +1,163 @@
+"""Notebook card and figure of a registration: colour fusion of the middle planes."""
+
+from __future__ import annotations
+
+import html
+import webbrowser
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment
+from numpy.typing import NDArray
+
+from regweave.io.libraries import in_notebook, optional_package
+from regweave.report.png import data_address, encode_png
+from regweave.report.volumes import Display
+from regweave.types import Float32Array, Volume
+
+PLANES = {"axial": (0, 1, 2, False), "coronal": (0, 2, 1, True), "sagittal": (1, 2, 0, True)}
+"""Display axis across, down and through, and whether the one down runs upwards."""
+BUDGET = 600_000
+"""Voxels of a volume that planes are cut from."""
+HEIGHT = 150
+"""Pixels of the picture's planes."""
+MOST_ROWS = 12
+"""Structures that a card lists; `Result.table` has all."""
+GAP = 4
+CARD = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string("""\
+<div style="font-family:sans-serif;font-size:13px;max-width:720px">
+<b>{{ asked }}</b><br>
+verdict <b>{{ verdict.verdict }}</b>
+{%- for reason in verdict.reasons %}; {{ reason.text }}{% endfor %}<br>
+<img alt="fixed and moving image before and after" src="{{ picture }}"><br>
+<small>above before, below after; fixed blue, moving orange, agreement grey</small>
+{% if rows %}
+<table><thead><tr><th>structure</th><th>Dice before</th><th>after</th><th></th></tr></thead><tbody>
+{% for name, before, after, state in rows %}
+<tr><td>{{ name }}</td><td>{{ before }}</td><td>{{ after }}</td><td>{{ state }}</td></tr>
+{% endfor %}
+</tbody></table>
+{% endif %}
+{% for warning in warnings %}<div style="color:#a15c00">{{ warning }}</div>{% endfor %}
+<small>{{ foot }}</small>
+</div>""")
+
+
+def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> str:
+    """Return the card of a result as HTML.
+
+    Parameters
+    ----------
+    title : str
+        What was registered.
+    fixed, before, after : Volume
+        The fixed image, and the moving one on its grid as initially aligned and as warped.
+    summary : mapping
+        As `Result.summary` gives it.
+    """
+    listed = list(summary["dice"].values())
+    rows = [
+        (row["name"], _dice(row["before"]), _dice(row["after"]), _state(row["state"])) for row in listed[:MOST_ROWS]
+    ]
+    if len(listed) > MOST_ROWS:
+        rows.append((f"and {len(listed) - MOST_ROWS} more", "", "", ""))
+    if summary["mean_dice"]:
+        rows.append(("mean", _dice(summary["mean_dice"]["before"]), _dice(summary["mean_dice"]["after"]), ""))
+    return CARD.render(
+        asked=title, verdict=summary["verdict"], rows=rows, warnings=summary["warnings"],
+        picture=data_address(encode_png(_sheet(fusion(fixed, (before, after))))),
+        foot=f"{summary['folding_fraction']:.3%} of the voxels folded · {summary['seconds']['total']:.1f} s",
+    )  # fmt: skip
+
+
+def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> Any:
+    """Draw the middle planes before and after as a matplotlib figure; the parameters are those of `card`."""
+    optional_package("matplotlib.pyplot", "notebook")  # lets a notebook know how to show figures
+    drawn = optional_package("matplotlib.figure", "notebook").Figure(figsize=(9, 6), layout="constrained")
+    axes = drawn.subplots(2, len(PLANES))
+    means = summary["mean_dice"]
+    for row, when, planes in zip(axes, ("before", "after"), fusion(fixed, (before, after)), strict=True):
+        dice = f", mean Dice {means[when]:.3f}" if means else ""
+        for axis, plane, pixels in zip(row, PLANES, planes, strict=True):
+            axis.imshow(pixels)
+            axis.set_axis_off()
+            axis.set_title(f"{plane}, {when}{dice if plane == 'axial' else ''}", fontsize=9)
+    drawn.suptitle(title, fontsize=10)
+    return drawn
+
+
+def show(page: Path) -> None:
+    """Show a page below the cell of a notebook, or in the browser."""
+    if not in_notebook():
+        webbrowser.open(page.as_uri())
+        return
+    display = optional_package("IPython.display", "notebook")
+    text = html.escape(page.read_text(encoding="utf-8"))
+    display.display(display.HTML(f'<iframe srcdoc="{text}" width="100%" height="760"></iframe>'))
+
+
+def fusion(fixed: Volume, moving: Sequence[Volume]) -> list[list[NDArray[np.uint8]]]:
+    """Cut the middle planes of images on one grid and lay them over each other in two colours.
+
+    Parameters
+    ----------
+    fixed : Volume
+        Image in blue; the planes go through the centre of what is bright in it.
+    moving : sequence of Volume
+        Images in orange, windowed alike; where both agree the sum is grey.
+
+    Returns
+    -------
+    list of lists of uint8 arrays of shape (rows, columns, 3)
+        For each moving image the axial, coronal and sagittal plane, with square pixels.
+    """
+    display = Display.of(fixed.geometry, BUDGET)
+    still = _grey(display.image(fixed.data), fixed.data)
+    centre = [int(np.average(np.arange(n), weights=_profile(still, axis))) for axis, n in enumerate(still.shape)]
+    return [
+        [
+            _plane(still, _grey(display.image(image.data), moving[0].data), centre, axes, display.geometry.spacing_mm)
+            for axes in PLANES.values()
+        ]
+        for image in moving
+    ]
+
+
+def _profile(grey: Float32Array, axis: int) -> Any:
+    return grey.sum(axis=tuple(a for a in range(3) if a != axis), dtype=np.float64) + 1e-9
+
+
+def _grey(data: Float32Array, like: Float32Array) -> Float32Array:
+    """Scale to 0 … 1 between percentiles of an image."""
+    low, high = np.percentile(like[:: max(1, like.shape[0] // 64)], (1.0, 99.5))
+    return np.asarray(np.clip((data - low) / max(high - low, 1e-9), 0, 1), dtype=np.float32)
+
+
+def _plane(
+    fixed: Float32Array, moving: Float32Array, centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any
+) -> NDArray[np.uint8]:
+    across, down, through, up = axes
+    a, b = (np.take(volume, centre[through], axis=through).T for volume in (fixed, moving))
+    colours = np.stack([b, (a + b) / 2, a], axis=-1)  # red is the moving image, blue the fixed one
+    pixel_mm = a.shape[0] * spacing_mm[down] / HEIGHT
+    width = max(1, round(a.shape[1] * spacing_mm[across] / pixel_mm))
+    rows = np.arange(HEIGHT) * a.shape[0] // HEIGHT
+    columns = np.arange(width) * a.shape[1] // width
+    out: NDArray[np.uint8] = np.rint(255 * colours[rows[:, None], columns]).astype(np.uint8)
+    return out[::-1] if up else out
+
+
+def _sheet(planes: Sequence[Sequence[NDArray[np.uint8]]]) -> NDArray[np.uint8]:
+    """Put planes beside and below each other."""
+    rows = [np.concatenate([np.pad(plane, ((0, GAP), (0, GAP), (0, 0))) for plane in row], axis=1) for row in planes]
+    return np.concatenate(rows, axis=0)
+
+
+def _dice(value: float | None) -> str:
+    return "–" if value is None or np.isnan(value) else f"{value:.3f}"
+
+
+def _state(state: str) -> str:
+    return "" if state == "scored" else state

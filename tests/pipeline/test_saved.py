@@ -1,0 +1,195 @@
+"""A saved registration opens again with the same numbers, and a result shows itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from regweave.config.settings import preset
+from regweave.datasets.phantom import make_phantom
+from regweave.errors import RegweaveError, UsageError
+from regweave.pipeline.register import register
+from regweave.pipeline.saved import load
+from regweave.spatial.warp import warp_image, warp_points
+
+SMALL = preset("default").model_copy(update={"levels": preset("default").levels[:1]})
+SMALL = SMALL.model_copy(update={"refine": SMALL.refine.model_copy(update={"steps": 3})})
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return make_phantom(shape=(22, 20, 18), spacing_mm=(9.0, 9.0, 9.0), seed=3).pair
+
+
+@pytest.fixture(scope="module")
+def result(pair):
+    return register(
+        pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=SMALL,
+        keep_view=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(result, tmp_path_factory):
+    target = tmp_path_factory.mktemp("saved") / "out"
+    result.save(target)
+    return target
+
+
+def as_json(found):
+    return json.loads(json.dumps({**found.summary(), "structures": found.structures()}).replace("NaN", "null"))
+
+
+def test_a_loaded_result_has_the_numbers_and_images_of_the_one_that_was_saved(result, folder):
+    back = load(folder)
+    assert as_json(back) == as_json(result) == json.loads((folder / "result.json").read_text())
+    assert repr(back) == repr(result)
+    np.testing.assert_array_equal(back.warped.data, result.warped.data)
+    np.testing.assert_array_equal(back.warped_labels.data, result.warped_labels.data)
+    np.testing.assert_array_equal(back.transform.field.data, result.transform.field.data)
+    np.testing.assert_allclose(back.inverse.field.data, result.inverse.field.data, atol=1e-5)
+    np.testing.assert_allclose(back.fixed.data, result.fixed.data, atol=0.5)  # a CT is kept in whole units
+    assert back.verdict == result.verdict
+
+
+def test_a_loaded_result_is_saved_again_file_by_file(folder, tmp_path):
+    load(folder).save(tmp_path / "copy")
+    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    assert [p for p in names if (tmp_path / "copy" / p).read_bytes() != (folder / p).read_bytes()] == []
+    load(folder).save(tmp_path / "less", write=["transform"])
+    less = load(tmp_path / "less")
+    np.testing.assert_array_equal(less.transform.affine, load(folder).transform.affine)
+    with pytest.raises(RegweaveError, match=r"E198.*inverse\.h5"):
+        less.inverse  # noqa: B018 (it is read when it is asked for)
+
+
+def test_a_result_without_labels_opens_too(pair, tmp_path):
+    register(pair.fixed, pair.moving, config=SMALL).save(tmp_path / "out")
+    back = load(tmp_path / "out")
+    assert back.warped_labels is None
+    assert back.mean_dice == {}
+    back.save(tmp_path / "copy")
+    assert (tmp_path / "copy" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda content: content.pop("weights"), "E178"),
+        (lambda content: content.update(steps=[{"level": 0}]), "E178"),
+        (lambda content: content.update(structures=3), "E178"),
+        (lambda content: content["provenance"].update(inputs_sha256=None), "E178"),
+        (lambda content: content["provenance"].update(settings={"levels": 3}), "E185"),
+    ],
+)
+def test_a_damaged_record_is_refused(folder, tmp_path, change, code):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    content = json.loads((copy / "result.json").read_text())
+    change(content)
+    (copy / "result.json").write_text(json.dumps(content))
+    with pytest.raises(RegweaveError, match=code):
+        load(copy)
+
+
+def test_what_is_no_result_is_refused(folder, tmp_path):
+    with pytest.raises(RegweaveError, match="E101"):
+        load(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "result.json").write_text("[1, 2")
+    with pytest.raises(RegweaveError, match="E178"):
+        load(copy)
+
+
+def test_a_record_of_the_first_layout_opens(folder, tmp_path):
+    copy = tmp_path / "old"
+    shutil.copytree(folder, copy)
+    content = json.loads((copy / "result.json").read_text())
+    for name in ("inverse_error", "verdict", "rules", "extreme_fraction", "schema"):
+        del content[name]
+    for name in ("inputs", "start", "model", "structures", "call", "device", "command"):
+        del content["provenance"][name]
+    content["provenance"]["modality"] = "ct"
+    (copy / "result.json").write_text(json.dumps(content))
+    back = load(copy)
+    assert back.inverse_error is None
+    assert "inverse_inexact_percent" in back.verdict.unchecked
+    assert back.mean_dice == load(folder).mean_dice
+
+
+def test_a_result_warps_other_things_of_the_moving_space(result, pair):
+    twice = result.warp((2 * pair.moving.data, np.diag([-1.0, -1.0, 1.0, 1.0]) @ pair.moving.geometry.affine), fill=0.0)
+    plain = warp_image(pair.moving, result.transform, fill=0.0)
+    np.testing.assert_allclose(twice.data, 2 * plain.data, rtol=1e-5)
+    labels = result.warp_labels(pair.moving_labels)
+    np.testing.assert_array_equal(labels.data, result.warped_labels.data)
+    points = pair.fixed.geometry.points(np.array([[8.0, 8.0, 8.0], [10.0, 9.0, 7.0]]))
+    there = result.warp_points(points)
+    np.testing.assert_array_equal(there, warp_points(points, result.transform))
+    np.testing.assert_allclose(result.warp_points(there, inverse=True), points, atol=1.0)
+
+
+def test_the_jacobian_is_that_of_the_numbers(result):
+    jacobian = result.jacobian()
+    assert jacobian.data.shape == result.fixed.data.shape
+    assert float(jacobian.data.min()) == result.regularity["min_jacobian"]
+
+
+def test_repr_is_short_and_the_card_has_a_picture(result):
+    assert len(repr(result).splitlines()) <= 3
+    assert f"{result.mean_dice['after']:.3f}" in repr(result)
+    card = result._repr_html_()
+    assert card.count("data:image/png;base64,") == 1
+    assert all(row["name"] in card for row in result.structures())
+    assert len(card) < 400_000
+
+
+def test_the_card_escapes_names(result):
+    from dataclasses import replace
+
+    named = replace(result.score.structures[0], name="<script>x</script>")
+    odd = replace(result, score=replace(result.score, structures=(named,)))
+    assert "<script>" not in odd._repr_html_()
+
+
+def test_table_and_figure(result):
+    pandas = pytest.importorskip("pandas")
+    table = result.table()
+    assert isinstance(table, pandas.DataFrame)
+    assert table["dice_after"].mean() == pytest.approx(result.mean_dice["after"])
+    pytest.importorskip("matplotlib")
+    drawn = result.plot()
+    assert len(drawn.axes) == 6
+    pixels = drawn.axes[3].get_images()[0].get_array()
+    assert pixels.shape[2] == 3
+    assert np.ptp(pixels) > 100
+
+
+@pytest.mark.parametrize(("name", "call"), [("pandas", "table"), ("matplotlib.pyplot", "plot")])
+def test_a_missing_package_names_the_extra(result, monkeypatch, name, call):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match=r'E158.*pip install "regweave\[notebook\]"'):
+        getattr(result, call)()
+
+
+def test_the_page_is_one_file_and_errors_name_arguments(result, tmp_path, monkeypatch):
+    page = result.report(tmp_path / "page.html")
+    assert "<title>" in page.read_text(encoding="utf-8")
+    with pytest.raises(RegweaveError, match=r"E150.*overwrite=True"):
+        result.report(page)
+    result.report(page, overwrite=True)
+    result.save(tmp_path / "out")
+    with pytest.raises(RegweaveError, match=r"E150.*overwrite=True") as error:
+        result.save(tmp_path / "out")
+    assert re.search(r"--overwrite|-o\b", str(error.value)) is None
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    result.show()
+    assert opened[0].startswith("file://")
+    assert opened[0].endswith("report.html")

@@ -27,7 +27,6 @@ from accuracy import Ledger, mean_dice
 from regweave.datasets.manifest import check_leak
 from regweave.errors import RegweaveError
 from regweave.models.model import read_model
-from regweave.study.evaluate import TRAINED_ON
 
 NO_HEADERS = ("ibsr18_native",)
 NOMINAL_SPACING = ("acdc_cardiac",)
@@ -179,7 +178,7 @@ def main() -> None:
     if chosen in NO_HEADERS and args.init == "none":
         raise SystemExit(f"the headers of {chosen} do not align its images; give --init affine")
     for model in map(read_model, args.model):
-        trained_on = [group for key in TRAINED_ON for group in model.evidence.get(key, ())]
+        trained_on = list(model.training.trained_on)
         try:
             check_leak(trained_on, _split.patients(chosen)[1])
         except RegweaveError as error:

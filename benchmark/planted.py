@@ -65,7 +65,9 @@ def condense(scores: Scores, model: Model) -> tuple[dict[str, Any], list[Claim]]
         "dice": {n: {k: float(scores.dice(m, k).mean()) for k in scores.labels()} for n, m in by_name.items()},
         "differences": differences,
         "largest_weight": largest,
-        "training": {k: model.evidence[k] for k in ("registrations", "inferences", "stages", "strengths", "gates")},
+        "training": {
+            k: model.training.to_json()[k] for k in ("registrations", "inferences", "stages", "strengths", "gates")
+        },
     }
     return content, claims
 

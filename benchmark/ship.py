@@ -37,8 +37,8 @@ def of_all_patients(model: Model, set_name: str) -> Model:
         images, reading, model.weights.classes, model.modality, seed=options.seed, max_memory_mb=options.max_memory_mb
     )
     people = sorted({subject_of(case) for case in cases_of(set_name)})
-    evidence = {**model.evidence, "predictor_groups": people}
-    return replace(model, class_predictor=plain(predictors.whole.to_dict()), evidence=evidence)
+    record = model.training.with_parts(predictor_groups=people)
+    return replace(model, class_predictor=plain(predictors.whole.to_dict()), training=record)
 
 
 def named(model: Model, set_name: str) -> Model:
@@ -47,8 +47,7 @@ def named(model: Model, set_name: str) -> Model:
     predictor = None if model.class_predictor is None else dict(model.class_predictor)
     if predictor is not None and "names" in predictor:
         predictor["names"] = {str(value): names[int(value)] for value in predictor["names"]}
-    evidence = {key: value for key, value in model.evidence.items() if key != "overlays"}
-    return replace(model, class_names=names, class_predictor=predictor, evidence=evidence)
+    return replace(model, class_names=names, class_predictor=predictor, training=model.training.without("overlays"))
 
 
 def main() -> None:

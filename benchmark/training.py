@@ -53,7 +53,7 @@ def main() -> None:
     ]
     content = {
         "data": what, "credit": SETS[name].credit, "stages": stages, "method": args.method,
-        "registrations": model.evidence["registrations"], "inferences": model.evidence["inferences"],
+        "registrations": model.training.registrations, "inferences": model.training.inferences,
     }  # fmt: skip
     write(args.output, args.seed, content, claims)
 

@@ -12,10 +12,12 @@ from regweave.batch.store import BatchProgress
 from regweave.cli import main
 from regweave.cli.learning import evaluate as command
 from regweave.cli.tables import terminal_text
+from regweave.config.settings import preset
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.models.model import Model, read_model, write_model
+from regweave.models.record import TrainingRecord
 from regweave.types import WeightTable
 
 SETTINGS = """
@@ -124,7 +126,7 @@ def test_progress_lines(capsys):
 
 def save(path, matrix, members=("sad", "ncc"), classes=(0, 4), **more):
     weights = WeightTable(np.array(matrix), members, classes, more.pop("pairwise", 0.05))
-    write_model(path, Model(weights, {}, "ct", {4: "parotid"}, **more))
+    write_model(path, Model(weights, preset("default"), "ct", {4: "parotid"}, **more))
     return str(path)
 
 
@@ -136,7 +138,7 @@ def test_weights_show(tmp_path, capsys):
         "gates": {"0": {"used": False, "gain": -0.01}, "4": {"used": True}},
         "left_out_gain": {"mean": 0.0123, "low": -0.001, "high": 0.025},
     }
-    path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], evidence=evidence)
+    path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], training=TrainingRecord.model_validate(evidence))
     assert main(["weights", "show", path]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
@@ -154,7 +156,8 @@ def test_weights_show(tmp_path, capsys):
     assert found["weights"]["ncc"]["4"] == 0.75
     assert found["evidence"] == evidence
     mixed = {"gain": {"mean": 0.01, "low": 0.002, "high": 0.019}}
-    none = save(tmp_path / "b.json", [[0.5, 0.5], [0.5, 0.5]], evidence={"left_out_gain": None, "refinement": mixed})
+    record = TrainingRecord(left_out_gain=None, refinement=mixed)
+    none = save(tmp_path / "b.json", [[0.5, 0.5], [0.5, 0.5]], training=record)
     assert main(["weights", "show", none]) == 0
     out = capsys.readouterr().out
     assert "refinement   +0.0100 on left-out patients, 95 % interval [+0.0020, +0.0190]" in out
@@ -162,7 +165,7 @@ def test_weights_show(tmp_path, capsys):
 
 
 def test_weights_show_whom_the_predictor_knows_and_what_needs_a_mask(tmp_path, capsys):
-    path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], evidence={"predictor_groups": ["p1", "p2"]})
+    path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], training=TrainingRecord(predictor_groups=("p1", "p2")))
     write_model(path, replace(read_model(path), outline_without_mask=False))
     assert main(["weights", "show", path]) == 0
     assert capsys.readouterr().out.splitlines()[2:4] == [

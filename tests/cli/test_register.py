@@ -270,10 +270,9 @@ def test_parse_metrics():
 
 
 def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc"), class_names=None) -> Path:
-    content = SETTINGS.model_dump(mode="json", exclude_none=True)
     matrix = np.random.default_rng(0).random((2, len(classes)))
     write_model(
-        folder / "model.json", Model(WeightTable(matrix, members, classes, 0.1), content, "mr", class_names or {})
+        folder / "model.json", Model(WeightTable(matrix, members, classes, 0.1), SETTINGS, "mr", class_names or {})
     )
     return folder / "model.json"
 

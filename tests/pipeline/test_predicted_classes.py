@@ -38,8 +38,7 @@ def model(predictor, training_list) -> Model:
     matrix = np.full((3, 7), 0.02)
     matrix[np.arange(7) % 3, np.arange(7)] = 0.96
     weights = WeightTable(matrix, ("sad", "mi", "fine"), CLASSES, 0.1)
-    content = training_list.settings.model_dump(mode="json")
-    return Model(weights, content, "mr", class_predictor=predictor.to_dict())
+    return Model(weights, training_list.settings, "mr", class_predictor=predictor.to_dict())
 
 
 @pytest.fixture(scope="module")

@@ -295,8 +295,8 @@ def test_start_that_is_neither_method_nor_file(pair):
 
 
 def model_with(matrix, classes, scales=None, **settings) -> Model:
-    content = SMALL.model_copy(update=settings).model_dump(mode="json", exclude_none=True)
-    return Model(WeightTable(np.array(matrix), MEMBERS, classes, 0.2), content, "mr", scales=scales)
+    chosen = SMALL.model_copy(update=settings)
+    return Model(WeightTable(np.array(matrix), MEMBERS, classes, 0.2), chosen, "mr", scales=scales)
 
 
 def test_model_brings_its_weights_and_its_settings(pair, plain, tmp_path):

@@ -49,7 +49,7 @@ def as_ct(image: Volume) -> Volume:
 def model_for(modality: str, classes=(0, 1, 2), names=None) -> Model:
     matrix = np.linspace(0.2, 0.8, len(classes))
     weights = WeightTable(np.stack([matrix, 1 - matrix]), ("sad", "ncc"), classes, 0.1)
-    return Model(weights, SMALL.model_dump(mode="json"), modality, names or {})
+    return Model(weights, SMALL, modality, names or {})
 
 
 def test_a_model_of_another_modality_is_refused(pair):

@@ -20,14 +20,13 @@ from regweave.predictors.voxel_mlp import ClassPredictor
 @pytest.mark.parametrize("name", shipped_models())
 def test_weights_fit_settings_and_predictor(name):
     model = read_model(name)
-    settings = registration_settings.validate(model.settings, name)
-    bank = settings.schedule(model.modality).bank
+    bank = model.settings.schedule(model.modality).bank
     assert model.weights.members == tuple(m.name for m in bank)
     assert np.isfinite(model.weights.matrix).all()
     assert (model.weights.matrix >= 0).all()
     assert ClassPredictor.from_dict(model.class_predictor).modality == model.modality
     assert all(not model.class_names[c].isdigit() for c in model.weights.classes)
-    assert model.evidence["groups"]
+    assert model.training.groups
 
 
 def test_a_file_comes_before_a_shipped_model_of_its_name(tmp_path, monkeypatch):

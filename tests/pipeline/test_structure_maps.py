@@ -161,7 +161,7 @@ def model(training_list, settings, in_process) -> Model:
     found = ClassPredictor.fit(images, labels, tuple(range(7)), "mr")
     matrix = np.repeat(np.array([[0.3], [0.3], [0.2], [0.2], [0.0]]), 7, axis=1)
     weights = WeightTable(matrix, tuple(m.name for m in settings.schedule("mr").bank), tuple(range(7)), 0.1)
-    return Model(weights, settings.model_dump(mode="json"), "mr", class_predictor=found.to_dict())
+    return Model(weights, settings, "mr", class_predictor=found.to_dict())
 
 
 def test_a_model_compares_what_it_makes_out(model, training_list):
@@ -269,7 +269,7 @@ def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen
     monkeypatch.setattr(predictors_module.Predictors, "_fit", watched)
     told: list[str] = []
     model = train(pairs, settings, tmp_path / "work", told)
-    lines = {line["member"]: line for line in model.evidence["refinement"]["members"]}
+    lines = {line["member"]: line for line in model.training.to_json()["refinement"]["members"]}
     assert set(lines) == {"fine", "anatomy", "outline"}
     tried = [read_model(path) for path in (tmp_path / "work" / "models").glob("*.json")]
     weighed = [m for m in tried if m.weights.matrix[-2:].any()]
@@ -286,7 +286,7 @@ def test_too_few_patients_leave_learned_members_out(settings, training_list, tmp
     told: list[str] = []
     model = train(pairs, settings, tmp_path / "work", told)
     assert any("too few patients" in message for message in told)
-    assert {line["member"] for line in model.evidence["refinement"]["members"]} <= {"fine"}
+    assert {line["member"] for line in model.training.to_json()["refinement"]["members"]} <= {"fine"}
     assert not model.weights.matrix[-2:].any()
 
 
@@ -295,13 +295,13 @@ def test_the_smoothness_is_tuned_again_where_the_members_changed(settings, train
     monkeypatch.setattr("regweave.training.run.mix_refinement", lambda start, scores, *_: Mix(start, scores, (), gain))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
-    before = model.evidence["smoothness"]["refine"]["smoothness"]
-    record = model.evidence["refinement"]["smoothness"]
+    before = model.training.smoothness.refine.smoothness
+    record = model.training.to_json()["refinement"]["smoothness"]
     curve = {row["smoothness"]: row["mean_dice"] for row in record["curve"]}
     assert list(curve) == sorted(curve)
     assert {before / 2, before, 2 * before} <= set(curve)
     assert record["mean_dice"] == max(curve.values()) == curve[record["smoothness"]]
-    assert model.settings["refine"]["smoothness"] == record["smoothness"]
+    assert model.settings.refine.smoothness == record["smoothness"]
 
 
 def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path, monkeypatch):
@@ -316,7 +316,7 @@ def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path,
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     told: list[str] = []
     model = train(pairs, settings, tmp_path / "work", told)
-    record = model.evidence["refinement"]["without_mask"]
+    record = model.training.to_json()["refinement"]["without_mask"]
     assert record["n"] == 4
     assert record["gain"] != 0
     assert record["used"] == (record["gain"] > record["standard_error"]) == model.outline_without_mask
@@ -342,5 +342,5 @@ def test_the_smoothness_stays_where_no_member_changed(settings, training_list, t
     monkeypatch.setattr("regweave.training.run.mix_refinement", lambda start, scores, *_: Mix(start, scores))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
-    assert model.evidence["refinement"]["smoothness"] is None
-    assert model.settings["refine"]["smoothness"] == model.evidence["smoothness"]["refine"]["smoothness"]
+    assert model.training.refinement.smoothness is None
+    assert model.settings.refine.smoothness == model.training.smoothness.refine.smoothness

@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.models.model import Model, write_model
+from regweave.models.record import TrainingRecord
 from regweave.report.training import write_page
 from regweave.training.log import Effort, effort_path, read_effort, write_effort
 from regweave.types import WeightTable
 
 HOSTILE = '<img src=x onerror="alert(1)">'
+SETTINGS = preset("default").model_copy(update={"name": HOSTILE})
 LEARNED = [[0.5, 0.8], [0.5, 0.2]]
 
 
@@ -113,7 +116,8 @@ EVIDENCE = {
 
 def save(path: Path, evidence: object) -> Path:
     weights = WeightTable(np.array([[0.5, 0.65], [0.5, 0.35]]), ("sad", HOSTILE), (0, 4), 0.05)
-    write_model(path, Model(weights, {"name": HOSTILE}, "ct", {0: "background", 4: HOSTILE}, evidence=evidence))
+    record = TrainingRecord.model_validate(evidence)
+    write_model(path, Model(weights, SETTINGS, "ct", {0: "background", 4: HOSTILE}, training=record))
     return path
 
 
@@ -194,10 +198,13 @@ def test_a_page_without_some_parts(tmp_path, drop):
 
 
 @pytest.mark.parametrize("key", list(EVIDENCE))
-@pytest.mark.parametrize("value", [None, "text", [1, "x", {}], {"a": None}], ids=str)
-def test_parts_of_another_kind_are_no_error(tmp_path, key, value):
-    found = Reader(write_page(save(tmp_path / "mine.json", {**EVIDENCE, key: value})))
-    assert "Weights of the model by class" in found.text
+def test_parts_of_another_kind_are_refused_by_name(tmp_path, key):
+    path = save(tmp_path / "mine.json", EVIDENCE)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["evidence"][key] = [{"deep": [1]}, 7]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(RegweaveError, match=rf"E170: .*evidence: {key}"):
+        write_page(path)
 
 
 def test_a_search_has_its_own_curve(tmp_path):

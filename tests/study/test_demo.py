@@ -12,6 +12,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
 from regweave.models.model import Model
+from regweave.models.record import TrainingRecord
 from regweave.study.comparison import Scores
 from regweave.study.demo import SETTINGS, make_cohort, split_folder
 from regweave.study.demo_summary import Story, tell
@@ -93,8 +94,8 @@ def story(learned, single, *, gain=0.1, failed=False):
     """Tell the story of two pairs with given Dice."""
     weights = WeightTable(np.array([[0.5, 0.75], [0.5, 0.25]]), ("sad", "mi"), (0, 1), 0.1)
     gates = {"0": {"used": False}, "1": {"used": True}}
-    evidence = {"gates": gates, "left_out_gain": None if gain is None else {"mean": gain}}
-    model = Model(weights, {}, "mr", {0: "background", 1: "cord"}, None, evidence)
+    record = TrainingRecord(gates=gates, left_out_gain=None if gain is None else {"mean": gain})
+    model = Model(weights, SETTINGS, "mr", {0: "background", 1: "cord"}, training=record)
     methods = (
         Method("uniform", SETTINGS, tunable=True, tuning={0.1: 0.6}),
         Method("single:sad", SETTINGS, tunable=True, tuning={0.1: 0.7}),

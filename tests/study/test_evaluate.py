@@ -24,6 +24,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
 from regweave.measures import assd_mm, dice, hd95_mm
 from regweave.models.model import Model, read_model, write_model
+from regweave.models.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.report.overview import pair_score as page_score
@@ -82,7 +83,7 @@ def folder(tmp_path_factory) -> Path:
 def model(folder) -> Path:
     weights = WeightTable(np.array([[0.3, 0.9], [0.7, 0.1]]), ("sad", "mi"), (0, 3), 0.1)
     path = folder / "mine.json"
-    write_model(path, Model(weights, SMALL.model_dump(mode="json"), "mr", evidence={"groups": ["p7+p1", "p8"]}))
+    write_model(path, Model(weights, SMALL, "mr", training=TrainingRecord(groups=("p7+p1", "p8"))))
     return path
 
 
@@ -191,8 +192,8 @@ def test_summary_tells_everything(found):
 
 
 def test_patients_of_the_class_predictor_alone_are_a_leak_too(folder, model, tmp_path):
-    evidence = {"groups": ["p7"], "predictor_groups": ["p0", "p7"]}
-    write_model(tmp_path / "seen.json", replace(read_model(model), evidence=evidence))
+    record = TrainingRecord(groups=("p7",), predictor_groups=("p0", "p7"))
+    write_model(tmp_path / "seen.json", replace(read_model(model), training=record))
     with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p0"):
         evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "seen.json"])
 
@@ -261,7 +262,7 @@ def test_models_of_the_same_name(folder, model, tmp_path):
 
 def test_global_model_bears_its_name(folder, tmp_path):
     weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, tuple(range(7)))
-    write_model(tmp_path / "global.json", Model(weights, SMALL.model_dump(mode="json"), "mr"))
+    write_model(tmp_path / "global.json", Model(weights, SMALL, "mr"))
     found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "global.json"])
     assert {r["method"] for r in found.rows()} == {"global"}
     assert not found.scores.failures

@@ -86,21 +86,21 @@ def test_fit_gives_the_model_of_the_command(fitted, training_list, tmp_path):
     listed = training_list.write(tmp_path / "pairs.csv", *lines)
     model = train(listed, tmp_path / "m.json", options=options, config=training_list.settings, workers=1)
     np.testing.assert_array_equal(fitted.weights_.matrix, model.weights.matrix)
-    assert fitted.model_.evidence == model.evidence
+    assert fitted.model_.training == model.training
     assert fitted.model_.class_predictor == model.class_predictor
     assert fitted.weights_ is fitted.model_.weights
     assert fitted.classes_ == (0, 3, 4)
-    assert fitted.history_ == model.evidence["history"]
+    assert fitted.history_ == model.training.to_json()["history"]
     assert (fitted.weights_.matrix != 1 / 3).any()
 
 
 def test_groups_by_argument_and_by_pair(fitted, training_list):
-    assert fitted.model_.evidence["groups"] == ["x", "y"]
+    assert fitted.model_.training.groups == ("x", "y")
     listed = [PairFiles(f"a{n}", *training_list.files(n).values(), f"g{n}") for n in range(2)]
     again = MetricLearner(config=training_list.settings, **QUICK).fit(listed)
-    assert again.model_.evidence["groups"] == ["g0", "g1"]
+    assert again.model_.training.groups == ("g0", "g1")
     assert again.fit([replace(p, id=f"b{p.id}") for p in listed], groups=["u", "v"]) is again
-    assert again.model_.evidence["groups"] == ["u", "v"]
+    assert again.model_.training.groups == ("u", "v")
     with pytest.raises(ValueError, match="2 pairs and 1 groups"):
         again.fit(listed, groups=["u"])
     with pytest.raises(ValueError, match="pair 0 has 3 files"):

@@ -64,7 +64,7 @@ def test_grid_search_chooses_by_dice_on_other_patients(learner, pairs):
     found = search.cv_results_["mean_test_score"]
     assert found[0] != found[1]
     assert search.best_params_ == {"metrics": tried[int(np.argmax(found))]}
-    assert search.best_estimator_.model_.evidence["groups"] == sorted(groups)
+    assert search.best_estimator_.model_.training.groups == tuple(sorted(groups))
     train, test = next(split.split(pairs, groups=groups))
     alone = clone(learner).set_params(metrics=tried[0]).fit([pairs[n] for n in train])
     assert found[0] == alone.score([pairs[n] for n in test])

@@ -59,7 +59,7 @@ class Run:
 
     @property
     def evidence(self):
-        return self.model.evidence
+        return self.model.training.to_json()
 
     def said(self, stage: str) -> str:
         return "\n".join(m.message for m in self.messages if m.stage == stage)
@@ -116,7 +116,7 @@ def test_smoothness_is_the_best_of_the_curve(base, training_list):
     curve = {row["smoothness"]: row["mean_dice"] for row in tuned["curve"]}
     assert uphill(curve, [0.1 * f for f in FACTORS])
     assert curve[tuned["smoothness"]] == max(curve.values())
-    assert base.model.settings["smoothness"] == tuned["smoothness"]
+    assert base.model.settings.smoothness == tuned["smoothness"]
     assert base.model.weights.pairwise == tuned["smoothness"] * base.evidence["balance"]
     assert base.model.weights.pairwise >= 0.9 * min(curve)  # no less than the uniform bank was tried with
     refine = tuned["refine"]
@@ -131,7 +131,7 @@ def test_smoothness_is_the_best_of_the_curve(base, training_list):
     chosen = chosen.with_refine_smoothness(refine["smoothness"])
     dice = [register(**training_list.files(n), config=chosen).summary()["mean_dice"]["after"] for n in range(4)]
     assert refine["mean_dice"] == pytest.approx(np.mean(dice), rel=1e-12)
-    assert base.model.settings["refine"]["smoothness"] == refine["smoothness"]
+    assert base.model.settings.refine.smoothness == refine["smoothness"]
 
 
 def test_surrogate_and_dice_stand_side_by_side(base):
@@ -435,7 +435,7 @@ def test_overwrite_replaces_the_model(training_list, tmp_path):
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
     (tmp_path / "m.json").write_text("old")
     found = run(pairs, tmp_path / "m.json", training_list, classes=(3,), gate=False, overwrite=True)
-    assert read_model(tmp_path / "m.json").evidence == found.evidence
+    assert read_model(tmp_path / "m.json").training.to_json() == found.evidence
 
 
 def test_a_file_that_appears_during_training_stays_and_the_model_is_kept_beside_it(
@@ -488,8 +488,8 @@ def test_command_line(training_list, tmp_path, capsys):
     assert "class" in captured.out
     assert "done: " in captured.err
     model = read_model(tmp_path / "m.json")
-    assert (model.levels, model.weights.members, model.settings["loss"]) == ("finest", ("sad", "ncc"), "voxel")
-    assert model.evidence["options"]["max_memory_mb"] == 100
+    assert (model.levels, model.weights.members, model.settings.loss) == ("finest", ("sad", "ncc"), "voxel")
+    assert model.training.options["max_memory_mb"] == 100
     assert main([*where, *words, *WORDS]) == 3
     assert "E150" in capsys.readouterr().err
     assert main([*where, *words, *WORDS, "--overwrite", "--quiet"]) == 0
@@ -498,7 +498,7 @@ def test_command_line(training_list, tmp_path, capsys):
 
 def test_weights_at_the_finest_level_leave_the_others_alone(training_list):
     members, classes = ("sad", "mi", "fine"), tuple(range(7))
-    content = training_list.settings.model_dump(mode="json")
+    content = training_list.settings
     steep = WeightTable(np.tile([[0.9], [0.05], [0.05]], (1, 7)), members, classes, 0.1)
     models = {
         "uniform": Model(WeightTable.constant(dict.fromkeys(members, 1.0), 0.1, classes), content, "mr"),
@@ -551,9 +551,7 @@ def test_survey_reads_each_file_once(four, training_list, monkeypatch):
 
 def test_a_model_of_a_later_kind_is_refused(tmp_path, training_list):
     weights = WeightTable.constant(dict.fromkeys(("sad", "mi", "fine"), 1.0), 0.1, (0, 3))
-    model = Model(
-        weights, training_list.settings.model_dump(mode="json"), "mr", levels="finest", outline_without_mask=False
-    )
+    model = Model(weights, training_list.settings, "mr", levels="finest", outline_without_mask=False)
     write_model(tmp_path / "m.json", model)
     found = read_model(tmp_path / "m.json")
     assert (found.levels, found.class_predictor, found.outline_without_mask) == ("finest", None, False)

@@ -18,6 +18,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
 from regweave.models.model import Model, find_model, read_model
+from regweave.models.record import SmoothnessRecord
 from regweave.pipeline.inputs import class_predictor
 from regweave.pipeline.reading import Reading, pair_modalities
 
@@ -134,8 +135,7 @@ def model_methods(paths: Sequence[Path]) -> list[tuple[Method, Model]]:
     for path in map(find_model, paths):
         model = read_model(path)
         name = "global" if path.stem == "global" else f"model:{path.stem}"
-        settings = registration_settings.validate(model.settings, str(path))
-        method = Method(name, settings, (path.absolute(), sha256(path)))
+        method = Method(name, model.settings, (path.absolute(), sha256(path)))
         out.append((method, model))
         if class_predictor(model) is not None:
             out.append((replace(method, name=f"{name}+predicted", predicted=True), model))
@@ -185,11 +185,11 @@ def bank_of_list(settings: Settings, pairs: Sequence[PairFiles], reading: Readin
     raise problem
 
 
-def tuned_as(method: Method, record: Mapping[str, Any]) -> Method:
+def tuned_as(method: Method, record: SmoothnessRecord) -> Method:
     """Tune a method with the curves that training has recorded, instead of measuring them again."""
-    for knob, part in ((LEVELS, record), (REFINE, record.get("refine"))):
+    for knob, part in ((LEVELS, record), (REFINE, record.refine)):
         if part is not None:
-            method = method.tuned(knob, {row["smoothness"]: row["mean_dice"] for row in part["curve"]})
+            method = method.tuned(knob, part.dice_by_smoothness())
     return method
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Refine",
     "Schedule",
     "Settings",
+    "describe_problems",
     "load",
     "parse",
     "plain_member",
@@ -305,10 +306,11 @@ def validate(content: Mapping[str, Any], source: str) -> Settings:
     try:
         return Settings.model_validate(content)
     except ValidationError as error:
-        raise UsageError("E185", f"settings in {source}: {_problems(error)}", "correct the named keys") from error
+        message = f"settings in {source}: {describe_problems(error)}"
+        raise UsageError("E185", message, "correct the named keys") from error
 
 
-def _problems(error: ValidationError) -> str:
+def describe_problems(error: ValidationError) -> str:
     """Every problem with its place, what is allowed and, for a number, what was found; the first ten of many."""
     errors = error.errors()
     # A list whose only item is wrong is also called too short.

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from pydantic import ValidationError
 
-from regweave.errors import RegweaveError
+from regweave.config.settings import Settings, describe_problems, validate
+from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import exists
 from regweave.io.disk.texts import parse_json, read_text
+from regweave.io.modality import BankName
 from regweave.models.checks import check_model
+from regweave.models.record import TrainingRecord
 from regweave.types import Float64Array, WeightTable
 
 FORMAT = "regweave-model"
@@ -32,16 +36,16 @@ class Model:
     ----------
     weights : WeightTable
         W with named rows and columns, and the pairwise weight.
-    settings : mapping
-        Settings of the registration that the weights belong to, as in a preset.
+    settings : Settings
+        Settings of the registration that the weights belong to.
     modality : str
         Bank of the settings that the rows stand for.
     class_names : mapping
         Names of the classes by label value.
     scales : tuple of float arrays of shape (M,), optional
         Scale of each member at each level, frozen by training.
-    evidence : mapping
-        What training recorded; kept as it is.
+    training : TrainingRecord
+        What the model was trained on, and what was tried.
     levels : "all" or "finest"
         Where the weights act; with ``finest`` the coarser levels use the same weight for every member.
     class_predictor : mapping, optional
@@ -52,11 +56,11 @@ class Model:
     """
 
     weights: WeightTable
-    settings: Mapping[str, Any]
-    modality: str
+    settings: Settings
+    modality: BankName
     class_names: Mapping[int, str] = field(default_factory=dict)
     scales: tuple[Float64Array, ...] | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingRecord = field(default_factory=TrainingRecord)
     levels: Levels = "all"
     class_predictor: Mapping[str, Any] | None = None
     outline_without_mask: bool = True
@@ -92,8 +96,8 @@ def write_model(path: str | Path, model: Model) -> None:
         "levels": model.levels,
         "outline_without_mask": model.outline_without_mask,
         "scales": None if model.scales is None else [s.tolist() for s in model.scales],
-        "settings": model.settings,
-        "evidence": model.evidence,
+        "settings": model.settings.model_dump(mode="json"),
+        "evidence": model.training.to_json(),
     }
     text = json.dumps(content, indent=2, ensure_ascii=False)
     if model.class_predictor is not None:
@@ -116,6 +120,8 @@ def read_model(path: str | Path) -> Model:
     try:
         check_model(content)
         return _parse(content)
+    except UsageError as error:
+        raise _bad(path, error.message) from error
     except (KeyError, TypeError, ValueError) as error:
         raise _bad(path, f"a part is missing or malformed ({error})") from error
 
@@ -136,15 +142,22 @@ def _parse(content: Mapping[str, Any]) -> Model:
         raise ValueError(f"outline_without_mask is {without_mask!r}, allowed: true, false")
     return Model(
         weights=WeightTable(matrix, members, classes, float(content["pairwise"])),
-        settings=content["settings"],
-        modality=str(content["modality"]),
+        settings=validate(content["settings"], "the model"),
+        modality=content["modality"],
         class_names={int(c): str(n) for c, n in content["classes"].items()},
         scales=None if scales is None else tuple(np.array(s, dtype=np.float64) for s in scales),
-        evidence=content.get("evidence", {}),
+        training=_training(content.get("evidence", {})),
         levels=levels,
         class_predictor=predictor,
         outline_without_mask=without_mask,
     )
+
+
+def _training(content: Any) -> TrainingRecord:
+    try:
+        return TrainingRecord.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(f"evidence: {describe_problems(error)}") from error
 
 
 def _bad(path: str | Path, reason: str) -> RegweaveError:

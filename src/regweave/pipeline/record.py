@@ -100,7 +100,7 @@ def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict
     """Say which model it is; one that was handed over in memory has no path."""
     if loaded is None:
         return None
-    groups = loaded.evidence.get("groups", [])
+    groups = list(loaded.training.groups)
     if not isinstance(given, str | Path):
         return {"name": "in memory", "path": None, "sha256": None, "groups": groups}
     path = find_model(given).absolute()

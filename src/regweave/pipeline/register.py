@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from regweave import notices
-from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value
@@ -196,7 +195,7 @@ def _settings(
     if model is not None and metrics:
         raise UsageError("E189", "weights by hand (--metric) and a model are both given", "give one of them")
     if model is not None and config is None and preset is None:
-        config = registration_settings.validate(model.settings, "the model")
+        config = model.settings
     return given.choose_settings(preset or "default", config, engine, metrics)
 
 

@@ -25,7 +25,7 @@ def class_name(model: Model, value: int) -> str:
 
 def weights(model: Model) -> str:
     """Draw the weights that are used, and those that were learned before the gates, with the spread of the folds."""
-    e, w = model.evidence, model.weights
+    e, w = model.training.to_json(), model.weights
     share, used = number(e.get("share")), _used(model)
     spread = _spread(model)
     of_used = spread * np.array([share * strength(model, c) if c in used else 0.0 for c in w.classes])
@@ -45,19 +45,17 @@ def weights(model: Model) -> str:
 
 def strength(model: Model, value: int) -> float:
     """Return the factor on the whole column of a class, 1 where none is recorded."""
-    found = number(mapping(model.evidence.get("strengths")).get(str(value)))
-    return 1.0 if math.isnan(found) else found
+    return model.training.strength(value)
 
 
 def _used(model: Model) -> set[int]:
-    gates = mapping(model.evidence.get("gates"))
-    return {c for c in model.weights.classes if mapping(gates.get(str(c))).get("used")}
+    return {c for c in model.weights.classes if model.training.uses_column(c)}
 
 
 def _spread(model: Model) -> Float64Array:
     """Return the standard deviation of each learned weight over the folds, (M, C); NaN where there are no two."""
     shape = model.weights.matrix.shape
-    found = [m for m in (_matrix(f, shape) for f in listed(model.evidence.get("learned_by_fold"))) if m is not None]
+    found = [m for m in (_matrix(f, shape) for f in model.training.learned_by_fold) if m is not None]
     return np.std(found, axis=0, ddof=1) if len(found) > 1 else np.full(shape, np.nan)
 
 
@@ -85,7 +83,7 @@ def _distinct(names: Sequence[str], values: Sequence[int]) -> list[str]:
 
 def gates(model: Model) -> str:
     """Draw the gain of each class with one standard error to each side, as the gate sees it."""
-    found = mapping(model.evidence.get("gates"))
+    found = mapping(model.training.to_json().get("gates"))
     rows = []
     for c in model.weights.classes:
         gate = mapping(found.get(str(c)))
@@ -97,7 +95,7 @@ def gates(model: Model) -> str:
 
 def curves(model: Model) -> str:
     """Draw objective, gap and losses of each fit; for a search, the Dice of each candidate."""
-    history = {_fit_name(model, k): records(v) for k, v in mapping(model.evidence.get("history")).items()}
+    history = {_fit_name(model, k): records(v) for k, v in mapping(model.training.to_json().get("history")).items()}
     fits = {name: rows for name, rows in history.items() if rows and "objective" in rows[0]}
     searches = {name: _points(rows, "mean_dice") for name, rows in history.items() if rows and "mean_dice" in rows[0]}
     charts = []
@@ -138,7 +136,7 @@ def surrogate(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def overlays(model: Model) -> str:
     """Draw what was imputed and what is predicted, a picture for each fit."""
-    found = mapping(model.evidence.get("overlays"))
+    found = mapping(model.training.to_json().get("overlays"))
     return _grid(
         [overlay_chart(mapping(record), title=_fit_name(model, name)) for name, record in found.items() if record]
     )

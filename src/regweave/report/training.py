@@ -62,7 +62,7 @@ def write_page(model_path: str | Path) -> Path:
 
 def page_text(name: str, model: Model, effort: Mapping[str, Any], back: tuple[str, str] | None = None) -> str:
     """Return the page of a model as HTML; ``effort`` has by stage the registrations, inferences and seconds."""
-    e = model.evidence
+    e = model.training.to_json()
     sections = [
         _facts(model),
         _section("WeightTable", _weights(model)),
@@ -88,7 +88,7 @@ def _quiet(text: str) -> str:
 
 
 def _facts(model: Model) -> str:
-    e, w = model.evidence, model.weights
+    e, w = model.training.to_json(), model.weights
     pairs, groups = e.get("pairs"), listed(e.get("groups"))
     patients = {p for group in groups for p in patients_of(str(group))}
     facts = [f"method {e['method']}"] if "method" in e else ["written by hand"]
@@ -175,7 +175,7 @@ def _weights(model: Model) -> str:
 
 
 def _gates(model: Model) -> str:
-    gates = mapping(model.evidence.get("gates"))
+    gates = model.training.to_json().get("gates", {})
     if not gates:
         return ""
     rows = []
@@ -191,7 +191,7 @@ def _gates(model: Model) -> str:
         "error, that is, if its whole line lies right of zero. The background is judged by the mean over all "
         "structures."
     )
-    e = model.evidence
+    e = model.training.to_json()
     share, balance = number(e.get("share")), number(e.get("balance"))
     chosen = (
         f"Share of the way from the uniform bank {share:g}, factor on its smoothness {balance:g}; the strength is a "
@@ -219,7 +219,7 @@ def _curves(model: Model) -> str:
 
 
 def _surrogate(model: Model) -> str:
-    lines = records(model.evidence.get("surrogate_and_dice"))
+    lines = records(model.training.to_json().get("surrogate_and_dice"))
     if not lines:
         return ""
     keys = ("C", "alpha", "eta", "share", "balance")
@@ -311,9 +311,9 @@ def _data(e: Mapping[str, Any]) -> str:
 
 
 def _settings(model: Model) -> str:
-    e = model.evidence
+    e = model.training.to_json()
     parts = {"Options of the training": e.get("options"), "Hyper-parameters taken": e.get("hyper")}
-    parts["Settings of the registration"] = model.settings
+    parts["Settings of the registration"] = model.settings.model_dump(mode="json")
     return "".join(
         f"<details><summary>{escape(title)}</summary><pre>{escape(json.dumps(content, indent=1, ensure_ascii=False))}"
         "</pre></details>"

@@ -208,7 +208,7 @@ def tell(
         (m for m in baselines if m.name.startswith(SINGLE)), key=lambda m: max(m.tuning.values(), default=float("-inf"))
     )
     by_pair = dict(zip((pair.id for pair in scores.pairs), scores.dice(learned).tolist(), strict=True))
-    gain = model.evidence.get("left_out_gain")
+    gain = model.training.left_out_gain
     return Story(
         source=source,
         n_train=n_train,
@@ -220,7 +220,7 @@ def tell(
         best_single=title_of(best),
         against=[_against(scores, learned, m) for m in baselines],
         trust=_trust(model, right),
-        gain=gain["mean"] if isinstance(gain, Mapping) else None,
+        gain=None if gain is None else gain.mean,
         shown={name: by_pair[name] for name in shown},
         failures=[f"{o.key}: {o.error}" for o in scores.failures],
     )
@@ -232,13 +232,13 @@ def learned_method(scores: Scores) -> Method:
 
 
 def _trust(model: Model, right: Mapping[int, str]) -> list[Trust]:
-    w, gates = model.weights, model.evidence.get("gates", {})
+    w, gates = model.weights, model.training.gates
     shares = w.matrix / np.maximum(np.abs(w.matrix).sum(axis=0), 1e-12)
     return [
         Trust(
             model.class_names.get(value, str(value)),
             dict(zip(w.members, shares[:, k].tolist(), strict=True)),
-            bool(gates.get(str(value), {}).get("used", True)),
+            str(value) not in gates or gates[str(value)].used,
             right.get(value),
         )
         for k, value in enumerate(w.classes)

@@ -28,8 +28,6 @@ from regweave.study.summary import summary_text
 
 SCHEMA = 2
 STORE = "tasks"
-TRAINED_ON = ("groups", "predictor_groups")
-"""Where a model names its patients: those of its weights, and those of its class predictor where it has seen others."""
 PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
 PER_LABEL = ("dice_before", "dice_after", "hd95_mm", "assd_mm")
 COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
@@ -211,7 +209,7 @@ def _leaked(
 ) -> tuple[str, ...]:
     trained = [pair.group for pair in training]
     for model in models:
-        trained += [str(group) for key in TRAINED_ON for group in model.evidence.get(key, ())]
+        trained += model.training.trained_on
     return check_leak(trained, [pair.group for pair in pairs], allow=allow)
 
 

@@ -90,7 +90,7 @@ class Trials:
         schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
         predictor = self.predictors.without(pair) if schedule.needs_anatomy(weights) else None
         model = Model(
-            weights, self.settings.model_dump(mode="json"), str(self.settings.modality),
+            weights, self.settings, self.settings.modality,  # type: ignore[arg-type]
             levels=self.levels, class_predictor=predictor,
         )  # fmt: skip
         parts = [weights.matrix, weights.pairwise, weights.classes, model.settings, model.levels, predictor]

@@ -14,7 +14,7 @@ from regweave.batch.methods import Method
 from regweave.batch.runner import Runner
 from regweave.batch.scoring import mean_over_pairs
 from regweave.batch.store import worker_count
-from regweave.config.settings import Settings, validate
+from regweave.config.settings import Settings
 from regweave.datasets.manifest import FILES, PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
@@ -43,7 +43,7 @@ class MetricLearner:
     Attributes
     ----------
     model_ : Model
-        What was learned, with its evidence; ``regweave.models.model.write_model`` writes it.
+        What was learned, with its training record; ``regweave.models.model.write_model`` writes it.
     weights_ : WeightTable
         W of the model.
     history_ : dict
@@ -155,7 +155,7 @@ class MetricLearner:
             n = worker_count(self.workers, None)
             self.model_ = Training(_listed(pairs, groups), settings, options, run, folder, lambda _: None, n).fit()
         self.weights_ = self.model_.weights
-        self.history_ = dict(self.model_.evidence["history"])
+        self.history_ = self.model_.training.to_json()["history"]
         self.classes_ = self.weights_.classes
         return self
 
@@ -178,11 +178,10 @@ class MetricLearner:
         """Mean Dice of the warped moving labels, over the structures of each pair first; ``y`` as in `fit`."""
         _refuse_target(y)
         model = self._fitted()
-        settings = validate(model.settings, "the model")
         with self._runner() as (run, folder):
             run.reading = replace(run.reading, classes=self.classes)
             write_model(folder / "model.json", model)
-            method = Method("model", settings, (folder / "model.json", sha256(folder / "model.json")))
+            method = Method("model", model.settings, (folder / "model.json", sha256(folder / "model.json")))
             outcomes = run([(p.id, method, p) for p in _listed(pairs)], surfaces=False)
         failed = [f"{o.key}: {o.error}" for o in outcomes if o.error is not None]
         if failed:

@@ -25,6 +25,7 @@ from regweave.learning.columns import Columns
 from regweave.learning.lssvm import Hyper
 from regweave.learning.search import LEAST_CANDIDATES
 from regweave.models.model import Model
+from regweave.models.record import TrainingRecord
 from regweave.pipeline.inputs import with_stated
 from regweave.pipeline.reading import in_one_numbering
 from regweave.training.candidates import Trials
@@ -112,11 +113,11 @@ class Training:
             "refinement": mix.evidence(),
             "surrogate_and_dice": trail,
         }
-        evidence = self._evidence(learned, choice, more)
+        record = TrainingRecord.model_validate(plain(self._evidence(learned, choice, more)))
         names = {c: "background" if c == 0 else self.survey.names.get(c, str(c)) for c in w0.classes}
         self.effort.finish()
         return Model(
-            final, self.settings.model_dump(mode="json"), self._modality, names, None, plain(evidence),
+            final, self.settings, self._modality, names, None, record,
             self.options.levels, predictor, mix.without_mask is None or mix.without_mask["used"],
         )  # fmt: skip
 

@@ -16,8 +16,7 @@ from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.measures.statistics import patients_of
 from regweave.models.model import Model, read_model, shipped_models
-
-ENDS = ("mean", "low", "high")
+from regweave.models.record import Gain, GateRecord, TrainingRecord
 
 ModelArgument = Annotated[
     list[Path],
@@ -77,60 +76,55 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
         "members": list(w.members),
         "weights": {m: dict(zip(map(str, w.classes), row.tolist(), strict=True)) for m, row in _members(model)},
         "pairwise": w.pairwise,
-        "evidence": dict(model.evidence),
+        "evidence": model.training.to_json(),
     }
 
 
 def as_text(path: Path, model: Model) -> str:
     """Lay out one model: what training recorded, then a line for each class."""
     w = model.weights
-    gates = model.evidence.get("gates")
+    gates = model.training.gates
     header, lines = list(w.members), []
     for k, value in enumerate(w.classes):
         lines.append((_class_name(model, value), [_cell(v) for v in w.matrix[:, k].tolist()]))
-    if isinstance(gates, Mapping):
+    if gates:
         header.append("gate")
         lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
-    facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_evidence(model.evidence)]
+    facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_trained(model.training)]
     if not model.outline_without_mask:
         facts.append("without mask members that compare the moving labels are left out")
     return "\n".join([*facts, "", text_table("class", header, lines)])
 
 
-def _evidence(evidence: Mapping[str, Any]) -> list[str]:
-    """Tell what training recorded, of these keys those that are there.
-
-    ``method`` (text), ``pairs`` and ``groups`` (collections), ``left_out_gain`` (``mean``, ``low``, ``high``, or None
-    where nothing learned is used), ``refinement`` with such a ``gain``, ``predictor_groups`` (a list); ``gates``
-    (by class, a mapping with ``used``) becomes a column of the table.
-    """
-    facts = [str(evidence["method"])] if "method" in evidence else []
-    if isinstance(pairs := evidence.get("pairs"), Mapping | list):
-        facts.append(f"{len(pairs)} pairs")
-    if isinstance(groups := evidence.get("groups"), list):
-        facts.append(f"{len({p for group in groups for p in patients_of(str(group))})} patients")
+def _trained(record: TrainingRecord) -> list[str]:
+    """Tell what training recorded; the gates become a column of the table."""
+    facts = [record.method] if record.method else []
+    facts += [f"{len(record.pairs)} pairs"] if record.pairs else []
+    facts += [f"{len(_patients(record.groups))} patients"] if record.groups else []
     lines = [f"trained      {', '.join(facts)}"] if facts else []
-    if isinstance(seen := evidence.get("predictor_groups"), list):
-        lines.append(f"predictor    fitted to {len(seen)} patients")
-    if isinstance(refinement := evidence.get("refinement"), Mapping):
-        lines += _gain("refinement", refinement.get("gain"))
-    columns = _gain("Dice gain", evidence.get("left_out_gain"))
-    if not columns and "left_out_gain" in evidence:
-        columns = ["Dice gain    none on left-out patients: the columns of the levels are uniform"]
-    return lines + columns
+    if record.predictor_groups:
+        lines.append(f"predictor    fitted to {len(record.predictor_groups)} patients")
+    if record.refinement is not None and record.refinement.gain is not None:
+        lines.append(_gain("refinement", record.refinement.gain))
+    if record.left_out_gain is not None:
+        lines.append(_gain("Dice gain", record.left_out_gain))
+    elif record.judged:
+        lines.append("Dice gain    none on left-out patients: the columns of the levels are uniform")
+    return lines
 
 
-def _gain(title: str, gain: object) -> list[str]:
-    if not isinstance(gain, Mapping):
-        return []
-    mean, *ends = (_signed([v if isinstance(v, int | float) else None])[0] for v in map(gain.get, ENDS))
-    return [f"{title:12} {mean} on left-out patients, 95 % interval [{', '.join(ends)}]"]
+def _patients(groups: Sequence[str]) -> set[str]:
+    return {patient for group in groups for patient in patients_of(group)}
 
 
-def _decision(gates: Mapping[str, Any], value: int) -> str:
-    found = gates.get(str(value))
-    used = found.get("used") if isinstance(found, Mapping) else None
-    return "-" if used is None else "learned" if used else "uniform"
+def _gain(title: str, gain: Gain) -> str:
+    mean, low, high = _signed([gain.mean, gain.low, gain.high])
+    return f"{title:12} {mean} on left-out patients, 95 % interval [{low}, {high}]"
+
+
+def _decision(gates: Mapping[str, GateRecord], value: int) -> str:
+    gate = gates.get(str(value))
+    return "-" if gate is None else "learned" if gate.used else "uniform"
 
 
 def _compared(models: Sequence[Model]) -> list[dict[str, Any]]:

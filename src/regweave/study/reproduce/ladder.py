@@ -14,7 +14,6 @@ from regweave.batch.methods import Method, bank_of_list, baseline_methods, tune,
 from regweave.batch.program import program_hash
 from regweave.batch.runner import Runner
 from regweave.batch.store import BatchProgress, content_hash, worker_count
-from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
 from regweave.io import atomic_path, sha256
 from regweave.measures.statistics import paired_bootstrap
@@ -45,6 +44,8 @@ QUICK = {
     "search": TrainOptions(method="search", budget=30, gate=False),
 }
 """Those of a fast look: without gates, and so without a second per-class model."""
+RECORDED = ("gates", "hyper", "share", "left_out_gain", "registrations", "inferences")
+"""What the record of an experiment keeps of the training record of a model."""
 
 
 Tell = Callable[[TrainProgress | BatchProgress], None]
@@ -106,7 +107,9 @@ class Ladder:
         modality = bank_of_list(self.context.settings, split.train, self.reading)
         uniform, *singles = baseline_methods(self.context.settings, modality)
         # Training has tuned the uniform bank already, on these pairs and with the values of every baseline.
-        uniform = tuned_as(uniform, models[PAPER_METHOD].evidence["smoothness"])
+        tuned_before = models[PAPER_METHOD].training.smoothness
+        assert tuned_before is not None
+        uniform = tuned_as(uniform, tuned_before)
         say(f"{split.name}: tuning the smoothness of {len(singles)} single metrics")
         run = self.context.runner(self.reading, self.protocol.name)
         tuned = tune(singles, split.train, lambda plan: run(plan, surfaces=False))
@@ -119,17 +122,12 @@ class Ladder:
             curve = [{"smoothness": s, "mean_dice": d} for s, d in method.tuning.items()]
             return {**line, "tuning": curve}
         model = read_model(method.model[0])
-        w, evidence = model.weights, model.evidence
+        w, record = model.weights, model.training.to_json()
         return {
             **line,
             "smoothness": w.pairwise,
             "weights": {"members": list(w.members), "classes": list(w.classes), "matrix": w.matrix.tolist()},
-            "gates": evidence["gates"],
-            "hyper": evidence["hyper"],
-            "share": evidence["share"],
-            "left_out_gain": evidence["left_out_gain"],
-            "registrations": evidence["registrations"],
-            "inferences": evidence["inferences"],
+            **{key: record[key] for key in RECORDED},
             "sha256": method.model[1],
         }
 
@@ -138,8 +136,7 @@ class Ladder:
 
     def _method(self, split: Split, name: str, model: Model) -> Method:
         path = self._path(split, name)
-        settings = registration_settings.validate(model.settings, str(path))
-        return Method(f"model:{name}", settings, (path, sha256(path)))
+        return Method(f"model:{name}", model.settings, (path, sha256(path)))
 
     def _model(self, split: Split, name: str, options: TrainOptions) -> Model:
         """Train a model, or take the one that an earlier run wrote from the same files, settings and code."""

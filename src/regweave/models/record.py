@@ -1,0 +1,238 @@
+"""Training record of a model: data, effort, candidates tried and their gains.
+
+The JSON of a model file holds it under ``evidence``. Parts that are missing are empty here; a part of another kind is
+an error of the file, because a model may come from a stranger. Keys that are not known are kept as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+Number = float | None
+"""A figure; None where it could not be computed."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+
+class Gain(_Part):
+    """Mean gain in Dice on left-out pairs with the 95 % interval of the mean."""
+
+    mean: Number = None
+    low: Number = None
+    high: Number = None
+    n: int | None = None
+
+
+class GateRecord(_Part):
+    """Gain of one choice on left-out pairs, its standard error, and the decision."""
+
+    gain: Number = None
+    standard_error: Number = None
+    n: int | None = None
+    used: bool = False
+
+
+class TunedPoint(_Part):
+    """Mean Dice at one smoothness."""
+
+    smoothness: Number = None
+    mean_dice: Number = None
+
+
+class Tuning(_Part):
+    """Smoothness that was taken, and the mean Dice at each value tried."""
+
+    smoothness: Number = None
+    curve: tuple[TunedPoint, ...] = ()
+    mean_dice: Number = None
+
+    def dice_by_smoothness(self) -> dict[float, float]:
+        """Return the curve as a table of the values that have both numbers."""
+        return {p.smoothness: p.mean_dice for p in self.curve if p.smoothness is not None and p.mean_dice is not None}
+
+
+class SmoothnessRecord(Tuning):
+    """Tuning of the discrete levels, then of the refinement."""
+
+    refine: Tuning | None = None
+
+
+class FactorPoint(_Part):
+    """Mean Dice at one weight of a member."""
+
+    factor: Number = None
+    mean_dice: Number = None
+
+
+class MemberTrial(_Part):
+    """Line search over the weight of one member of the refinement."""
+
+    member: str = ""
+    curve: tuple[FactorPoint, ...] = ()
+    before: Number = None
+    used: Number = None
+    gain: Number = None
+    standard_error: Number = None
+    n: int | None = None
+
+
+class RefinementRecord(_Part):
+    """Weights tried for the members of the refinement, and what they gained."""
+
+    members: tuple[MemberTrial, ...] = ()
+    gain: Gain | None = None
+    smoothness: Tuning | None = None
+    without_mask: GateRecord | None = None
+
+
+class Candidate(_Part):
+    """One setting of the learner: surrogate loss on samples beside Dice of left-out masks."""
+
+    C: Number = None
+    alpha: Number = None
+    eta: Number = None
+    share: Number = None
+    balance: Number = None
+    strengths: dict[str, float] = {}
+    surrogate_uniform: Number = None
+    surrogate_learned: Number = None
+    dice_uniform: Number = None
+    dice_learned: Number = None
+    dice_gated: Number = None
+    gated_classes: tuple[int, ...] = ()
+
+
+class FitPoint(_Part):
+    """One outer iteration of a fit; for a search, one candidate with its Dice."""
+
+    number: int | None = None
+    objective: Number = None
+    duality_gap: Number = None
+    upper: Number = None
+    slack_sum: Number = None
+    predicted_loss: Number = None
+    imputed_loss: Number = None
+    certified_epsilon: Number = None
+    mean_dice: Number = None
+
+
+class OverlayRows(_Part):
+    """Displacements of one slice of nodes, a text line for each row, and their loss."""
+
+    loss: Number = None
+    rows: tuple[str, ...] = ()
+
+
+class OverlayRecord(_Part):
+    """Imputed beside predicted displacements of one training pair, in one slice."""
+
+    level: int | None = None
+    axes: tuple[str, ...] = ()
+    imputed: OverlayRows = OverlayRows()
+    predicted: OverlayRows = OverlayRows()
+    counts: tuple[str, ...] = ()
+
+
+class StageCount(_Part):
+    """Registrations and inferences of one stage of training."""
+
+    registrations: int | None = None
+    inferences: int | None = None
+
+
+class TrainingRecord(_Part):
+    """Training record: what a model was trained on, what was tried, and what it gained.
+
+    Parameters
+    ----------
+    method : str, optional
+        Training method; None for a model that was written by hand.
+    groups, predictor_groups : tuples of str
+        Patients that weights and predictor were trained on, ``p07`` or ``p07+p11``.
+    pairs : mapping
+        SHA-256 of the files of each pair, by column.
+    failed, skipped : mappings
+        Code of the error of pairs that were left out; structures that a pair does not show.
+    stages : mapping
+        Effort of each stage.
+    options, hyper : mappings
+        Options of the training, and the hyper-parameters that were taken.
+    smoothness : SmoothnessRecord, optional
+        Tuning of the uniform bank.
+    share, balance, strengths
+        Way from the uniform bank to the learned weights, factor on its smoothness, factors on columns by class.
+    gates : mapping
+        Decision for the column of each class.
+    left_out_gain : Gain, optional
+        None where nothing learned is used; see ``judged``.
+    learned, learned_by_fold
+        Weights before share and gates, (M, C), on all pairs and on each fold.
+    history, overlays : mappings
+        Learning curve and picture of each fit.
+    """
+
+    regweave: str | None = None
+    method: str | None = None
+    groups: tuple[str, ...] = ()
+    pairs: dict[str, dict[str, str]] = {}
+    failed: dict[str, str] = {}
+    skipped: dict[str, tuple[int, ...]] = {}
+    registrations: int | None = None
+    inferences: int | None = None
+    stages: dict[str, StageCount] = {}
+    options: dict[str, Any] = {}
+    learned_on: tuple[str, ...] = ()
+    smoothness: SmoothnessRecord | None = None
+    refinement: RefinementRecord | None = None
+    surrogate_and_dice: tuple[Candidate, ...] = ()
+    hyper: dict[str, Any] = {}
+    share: Number = None
+    balance: Number = None
+    strengths: dict[str, float] = {}
+    gates: dict[str, GateRecord] = {}
+    left_out_gain: Gain | None = None
+    learned: tuple[tuple[Number, ...], ...] = ()
+    learned_by_fold: tuple[tuple[tuple[Number, ...], ...], ...] = ()
+    history: dict[str, tuple[FitPoint, ...]] = {}
+    overlays: dict[str, OverlayRecord | None] = {}
+    predictor_groups: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """True if left-out patients were looked at, whatever they gained."""
+        return "left_out_gain" in self.model_fields_set
+
+    @property
+    def trained_on(self) -> tuple[str, ...]:
+        """Groups of patients that either the weights or the predictor have seen."""
+        return (*self.groups, *self.predictor_groups)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was recorded, and nothing else, as JSON values.
+
+        Examples
+        --------
+        >>> TrainingRecord(groups=("p07+p11",)).to_json()
+        {'groups': ['p07+p11']}
+        """
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def without(self, *keys: str) -> TrainingRecord:
+        """Return the record without some of its parts."""
+        return TrainingRecord.model_validate({k: v for k, v in self.to_json().items() if k not in keys})
+
+    def with_parts(self, **parts: Any) -> TrainingRecord:
+        """Return the record with some of its parts replaced or added."""
+        return TrainingRecord.model_validate({**self.to_json(), **parts})
+
+    def strength(self, value: int) -> float:
+        """Return the factor on the whole column of a class, 1 where none is recorded."""
+        return self.strengths.get(str(value), 1.0)
+
+    def uses_column(self, value: int) -> bool:
+        """Tell whether the learned column of a class is used."""
+        return str(value) in self.gates and self.gates[str(value)].used

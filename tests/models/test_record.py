@@ -1,0 +1,47 @@
+"""The training record: JSON as it was read, typed parts, nothing of another kind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from regweave.models.model import shipped_models
+from regweave.models.record import TrainingRecord, Tuning
+
+
+@pytest.mark.parametrize("name", sorted(shipped_models()))
+def test_shipped_records_come_back_letter_by_letter(name):
+    evidence = json.loads(shipped_models()[name].read_text(encoding="utf-8"))["evidence"]
+    assert json.dumps(TrainingRecord.model_validate(evidence).to_json()) == json.dumps(evidence)
+
+
+def test_what_is_missing_is_empty_and_stays_missing():
+    record = TrainingRecord.model_validate({"groups": ["p1"], "mine": {"kept": [1]}})
+    assert (record.method, record.gates, record.left_out_gain, record.judged) == (None, {}, None, False)
+    assert record.to_json() == {"groups": ["p1"], "mine": {"kept": [1]}}
+    assert TrainingRecord.model_validate({"left_out_gain": None}).judged
+
+
+def test_columns_and_patients():
+    record = TrainingRecord(
+        groups=("p1+p2",), predictor_groups=("p3",), gates={"4": {"used": True}, "5": {"used": False}},
+        strengths={"4": 2.0},
+    )  # fmt: skip
+    assert record.trained_on == ("p1+p2", "p3")
+    assert [record.uses_column(c) for c in (0, 4, 5)] == [False, True, False]
+    assert [record.strength(c) for c in (4, 5)] == [2.0, 1.0]
+    assert record.without("strengths").strengths == {}
+    assert record.with_parts(groups=["p9"]).groups == ("p9",)
+
+
+def test_a_curve_keeps_the_points_that_have_both_numbers():
+    points = [{"smoothness": 0.1, "mean_dice": 0.5}, {"smoothness": 0.2, "mean_dice": None}, {"smoothness": 0.4}]
+    assert Tuning.model_validate({"curve": points}).dice_by_smoothness() == {0.1: 0.5}
+
+
+@pytest.mark.parametrize("part", [{"gates": {"1": 3}}, {"share": float("nan")}, {"learned": [["x"]]}])
+def test_parts_of_another_kind_are_refused(part):
+    with pytest.raises(ValidationError, match=next(iter(part))):
+        TrainingRecord.model_validate(part)

@@ -76,7 +76,7 @@ def test_embedding_is_undone_by_taking_the_members():
     whole = START.embed(rows)
     np.testing.assert_array_equal(whole.matrix[1], START.matrix[1])
     np.testing.assert_allclose(whole.matrix.sum(axis=0), 1)
-    np.testing.assert_allclose(whole.of(("a", "c")).matrix[:, :2], rows.matrix[:, :2])
+    np.testing.assert_allclose(whole.select(("a", "c")).matrix[:, :2], rows.matrix[:, :2])
     np.testing.assert_allclose(whole.matrix[:, 2], 1 / 3)
 
 

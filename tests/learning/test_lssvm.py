@@ -17,7 +17,7 @@ from regweave.learning import cccp, cutting_plane
 from regweave.learning.cutting_plane import Convex, Oracle
 from regweave.learning.lssvm import Fit, fit_lssvm
 from regweave.learning.qp import Regulariser
-from regweave.learning.samples import Sample, as_vector, can_lose
+from regweave.learning.samples import Sample, can_lose
 from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-0.2, 0.2]), np.array([0.0, 0.3]), np.array([0.1]))
@@ -286,7 +286,7 @@ def test_the_hyperparameters_do_what_they_say():
     kept = fit(samples, alpha=1e7)
     assert kept.weights.as_vector() == pytest.approx(w0, abs=1e-4)
     for alpha in (0.5, 4.0):
-        shrunk = as_vector(fit(samples, C=0.0, alpha=alpha).weights)
+        shrunk = fit(samples, C=0.0, alpha=alpha).weights.as_vector()
         assert shrunk == pytest.approx(2 * alpha * w0 / (1 + 2 * alpha), rel=1e-12)
     floor = fit(samples, C=0.0, alpha=0.0, pairwise_floor=0.3)
     assert floor.weights.as_vector().tolist() == [0.0] * 6 + [0.3]

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regweave.batch import runner
 from regweave.batch.methods import FACTORS, REFINE_FACTORS
 from regweave.batch.scoring import score_pair
 from regweave.cli import main
@@ -27,7 +28,6 @@ from regweave.pipeline.reading import Reading, read_inputs
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.report.training import write_page
-from regweave.study import evaluate as evaluate_module
 from regweave.training.column_selection import STRENGTHS
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
@@ -393,7 +393,7 @@ def test_a_failure_after_tuning_names_the_pair_and_keeps_the_work(training_list,
 
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate_module, "score_pair", break_trials)
+        patch.setattr(runner, "score_pair", break_trials)
         with pytest.raises(RegweaveError, match=r"E135: training pairs failed: p1: E104: suddenly bad"):
             run(pairs, tmp_path / "m.json", training_list, classes=(3,))
     assert not (tmp_path / "m.json").exists()
@@ -407,7 +407,7 @@ def test_refusals(training_list, four, base, tmp_path, monkeypatch):
     def nothing(*_args, **_options):
         raise AssertionError("a registration was started")
 
-    monkeypatch.setattr(evaluate_module, "run_tasks", nothing)
+    monkeypatch.setattr(runner, "run_tasks", nothing)
     out = tmp_path / "m.json"
     for changes in (
         {"method": "svm"}, {"levels": "some"}, {"C": -1.0}, {"eta": float("nan")}, {"epsilon": 0.0}, {"rounds": 0},

@@ -21,7 +21,7 @@ from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
 from regweave.kernels.threads import kernel_threads
-from regweave.registration.problems import register
+from regweave.registration.align import align
 from regweave.types import ImagePair
 
 MODALITY = "mr"
@@ -55,7 +55,7 @@ def job(pair: ImagePair, settings: Settings) -> Job:
     """Return a registration that waits to be run."""
     schedule = settings.schedule(MODALITY)
     weights = schedule.start_weights(settings.smoothness)
-    return lambda: sum(step.seconds["costs"] for step in register(pair, weights, schedule).steps)
+    return lambda: sum(step.seconds["costs"] for step in align(pair, weights, schedule).steps)
 
 
 def curves() -> dict[str, dict[float, Job]]:

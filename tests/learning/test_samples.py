@@ -121,15 +121,10 @@ def pairs():
     return [make_phantom(seed=s, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair for s in range(3)]
 
 
-@pytest.fixture(scope="module")
-def scales(pairs):
-    return align(pairs[0], W0, SCHEDULE).scales
-
-
-def test_one_sample_for_each_level_from_its_first_step(pairs, scales):
+def test_one_sample_for_each_level_from_its_first_step(pairs):
     seen = []
-    align(pairs[0], W0, SCHEDULE, scales=scales, with_loss=True, on_step=seen.append)
-    samples = collect("p", pairs[0], W0, SCHEDULE, scales)
+    align(pairs[0], W0, SCHEDULE, with_loss=True, on_step=seen.append)
+    samples = collect("p", pairs[0], W0, SCHEDULE)
     assert [s.key for s in samples] == [("p", 0), ("p", 1)]
     for sample, step in zip(samples, [s for s in seen if s.step == 0], strict=True):
         assert np.array_equal(sample.terms.costs, step.terms.costs)
@@ -139,21 +134,33 @@ def test_one_sample_for_each_level_from_its_first_step(pairs, scales):
     assert 0 < samples[1].scale < len(samples[1].terms.loss)
 
 
-def test_a_pair_without_the_structure_gives_no_sample(pairs, scales, caplog):
+@pytest.mark.parametrize("loss", ["dice", "voxel"])
+def test_the_three_problems_are_one_minimisation_with_other_unaries(pairs, loss):
+    """Imputation (+η) lowers the loss of the prediction (0), constraint search (−1) raises it, never at less cost."""
+    schedule = SCHEDULE.model_copy(update={"loss": loss})
+    w, losses = W0.as_vector(), []
+    for sample in (s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, W0, schedule)):
+        imputed, predicted, violated = (infer(Task(sample, w, c, "trws")) for c in (20.0, 0.0, -1.0))
+        losses.append([imputed.delta, predicted.delta, violated.delta])
+        for found in (imputed, violated):
+            assert (w * predicted.psi).sum() <= (w * found.psi).sum() + 1e-3 * abs(predicted.value)
+    assert (np.diff(losses, axis=1) >= 0).all()
+    assert (np.diff(np.mean(losses, axis=0)) > 0).all()
+
+
+def test_a_pair_without_the_structure_gives_no_sample(pairs, caplog):
     nowhere = SCHEDULE.model_copy(update={"loss_classes": (99,)})
     with caplog.at_level(logging.WARNING):
-        assert collect("p", pairs[0], W0, nowhere, scales) == []
+        assert collect("p", pairs[0], W0, nowhere) == []
     assert "pair p has no loss at level 1" in caplog.text
 
 
 @pytest.mark.parametrize("one_class", [False, True])
-def test_learning_on_a_phantom(pairs, scales, one_class):
+def test_learning_on_a_phantom(pairs, one_class):
     """All classes at once and the mandible alone, by the same function."""
     start = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1) if one_class else W0
     schedule = SCHEDULE.model_copy(update={"loss_classes": (3,)}) if one_class else SCHEDULE
-    samples = [
-        s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, start, schedule, scales, one_class=one_class)
-    ]
+    samples = [s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, start, schedule, one_class=one_class)]
     found = fit_lssvm(samples, start, C=100.0, eta=3.0, epsilon=5e-3, max_outer=10)
     first, last = found.history[0], found.history[-1]
     assert found.converged

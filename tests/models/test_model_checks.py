@@ -60,10 +60,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"weights": {**SHIPPED["weights"], MEMBER: {"0": 1.0}}}, "has no number for class 1"),
     ({"weights": {**SHIPPED["weights"], MEMBER: 1.0}}, "not a table of classes"),
     ({"weights": {f"m{n}": dict.fromkeys(CLASSES, 1) for n in range(99)}}, "weights has 99 entries"),
-    ({"scales": [[5e-324] * 3]}, "scales[0][0] is 5e-324"),
-    ({"scales": [[[1]]]}, "scales[0][0] is [1]"),
-    ({"scales": "abc"}, "scales is 'abc'"),
-    ({"scales": [[1.0]] * 99}, "1 to 16 lists"),
+    ({"scales": [[1.0] * 3]}, "scales is [[1.0, 1.0, 1.0]], allowed: null"),
     *(
         (in_predictor(voxel_mm=v), f"class_predictor.voxel_mm is {v}, allowed: a number from 0.0001 to 1000")
         for v in (0, -1, 1e300, 1e-300, 1e6)
@@ -95,7 +92,6 @@ def test_numbers_outside_their_range_are_named(change, says, tmp_path):
     [
         ({"pairwise": NAN}, "pairwise is nan"),
         ({"weights": {**SHIPPED["weights"], MEMBER: dict.fromkeys(CLASSES, -NAN)}}, "weights"),
-        ({"scales": [[1.0], [NAN]]}, r"scales\[1\]\[0\] is nan"),
         (in_predictor(voxel_mm=NAN), "voxel_mm is nan"),
         (in_perceptron(output_bias=[NAN, 0.0, 0.0]), "output_bias"),
     ],

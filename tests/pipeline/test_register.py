@@ -24,7 +24,7 @@ from regweave.models.model import Model, write_model
 from regweave.pipeline import register as workflow
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import Progress, register
-from regweave.registration.problems import register as register_pair
+from regweave.registration.align import align
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_points
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, WeightTable
@@ -207,12 +207,8 @@ def test_other_orientation_and_oblique_at_once(uneven, uneven_result):
     start = np.eye(4)
     start[:3, :3], start[:3, 3] = rotation, offset
     pair = ImagePair(uneven.fixed, moving, initial=start)
-    found = register_pair(
-        pair, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.schedule("mr")
-    )
-    straight = register_pair(
-        uneven, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.schedule("mr")
-    )
+    found = align(pair, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.schedule("mr"))
+    straight = align(uneven, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.schedule("mr"))
     assert np.abs(found.displacement - straight.displacement).max() < 0.02
 
 
@@ -294,9 +290,9 @@ def test_start_that_is_neither_method_nor_file(pair):
         run(pair, init="centre")
 
 
-def model_with(matrix, classes, scales=None, **settings) -> Model:
+def model_with(matrix, classes, **settings) -> Model:
     chosen = SMALL.model_copy(update=settings)
-    return Model(WeightTable(np.array(matrix), MEMBERS, classes, 0.2), chosen, "mr", scales=scales)
+    return Model(WeightTable(np.array(matrix), MEMBERS, classes, 0.2), chosen, "mr")
 
 
 def test_model_brings_its_weights_and_its_settings(pair, plain, tmp_path):
@@ -349,22 +345,6 @@ def test_model_with_a_pairwise_weight_below_zero(pair):
         changed = dataclasses.replace(model, weights=dataclasses.replace(model.weights, pairwise=value))
         with pytest.raises(RegweaveError, match=r"E170.*pairwise"):
             register(pair.fixed, pair.moving, model=changed)
-
-
-@pytest.mark.parametrize("scales", [(np.ones(2),), (np.ones(3),) * 2, (np.ones(2),) * 3, (np.zeros(2),) * 2])
-def test_model_whose_scales_do_not_fit(pair, scales):
-    with pytest.raises(RegweaveError, match=r"E170.*scales"):
-        register(pair.fixed, pair.moving, model=model_with(np.full((2, 1), 0.5), (0,), scales=scales))
-
-
-def test_model_scales_are_used(pair):
-    found = [
-        register(pair.fixed, pair.moving, model=model_with(np.full((2, 1), 0.5), (0,), scales=s))
-        for s in (None, (np.array([0.05, 0.2]),) * 2, (np.array([50.0, 200.0]),) * 2)
-    ]
-    energies = [f.steps[0].energy for f in found]
-    assert energies[2] < 0.02 * energies[1]
-    assert energies[0] != energies[1]
 
 
 def test_metrics_by_hand(pair):

@@ -1,6 +1,7 @@
-"""The seam: costs, weights and loss become one energy.
+"""Energy assembly: weights and loss folded into unary costs.
 
-Prediction, latent imputation and the search for the most violated constraint differ in one number:
+Prediction, latent imputation and the search for the most violated constraint are the same minimisation with other
+unaries; `regweave.learning.samples.infer` solves all three on measured terms, `regweave.registration.align` the first:
 
 ============================== ==================== ======================
 problem                        minimise over D      loss_coefficient

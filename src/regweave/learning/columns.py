@@ -133,7 +133,7 @@ class Trainer:
             if not shown:
                 return None
             schedule = self.schedule.model_copy(update={"loss_classes": shown})
-            found = collect(name, pair, trajectory, schedule, None, coarse=coarse, one_class=one_class)
+            found = collect(name, pair, trajectory, schedule, coarse=coarse, one_class=one_class)
             return [s for s in found if s.level == last or not self.finest]
 
         return list(self.mapper(samples_of, self.pairs))

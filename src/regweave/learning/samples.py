@@ -7,7 +7,6 @@ energies have the same scale on every grid.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -138,7 +137,6 @@ def collect(
     pair: ImagePair,
     weights: WeightTable,
     schedule: Schedule,
-    scales: Sequence[Float64Array] | None,
     *,
     coarse: WeightTable | None = None,
     one_class: bool = False,
@@ -151,9 +149,8 @@ def collect(
         Name of the pair.
     pair : ImagePair
         Images with both label maps.
-    weights, schedule, scales, coarse
-        As in `align`; the scales are those frozen for the training set, and ``schedule.loss_classes`` says which
-        structures count.
+    weights, schedule, coarse
+        As in `align`; ``schedule.loss_classes`` says which structures count.
     one_class : bool
         Restrict the terms to the nodes of those structures, to learn one column for them.
 
@@ -174,5 +171,5 @@ def collect(
         terms = restrict(step.terms) if one_class else step.terms
         samples.append(Sample(pair_id, step.level, terms, n_nodes))
 
-    align(pair, weights, schedule, coarse=coarse, scales=scales, with_loss=True, on_step=keep)
+    align(pair, weights, schedule, coarse=coarse, with_loss=True, on_step=keep)
     return samples

@@ -11,12 +11,10 @@ MODALITIES = ("ct", "mr", "multi")
 """Banks that the rows of the weights may stand for."""
 MOST_CLASSES = 4096
 MOST_MEMBERS = 32
-MOST_LEVELS = 16
 LONGEST_NAME = 200
 LARGEST_LABEL = 2**63 - 1
 LARGEST_WEIGHT = 1e6
 """Weights of the terms of an energy; sums over all nodes and labels stay finite."""
-SCALES = (1e-12, 1e12)
 PREDICTOR_VOXEL_MM = (1e-4, 1e3)
 LARGEST_LAYER_WEIGHT = 1e6
 """Weights of a perceptron, whose features are about 1: float32 holds all sums."""
@@ -45,7 +43,7 @@ def check_model(content: Mapping[str, Any]) -> None:
     if content["modality"] not in MODALITIES:
         raise ValueError(f"modality is {_short(content['modality'])}, allowed: {', '.join(MODALITIES)}")
     if content.get("scales") is not None:
-        _check_scales(content["scales"])
+        raise ValueError(f"scales is {_short(content['scales'])}, allowed: null; scales are fitted to each pair")
     if content.get("class_predictor") is not None:
         _check_predictor(_table(content, "class_predictor", MOST_MEMBERS))
 
@@ -67,16 +65,6 @@ def _check_weights(weights: Mapping[str, Any], classes: Mapping[str, Any]) -> No
             require_number(row[c], f"weights[{member!r}][{c!r}]", (-LARGEST_WEIGHT, LARGEST_WEIGHT))
     if not any(row[c] for row in weights.values() for c in classes):
         raise ValueError("weights are all 0: no metric has a say")
-
-
-def _check_scales(scales: Any) -> None:
-    if not isinstance(scales, list) or not 1 <= len(scales) <= MOST_LEVELS:
-        raise ValueError(f"scales is {_short(scales)}, allowed: 1 to {MOST_LEVELS} lists of numbers")
-    for n, level in enumerate(scales):
-        if not isinstance(level, list) or not 1 <= len(level) <= MOST_MEMBERS:
-            raise ValueError(f"scales[{n}] is {_short(level)}, allowed: 1 to {MOST_MEMBERS} numbers")
-        for m, value in enumerate(level):
-            require_number(value, f"scales[{n}][{m}]", SCALES)
 
 
 def _check_predictor(predictor: Mapping[str, Any]) -> None:

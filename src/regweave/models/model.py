@@ -20,7 +20,7 @@ from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import BankName
 from regweave.models.checks import check_model
 from regweave.models.record import TrainingRecord
-from regweave.types import Float64Array, WeightTable
+from regweave.types import WeightTable
 
 FORMAT = "regweave-model"
 VERSION = 1
@@ -42,8 +42,6 @@ class Model:
         Bank of the settings that the rows stand for.
     class_names : mapping
         Names of the classes by label value.
-    scales : tuple of float arrays of shape (M,), optional
-        Scale of each member at each level, frozen by training.
     training : TrainingRecord
         What the model was trained on, and what was tried.
     levels : "all" or "finest"
@@ -59,7 +57,6 @@ class Model:
     settings: Settings
     modality: BankName
     class_names: Mapping[int, str] = field(default_factory=dict)
-    scales: tuple[Float64Array, ...] | None = None
     training: TrainingRecord = field(default_factory=TrainingRecord)
     levels: Levels = "all"
     class_predictor: Mapping[str, Any] | None = None
@@ -95,7 +92,7 @@ def write_model(path: str | Path, model: Model) -> None:
         "weights": table,
         "levels": model.levels,
         "outline_without_mask": model.outline_without_mask,
-        "scales": None if model.scales is None else [s.tolist() for s in model.scales],
+        "scales": None,  # readers of earlier versions look for the key
         "settings": model.settings.model_dump(mode="json"),
         "evidence": model.training.to_json(),
     }
@@ -133,7 +130,7 @@ def _parse(content: Mapping[str, Any]) -> Model:
     table = content["weights"]
     members = tuple(table)
     matrix = np.array([[float(table[m][str(c)]) for c in classes] for m in members], dtype=np.float64)
-    scales, predictor = content.get("scales"), content.get("class_predictor")
+    predictor = content.get("class_predictor")
     levels = content.get("levels", "all")
     if levels not in get_args(Levels):
         raise ValueError(f"levels are {levels!r}, allowed: {', '.join(get_args(Levels))}")
@@ -145,7 +142,6 @@ def _parse(content: Mapping[str, Any]) -> Model:
         settings=validate(content["settings"], "the model"),
         modality=content["modality"],
         class_names={int(c): str(n) for c, n in content["classes"].items()},
-        scales=None if scales is None else tuple(np.array(s, dtype=np.float64) for s in scales),
         training=_training(content.get("evidence", {})),
         levels=levels,
         class_predictor=predictor,

@@ -146,16 +146,6 @@ def _check_model(model: Model, schedule: Schedule) -> None:
         raise RegweaveError(
             "E170", f"the model's pairwise weight is {model.weights.pairwise}, allowed is 0 or more", "train it again"
         )
-    shape = (len(schedule.levels), len(schedule.discrete))
-    if model.scales is None:
-        return
-    found = [s.shape for s in model.scales]
-    if found != [shape[1:]] * shape[0] or not all((s > 0).all() and np.isfinite(s).all() for s in model.scales):
-        raise RegweaveError(
-            "E170",
-            f"the model's scales must be {shape[0]} levels of {shape[1]} positive numbers, found {found}",
-            "use the settings stored with the model",
-        )
 
 
 def match_classes(labels: LabelMap | None, model: Model | None) -> StructureMatch | None:

@@ -30,8 +30,7 @@ from regweave.pipeline.outputs import OutputImages
 from regweave.pipeline.reading import Reading, as_stored, field_as_stored, read_inputs
 from regweave.pipeline.record import model_record, run_record, start_record, structure_record
 from regweave.pipeline.result import Result
-from regweave.registration.align import Step
-from regweave.registration.problems import register as register_pair
+from regweave.registration.align import Step, align
 from regweave.registration.refine import RefineStep, refine
 from regweave.spatial.invert import Inversion, inverse_errors_mm, invert, summary_mm
 from regweave.spatial.warp import to_field, warp_image, warp_labels
@@ -151,10 +150,8 @@ def register(
         tell.begin(record.headline())
         witness = Witness(weights, schedule, then=tell.level)
         with watch.stage("levels"):
-            scales, coarse = None if loaded is None else loaded.scales, given.coarse_weights(loaded, schedule)
-            aligned = register_pair(
-                seen, weights, schedule, coarse=coarse, scales=scales, on_step=witness if keep_view else tell.level
-            )
+            coarse = given.coarse_weights(loaded, schedule)
+            aligned = align(seen, weights, schedule, coarse=coarse, on_step=witness if keep_view else tell.level)
         with watch.stage("refine"):
             refined = refine(seen, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
         with watch.stage("outputs"):

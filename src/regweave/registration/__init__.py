@@ -1,3 +1,3 @@
-"""Registration: initial alignment, the coarse-to-fine loop, the three problems it solves, the refinement."""
+"""Registration of a pair: affine start, discrete coarse-to-fine levels, continuous refinement."""
 
 from __future__ import annotations

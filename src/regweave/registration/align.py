@@ -1,14 +1,10 @@
-"""The only coarse-to-fine loop of the program.
-
-Registration, latent imputation and the search for the most violated constraint are this one function with another
-``loss_coefficient``; ``regweave.registration.problems`` names the three.
-"""
+"""Coarse-to-fine discrete registration: the only loop over levels in the program."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,7 +47,6 @@ class Step:
     spacing_mm: float
     terms: Terms
     solution: Solution
-    scales: Float64Array
     seconds: Mapping[str, float]
     grid: ControlGrid
     geometry: Geometry
@@ -79,21 +74,18 @@ class Alignment:
 
     displacement: Float32Array
     steps: Sequence[StepRecord]
-    scales: Sequence[Float64Array] = field(default_factory=tuple)
 
 
 def align(
     pair: ImagePair,
     weights: WeightTable,
     schedule: Schedule,
-    loss_coefficient: float = 0.0,
     *,
     coarse: WeightTable | None = None,
-    scales: Sequence[Float64Array] | None = None,
     on_step: Callable[[Step], None] | None = None,
     with_loss: bool = False,
 ) -> Alignment:
-    """Minimise w·Ψ(x, D) + loss_coefficient·Δ over deformations D, coarse to fine.
+    """Minimise w·Ψ(x, D), eq. (2), over deformations D, coarse to fine.
 
     Parameters
     ----------
@@ -104,47 +96,40 @@ def align(
         levels are used.
     schedule : Schedule
         Levels, bank, engine and class rule.
-    loss_coefficient : float
-        0 registers (eq. 2), +η imputes (eq. 9), −1 finds the most violated constraint (eq. 11).
     coarse : WeightTable, optional
         Weights of all levels but the last, where these differ.
-    scales : sequence of float arrays of shape (M,), optional
-        Scale of each member at each level, as frozen by training; without it they are fitted to this pair at the
-        first step of each level.
     on_step : callable, optional
         Called with every `Step`.
     with_loss : bool
-        Measure the loss of every label even where its coefficient is 0, for a learner that looks at the terms.
+        Measure the loss of every label too, for a learner that looks at the terms.
     """
-    needs_loss = with_loss or loss_coefficient != 0
-    _check(pair, (weights, coarse or weights), schedule, needs_loss)
+    _check(pair, (weights, coarse or weights), schedule, with_loss)
     names = tuple(m.name for m in schedule.discrete)
     fine, coarse = weights.select(names), (coarse or weights).select(names)
     scene = Scene.whole(pair, schedule)
     minimize = engines.get(schedule.engine)
-    u, records, used = _start(pair), [], []
+    u, records = _start(pair), []
     for number, level in enumerate(schedule.levels_for(pair.fixed.geometry)):
         weights = fine if number == len(schedule.levels) - 1 else coarse
         coarser, scene = scene, scene.at(level)
         u = change_level(u, coarser.factors, scene.factors, scene.geometry.shape)
         grid = ControlGrid.cover(scene.geometry, level.spacing_mm, level.support)
-        level_scales = None if scales is None else scales[number]
+        scales = None
         for step in range(level.steps):
             clock = _Clock()
             labels = label_set(level, grid, step)
-            terms, level_scales = measure(scene, u, grid, labels, weights, schedule, level_scales, needs_loss)
+            terms, scales = measure(scene, u, grid, labels, weights, schedule, scales, with_loss)
             clock.lap("costs")
-            solution = minimize(assemble(terms, weights, loss_coefficient))
+            solution = minimize(assemble(terms, weights))
             clock.lap("inference")
             u = fields.compose(u, increment(grid, labels, solution.labels))  # φ ← φ ∘ (id + d)
             clock.lap("compose")
-            done = Step(number, step, level.spacing_mm, terms, solution, level_scales, clock.laps, grid, scene.geometry)
+            done = Step(number, step, level.spacing_mm, terms, solution, clock.laps, grid, scene.geometry)
             records.append(_record(done))
             if on_step is not None:
                 on_step(done)
-        used.append(level_scales)
     u = change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
-    return Alignment(u, tuple(records), tuple(s for s in used if s is not None))
+    return Alignment(u, tuple(records))
 
 
 def label_set(level: Level, grid: ControlGrid, step: int) -> LabelSet:

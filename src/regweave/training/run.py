@@ -117,7 +117,7 @@ class Training:
         names = {c: "background" if c == 0 else self.survey.names.get(c, str(c)) for c in w0.classes}
         self.effort.finish()
         return Model(
-            final, self.settings, self._modality, names, None, record,
+            final, self.settings, self._modality, names, record,
             self.options.levels, predictor, mix.without_mask is None or mix.without_mask["used"],
         )  # fmt: skip
 

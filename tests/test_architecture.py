@@ -198,7 +198,7 @@ def test_no_file_names_a_machine_path() -> None:
         ("spatial/a.py", "from regweave._core import warp", ["spatial imports _core"]),
         ("kernels/a.py", "from regweave._core import warp", []),
         ("engines/a.py", "from regweave.engines._common import x\nfrom .b import y", []),
-        ("metrics/a.py", "from regweave.io.readers.images import read_image", ["metrics imports io"]),
+        ("metrics/a.py", "from regweave.io.images import read_image", ["metrics imports io"]),
         ("losses/a.py", "from regweave.io import read_image", ["losses imports io"]),
         ("measures/a.py", "from regweave.registration import align", ["measures imports registration"]),
         ("measures/a.py", "from regweave.spatial import warp\nimport numpy", []),

@@ -15,7 +15,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave.errors import RegweaveError, RegweaveWarning
-from regweave.io import as_labels, as_volume, inspect_image, read_image, read_labels, write_image
+from regweave.io import inspect_image, read_image, read_labels, write_image
 from regweave.types import Geometry, Volume
 
 SUFFIXES = [".nii", ".nii.gz", ".nrrd", ".mha", ".raw.nrrd", ".raw.mha"]
@@ -275,8 +275,8 @@ def test_labels(tmp_path):
     holes[0, 0, 0] = np.nan
     with pytest.raises(RegweaveError, match="E104"):
         read_labels(save(tmp_path / "nan.nii.gz", holes))
-    assert as_labels((labels.astype(np.uint8), np.eye(4))).values() == [1, 2]
-    assert as_labels(read_labels(path)).names == {}
+    assert read_labels((labels.astype(np.uint8), np.eye(4))).values() == [1, 2]
+    assert read_labels(read_labels(path)).names == {}
 
 
 def test_names_of_labels(tmp_path):
@@ -304,6 +304,6 @@ def test_messages_do_not_repeat_header_text(tmp_path, data):
 
 def test_objects_that_are_no_images():
     with pytest.raises(RegweaveError, match="E103"):
-        as_volume((np.zeros((4, 4)), np.eye(4)))
+        read_image((np.zeros((4, 4)), np.eye(4)))
     with pytest.raises(RegweaveError, match="E105"):
-        as_volume((np.zeros((4, 4, 4)), np.eye(4)))
+        read_image((np.zeros((4, 4, 4)), np.eye(4)))

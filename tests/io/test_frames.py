@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from regweave.errors import RegweaveError, RegweaveWarning
-from regweave.io import as_volume, check_same_grid, read_image, write_image
+from regweave.io import check_same_grid, read_image, write_image
 from regweave.types import Geometry, Volume
 
 SHAPE = (5, 6, 7)
@@ -132,7 +132,7 @@ def test_nifti_round_trip_of_any_geometry(tmp_path_factory, angles, spacing, fli
 
 
 def read_image_with_itk(path):
-    return as_volume(sitk.ReadImage(str(path))).geometry
+    return read_image(sitk.ReadImage(str(path))).geometry
 
 
 def nifti_with(path, q=None, s=None, codes=(1, 1), units="mm", pixdim=(1, 1, 1)):
@@ -264,12 +264,12 @@ def test_known_place_from_memory():
     image.SetDirection(volume.geometry.direction.ravel().tolist())
     sources = [(volume.data, ras), nib.Nifti1Image(volume.data, ras), nib.MGHImage(volume.data, ras), image]
     for source in sources:
-        found = as_volume(source)
+        found = read_image(source)
         np.testing.assert_array_equal(found.data, volume.data)
         np.testing.assert_allclose(found.geometry.affine, volume.geometry.affine, atol=2e-5)
-    assert as_volume(volume) is volume
+    assert read_image(volume) is volume
     with pytest.raises(RegweaveError, match="E108"):
-        as_volume(volume.data)
+        read_image(volume.data)
 
 
 def test_mask_header_off_by_a_little_and_by_a_voxel():

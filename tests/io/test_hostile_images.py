@@ -17,7 +17,7 @@ from regweave.batch.scoring import scoring_task
 from regweave.cli.app import main
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, RegweaveWarning, ResourceError
-from regweave.io import as_volume, image_sha256, inspect_image, read_image, read_labels, read_transform, sha256
+from regweave.io import image_sha256, inspect_image, read_image, read_labels, read_transform, sha256
 from regweave.io.disk import limits
 from regweave.io.disk.inflate import CHUNK, Inflated
 from regweave.pipeline.reading import Reading
@@ -134,10 +134,10 @@ def test_a_matrix_that_was_scaled_to_a_template_can_be_chosen(tmp_path):
 def test_contradictions_of_images_in_memory():
     data = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
     image = nib.Nifti1Image(data, np.eye(4))
-    assert as_volume(image).data.shape == SHAPE
+    assert read_image(image).data.shape == SHAPE
     image.header["pixdim"][1:4] = 7
     with pytest.raises(RegweaveError, match=r"E113.*the nibabel image"):
-        as_volume(image)
+        read_image(image)
 
 
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])

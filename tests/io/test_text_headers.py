@@ -12,7 +12,7 @@ import SimpleITK as sitk  # noqa: N813
 
 from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import inspect_image, read_image
-from regweave.io.readers.headers import read_header
+from regweave.io.formats.headers import read_header
 from regweave.io.transforms.displacement import read_displacement
 
 SHAPE = (6, 5, 4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.io.readers.images import read_image, read_labels
+from regweave.io.images import read_image, read_labels
 from regweave.predictors import perceptron as _perceptron
 from regweave.predictors import voxel_features as _class_features
 from regweave.predictors import voxel_mlp as class_predictor

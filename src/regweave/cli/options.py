@@ -10,9 +10,9 @@ import typer
 from regweave.batch.cluster import Cluster
 from regweave.config.settings import preset_names
 from regweave.errors import UsageError
+from regweave.io.formats.nifti_frame import NiftiFrame
+from regweave.io.formats.validate import NonFinite
 from regweave.io.modality import Stated
-from regweave.io.readers.nifti_frame import NiftiFrame
-from regweave.io.readers.validate import NonFinite
 from regweave.models.model import shipped_models
 
 FrameOption = Annotated[
@@ -31,7 +31,8 @@ FixedModalityOption = Annotated[
 ]
 MovingModalityOption = Annotated[Stated, typer.Option(help="The same for the moving image.")]
 LabelNamesOption = Annotated[
-    Path | None, typer.Option(help="Names of the labels, JSON or TSV; by default a file beside the label map.")
+    Path | None,
+    typer.Option(help="Names of the labels, JSON, TSV or ITK-SNAP; by default a file beside the label map."),
 ]
 
 RulesOption = Annotated[

@@ -18,6 +18,7 @@ from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import require_file
 from regweave.io.disk.output_names import SAFE_ID
 from regweave.io.disk.texts import read_text
+from regweave.io.images import require_image
 from regweave.measures.statistics import patients_of
 
 FILES = ("fixed", "moving", "fixed_labels", "moving_labels")
@@ -116,7 +117,7 @@ def _require_files(path: Path, pairs: Sequence[PairFiles]) -> None:
     for row, pair in enumerate(pairs, start=1):
         for column in FILES:
             try:
-                require_file(getattr(pair, column))
+                require_image(getattr(pair, column))
             except RegweaveError as error:
                 problems.append(f"pair {row} ({pair.id}), {column}: {error.message}")
     if problems:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from regweave.io.disk.atomic import Claim, atomic_path, owned_path, require_absent
-from regweave.io.disk.digests import image_sha256
 from regweave.io.disk.files import sha256
 from regweave.io.disk.output_folder import prepare_output
-from regweave.io.fill import fill_value
 from regweave.io.grids import check_overlap, check_same_grid, overlap_fraction
+from regweave.io.images import image_sha256, names_file, read_image, read_labels, require_image
+from regweave.io.inspection import Inspection, inspect_image
 from regweave.io.label_names import read_names
+from regweave.io.modality import fill_value
 from regweave.io.points import read_points, write_points
-from regweave.io.readers.images import as_labels, as_volume, read_image, read_labels
-from regweave.io.readers.inspection import Inspection, inspect_image
 from regweave.io.transforms.files import (
     read_linear,
     read_transform,
@@ -25,14 +24,13 @@ from regweave.io.write import write_displacement, write_image, write_labels
 __all__ = [
     "Claim",
     "Inspection",
-    "as_labels",
-    "as_volume",
     "atomic_path",
     "check_overlap",
     "check_same_grid",
     "fill_value",
     "image_sha256",
     "inspect_image",
+    "names_file",
     "overlap_fraction",
     "owned_path",
     "prepare_output",
@@ -43,6 +41,7 @@ __all__ = [
     "read_points",
     "read_transform",
     "require_absent",
+    "require_image",
     "sha256",
     "smallest_displacement",
     "total_displacement",

@@ -1,4 +1,4 @@
-"""Names of labels: JSON ``{"1": "Liver"}`` or ``{"Liver": 1}``, TSV with columns ``index`` and ``name``."""
+"""Names of labels: JSON, TSV with ``index`` and ``name``, or ITK-SNAP's label file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import is_file, require_file, stem_of
 from regweave.io.disk.texts import parse_json, parse_table, read_text, shown
 
+SNAP_LINE = re.compile(r'^\s*(\d+)(?:\s+[\d.]+){6}\s+"([^"\n]*)"\s*$', re.MULTILINE | re.ASCII)
+"""A label of ITK-SNAP: its value, colour, opacity, two switches and its name."""
+
 
 def find_names(labels: Path) -> Path | None:
     """Find names beside a label map: its own TSV, labels.json, labels.tsv or dseg.tsv, in this order."""
@@ -20,13 +23,13 @@ def find_names(labels: Path) -> Path | None:
 def read_names(path: str | Path) -> dict[int, str]:
     """Read the names of labels by value, or raise E107."""
     path = require_file(path)
-    reader = _read_tsv if path.suffix.lower() == ".tsv" else _read_json
+    reader = READERS.get(path.suffix.lower(), _read_json)
     try:
         pairs = reader(path)
         names = {_value(value): str(name) for value, name in pairs}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        message = f"'{path}' is no list of label names ({type(error).__name__}: {error})"
-        hint = 'write JSON {"1": "Liver"} or {"Liver": 1}, or TSV with the columns index and name'
+        message = f"'{path}' is not a list of label names ({type(error).__name__}: {error})"
+        hint = 'write JSON {"1": "Liver"} or {"Liver": 1}, TSV with index and name, or an ITK-SNAP label file'
         raise RegweaveError("E107", message, hint) from error
     if len(names) < len(pairs):
         raise RegweaveError("E107", f"'{path}' names a label twice", "keep one name for each value")
@@ -44,6 +47,16 @@ def _read_json(path: Path) -> list[tuple[Any, Any]]:
 
 def _read_tsv(path: Path) -> list[tuple[Any, Any]]:
     return [(row["index"], row["name"]) for row in parse_table(read_text(path), "\t")]
+
+
+def _read_snap(path: Path) -> list[tuple[Any, Any]]:
+    found = SNAP_LINE.findall(read_text(path))
+    if not found:
+        raise ValueError('no line of the form: 1 255 0 0 1 1 1 "Liver"')
+    return found
+
+
+READERS = {".tsv": _read_tsv, ".txt": _read_snap, ".label": _read_snap}
 
 
 def _value(found: int | str) -> int:

@@ -30,6 +30,7 @@ TISSUE_SHARE = 0.05
 WATER_HU = (-20.0, 300.0)
 AIR_SHARE = 0.01
 TISSUE_SHARE_WITHOUT_AIR = 0.5
+OUTSIDE_HU = -1000.0
 STRAY_SHARE = 0.001
 """Share of the voxels that may lie outside the scale: metal, and damage."""
 
@@ -78,6 +79,11 @@ def with_modality(volume: Volume, stated: Stated = "auto") -> Volume:
     if stated not in get_args(Modality):
         raise UsageError("E175", f"unknown modality {stated!r}", f"choose auto, {', '.join(get_args(Modality))}")
     return replace(volume, modality=stated)
+
+
+def fill_value(volume: Volume) -> float:
+    """Return the value for points outside an image: −1000 (air) for CT, 0 for everything else."""
+    return OUTSIDE_HU if with_modality(volume).modality == "ct" else 0.0
 
 
 def bank_of(fixed: Modality, moving: Modality) -> BankName:

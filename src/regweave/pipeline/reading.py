@@ -13,11 +13,10 @@ import numpy as np
 from regweave import io
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
-from regweave.io.label_names import find_names
+from regweave.io.formats.nifti_frame import NiftiFrame
+from regweave.io.formats.validate import NonFinite
 from regweave.io.modality import Stated, with_modality
 from regweave.io.orientation import Orientation
-from regweave.io.readers.nifti_frame import NiftiFrame
-from regweave.io.readers.validate import NonFinite
 from regweave.io.structure_names import in_numbering, join_names, real_names
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Modality, Volume
 
@@ -76,23 +75,17 @@ class Reading:
 
     def image(self, source: Any, stated: Stated = "auto") -> Volume:
         """Read a file under these rules, or take an image in memory, and decide its modality."""
-        if isinstance(source, str | Path):
-            volume = io.read_image(
-                source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite, follow_links=self.follow_links
-            )
-        else:
-            volume = io.as_volume(source)
+        volume = io.read_image(
+            source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite, follow_links=self.follow_links
+        )
         return with_modality(volume, stated)
 
     def labels(self, source: Any, geometry: Geometry) -> LabelMap | None:
         """Read labels and put them on the grid of their image."""
         if source is None:
             return None
-        if isinstance(source, str | Path):
-            labels = io.read_labels(source, nifti_frame=self.nifti_frame, follow_links=self.follow_links)
-            subject = str(source)
-        else:
-            labels, subject = io.as_labels(source), "the label map"
+        labels = io.read_labels(source, nifti_frame=self.nifti_frame, follow_links=self.follow_links)
+        subject = str(source) if isinstance(source, str | Path) else "the label map"
         names = labels.names if self.label_names is None else io.read_names(self.label_names)
         named = LabelMap(labels.data, io.check_same_grid(geometry, labels.geometry, subject), names)
         if self.numbering is not None:
@@ -103,7 +96,7 @@ class Reading:
 
     def names_beside(self, source: str | Path) -> Mapping[int, str]:
         """Names of the labels of a file, without reading the labels."""
-        path = find_names(Path(source)) if self.label_names is None else self.label_names
+        path = io.names_file(source) if self.label_names is None else self.label_names
         return {} if path is None else io.read_names(path)
 
 

@@ -75,7 +75,8 @@ def register(
     Parameters
     ----------
     fixed, moving
-        Paths, SimpleITK images, nibabel images, (array, RAS affine) tuples or Volumes.
+        Paths of files or folders, images of SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, (array, RAS affine) tuples
+        or Volumes.
     moving_labels, fixed_labels : optional
         Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
         Without it a model's class predictor, if it has one, tells the classes; what it tells is not in the result.

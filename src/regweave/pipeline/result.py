@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
-from regweave.io import as_labels, as_volume, atomic_path, fill_value, prepare_output, require_absent
+from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.records import this_program, write_record
 from regweave.io.libraries import optional_package
 from regweave.measures.inverse import InverseError
@@ -211,12 +211,12 @@ class Result:
 
     def warp(self, image: Any, *, fill: float | None = None) -> Volume:
         """Bring another image of the moving space, such as a dose, onto the fixed grid; ``fill`` lies outside it."""
-        moving = as_volume(image)
+        moving = read_image(image)
         return warp_image(moving, self.transform, fill=fill_value(moving) if fill is None else fill)
 
     def warp_labels(self, labels: Any) -> LabelMap:
         """Bring another segmentation of the moving space onto the fixed grid."""
-        return warp_labels(as_labels(labels), self.transform)
+        return warp_labels(read_labels(labels), self.transform)
 
     def warp_points(self, points_mm: ArrayLike, *, inverse: bool = False) -> Float64Array:
         """Take points (..., 3) in LPS millimetres from fixed to moving space, or back with ``inverse``."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from regweave.io import atomic_path, write_image, write_labels
-from regweave.io.arrays import read_arrays
+from regweave.io.disk.arrays import read_arrays
 from regweave.io.disk.files import damaged, is_file
 from regweave.pipeline.node_evidence import NodeMaps
 from regweave.types import Geometry, LabelMap, Volume

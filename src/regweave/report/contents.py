@@ -11,7 +11,7 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.grids import check_same_grid
-from regweave.io.readers.images import read_labels, read_stored
+from regweave.io.images import read_labels, read_stored
 from regweave.io.transforms.files import read_transform
 from regweave.pipeline.node_evidence import NodeMaps
 from regweave.pipeline.view import FOLDER, read_nodes

@@ -20,7 +20,7 @@ from regweave.io import (
     write_transform,
 )
 from regweave.io.disk.files import suffix_of
-from regweave.io.readers.images import read_stored
+from regweave.io.images import read_stored
 from regweave.io.transforms.files import ANYWHERE, WRITTEN_SUFFIXES
 
 CONVENTIONS = {

@@ -27,8 +27,8 @@ from regweave.io import (
     write_labels,
     write_points,
 )
-from regweave.io.readers.images import read_stored
-from regweave.io.readers.nifti_frame import NiftiFrame
+from regweave.io.formats.nifti_frame import NiftiFrame
+from regweave.io.images import read_stored
 from regweave.io.transforms.ends_check import require_direction, require_reference
 from regweave.io.transforms.files import ANYWHERE
 from regweave.spatial import warp_image, warp_labels, warp_points

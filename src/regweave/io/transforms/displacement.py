@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import suffix_of
+from regweave.io.formats import headers, nifti
+from regweave.io.formats.nifti_frame import nifti_affine, require_voxel_size
+from regweave.io.formats.validate import nonfinite_error
 from regweave.io.geometry import make_geometry
-from regweave.io.readers import headers, nifti
-from regweave.io.readers.nifti_frame import nifti_affine, require_voxel_size
-from regweave.io.readers.validate import nonfinite_error
 from regweave.types import Field, Float32Array
 
 SUFFIXES = (*nifti.SUFFIXES, *headers.SUFFIXES)

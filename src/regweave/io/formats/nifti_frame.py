@@ -21,8 +21,8 @@ import numpy as np
 from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged
+from regweave.io.formats.headers.fields import contradiction
 from regweave.io.geometry import ras_to_lps
-from regweave.io.readers.headers.fields import contradiction
 from regweave.types import Float64Array, Geometry
 
 NiftiFrame = Literal["auto", "sform", "qform"]

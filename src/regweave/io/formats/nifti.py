@@ -1,4 +1,7 @@
-"""Read NIfTI bytes and check each of them: ITK takes a file cut in half for an image that ends in zeros."""
+"""Strict NIfTI decoder: header fields and voxel bytes.
+
+ITK takes a file cut in half for an image that ends in zeros; here each byte is accounted for.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged, open_file, suffix_of
 from regweave.io.disk.inflate import BROKEN, CHUNK, RATIO, Inflated, Readable
 from regweave.io.disk.limits import BYTES_PER_VALUE, MAX_EXTENSION_BYTES, require_memory
+from regweave.io.formats.headers.fields import contradiction
+from regweave.io.formats.payload import read_exactly
 from regweave.io.libraries import nib
-from regweave.io.readers.headers.fields import contradiction
-from regweave.io.readers.payload import read_exactly
 
 SUFFIXES = (".nii", ".nii.gz")
 HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
 MAGIC = {348: b"n+1", 540: b"n+2"}
+MARK_AT = {348: slice(344, 348), 540: slice(4, 12)}
+LONGEST_HEADER = max(HEADERS)
+GZIP_MARK = b"\x1f\x8b"
 COLOUR = [("R", "u1"), ("G", "u1"), ("B", "u1")]
 TYPES: dict[int, Any] = {
     2: "u1",
@@ -70,7 +76,7 @@ class NiftiHeader:
         count = math.prod(self.shape)
         expected = count * self.dtype.itemsize
         with _opened(self.path) as (stream, size):
-            packed = suffix_of(self.path) != ".nii"
+            packed = isinstance(stream, Inflated)
             if self.offset + expected > (size * RATIO["gzip"] if packed else size):
                 reason = f"its header promises {self.offset + expected} bytes, the file has {size}"
                 raise damaged(self.subject, reason)
@@ -80,11 +86,17 @@ class NiftiHeader:
         return buffer.view(self.dtype).reshape(self.shape, order="F")
 
 
+def has_mark(block: bytes) -> bool:
+    """Tell whether bytes begin with a NIfTI header, by its size and its mark."""
+    size = next((n for n in HEADERS for order in ("little", "big") if block[:4] == n.to_bytes(4, order)), None)
+    return size is not None and block[MARK_AT[size]][:3] == MAGIC[size]
+
+
 def read_header(path: Path) -> NiftiHeader:
     """Read and check the header of a NIfTI-1 or NIfTI-2 file; no voxel is read."""
     subject = f"'{path}'"
     with _opened(path) as (stream, _):
-        header = _parse(_read_up_to(stream, 540), subject)
+        header = _parse(_read_up_to(stream, LONGEST_HEADER), subject)
     return NiftiHeader(
         path, header, _shape(header, subject), _dtype(header, subject), _scaling(header, subject),
         _offset(header, subject),
@@ -93,11 +105,12 @@ def read_header(path: Path) -> NiftiHeader:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Readable, int]]:
-    """Open the bytes of a file, decompressed where it is a .nii.gz, with its length on disk."""
+    """Open the bytes of a file, decompressed where its name or else its content says so, with its length on disk."""
     with open_file(path) as stream:
-        size = os.fstat(stream.fileno()).st_size
+        size, suffix = os.fstat(stream.fileno()).st_size, suffix_of(path)
+        packed = stream.peek(2)[:2] == GZIP_MARK if suffix not in SUFFIXES else suffix == ".nii.gz"
         try:
-            yield (stream if suffix_of(path) == ".nii" else Inflated(stream, "gzip")), size
+            yield (Inflated(stream, "gzip") if packed else stream), size
         except BROKEN as error:
             raise damaged(f"'{path}'", f"its gzip stream is broken or no gzip stream ({error})") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from regweave.io.disk.files import damaged
 from regweave.io.disk.limits import MAX_HEADER_BYTES
 from regweave.io.disk.texts import shown
-from regweave.io.readers.headers.fields import Fields, contradiction, decode, read_block
+from regweave.io.formats.headers.fields import Fields, contradiction, decode, read_block
 
 MARK = re.compile(rb"NRRD000[1-5]\r?\n")
 NAMES = {

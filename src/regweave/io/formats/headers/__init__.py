@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Protocol
 
-from regweave.io.disk.files import suffix_of
-from regweave.io.readers.headers import meta, nrrd
-from regweave.io.readers.headers.image import ImageHeader
-from regweave.io.readers.payload import Payload
+from regweave.io.disk.files import damaged, open_file, suffix_of
+from regweave.io.formats.headers import meta, nrrd
+from regweave.io.formats.headers.image import ImageHeader
+from regweave.io.formats.payload import Payload
 
 
 class Format(Protocol):
     """What a module for one format has."""
+
+    BEGINS: re.Pattern[bytes]
 
     def parse(self, path: Path, follow_links: bool, /) -> ImageHeader:
         """Read the header of a file."""
@@ -27,22 +30,38 @@ FORMATS: dict[str, Format] = {".nrrd": nrrd, ".nhdr": nrrd, ".mha": meta, ".mhd"
 SUFFIXES = tuple(FORMATS)
 
 
+def format_of_head(head: bytes) -> Format | None:
+    """Return the format of a file by its first bytes."""
+    return next((one for one in FORMATS.values() if one.BEGINS.match(head)), None)
+
+
+def _format(path: Path) -> Format:
+    suffix = suffix_of(path)
+    if suffix in FORMATS:
+        return FORMATS[suffix]
+    with open_file(path) as stream:
+        found = format_of_head(stream.peek())
+    if found is None:
+        raise damaged(f"'{path}'", "it has no header of NRRD or MetaImage")
+    return found
+
+
 def read_header(path: Path, *, follow_links: bool = False) -> ImageHeader:
     """Read and check the header of an NRRD or MetaImage file; no voxel is read.
 
     Parameters
     ----------
     path : Path
-        .nrrd, .nhdr, .mha or .mhd.
+        .nrrd, .nhdr, .mha or .mhd, or a file of another name that begins as these do.
     follow_links : bool
         Let the header name a file of voxels outside of its own folder.
     """
-    return FORMATS[suffix_of(path)].parse(path, follow_links)
+    return _format(path).parse(path, follow_links)
 
 
 def voxels_file(path: Path, *, follow_links: bool = False) -> Path:
     """Return the file that holds the voxels of an image: another one where its header says so."""
-    return FORMATS[suffix_of(path)].find_payload(path, follow_links).path
+    return _format(path).find_payload(path, follow_links).path
 
 
-__all__ = ["SUFFIXES", "ImageHeader", "read_header", "voxels_file"]
+__all__ = ["SUFFIXES", "ImageHeader", "format_of_head", "read_header", "voxels_file"]

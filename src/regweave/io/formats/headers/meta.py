@@ -7,6 +7,7 @@ it. Frame: ``TransformMatrix`` holds the direction of one axis in each row, ``Of
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +17,19 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged
 from regweave.io.disk.limits import MAX_HEADER_BYTES
 from regweave.io.disk.texts import shown
-from regweave.io.readers.headers.fields import (
+from regweave.io.formats.headers.fields import (
     Fields,
     contradiction,
     decode,
     read_block,
     without_trailing_ones,
 )
-from regweave.io.readers.headers.image import ImageHeader
-from regweave.io.readers.payload import Encoding, Payload, data_file
+from regweave.io.formats.headers.image import ImageHeader
+from regweave.io.formats.payload import Encoding, Payload, data_file
 from regweave.types import Float64Array
 
+BEGINS = re.compile(rb"(ObjectType|NDims)[ \t]*=")
+"""The format has no mark; its writers begin with one of these."""
 TYPES = {
     "MET_CHAR": "i1",
     "MET_ASCII_CHAR": "i1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import open_file
-from regweave.io.readers.headers.fields import Fields, contradiction, without_trailing_ones
-from regweave.io.readers.headers.image import ImageHeader
-from regweave.io.readers.headers.nrrd_fields import numbers_or_nan, read_fields, words
-from regweave.io.readers.headers.nrrd_frame import find_affine, find_space, is_spatial
-from regweave.io.readers.payload import Encoding, Payload, data_file
+from regweave.io.formats.headers.fields import Fields, contradiction, without_trailing_ones
+from regweave.io.formats.headers.image import ImageHeader
+from regweave.io.formats.headers.nrrd_fields import numbers_or_nan, read_fields, words
+from regweave.io.formats.headers.nrrd_frame import find_affine, find_space, is_spatial
+from regweave.io.formats.payload import Encoding, Payload, data_file
 
+BEGINS = re.compile(rb"NRRD000")
 TYPES = {
     "i1": ("signed char", "int8", "int8_t"),
     "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),

@@ -12,8 +12,8 @@ import numpy as np
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io.readers.headers.fields import Fields, contradiction
-from regweave.io.readers.headers.nrrd_fields import numbers_or_nan, vectors, words
+from regweave.io.formats.headers.fields import Fields, contradiction
+from regweave.io.formats.headers.nrrd_fields import numbers_or_nan, vectors, words
 from regweave.types import Float64Array
 
 SIGNS = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.io.readers.payload import Payload, read_payload
+from regweave.io.formats.payload import Payload, read_payload
 from regweave.types import Float64Array
 
 

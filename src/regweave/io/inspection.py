@@ -1,4 +1,4 @@
-"""Look at an image file without stopping at the first thing that is wrong with it."""
+"""Inspection of an image: facts and problems, without stopping at the first."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io.disk.digests import image_sha256
-from regweave.io.disk.files import require_file, suffix_of
+from regweave.io import readers
+from regweave.io.formats.stored import Stored
+from regweave.io.formats.validate import constant_error, nonfinite_error
 from regweave.io.geometry import shear_angle
-from regweave.io.readers import nifti
-from regweave.io.readers.images import Stored, nifti_geometry, read_stored
-from regweave.io.readers.nifti_frame import clash_error, read_frames
-from regweave.io.readers.validate import constant_error, nonfinite_error, volume_shape
+from regweave.io.images import image_sha256, read_stored
 from regweave.types import Geometry
+
+CLASH = "E110"
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known about a file, and what is wrong with it.
+    """Facts and problems of an image.
 
     ``facts`` holds plain values for text and JSON: geometry, frame, value range, digest. No text field of
     the header is copied into it, as such fields may name a patient.
@@ -35,41 +35,32 @@ class Inspection:
 
 
 def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection:
-    """Read a file, check everything that `read_image` checks, and collect what is found."""
+    """Read an image, check everything that `read_image` checks, and collect what is found."""
     facts: dict[str, Any] = {}
     problems: list[RegweaveError] = []
     with notices.collected() as noted, notices.muted():
         try:
-            stored = _read(require_file(path), facts, problems, follow_links)
+            files = readers.files_of(path, readers.ReadOptions(follow_links=follow_links))
+            facts["bytes"] = sum(file.stat().st_size for file in files)
+            stored = _read(path, problems, follow_links)
             # After reading: of a file that its header condemns, however long, no more is read.
-            facts["sha256"] = image_sha256(path, follow_links=follow_links)
-            facts.update(_geometry_facts(stored.geometry))
+            facts |= {**stored.facts, "sha256": image_sha256(path, follow_links=follow_links)}
+            facts |= _geometry_facts(stored.geometry)
             _add_values(stored, facts, problems)
         except RegweaveError as error:
             problems.append(error)
     return Inspection(str(path), facts, tuple(problems), tuple(noted))
 
 
-def _read(path: Path, facts: dict[str, Any], problems: list[RegweaveError], follow_links: bool) -> Stored:
-    facts["bytes"] = path.stat().st_size
-    if suffix_of(path) not in nifti.SUFFIXES:
-        return read_stored(path, "auto", follow_links=follow_links)
-    head = nifti.read_header(path)
-    shape = volume_shape(head.shape, head.subject)
-    frames = read_frames(head.header, shape, head.subject)
-    facts["nifti"] = {
-        "version": 1 if int(head.header["sizeof_hdr"]) == 348 else 2,
-        "qform_code": frames.qform_code,
-        "sform_code": frames.sform_code,
-        "q_s_distance_mm": frames.distance_mm,
-        "scl_slope": head.scaling[0],
-        "scl_inter": head.scaling[1],
-    }
-    clash = clash_error(frames, head.subject)
-    if clash is not None:
-        problems.append(clash)
-    geometry = nifti_geometry(head.header, shape, head.dtype, head.subject, "auto" if clash is None else "sform")
-    return Stored(head.read_voxels().reshape(shape, order="F"), geometry, head.scaling, head.subject)
+def _read(path: str | Path, problems: list[RegweaveError], follow_links: bool) -> Stored:
+    """Read an image; of a NIfTI file whose two matrices disagree the sform is taken, after that was noted."""
+    try:
+        return read_stored(path, follow_links=follow_links)
+    except RegweaveError as error:
+        if error.code != CLASH:
+            raise
+        problems.append(error)
+        return read_stored(path, "sform", follow_links=follow_links)
 
 
 def _geometry_facts(geometry: Geometry) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Decoders of image file formats: bytes and headers, checked one by one."""

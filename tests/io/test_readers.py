@@ -1,0 +1,270 @@
+"""An image is a file, a folder or an object, and a new reader is one new file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+
+from regweave import io
+from regweave.datasets.manifest import read_pairs
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import inspect_image, read_image, read_labels, readers, write_image
+from regweave.types import Geometry, Volume
+
+# Turned, anisotropic and away from the origin: no wrong frame gives the same affine.
+TURN = np.array([[0.0, -1.0, 0.0], [0.6, 0.0, -0.8], [0.8, 0.0, 0.6]])
+SPACING, ORIGIN = np.array([1.0, 2.0, 3.0]), np.array([-7.0, 11.0, 5.0])
+AFFINE = np.eye(4)
+AFFINE[:3, :3], AFFINE[:3, 3] = TURN * SPACING, ORIGIN
+RAS = np.diag([-1.0, -1.0, 1.0, 1.0]) @ AFFINE
+
+
+@pytest.fixture
+def volume():
+    data = np.random.default_rng(0).integers(0, 9, (5, 6, 7)).astype(np.float32)
+    return Volume(data, Geometry((5, 6, 7), AFFINE))
+
+
+def same(found, volume):
+    np.testing.assert_array_equal(found.data, volume.data)
+    np.testing.assert_allclose(found.geometry.affine, volume.geometry.affine, atol=1e-5)
+
+
+def code_of(source, read=read_image):
+    with pytest.raises(RegweaveError) as caught:
+        read(source)
+    return caught.value.code, f"{caught.value.message} | {caught.value.hint}"
+
+
+def imitation(package, name, **attributes):
+    """Return an object whose class has the name and the package of another library's."""
+    return type(name, (), {"__module__": f"{package}.somewhere", **attributes})()
+
+
+def ants_like(volume, components=1):
+    return imitation(
+        "ants", "ANTsImage", direction=TURN, spacing=tuple(SPACING), origin=tuple(ORIGIN), components=components,
+        numpy=lambda self: volume.data,
+    )  # fmt: skip
+
+
+def torchio_like(volume, channels=1):
+    base = type("Image", (), {"__module__": "torchio.data.image"})
+    made = type("LabelMap", (base,), {"__module__": "torchio.data.image"})()
+    made.data, made.affine = np.stack([volume.data] * channels), RAS
+    return made
+
+
+def monai_like(volume, space=None, channel=True):
+    meta = {} if space is None else {"space": space}
+    data = volume.data[None] if channel else volume.data
+    return imitation("monai", "MetaTensor", array=data, affine=AFFINE if space == "LPS" else RAS, meta=meta)
+
+
+IN_MEMORY = {
+    "ants": ants_like,
+    "torchio": torchio_like,
+    "monai": monai_like,
+    "monai without a channel": lambda v: monai_like(v, "RAS", channel=False),
+    "monai in LPS": lambda v: monai_like(v, "LPS"),
+    "array": lambda v: (v.data, RAS),
+    "nibabel": lambda v: nib.Nifti1Image(v.data, RAS),
+    "nibabel, another format": lambda v: nib.MGHImage(v.data, RAS),
+}
+
+
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_objects_lie_where_their_library_says(volume, name):
+    source = IN_MEMORY[name](volume)
+    same(read_image(source), volume)
+    labels = read_labels(source)
+    assert labels.data.dtype.kind == "u"
+    same(labels, volume)
+
+
+def test_real_ants_object(volume):
+    ants = pytest.importorskip("ants")
+    made = ants.from_numpy(volume.data, origin=tuple(ORIGIN), spacing=tuple(SPACING), direction=TURN)
+    same(read_image(made), volume)
+    assert code_of(ants.merge_channels([made, made]))[0] == "E103"
+
+
+def test_real_torchio_objects(volume):
+    torchio = pytest.importorskip("torchio")
+    same(read_image(torchio.ScalarImage(tensor=volume.data[None], affine=RAS)), volume)
+    labels = read_labels(torchio.LabelMap(tensor=volume.data[None].astype(np.uint8), affine=RAS))
+    same(labels, volume)
+
+
+def test_real_monai_object(volume):
+    monai, torch = pytest.importorskip("monai.data"), pytest.importorskip("torch")
+    same(read_image(monai.MetaTensor(torch.as_tensor(volume.data)[None], affine=torch.as_tensor(RAS))), volume)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [lambda v: ants_like(v, components=2), lambda v: torchio_like(v, channels=2)],
+    ids=["ants", "torchio"],
+)
+def test_objects_of_several_components_are_refused(volume, source):
+    assert code_of(source(volume))[0] == "E103"
+
+
+def test_objects_that_lie_nowhere(volume):
+    with pytest.raises(UsageError, match=r"E108.*numpy\.ndarray"):
+        read_image(volume.data)
+    said = code_of({"image": 1})[1]
+    assert all(word in said for word in ("SimpleITK", "nibabel", "ANTsPy", "TorchIO", "MONAI", "(array, affine)"))
+    # Only the package of that name is meant, not one that merely has such a class.
+    assert code_of(imitation("elsewhere", "ANTsImage"))[0] == "E108"
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".mha"])
+def test_content_tells_a_file_without_a_suffix(tmp_path, volume, suffix):
+    write_image(tmp_path / f"x{suffix}", volume)
+    (tmp_path / f"x{suffix}").rename(tmp_path / "scan.001")
+    same(read_image(tmp_path / "scan.001"), volume)
+
+
+def test_dicom_is_named(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "IM0001").write_bytes(bytes(128) + b"DICM" + bytes(400))
+    code, said = code_of(tmp_path / "a" / "IM0001")
+    assert code == "E103"
+    assert "DICOM" in said
+    code, said = code_of(tmp_path / "a")
+    assert code == "E101"
+    assert "dcm2niix" in said
+
+
+@pytest.fixture
+def folder(tmp_path, volume):
+    """Return a folder with one image, a sidecar and names of labels."""
+    made = tmp_path / "sub-01"
+    made.mkdir()
+    write_image(made / "sub-01_T1w.nii.gz", volume)
+    (made / "sub-01_T1w.json").write_text("{}")
+    (made / "dseg.tsv").write_text("index\tname\n3\tLiver\n")
+    (made / ".hidden.nii").write_bytes(b"")
+    return made
+
+
+def test_folder_with_one_image_is_that_image(folder, volume):
+    same(read_image(folder), volume)
+    same(read_image(str(folder)), volume)
+    assert read_labels(folder).names == {3: "Liver"}
+    assert io.image_sha256(folder) == io.sha256(folder / "sub-01_T1w.nii.gz")
+    found = inspect_image(folder)
+    assert found.problems == ()
+    assert found.facts["nifti"]["version"] == 1
+    assert found.facts["bytes"] == (folder / "sub-01_T1w.nii.gz").stat().st_size
+
+
+def test_folder_of_a_detached_header(tmp_path, volume):
+    sitk.WriteImage(volume_itk(volume), str(tmp_path / "x.mhd"))
+    same(read_image(tmp_path), volume)
+    files = [(tmp_path / name).read_bytes() for name in ("x.mhd", "x.raw")]
+    assert io.image_sha256(tmp_path) == hashlib.sha256(b"".join(files)).hexdigest()
+    assert inspect_image(tmp_path).facts["bytes"] == sum(map(len, files))
+
+
+def volume_itk(volume):
+    image = sitk.GetImageFromArray(volume.data.T)
+    image.SetSpacing(SPACING.tolist())
+    image.SetOrigin(ORIGIN.tolist())
+    image.SetDirection(TURN.ravel().tolist())
+    return image
+
+
+def test_folder_of_two_images_lists_them(folder, volume):
+    write_image(folder / "other.nrrd", volume)
+    code, said = code_of(folder)
+    assert code == "E101"
+    assert "2 images" in said
+    assert "other.nrrd, sub-01_T1w.nii.gz" in said
+
+
+def test_list_of_pairs_names_folders(folder, tmp_path):
+    line = "id,fixed,moving,fixed_labels,moving_labels\na,sub-01,sub-01,sub-01,{}\n"
+    (tmp_path / "pairs.csv").write_text(line.format("sub-01"))
+    assert read_pairs(tmp_path / "pairs.csv")[0].fixed == folder
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "pairs.csv").write_text(line.format("empty"))
+    with pytest.raises(RegweaveError, match=r"E101.*moving_labels.*folder without an image"):
+        read_pairs(tmp_path / "pairs.csv")
+
+
+SLICES = """
+import json
+import numpy as np
+from regweave.io.formats.stored import Stored
+
+READS = "a folder of slices"
+
+def recognises(source, head):
+    return hasattr(source, "is_dir") and (source / "slices.json").exists()
+
+def files(source, options):
+    return (source / "slices.json", *sorted(source.glob("*.npy")))
+
+def read(source, options):
+    affine = np.diag([*json.loads((source / "slices.json").read_text()), 1.0])
+    slices = [np.load(path) for path in sorted(source.glob("*.npy"))]
+    return Stored.of_array(np.stack(slices, axis=-1), affine, f"'{source}'")
+"""
+
+
+@pytest.fixture
+def slice_reader(tmp_path, monkeypatch):
+    """Put one file into the folder of readers for the time of a test."""
+    where = tmp_path / "plugged"
+    where.mkdir()
+    (where / "a_slices.py").write_text(SLICES)
+    monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(where)])
+    readers.available.cache_clear()
+    yield
+    readers.available.cache_clear()
+
+
+@pytest.mark.usefixtures("slice_reader")
+def test_new_reader_is_one_file(tmp_path, volume):
+    scan = tmp_path / "scan"
+    scan.mkdir()
+    (scan / "slices.json").write_text(json.dumps([1, 2, 3]))
+    for k in range(7):
+        np.save(scan / f"{k}.npy", volume.data[:, :, k])
+    found = read_image(scan)
+    np.testing.assert_array_equal(found.data, volume.data)
+    assert found.geometry.spacing_mm.tolist() == [1, 2, 3]
+    np.testing.assert_array_equal(read_labels(scan).data, volume.data)
+    before = io.image_sha256(scan)
+    io.require_image(scan)
+    assert inspect_image(scan).problems == ()
+    np.save(scan / "3.npy", volume.data[:, :, 0])
+    assert io.image_sha256(scan) != before
+
+
+@pytest.mark.parametrize("reader", readers.available(), ids=lambda reader: reader.__name__.rpartition(".")[2])
+def test_reader_keeps_the_contract(reader):
+    assert reader.READS
+    assert not reader.recognises(object(), b"")
+    assert not reader.recognises("a string", b"no image at all")
+    assert hasattr(reader, "files") or not hasattr(reader, "SUFFIXES")
+
+
+def test_names_of_itk_snap(tmp_path):
+    path = tmp_path / "labels.txt"
+    path.write_text(
+        '# ITK-SnAP Label Description File\n# IDX   -R-  -G-  -B-  -A--  VIS MSH  LABEL\n'
+        '    0     0    0    0        0  0  0    "Clear Label"\n'
+        '    7   255    0  127      0.5  1  1    "Left parotid"\n'
+    )  # fmt: skip
+    assert io.read_names(path) == {0: "Clear Label", 7: "Left parotid"}
+    path.write_text("seven is the parotid\n")
+    with pytest.raises(RegweaveError, match=r"E107.*ITK-SNAP"):
+        io.read_names(path)

@@ -18,14 +18,14 @@ import numpy as np
 from _common import ROOT, Claim, parser, write
 from _pairs import SETS
 from _split import patients, test_pairs, training_pairs, write_csv
-from regweave.batch.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
-from regweave.batch.runner import Runner
-from regweave.batch.scoring import mean_dice
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, read_pairs
+from regweave.jobs.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
+from regweave.jobs.runner import Runner
+from regweave.jobs.scoring import mean_dice
 from regweave.measures.statistics import count_better, paired_bootstrap
-from regweave.models.model import write_model
+from regweave.model.model import write_model
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores
 from regweave.training.log import TrainProgress

@@ -26,7 +26,7 @@ from _peer_run import Case, case_of, measure, start_scores
 from accuracy import Ledger, mean_dice
 from regweave.datasets.manifest import check_leak
 from regweave.errors import RegweaveError
-from regweave.models.model import read_model
+from regweave.model.model import read_model
 
 NO_HEADERS = ("ibsr18_native",)
 NOMINAL_SPACING = ("acdc_cardiac",)

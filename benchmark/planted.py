@@ -11,7 +11,7 @@ from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.datasets.planted import ORGANS, RIGHT, planted_pair
 from regweave.io import write_image, write_labels
 from regweave.measures.statistics import count_better, paired_bootstrap
-from regweave.models.model import Model
+from regweave.model.model import Model
 from regweave.study.comparison import Scores
 from regweave.study.evaluate import evaluate
 from regweave.training.train import TrainOptions, train

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from _common import ROOT
 from _pairs import SETS, PairName, cases_of, files, subject_of
-from regweave.models.model import Model, read_model, write_model
+from regweave.model.model import Model, read_model, write_model
 from regweave.pipeline.reading import Reading
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, SegmentedImage
 from regweave.training.run import plain
 
-MODELS = ROOT / "src" / "regweave" / "models"
+MODELS = ROOT / "src" / "regweave" / "model"
 
 
 def of_all_patients(model: Model, set_name: str) -> Model:

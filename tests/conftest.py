@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from regweave.batch import store as batch
-from regweave.batch.workers import attempt
 from regweave.config.settings import Settings
 from regweave.datasets.phantom import PhantomPair, make_phantom
 from regweave.io import write_image, write_labels
+from regweave.jobs import store as batch
+from regweave.jobs.workers import attempt
 from regweave.predictors import voxel_mlp as class_predictor
 
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"

@@ -201,7 +201,7 @@ def global_state_has_one_home(modules: Modules) -> Iterator[str]:
 def weight_tables_are_derived(modules: Modules) -> Iterator[str]:
     """Weight tables built by hand in their own file and in the model's reader alone."""
     for module in modules.values():
-        own = module.place in {"types/weights.py", "models/model.py", "model.py"}
+        own = module.place in {"types/weights.py", "model/model.py", "model.py"}
         calls = sum(
             isinstance(node, ast.Call) and ast.unparse(node.func) in {"WeightTable", "Weights"}
             for node in ast.walk(module.tree)

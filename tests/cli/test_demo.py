@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from regweave import errors
-from regweave.batch import store as batch
-from regweave.batch.workers import attempt
 from regweave.cli import main
 from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
+from regweave.jobs import store as batch
+from regweave.jobs.workers import attempt
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.predictors import voxel_mlp as class_predictor
 from regweave.study import demo

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from regweave.batch.store import BatchProgress
 from regweave.cli import main
 from regweave.cli.learning import evaluate as command
 from regweave.cli.tables import terminal_text
@@ -16,8 +15,9 @@ from regweave.config.settings import preset
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
-from regweave.models.model import Model, read_model, write_model
-from regweave.models.record import TrainingRecord
+from regweave.jobs.store import BatchProgress
+from regweave.model.model import Model, read_model, write_model
+from regweave.model.record import TrainingRecord
 from regweave.types import WeightTable
 
 SETTINGS = """

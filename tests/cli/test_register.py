@@ -24,7 +24,7 @@ from regweave.config.settings import Settings, parse, preset, preset_names
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
-from regweave.models.model import Model, write_model
+from regweave.model.model import Model, write_model
 from regweave.pipeline.register import register
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 

@@ -26,12 +26,12 @@ from pathlib import Path
 import pytest
 
 from regweave import losses, metrics
-from regweave.batch import methods
-from regweave.batch import store as batch
-from regweave.batch.workers import attempt
 from regweave.cli import main
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
+from regweave.jobs import methods
+from regweave.jobs import store as batch
+from regweave.jobs.workers import attempt
 from regweave.predictors import voxel_mlp as class_predictor
 from regweave.training import column_selection as cross_validation
 from regweave.training import options as train_options

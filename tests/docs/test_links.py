@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regweave.models.model import read_model, shipped_models
+from regweave.model.model import read_model, shipped_models
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

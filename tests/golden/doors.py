@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from regweave.batch import store, workers
 from regweave.datasets.cohort import cohort_pair
 from regweave.datasets.phantom import make_phantom
 from regweave.datasets.planted import planted_pair
-from regweave.models.model import read_model, shipped_models
+from regweave.jobs import store, workers
+from regweave.model.model import read_model, shipped_models
 from regweave.predictors import voxel_mlp
 from regweave.study import demo
 from regweave.study.reproduce import ladder, run

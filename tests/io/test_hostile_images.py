@@ -12,14 +12,14 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from regweave.batch.runner import Runner
-from regweave.batch.scoring import scoring_task
 from regweave.cli.app import main
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, RegweaveWarning, ResourceError
 from regweave.io import image_sha256, inspect_image, read_image, read_labels, read_transform, sha256
 from regweave.io.disk import limits
 from regweave.io.disk.inflate import CHUNK, Inflated
+from regweave.jobs.runner import Runner
+from regweave.jobs.scoring import scoring_task
 from regweave.pipeline.reading import Reading
 
 SHAPE = (8, 7, 6)

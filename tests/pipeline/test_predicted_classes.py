@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.batch.scoring import score_pair, scoring_task
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels
-from regweave.models.model import Model, write_model
+from regweave.jobs.scoring import score_pair, scoring_task
+from regweave.model.model import Model, write_model
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.study.evaluate import evaluate

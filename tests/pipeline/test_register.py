@@ -20,7 +20,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_linear, write_transform
 from regweave.io.orientation import Orientation
-from regweave.models.model import Model, write_model
+from regweave.model.model import Model, write_model
 from regweave.pipeline import register as workflow
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import Progress, register

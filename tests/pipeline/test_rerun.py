@@ -13,8 +13,8 @@ from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import read_transform, sha256, write_image, write_labels, write_linear
-from regweave.models.model import Model, write_model
-from regweave.models.record import TrainingRecord
+from regweave.model.model import Model, write_model
+from regweave.model.record import TrainingRecord
 from regweave.pipeline.register import register
 from regweave.pipeline.rerun import recorded_call
 from regweave.types import WeightTable

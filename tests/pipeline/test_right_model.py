@@ -16,7 +16,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.modality import modality_of
-from regweave.models.model import Model
+from regweave.model.model import Model
 from regweave.pipeline.reading import Reading, in_one_numbering
 from regweave.pipeline.register import register
 from regweave.training.scan import choose_bank, survey

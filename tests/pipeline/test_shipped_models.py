@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.batch.methods import model_methods
 from regweave.config import settings as registration_settings
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
-from regweave.models.model import find_model, read_model, shipped_models, write_model
+from regweave.jobs.methods import model_methods
+from regweave.model.model import find_model, read_model, shipped_models, write_model
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor

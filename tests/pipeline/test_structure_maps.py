@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from regweave.batch.methods import baseline_methods
-from regweave.batch.runner import Runner
 from regweave.config.settings import Settings, validate
 from regweave.datasets.manifest import PairFiles, read_pairs
 from regweave.errors import RegweaveError, UsageError
-from regweave.models.model import Model, read_model
+from regweave.jobs.methods import baseline_methods
+from regweave.jobs.runner import Runner
+from regweave.model.model import Model, read_model
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor

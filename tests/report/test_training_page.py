@@ -12,8 +12,8 @@ import pytest
 
 from regweave.config.settings import preset
 from regweave.errors import RegweaveError
-from regweave.models.model import Model, write_model
-from regweave.models.record import TrainingRecord
+from regweave.model.model import Model, write_model
+from regweave.model.record import TrainingRecord
 from regweave.report.training import write_page
 from regweave.training.log import Effort, effort_path, read_effort, write_effort
 from regweave.types import WeightTable

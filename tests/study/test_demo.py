@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.batch.methods import Method
-from regweave.batch.store import Outcome
 from regweave.datasets.manifest import read_pairs
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
-from regweave.models.model import Model
-from regweave.models.record import TrainingRecord
+from regweave.jobs.methods import Method
+from regweave.jobs.store import Outcome
+from regweave.model.model import Model
+from regweave.model.record import TrainingRecord
 from regweave.study.comparison import Scores
 from regweave.study.demo import SETTINGS, make_cohort, split_folder
 from regweave.study.demo_summary import Story, tell

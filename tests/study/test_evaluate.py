@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from regweave.batch.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
-from regweave.batch.scoring import mean_dice, mean_over_pairs, score_pair, scoring_task
-from regweave.batch.store import Outcome
 from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
+from regweave.jobs.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
+from regweave.jobs.scoring import mean_dice, mean_over_pairs, score_pair, scoring_task
+from regweave.jobs.store import Outcome
 from regweave.measures import assd_mm, dice, hd95_mm
-from regweave.models.model import Model, read_model, write_model
-from regweave.models.record import TrainingRecord
+from regweave.model.model import Model, read_model, write_model
+from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.report.overview import pair_score as page_score

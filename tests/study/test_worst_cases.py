@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from regweave.batch.methods import Method
-from regweave.batch.store import Outcome
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles
+from regweave.jobs.methods import Method
+from regweave.jobs.store import Outcome
 from regweave.study.comparison import Scores
 from regweave.study.worst_cases import shown_method, worst_pairs
 

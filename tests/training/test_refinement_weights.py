@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.batch.scoring import mean_dice
 from regweave.datasets.folds import Fold, one_by_one
 from regweave.datasets.manifest import PairFiles
+from regweave.jobs.scoring import mean_dice
 from regweave.training.refinement_weights import FACTORS, mix_refinement
 from regweave.types import WeightTable
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.batch import runner
-from regweave.batch.methods import FACTORS, REFINE_FACTORS
-from regweave.batch.scoring import score_pair
 from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_labels
+from regweave.jobs import runner
+from regweave.jobs.methods import FACTORS, REFINE_FACTORS
+from regweave.jobs.scoring import score_pair
 from regweave.learning.samples import collect
-from regweave.models.model import Model, read_model, write_model
+from regweave.model.model import Model, read_model, write_model
 from regweave.pipeline.inputs import start
 from regweave.pipeline.reading import Reading, read_inputs
 from regweave.pipeline.register import register

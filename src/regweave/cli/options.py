@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from regweave.batch.cluster import Cluster
 from regweave.config.settings import preset_names
 from regweave.errors import UsageError
 from regweave.io.formats.nifti_frame import NiftiFrame
 from regweave.io.formats.validate import NonFinite
 from regweave.io.modality import Stated
-from regweave.models.model import shipped_models
+from regweave.jobs.cluster import Cluster
+from regweave.model.model import shipped_models
 
 FrameOption = Annotated[
     NiftiFrame, typer.Option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")

@@ -17,7 +17,7 @@ from regweave.io.disk.files import exists
 from regweave.io.modality import BankName, Stated, bank_of
 from regweave.io.structure_names import StructureMatch, match_structures, real_names
 from regweave.io.transforms.ends_check import require_direction
-from regweave.models.model import Model, read_model, shipped_models
+from regweave.model.model import Model, read_model, shipped_models
 from regweave.pipeline.reading import Inputs, Reading
 from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.registration.initial import METHODS, initial_affine

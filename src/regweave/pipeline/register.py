@@ -21,7 +21,7 @@ from regweave.measures.body import body_mask
 from regweave.measures.inverse import InverseError
 from regweave.measures.regularity import regularity
 from regweave.measures.scores import PairScore, score_labels
-from regweave.models.model import Model, read_model
+from regweave.model.model import Model, read_model
 from regweave.pipeline import inputs as given
 from regweave.pipeline.machine import allowed_threads, peak_memory_mb
 from regweave.pipeline.memory import check_memory

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regweave.batch.scoring import pair_score
+from regweave.jobs.scoring import pair_score
 from regweave.measures.rules import LEVELS, RULES, Rules, default_rules
 from regweave.measures.scores import PairScore, When
 from regweave.measures.verdict import Verdict, failed, judge, tally

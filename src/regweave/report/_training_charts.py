@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.models.model import Model
+from regweave.model.model import Model
 from regweave.report._overlay import overlay_chart
 from regweave.report._values import listed, mapping, number, records
 from regweave.report.charts import bar_chart, interval_plot, line_chart

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.scoring import pair_score
+from regweave.jobs.scoring import pair_score
 from regweave.measures.scores import When
 
 MEAN = "mean"

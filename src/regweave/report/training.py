@@ -10,7 +10,7 @@ from typing import Any
 
 from regweave.io import atomic_path
 from regweave.measures.statistics import patients_of
-from regweave.models.model import Model, read_model
+from regweave.model.model import Model, read_model
 from regweave.report import _training_charts as drawn
 from regweave.report._values import interval, listed, mapping, number, records, signed
 from regweave.report.charts import STYLE

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.methods import Method
-from regweave.batch.scoring import mean_dice, pair_score
-from regweave.batch.store import Outcome
 from regweave.datasets.manifest import PairFiles
+from regweave.jobs.methods import Method
+from regweave.jobs.scoring import mean_dice, pair_score
+from regweave.jobs.store import Outcome
 from regweave.measures.rules import Rules
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better, paired_bootstrap

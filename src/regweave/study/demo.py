@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from regweave.batch.store import BatchProgress
 from regweave.config.settings import Settings
 from regweave.datasets.cohort import ORGANS, cohort_pair
 from regweave.datasets.folds import split_groups
@@ -17,7 +16,8 @@ from regweave.datasets.manifest import FILES, PairFiles, read_pairs, write_pairs
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.io.disk.files import is_file, is_folder
-from regweave.models.model import Model
+from regweave.jobs.store import BatchProgress
+from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.study.demo_summary import Story, tell
 from regweave.study.evaluate import evaluate

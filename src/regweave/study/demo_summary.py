@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from regweave.batch.methods import Method
 from regweave.io import owned_path
 from regweave.io.disk.files import damaged, require_file
 from regweave.io.disk.output_names import SAFE_ID
 from regweave.io.disk.texts import parse_json, read_text
+from regweave.jobs.methods import Method
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better
-from regweave.models.model import Model
+from regweave.model.model import Model
 from regweave.study.comparison import Scores
 
 NAME = "demo.json"

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regweave.batch.cluster import Cluster, require_cluster
-from regweave.batch.methods import Method, bank_of_list, baseline_methods, model_methods, tune
-from regweave.batch.runner import Runner
-from regweave.batch.store import OnBatchProgress, worker_count
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, check_leak, read_pairs
 from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import this_program
 from regweave.io.disk.working_folder import working_folder
+from regweave.jobs.cluster import Cluster, require_cluster
+from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
+from regweave.jobs.runner import Runner
+from regweave.jobs.store import OnBatchProgress, worker_count
 from regweave.measures.rules import Rules, default_rules
-from regweave.models.model import Model
+from regweave.model.model import Model
 from regweave.pipeline.inputs import choose_settings
 from regweave.pipeline.reading import Reading, in_one_numbering
 from regweave.study.comparison import Scores, compare
@@ -142,7 +142,7 @@ def evaluate(
     train_pairs : path, optional
         List of pairs on which each baseline's smoothness is tuned.
     workers, scheduler : optional
-        Processes of this machine, or a Dask scheduler; see `regweave.batch.store.run_tasks`.
+        Processes of this machine, or a Dask scheduler; see `regweave.jobs.store.run_tasks`.
     resume : bool
         Continue in a folder that an earlier call left.
     allow_leak : bool

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.methods import Method
-from regweave.batch.scoring import pair_score
+from regweave.jobs.methods import Method
+from regweave.jobs.scoring import pair_score
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import When
 from regweave.measures.verdict import tally

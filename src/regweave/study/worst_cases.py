@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from regweave import notices
-from regweave.batch.methods import Method
-from regweave.batch.scoring import mean_dice
 from regweave.datasets.manifest import PairFiles
 from regweave.io import atomic_path, prepare_output
+from regweave.jobs.methods import Method
+from regweave.jobs.scoring import mean_dice
 from regweave.measures.rules import Rules
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register

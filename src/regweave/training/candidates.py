@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regweave.batch.methods import Method
-from regweave.batch.runner import Runner
-from regweave.batch.store import content_hash
 from regweave.config.settings import Settings
 from regweave.datasets.folds import Fold
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
 from regweave.io import sha256
-from regweave.models.model import Levels, Model, write_model
+from regweave.jobs.methods import Method
+from regweave.jobs.runner import Runner
+from regweave.jobs.store import content_hash
+from regweave.model.model import Levels, Model, write_model
 from regweave.training.column_selection import Scores
 from regweave.training.log import Effort
 from regweave.training.predictors_by_fold import Predictors

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.scoring import mean_dice, mean_over_pairs, pair_score
 from regweave.datasets.folds import Fold
+from regweave.jobs.scoring import mean_dice, mean_over_pairs, pair_score
 from regweave.learning.columns import Columns
 from regweave.learning.gate import Gate, decide
 from regweave.learning.lssvm import Hyper
@@ -32,7 +32,7 @@ NEAR = 0.9
 """A smoothness within this factor of one that was tried counts as tried."""
 
 Scores = Mapping[str, Mapping[str, Any]]
-"""By pair id, what `regweave.batch.scoring.score_pair` gives."""
+"""By pair id, what `regweave.jobs.scoring.score_pair` gives."""
 Register = Callable[[Sequence[Sequence[WeightTable]]], Sequence[Scores]]
 """Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
 

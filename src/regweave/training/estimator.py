@@ -10,15 +10,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from regweave.batch.methods import Method
-from regweave.batch.runner import Runner
-from regweave.batch.scoring import mean_over_pairs
-from regweave.batch.store import worker_count
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import FILES, PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
-from regweave.models.model import Levels, write_model
+from regweave.jobs.methods import Method
+from regweave.jobs.runner import Runner
+from regweave.jobs.scoring import mean_over_pairs
+from regweave.jobs.store import worker_count
+from regweave.model.model import Levels, write_model
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.training.options import MethodName, TrainOptions
@@ -43,7 +43,7 @@ class MetricLearner:
     Attributes
     ----------
     model_ : Model
-        What was learned, with its training record; ``regweave.models.model.write_model`` writes it.
+        What was learned, with its training record; ``regweave.model.model.write_model`` writes it.
     weights_ : WeightTable
         W of the model.
     history_ : dict

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.scoring import mean_over_pairs
 from regweave.config.settings import Schedule
 from regweave.datasets.manifest import PairFiles
 from regweave.io.modality import BankName
+from regweave.jobs.scoring import mean_over_pairs
 from regweave.kernels.threads import in_this_call, kernel_threads
 from regweave.learning.columns import Columns, Mapper, Trainer
 from regweave.learning.lssvm import Hyper

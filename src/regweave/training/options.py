@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from regweave.errors import UsageError
 from regweave.learning.lssvm import Hyper
-from regweave.models.model import Levels
+from regweave.model.model import Levels
 
 MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
 GRID = {"C": (Hyper.C,), "alpha": (0.05, Hyper.alpha), "eta": (Hyper.eta,)}

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.methods import next_values
-from regweave.batch.scoring import mean_dice, mean_over_pairs
 from regweave.datasets.folds import Fold
 from regweave.datasets.manifest import PairFiles
+from regweave.jobs.methods import next_values
+from regweave.jobs.scoring import mean_dice, mean_over_pairs
 from regweave.learning.gate import Gate, error_by_patient
 from regweave.training.column_selection import STRENGTH_ERRORS, Scores, gain_interval, overall
 from regweave.types import WeightTable

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 
 from regweave import __version__, notices
-from regweave.batch.methods import LEVELS, REFINE, Knob, Method, best_of, next_values
-from regweave.batch.runner import Runner
-from regweave.batch.scoring import mean_over_pairs
 from regweave.config.settings import Settings
 from regweave.datasets.folds import Fold, one_by_one, split_groups
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.modality import BankName
+from regweave.jobs.methods import LEVELS, REFINE, Knob, Method, best_of, next_values
+from regweave.jobs.runner import Runner
+from regweave.jobs.scoring import mean_over_pairs
 from regweave.learning.columns import Columns
 from regweave.learning.lssvm import Hyper
 from regweave.learning.search import LEAST_CANDIDATES
-from regweave.models.model import Model
-from regweave.models.record import TrainingRecord
+from regweave.model.model import Model
+from regweave.model.record import TrainingRecord
 from regweave.pipeline.inputs import with_stated
 from regweave.pipeline.reading import in_one_numbering
 from regweave.training.candidates import Trials

@@ -1,6 +1,6 @@
 """Learning the weights of a bank from pairs with masks, end to end.
 
-Every stage is a list of registrations run by `regweave.batch.store`; `regweave.training.run` has the stages.
+Every stage is a list of registrations run by `regweave.jobs.store`; `regweave.training.run` has the stages.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from regweave.batch.cluster import Cluster, require_cluster
-from regweave.batch.runner import Runner
-from regweave.batch.store import BatchProgress, worker_count
 from regweave.config.settings import Settings, validate
 from regweave.datasets.manifest import read_pairs
 from regweave.io import require_absent
 from regweave.io.disk.working_folder import clear, working_folder
-from regweave.models.model import Model, write_model
+from regweave.jobs.cluster import Cluster, require_cluster
+from regweave.jobs.runner import Runner
+from regweave.jobs.store import BatchProgress, worker_count
+from regweave.model.model import Model, write_model
 from regweave.pipeline import inputs as given
 from regweave.pipeline.reading import Reading
 from regweave.training.log import TrainProgress

@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from regweave.batch.store import BatchProgress
 from regweave.cli.help import WIDTH
 from regweave.cli.options import JsonOption, complete_preset, parse_values
 from regweave.cli.tables import text_table
 from regweave.config.settings import Settings
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
+from regweave.jobs.store import BatchProgress
 from regweave.pipeline.inputs import choose_settings
 from regweave.report import demo as pages
 from regweave.study import demo as workflow

@@ -11,8 +11,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from regweave.batch.cluster import WAIT_S
-from regweave.batch.store import BatchProgress
 from regweave.cli.options import (
     FixedModalityOption,
     FollowOption,
@@ -34,6 +32,8 @@ from regweave.cli.options import (
 )
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
+from regweave.jobs.cluster import WAIT_S
+from regweave.jobs.store import BatchProgress
 from regweave.measures.rules import read_rules
 from regweave.pipeline.reading import Reading
 from regweave.report import evaluation, registration

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from regweave.batch.cluster import WAIT_S
-from regweave.batch.store import BatchProgress
 from regweave.cli.options import (
     JsonOption,
     SchedulerOption,
@@ -22,6 +20,8 @@ from regweave.cli.options import (
 )
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_SOME_FAILED, Cancelled, UsageError
+from regweave.jobs.cluster import WAIT_S
+from regweave.jobs.store import BatchProgress
 from regweave.report.reproduce import write_page
 from regweave.study.reproduce import run as workflow
 from regweave.training.log import TrainProgress

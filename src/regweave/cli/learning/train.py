@@ -11,8 +11,6 @@ from typing import Annotated
 
 import typer
 
-from regweave.batch.cluster import WAIT_S
-from regweave.batch.store import BatchProgress
 from regweave.cli.learning.weights import as_dict, as_text
 from regweave.cli.options import (
     FixedModalityOption,
@@ -33,6 +31,8 @@ from regweave.cli.options import (
 )
 from regweave.errors import Cancelled
 from regweave.io import require_absent
+from regweave.jobs.cluster import WAIT_S
+from regweave.jobs.store import BatchProgress
 from regweave.pipeline.reading import Reading
 from regweave.report import training
 from regweave.training.log import TrainProgress, effort_path, write_effort

@@ -15,8 +15,8 @@ from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.measures.statistics import patients_of
-from regweave.models.model import Model, read_model, shipped_models
-from regweave.models.record import Gain, GateRecord, TrainingRecord
+from regweave.model.model import Model, read_model, shipped_models
+from regweave.model.record import Gain, GateRecord, TrainingRecord
 
 ModelArgument = Annotated[
     list[Path],

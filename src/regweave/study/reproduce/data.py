@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from regweave.batch.store import content_hash
 from regweave.datasets.simulate import second_time_point
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, read_image, read_labels, sha256, write_displacement, write_image, write_labels
 from regweave.io.disk.files import is_folder
+from regweave.jobs.store import content_hash
 from regweave.study.reproduce.protocols import Protocol, Scan
 
 IMAGE, LABELS, TRUTH, MADE = "image.nii.gz", "labels.nii.gz", "truth.nii.gz", "made.json"

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.cluster import Cluster
-from regweave.batch.methods import Method, bank_of_list, baseline_methods, tune, tuned_as
-from regweave.batch.program import program_hash
-from regweave.batch.runner import Runner
-from regweave.batch.store import BatchProgress, content_hash, worker_count
 from regweave.config.settings import Settings
 from regweave.io import atomic_path, sha256
+from regweave.jobs.cluster import Cluster
+from regweave.jobs.methods import Method, bank_of_list, baseline_methods, tune, tuned_as
+from regweave.jobs.program import program_hash
+from regweave.jobs.runner import Runner
+from regweave.jobs.store import BatchProgress, content_hash, worker_count
 from regweave.measures.statistics import paired_bootstrap
-from regweave.models.model import Model, read_model, write_model
+from regweave.model.model import Model, read_model, write_model
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores
 from regweave.study.reproduce.protocols import Protocol, Split

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regweave import notices
-from regweave.batch.methods import Method
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import FILES, PairFiles
 from regweave.datasets.simulate import between
 from regweave.io import fill_value, read_image, read_transform, total_displacement
+from regweave.jobs.methods import Method
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.spatial import warp_image, warp_labels

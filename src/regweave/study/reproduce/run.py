@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.cluster import Cluster, require_cluster
-from regweave.batch.methods import Method
-from regweave.batch.store import Outcome, run_tasks, worker_count
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import this_program
 from regweave.io.disk.working_folder import working_folder
+from regweave.jobs.cluster import Cluster, require_cluster
+from regweave.jobs.methods import Method
+from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.pipeline.inputs import choose_settings
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores, compare

@@ -7,8 +7,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from regweave.models.model import shipped_models
-from regweave.models.record import TrainingRecord, Tuning
+from regweave.model.model import shipped_models
+from regweave.model.record import TrainingRecord, Tuning
 
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))

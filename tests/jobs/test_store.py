@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.batch import cluster as cluster_module
-from regweave.batch import store as batch
-from regweave.batch.store import content_hash, run_tasks
 from regweave.errors import RegweaveError, UsageError
+from regweave.jobs import cluster as cluster_module
+from regweave.jobs import store as batch
+from regweave.jobs.store import content_hash, run_tasks
 
 MODULE = '''
 from __future__ import annotations
@@ -177,7 +177,7 @@ def test_usage(tasks_module):
 SCRIPT = """
 import sys
 from pathlib import Path
-from regweave.batch.store import run_tasks
+from regweave.jobs.store import run_tasks
 import batch_tasks
 
 if __name__ == "__main__":
@@ -279,7 +279,7 @@ def test_cluster_gives_the_same_bits_and_other_code_is_refused(tasks_module, tmp
 
 
 def test_kernel_threads_of_the_caller_stay(tasks_module):
-    from regweave.batch.workers import attempt
+    from regweave.jobs.workers import attempt
 
     before = _core.threads()
     assert json.loads(attempt(tasks_module.work, {"x": 1}).text)["threads"] == 1

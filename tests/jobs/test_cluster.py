@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from regweave.batch import cluster as module
-from regweave.batch.cluster import Cluster, attempt_with_same_code, require_cluster
-from regweave.batch.program import program_hash
-from regweave.batch.store import run_tasks
 from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
+from regweave.jobs import cluster as module
+from regweave.jobs.cluster import Cluster, attempt_with_same_code, require_cluster
+from regweave.jobs.program import program_hash
+from regweave.jobs.store import run_tasks
 
 
 @pytest.fixture

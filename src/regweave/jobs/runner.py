@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from regweave.batch.cluster import Cluster
-from regweave.batch.methods import Method
-from regweave.batch.scoring import score_pair, scoring_task
-from regweave.batch.store import OnBatchProgress, Outcome, run_tasks
 from regweave.datasets.manifest import FILES, PairFiles
 from regweave.io import image_sha256
+from regweave.jobs.cluster import Cluster
+from regweave.jobs.methods import Method
+from regweave.jobs.scoring import score_pair, scoring_task
+from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks
 from regweave.pipeline.reading import Reading
 
 UNUSED = ("learning", "training", "study")

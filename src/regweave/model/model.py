@@ -18,8 +18,8 @@ from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import exists
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import BankName
-from regweave.models.checks import check_model
-from regweave.models.record import TrainingRecord
+from regweave.model.checks import check_model
+from regweave.model.record import TrainingRecord
 from regweave.types import WeightTable
 
 FORMAT = "regweave-model"
@@ -65,7 +65,7 @@ class Model:
 
 def shipped_models() -> dict[str, Path]:
     """Models that come with the package, for users without training data, by name."""
-    folder = Path(str(resources.files("regweave").joinpath("models")))
+    folder = Path(str(resources.files("regweave").joinpath("model")))
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from regweave.batch.cluster import Cluster, as_cluster, on_cluster
-from regweave.batch.program import program_hash
-from regweave.batch.workers import Answer, Answers, Function, on_processes
 from regweave.errors import UsageError
 from regweave.io import atomic_path
+from regweave.jobs.cluster import Cluster, as_cluster, on_cluster
+from regweave.jobs.program import program_hash
+from regweave.jobs.workers import Answer, Answers, Function, on_processes
 from regweave.pipeline.machine import MAX_THREADS, allowed_threads
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import pytest
 
 from regweave.config.settings import BANKS
 from regweave.errors import RegweaveError
-from regweave.models.checks import MODALITIES, check_model
-from regweave.models.model import read_model, shipped_models
+from regweave.model.checks import MODALITIES, check_model
+from regweave.model.model import read_model, shipped_models
 
 SHIPPED = json.loads(shipped_models()["hippocampus-t1"].read_text(encoding="utf-8"))
 MEMBER = next(iter(SHIPPED["weights"]))

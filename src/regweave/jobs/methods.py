@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from regweave.batch.scoring import mean_dice
-from regweave.batch.store import Outcome
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Member, Settings
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
-from regweave.models.model import Model, find_model, read_model
-from regweave.models.record import SmoothnessRecord
+from regweave.jobs.scoring import mean_dice
+from regweave.jobs.store import Outcome
+from regweave.model.model import Model, find_model, read_model
+from regweave.model.record import SmoothnessRecord
 from regweave.pipeline.inputs import class_predictor
 from regweave.pipeline.reading import Reading, pair_modalities
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from regweave import __version__
-from regweave.batch.program import program_hash
-from regweave.batch.workers import Answer, Answers, Function, attempt, internal_error
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import require_file
+from regweave.jobs.program import program_hash
+from regweave.jobs.workers import Answer, Answers, Function, attempt, internal_error
 
 PATIENCE_S = 4.0
 """How long to wait for a scheduler to answer."""

@@ -33,7 +33,7 @@ def pairs():
 
 def lacking(pair, label):
     labels = pair.moving_labels
-    return replace(pair, moving_labels=LabelMap(np.where(labels.data == label, 0, labels.data), labels.geometry))
+    return pair.with_moving(labels=LabelMap(np.where(labels.data == label, 0, labels.data), labels.geometry))
 
 
 def trainer(pairs, hyper=HYPER, **options) -> Trainer:

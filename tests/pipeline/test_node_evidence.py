@@ -115,7 +115,7 @@ def test_structure_rows_measure_what_they_name(pair):
 def test_a_structure_that_one_side_lacks_stays_in_the_table(pair):
     bare = pair.fixed_labels.data.copy()
     bare[bare == 3] = 0
-    found = run(replace(pair, fixed_labels=replace(pair.fixed_labels, data=bare)))
+    found = run(pair.with_fixed(labels=replace(pair.fixed_labels, data=bare)))
     row = next(r for r in found.structures() if r["label"] == 3)
     assert row["state"] == "no reference"
     assert row["dice_after"] is None

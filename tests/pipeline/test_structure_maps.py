@@ -27,7 +27,7 @@ from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, SegmentedImage
 from regweave.training.refinement_weights import Mix, judge_without_mask
 from regweave.training.run import Training
-from regweave.types import Anatomies, Anatomy, Geometry, ImagePair, Volume, WeightTable
+from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
 pytestmark = pytest.mark.usefixtures("in_process")
 LEARNED = [
@@ -115,12 +115,12 @@ def test_maps_of_few_voxels_are_compared_where_they_lie(settings):
     coarse_moving = Geometry((8, 10, 16), moving.affine @ np.diag([3.0, 2.0, 1.0, 1.0]))
     directions = ([0.01, 0, 0.02], [0, 0.03, 0])
     grids = {"fixed": coarse_fixed, "moving": coarse_moving, "outline": moving}
-    maps = {name: Anatomy(np.stack([ramp(g, d) for d in directions]), g) for name, g in grids.items()}
-    anatomies = Anatomies(**maps)
+    maps = {name: StructureMaps(np.stack([ramp(g, d) for d in directions]), g) for name, g in grids.items()}
     initial = np.eye(4)
     initial[:3, 3] = (1.0, -0.5, 0.7)
-    images = (Volume(np.zeros(g.shape, dtype=np.float32), g) for g in (fixed, moving))
-    pair = ImagePair(*images, initial=initial, anatomies=anatomies)
+    images = [Image(np.zeros(g.shape, dtype=np.float32), g) for g in (fixed, moving)]
+    pair = ImagePair(*images, initial=initial).with_fixed(maps=maps["fixed"])
+    pair = pair.with_moving(maps=maps["moving"], label_maps=maps["outline"])
     schedule = settings.schedule("mr")
     u = np.full((3, *fixed.shape), 0.4, dtype=np.float32)
     found = Scene.whole(pair, schedule).compare(schedule.bank[-2:], u)
@@ -137,13 +137,13 @@ def test_maps_of_few_voxels_are_compared_where_they_lie(settings):
 
 def test_a_voxel_of_a_coarse_map_counts_once(settings):
     fine, coarse = Geometry((8, 8, 8), np.eye(4)), Geometry((4, 4, 4), np.diag([2.0, 2.0, 2.0, 1.0]))
-    volume = Volume(np.zeros(fine.shape, dtype=np.float32), fine)
     schedule = settings.schedule("mr")
     members = schedule.bank[-3:]  # fine, anatomy, outline
     weights = WeightTable(np.array([[0.2, 0.5], [0.8, 0.0], [0.0, 0.5]]), tuple(m.name for m in members), (0, 1), 0.1)
     for geometry, share in ((coarse, 1 / 8), (fine, 1.0)):
-        maps = Anatomy(np.zeros((1, *geometry.shape), dtype=np.float32), geometry)
-        scene = Scene.whole(ImagePair(volume, volume, anatomies=Anatomies(maps, maps, maps)), schedule)
+        maps = StructureMaps(np.zeros((1, *geometry.shape), dtype=np.float32), geometry)
+        image = Image(np.zeros(fine.shape, dtype=np.float32), fine, maps=maps, label_maps=maps)
+        scene = Scene.whole(ImagePair(image, image), schedule)
         found = _counted_once(scene, members, weights).matrix
         np.testing.assert_allclose(found.sum(axis=0), 1)
         np.testing.assert_allclose(found[1, 0] / found[0, 0], 4 * share)

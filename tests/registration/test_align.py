@@ -17,7 +17,7 @@ from regweave.registration.align import Alignment, align
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import to_field, warp_labels
-from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, WeightTable
+from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LEVELS = (
     {"spacing_mm": 48.0, "shrink": 2, "steps": 3},
@@ -45,11 +45,11 @@ def registered(pair) -> Alignment:
     return align(pair, weights(), schedule())
 
 
-def moved_by(volume: Volume, shift_mm) -> Volume:
+def moved_by(volume: Volume, shift_mm) -> Image:
     """The same content at another place: point p of the one is point p + shift of the other."""
     affine = volume.geometry.affine.copy()
     affine[:3, 3] += shift_mm
-    return Volume(volume.data, Geometry(volume.geometry.shape, affine))
+    return Image(volume.data, Geometry(volume.geometry.shape, affine))
 
 
 def mean_dice(pair: ImagePair, alignment: Alignment) -> float:
@@ -83,7 +83,7 @@ def test_a_known_shift_of_content_is_recovered_on_one_grid(pair):
     geometry = Geometry((32, 32, 32), np.diag([6.0, 6.0, 6.0, 1.0]))
     fixed = np.ascontiguousarray(big[3:35, 0:32, 3:35])
     moving = np.ascontiguousarray(big[2:34, 2:34, 2:34])
-    found = align(ImagePair(Volume(fixed, geometry), Volume(moving, geometry)), weights(), schedule())
+    found = align(ImagePair(Image(fixed, geometry), Image(moving, geometry)), weights(), schedule())
     body = fixed > 150
     error = np.linalg.norm(found.displacement - np.array([1.0, -2.0, 1.0])[:, None, None, None], axis=0)
     assert error[body].mean() < 0.5
@@ -94,7 +94,7 @@ def test_a_known_deformation_is_recovered_better_than_by_doing_nothing():
     pair = phantom.pair
     # The labels as images: the phantom's contrast changes from organ to organ, its anatomy does not.
     look = {"fixed": pair.fixed_labels, "moving": pair.moving_labels}
-    images = {k: Volume((m.data > 0).astype(np.float32) * (1 + m.data), m.geometry) for k, m in look.items()}
+    images = {k: Image((m.data > 0).astype(np.float32) * (1 + m.data), m.geometry) for k, m in look.items()}
     found = align(dataclasses.replace(pair, **images), weights(), schedule())
     truth = phantom.true_field.data
     error = np.linalg.norm(to_field(found.displacement, pair.fixed.geometry).data - truth, axis=0)
@@ -149,7 +149,7 @@ def test_loss_of_some_structures(pair):
     assert not np.array_equal(every, one)
     assert np.abs(absent).max() == 0
     keep = [LabelMap(np.where(m.data == 3, 3, 0), m.geometry) for m in (pair.fixed_labels, pair.moving_labels)]
-    only = dataclasses.replace(pair, fixed_labels=keep[0], moving_labels=keep[1])
+    only = pair.with_fixed(labels=keep[0]).with_moving(labels=keep[1])
     align(only, weights(), schedule(), with_loss=True, on_step=seen.append)
     assert np.array_equal(seen[20].terms.loss, one)
 
@@ -233,7 +233,7 @@ def test_shares_follow_the_moving_mask(pair):
     np.testing.assert_allclose(displaced[:, 13], anchored, atol=1e-5)  # label 13 does not move
     np.testing.assert_allclose(anchored.sum(axis=1), 1.0, atol=1e-5)
     assert anchored[:, 1].max() > 0
-    nothing = dataclasses.replace(pair, moving_labels=None)
+    nothing = pair.with_moving(labels=None)
     align(nothing, w, schedule(), on_step=seen.append)
     assert (seen[10].terms.shares == [1, 0]).all()
 
@@ -260,7 +260,7 @@ def test_what_does_not_fit_is_refused(pair):
         align(pair, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1), schedule())
     with pytest.raises(ValueError, match="members"):
         align(pair, WeightTable.constant(dict.fromkeys(("ncc", "sad"), 1.0), 0.1), schedule())
-    unlabelled = dataclasses.replace(pair, fixed_labels=None)
+    unlabelled = pair.with_fixed(labels=None)
     with pytest.raises(ValueError, match="give fixed_labels and moving_labels"):
         align(unlabelled, weights(), schedule(), with_loss=True)
 
@@ -286,6 +286,6 @@ def test_labels_beyond_32_bits_choose_their_weights(pair):
     changed[labels.data == 3] = big
     w = WeightTable(np.array([[0.5, 1.0], [0.5, 0.0]]), MEMBERS, (0, 3), 0.1)
     expected = align(pair, w, schedule()).displacement
-    relabelled = dataclasses.replace(pair, moving_labels=LabelMap(changed, labels.geometry))
+    relabelled = pair.with_moving(labels=LabelMap(changed, labels.geometry))
     found = align(relabelled, dataclasses.replace(w, classes=(0, big)), schedule()).displacement
     assert np.array_equal(found, expected)

@@ -18,7 +18,7 @@ from regweave.registration.refine import Refinement, _unfolded, refine
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.pyramid import change_level
 from regweave.spatial.warp import to_field
-from regweave.types import Geometry, ImagePair, Volume, WeightTable
+from regweave.types import Geometry, Image, ImagePair, WeightTable
 
 SHAPE = (32, 32, 32)
 SETTINGS = Refine(steps=15, smoothness=0.3)
@@ -61,7 +61,7 @@ def shifted(pair) -> ImagePair:
     """One image twice, 0.6 of a voxel apart."""
     affine = pair.moving.geometry.affine.copy()
     affine[:3, 3] += (3.6, 0.0, 0.0)
-    return ImagePair(pair.moving, Volume(pair.moving.data, Geometry(SHAPE, affine)))
+    return ImagePair(pair.moving, Image(pair.moving.data, Geometry(SHAPE, affine)))
 
 
 @pytest.mark.parametrize("bank", BANKS)

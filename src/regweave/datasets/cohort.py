@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from regweave.types import Float64Array, Geometry, ImagePair, LabelArray, LabelMap, Volume
+from regweave.types import Float64Array, Geometry, Image, ImagePair, LabelArray, LabelMap, Volume
 
 VOXEL_MM = 4.0
 EDGE_MM = 1.5
@@ -140,7 +140,7 @@ def cohort_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> ImageP
     planning = np.moveaxis(geometry.points(np.moveaxis(np.indices(shape).astype(float), 0, -1)), -1, 0)
     later = patient.moved(planning)
     fixed, moving = (_scan(patient, p, geometry, rng, later=p is later) for p in (later, planning))
-    return ImagePair(fixed[0], moving[0], fixed[1], moving[1])
+    return ImagePair(Image.of(*fixed), Image.of(*moving))
 
 
 def _scan(

@@ -18,6 +18,7 @@ from regweave.types import (
     Field,
     Float64Array,
     Geometry,
+    Image,
     ImagePair,
     LabelArray,
     LabelMap,
@@ -244,10 +245,8 @@ def make_phantom(
 
     names = {value: name for value, (name, _) in _ORGANS.items()}
     pair = ImagePair(
-        fixed=_volume(bias * fixed_image, fixed, 12.0, rng),
-        moving=_volume(moving_image, moving, 12.0, rng),
-        fixed_labels=LabelMap(anatomy.labels(fixed_points), fixed, names),
-        moving_labels=LabelMap(anatomy.labels(moving_points), moving, names),
+        Image.of(_volume(bias * fixed_image, fixed, 12.0, rng), LabelMap(anatomy.labels(fixed_points), fixed, names)),
+        Image.of(_volume(moving_image, moving, 12.0, rng), LabelMap(anatomy.labels(moving_points), moving, names)),
     )
     return PhantomPair(pair, Field(np.ascontiguousarray(u), fixed))
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from regweave.types import Float64Array, Geometry, ImagePair, LabelArray, LabelMap, Volume
+from regweave.types import Float64Array, Geometry, Image, ImagePair, LabelArray, LabelMap, Volume
 
 ORGANS = {1: "noise", 2: "inverted", 3: "bias"}
 RIGHT = {"noise": "sad", "inverted": "mi", "bias": "ncc"}
@@ -72,7 +72,7 @@ def planted_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> Image
     images = (_image(patient, grid + field, fixed=True), _image(patient, grid, fixed=False))
     volumes = [Volume(_noisy(image, grid, rng).astype(np.float32), geometry) for image in images]
     labels = [LabelMap(_labels(patient, p), geometry, ORGANS) for p in (grid + field, grid)]
-    return ImagePair(volumes[0], volumes[1], labels[0], labels[1])
+    return ImagePair(Image.of(volumes[0], labels[0]), Image.of(volumes[1], labels[1]))
 
 
 def _noisy(image: Float64Array, grid: Float64Array, rng: np.random.Generator) -> Float64Array:

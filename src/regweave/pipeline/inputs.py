@@ -21,7 +21,7 @@ from regweave.model.model import Model, read_model, shipped_models
 from regweave.pipeline.reading import Inputs, Reading
 from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.registration.initial import METHODS, initial_affine
-from regweave.types import Anatomies, Field, Geometry, ImagePair, LabelMap, WeightTable
+from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, WeightTable
 
 ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
@@ -41,7 +41,7 @@ def start(inputs: Inputs, init: str | Path, *, follow_links: bool = False) -> Im
         raise UsageError("E187", f"--init {init}: no such file or method", f"give a file or {', '.join(METHODS)}")
     io.check_overlap(inputs.fixed.geometry, inputs.moving.geometry, affine)
     return ImagePair(
-        inputs.fixed, inputs.moving, inputs.fixed_labels, inputs.moving_labels, affine,
+        Image.of(inputs.fixed, inputs.fixed_labels), Image.of(inputs.moving, inputs.moving_labels), affine,
         None if field is None or not field.data.any() else field,
     )  # fmt: skip
 
@@ -216,7 +216,7 @@ def see_anatomies(
     assert predictor is not None  # `check_anatomies` has seen to it
     fixed, moving = predictor.anatomy(pair.fixed), predictor.anatomy(pair.moving)
     outline = moving if pair.moving_labels is None else predictor.outline(pair.moving_labels)
-    return replace(pair, anatomies=Anatomies(fixed, moving, outline))
+    return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
 
 
 def see_classes(
@@ -245,7 +245,7 @@ def see_classes(
     if len(weights.classes) == 1:
         return pair, "none"
     if pair.moving_labels is not None and not predict:
-        return (pair if match is None else replace(pair, moving_labels=match.apply(pair.moving_labels))), "labels"
+        return (pair if match is None else pair.with_moving(labels=match.apply(pair.moving_labels))), "labels"
     if predictor is None:
-        return replace(pair, moving_labels=None), "none"
-    return replace(pair, moving_labels=predictor.predict(pair.moving)), "predicted"
+        return pair.with_moving(labels=None), "none"
+    return pair.with_moving(labels=predictor.predict(pair.moving)), "predicted"

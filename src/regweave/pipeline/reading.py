@@ -18,7 +18,7 @@ from regweave.io.formats.validate import NonFinite
 from regweave.io.modality import Stated, with_modality
 from regweave.io.orientation import Orientation
 from regweave.io.structure_names import in_numbering, join_names, real_names
-from regweave.types import Field, Geometry, ImagePair, LabelMap, Modality, Volume
+from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
 
 
 @dataclass(frozen=True)
@@ -181,17 +181,16 @@ def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:
     """Return a pair in canonical order as its files have it."""
     fixed, moving = inputs.stored["fixed"], inputs.stored["moving"]
 
-    def volume(image: Volume, of: Orientation) -> Volume:
-        return Volume(of.to_stored(image.data), of.stored, image.modality)
+    def image(found: Image, of: Orientation) -> Image:
+        return Image(
+            of.to_stored(found.data), of.stored, found.modality, labels(found.labels, of), labels(found.mask, of)
+        )
 
     def labels(found: LabelMap | None, of: Orientation) -> LabelMap | None:
         return found and LabelMap(of.to_stored(found.data), of.stored, found.names)
 
-    start = pair.initial_field
-    return ImagePair(
-        volume(pair.fixed, fixed), volume(pair.moving, moving), labels(pair.fixed_labels, fixed),
-        labels(pair.moving_labels, moving), pair.initial, None if start is None else field_as_stored(start, fixed),
-    )  # fmt: skip
+    start = None if pair.initial_field is None else field_as_stored(pair.initial_field, fixed)
+    return ImagePair(image(pair.fixed, fixed), image(pair.moving, moving), pair.initial, start)
 
 
 def field_as_stored(field: Field, fixed: Orientation) -> Field:

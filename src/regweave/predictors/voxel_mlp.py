@@ -17,7 +17,7 @@ from scipy import ndimage
 from regweave.predictors import voxel_features as see
 from regweave.predictors.perceptron import Perceptron, fit_perceptron
 from regweave.spatial.pyramid import shrink, shrink_geometry
-from regweave.types import Anatomy, Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, Volume
+from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, StructureMaps, Volume
 
 SAMPLES = 40_000
 """Voxels to train on, shared among images and classes."""
@@ -127,19 +127,19 @@ class ClassPredictor:
         labels = np.array(self.classes, dtype=np.int32)[scores.argmax(axis=0)]
         return LabelMap(grid.fine(labels), volume.geometry, self.names)
 
-    def anatomy(self, volume: Volume) -> Anatomy:
+    def anatomy(self, volume: Volume) -> StructureMaps:
         """Return how likely each structure is, on the working grid laid along the axes of the image."""
         scores, grid = self.scores(volume)
         likely = np.exp(scores - scores.max(axis=0))
         shares = np.asarray(grid.along_image(likely[1:] / likely.sum(axis=0)), dtype=np.float32)
-        return Anatomy(shares, shrink_geometry(volume.geometry, grid.factors))
+        return StructureMaps(shares, shrink_geometry(volume.geometry, grid.factors))
 
-    def outline(self, labels: LabelMap) -> Anatomy:
+    def outline(self, labels: LabelMap) -> StructureMaps:
         """Return labels as `anatomy` gives an image: the share of each structure in a working voxel, blurred."""
         grid = see.WorkingGrid.of(labels.geometry, self.voxel_mm)
         masks = [shrink((labels.data == c).astype(np.float32), grid.factors) for c in self.classes[1:]]
         shares = [ndimage.gaussian_filter(m, BLUR_VOXELS, mode="nearest", truncate=3.0) for m in masks]
-        return Anatomy(np.stack(shares), shrink_geometry(labels.geometry, grid.factors))
+        return StructureMaps(np.stack(shares), shrink_geometry(labels.geometry, grid.factors))
 
     def scores(self, volume: Volume) -> tuple[Float32Array, see.WorkingGrid]:
         """Score of each class on the working grid, (C, blocks), and that grid."""

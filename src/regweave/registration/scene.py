@@ -19,7 +19,6 @@ from regweave.spatial.control_grid import nearest_whole
 from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
 from regweave.spatial.warp import encode, voxel_matrix
 from regweave.types import (
-    Anatomy,
     Float32Array,
     Float64Array,
     Geometry,
@@ -27,6 +26,7 @@ from regweave.types import (
     LabelArray,
     LabelMap,
     Modality,
+    StructureMaps,
     Volume,
 )
 
@@ -94,30 +94,31 @@ class Scene:
 
     def _compare_anatomies(self, member: Member, u: Float32Array) -> Comparison:
         """Structures that a model makes out in both images; the maps are of few voxels, however fine the images."""
-        anatomies, options = self.pair.anatomies, member.metric_options()
-        if anatomies is None:
+        fixed, moving, options = self.pair.fixed.maps, self.pair.moving, member.metric_options()
+        pulled = moving.label_maps if options.outline else moving.maps  # type: ignore[attr-defined]
+        if fixed is None or pulled is None:
             raise ValueError(f"member {member.name!r} compares what a model makes out; the pair holds nothing of it")
         metric = metrics.get(member.metric)
         if member.name not in self._fixed_features:
             zero = np.zeros_like(u)
-            self._fixed_features[member.name] = metric.features(self._pulled(anatomies.fixed, np.eye(4), zero), options)
-        moving = anatomies.outline if options.outline else anatomies.moving  # type: ignore[attr-defined]
-        moved = metric.features(self._pulled(moving, self.pair.initial, u), options)
+            self._fixed_features[member.name] = metric.features(self._pulled(fixed, np.eye(4), zero), options)
+        moved = metric.features(self._pulled(pulled, self.pair.initial, u), options)
         return Comparison(member, self._fixed_features[member.name], moved)
 
     def independent_share(self, member: Member) -> float:
         """Return the share of a voxel's value that is its own: maps of few voxels tell many voxels the same."""
-        if not member.sees_anatomy or self.pair.anatomies is None:
+        maps = self.pair.fixed.maps
+        if not member.sees_anatomy or maps is None:
             return 1.0
-        volumes = [abs(np.linalg.det(g.affine[:3, :3])) for g in (self.geometry, self.pair.anatomies.fixed.geometry)]
+        volumes = [abs(np.linalg.det(g.affine[:3, :3])) for g in (self.geometry, maps.geometry)]
         return min(1.0, float(volumes[0] / volumes[1]))
 
-    def _pulled(self, anatomy: Anatomy, affine: Float64Array, u: Float32Array) -> Float32Array:
+    def _pulled(self, maps: StructureMaps, affine: Float64Array, u: Float32Array) -> Float32Array:
         """Shares of the structures on this level's grid, shrunk first where it is coarser than theirs."""
-        ratio = nearest_whole(self.geometry.spacing_mm.min() / anatomy.geometry.spacing_mm)
-        factors = within_image(ratio, anatomy.geometry)
-        matrix = voxel_matrix(self.geometry, shrink_geometry(anatomy.geometry, factors), affine)
-        return np.stack([fields.warp(shrink(share, factors), matrix, u, 0.0, True) for share in anatomy.shares])
+        ratio = nearest_whole(self.geometry.spacing_mm.min() / maps.geometry.spacing_mm)
+        factors = within_image(ratio, maps.geometry)
+        matrix = voxel_matrix(self.geometry, shrink_geometry(maps.geometry, factors), affine)
+        return np.stack([fields.warp(shrink(share, factors), matrix, u, 0.0, True) for share in maps.shares])
 
     def valid(self, u: Float32Array) -> Float32Array:
         """1 where the displaced voxel lies inside the moving image."""

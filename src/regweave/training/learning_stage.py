@@ -26,7 +26,7 @@ from regweave.training.candidates import Trials
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import within
 from regweave.training.scan import Survey
-from regweave.types import Field, Float64Array, ImagePair, WeightTable
+from regweave.types import Field, Float64Array, Image, ImagePair, WeightTable
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,9 @@ class LearningStage:
             found = given.start(data, self.trials.settings.initial)
             self._starts[pair.id] = (found.initial, found.initial_field)
         affine, start = self._starts[pair.id]
-        return ImagePair(data.fixed, data.moving, data.fixed_labels, data.moving_labels, affine, start)
+        return ImagePair(
+            Image.of(data.fixed, data.fixed_labels), Image.of(data.moving, data.moving_labels), affine, start
+        )
 
     @contextmanager
     def _parallel(self) -> Iterator[Mapper]:

@@ -10,13 +10,11 @@ from regweave.types.arrays import Float32Array, Float64Array, IntArray, LabelArr
 from regweave.types.energy import Energy, Solution, Terms
 from regweave.types.geometry import Geometry
 from regweave.types.images import LabelMap, Modality, Volume
-from regweave.types.pair import Anatomies, Anatomy, ImagePair
+from regweave.types.pair import Image, ImagePair, StructureMaps
 from regweave.types.transform import Direction, Ends, Field, Transform
 from regweave.types.weights import WeightTable
 
 __all__ = [
-    "Anatomies",
-    "Anatomy",
     "Direction",
     "Ends",
     "Energy",
@@ -24,12 +22,14 @@ __all__ = [
     "Float32Array",
     "Float64Array",
     "Geometry",
+    "Image",
     "ImagePair",
     "IntArray",
     "LabelArray",
     "LabelMap",
     "Modality",
     "Solution",
+    "StructureMaps",
     "Terms",
     "Transform",
     "Volume",

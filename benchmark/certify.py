@@ -45,7 +45,7 @@ class Certifier:
         found = {}
         for engine in ENGINES:
             start = time.perf_counter()
-            solution = engines.get(engine)(energy)
+            solution = engines.solver(engine)(energy)
             found[engine] = (solution, time.perf_counter() - start)
         bound = max(s.lower_bound for s, _ in found.values())
         self.steps.append(

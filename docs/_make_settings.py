@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from regweave import metrics
+from regweave import engines, losses, metrics
 from regweave.config.settings import Level, Member, Refine, Settings
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -24,16 +24,18 @@ TABLES = (
     ("`[refine]`: the continuous stage", Refine),
     ("`[[banks.mr]]` and `[[banks.ct]]`: the metrics that are compared", Member),
 )
+OPTIONS: dict[str, Any] = {"options": metrics, "engine_options": engines, "loss_options": losses}
 LIMITS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {}", "exclusiveMaximum": "below {}"}
 
 
 def page() -> str:
-    """Return the page: a table for each part of a file, then the options of each metric."""
+    """Return the page: a table for each part of a file, then the options of each metric, engine and loss."""
     sections = [_section(f"## {title}", model) for title, model in TABLES]
-    for name in metrics.available():
-        options = metrics.get(name).Options
-        if options.model_fields:
-            sections.append(_section(f"### `options` of `{name}`", options))
+    for key, plugins in OPTIONS.items():
+        for name in plugins.available():
+            options = plugins.get(name).Options
+            if options.model_fields:
+                sections.append(_section(f"### `{key}` of `{name}`", options))
     return "\n".join([INTRODUCTION, *sections])
 
 

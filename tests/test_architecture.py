@@ -17,7 +17,7 @@ import house_rules
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "regweave"
 
-BASE = ("types", "errors", "notices", "kernels")
+BASE = ("types", "errors", "notices", "registry", "kernels")
 ORDER = (
     "io",
     "spatial",
@@ -45,6 +45,7 @@ NARROW = {
     "errors": set(),
     "_core": {"errors"},
     "notices": {"errors"},
+    "registry": {"errors"},
     "kernels": {"types", "errors", "notices", "_core"},
     "metrics": {*BASE, "spatial"},
     "losses": {*BASE, "spatial", "metrics"},

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from regweave import losses, metrics
+from regweave import losses, metrics, registry
 from regweave.cli import main
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
@@ -124,8 +124,7 @@ class Page:
         file.write_text(block.text, encoding="utf-8")
         if str(block.title).startswith("src/regweave/"):
             self.dropped.append(f"regweave.{file.parent.name}.{file.stem}")
-            for package in FOLDERS.values():
-                package.available.cache_clear()
+            registry._modules.cache_clear()
 
     def python(self, block: Block) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -169,7 +168,7 @@ def package_with(folder: Path) -> Iterator[None]:
     finally:
         for name, package in FOLDERS.items():
             package.__path__.remove(str(folder / "src" / "regweave" / name))
-            package.available.cache_clear()
+        registry._modules.cache_clear()
         importlib.invalidate_caches()
 
 

@@ -123,7 +123,7 @@ def test_each_problem_attains_its_own_minimum(displaced, elastic, coefficient):
     for seed, shape in enumerate(SHAPES):
         terms = random_terms(seed, shape, displaced=displaced, elastic=elastic)
         weights = random_weights(seed)
-        found = engines.get("exhaustive")(assemble(terms, weights, coefficient))
+        found = engines.solver("exhaustive")(assemble(terms, weights, coefficient))
         values = [
             slow_energy(terms, weights, d) + coefficient * slow_loss(terms, d) + slow_tie_break(terms, d)
             for d in all_labellings(terms)[:: 1 if shape == SHAPES[0] and not displaced else 7]
@@ -142,9 +142,9 @@ def test_engines_solve_all_three_problems(engine, coefficient):
     for seed in range(4):
         terms, weights = random_terms(seed, displaced=seed % 2 == 1), random_weights(seed)
         energy = assemble(terms, weights, coefficient)
-        best = engines.get("exhaustive")(energy).energy
+        best = engines.solver("exhaustive")(energy).energy
         typical = np.median([energy(d) for d in all_labellings(terms)[::37]])
-        found = engines.get(engine)(energy)
+        found = engines.solver(engine)(energy)
         assert found.lower_bound <= best + 1e-9
         assert best - 1e-9 <= found.energy <= best + 0.1 * (typical - best)
 
@@ -152,7 +152,7 @@ def test_engines_solve_all_three_problems(engine, coefficient):
 @pytest.mark.parametrize(("displaced", "elastic"), KINDS)
 def test_slack_bounds_the_loss_of_the_prediction(displaced, elastic):
     """max_D [w·Ψ(D̂) − w·Ψ(D) + Δ(D)] ≥ Δ(D*) for the prediction D* and any D̂: the hinge of eq. (10)."""
-    exact = engines.get("exhaustive")
+    exact = engines.solver("exhaustive")
     for seed in range(6):
         terms = random_terms(seed, displaced=displaced, elastic=elastic)
         weights, rng = random_weights(seed), np.random.default_rng(seed)
@@ -181,5 +181,5 @@ def test_no_loss_no_coefficient():
 def test_tie_break_prefers_to_stay_and_is_small():
     flat = Terms(np.zeros((1, 4, 27), np.float32), np.ones((4, 1), np.float32), (2, 2, 1), (np.arange(3) - 1.0,) * 3)
     energy = assemble(flat, WeightTable(np.ones((1, 1)), ("a",), (0,), 0.1))
-    assert engines.get("trws")(energy).labels.tolist() == [13] * 4
+    assert engines.solver("trws")(energy).labels.tolist() == [13] * 4
     assert np.ptp(energy.unary) <= 1e-3

@@ -34,7 +34,7 @@ def test_within_the_factor_of_the_optimum(seed, counts):
 @pytest.mark.parametrize("seed", range(6))
 def test_two_labels_are_solved_to_the_optimum(seed):
     energy = random_energy((2, 3, 3), (1, 2, 1), seed, low=-1.0)
-    solution = fastpd.minimize(energy, np.ones(18, np.int32), bound_passes=400)
+    solution = fastpd.minimize(energy, np.ones(18, np.int32), options=fastpd.Options(bound_passes=400))
     optimum = exhaustive.minimize(energy).energy
     assert solution.energy == pytest.approx(optimum, abs=1e-9)
     assert solution.lower_bound <= optimum
@@ -43,7 +43,7 @@ def test_two_labels_are_solved_to_the_optimum(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_no_expansion_improves_the_result(seed):
     energy = random_energy((2, 2, 2), (3, 2, 2), seed, low=-1.0)
-    solution = fastpd.minimize(energy, max_iter=50)
+    solution = fastpd.minimize(energy, options=fastpd.Options(max_iter=50))
     for label in range(12):
         assert solution.energy <= best_expansion(energy, solution.labels, label) + 1e-9
 
@@ -52,13 +52,15 @@ def test_no_expansion_improves_the_result(seed):
 def test_one_expansion_is_the_best_one(seed):
     energy = random_energy((2, 2, 2), (1, 2, 1), seed, low=-1.0)
     init = np.zeros(8, np.int32)
-    assert fastpd.minimize(energy, init, max_iter=1).energy == pytest.approx(best_expansion(energy, init, 1), abs=1e-9)
+    assert fastpd.minimize(energy, init, options=fastpd.Options(max_iter=1)).energy == pytest.approx(
+        best_expansion(energy, init, 1), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("elastic", [False, True])
 def test_no_single_node_improves_the_result(elastic):
     energy = random_energy((6, 5, 4), (3, 3, 3), 1, low=-1.0, elastic=elastic)
-    solution = fastpd.minimize(energy, max_iter=50)
+    solution = fastpd.minimize(energy, options=fastpd.Options(max_iter=50))
     again = icm.minimize(energy, solution.labels)
     if elastic:
         assert again.energy <= solution.energy
@@ -76,6 +78,6 @@ def test_even_steps_along_one_axis_are_solved_to_the_optimum_when_elastic(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_more_bound_passes_never_loosen_the_bound(seed):
     energy = random_energy((4, 3, 3), (3, 2, 2), seed)
-    bounds = [fastpd.minimize(energy, bound_passes=n).lower_bound for n in (0, 2, 8)]
+    bounds = [fastpd.minimize(energy, options=fastpd.Options(bound_passes=n)).lower_bound for n in (0, 2, 8)]
     assert bounds == sorted(bounds)
     assert bounds[-1] <= fastpd.minimize(energy).energy

@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from regweave.engines import exhaustive, trws
 from regweave.types import Energy
@@ -34,7 +35,7 @@ def test_chains_are_solved_to_the_optimum(axis, counts, elastic):
     shape = [1, 1, 1]
     shape[axis] = 12
     energy = random_energy(tuple(shape), counts, 7, elastic=elastic)
-    solution = trws.minimize(energy, tol=0.0)
+    solution = trws.minimize(energy, options=trws.Options(tol=0.0))
     optimum = chain_optimum(energy)
     assert solution.energy == pytest.approx(optimum, abs=1e-9)
     assert solution.lower_bound == pytest.approx(optimum, abs=1e-9)
@@ -45,13 +46,13 @@ def test_chain_with_offsets_that_do_not_ascend():
     energy = random_energy((1, 9, 1), (3, 1, 4), 5)
     x, y, z = energy.offsets
     energy = Energy(energy.unary, energy.shape, (x[::-1], y, z[[2, 0, 3, 1]]), energy.weight)
-    assert trws.minimize(energy, tol=0.0).energy == pytest.approx(chain_optimum(energy), abs=1e-9)
+    assert trws.minimize(energy, options=trws.Options(tol=0.0)).energy == pytest.approx(chain_optimum(energy), abs=1e-9)
 
 
 @pytest.mark.parametrize("elastic", [False, True])
 def test_bound_never_falls_with_more_iterations(elastic):
     energy = random_energy((5, 5, 4), (3, 3, 3), 2, elastic=elastic)
-    bounds = [trws.minimize(energy, max_iter=n, tol=0.0).lower_bound for n in (1, 2, 4, 8, 16)]
+    bounds = [trws.minimize(energy, options=trws.Options(max_iter=n, tol=0.0)).lower_bound for n in (1, 2, 4, 8, 16)]
     assert np.all(np.diff(bounds) >= -1e-9)
 
 
@@ -78,5 +79,5 @@ def test_smooth_problem_is_certified():
 
 
 def test_negative_tolerance_is_refused():
-    with pytest.raises(ValueError, match=r"tol is -1\.0"):
-        trws.minimize(random_energy((2, 1, 1), (2, 1, 1), 0), tol=-1.0)
+    with pytest.raises(ValidationError, match="tol"):
+        trws.Options(tol=-1.0)

@@ -93,7 +93,7 @@ def test_inference_on_a_sample_is_inference_on_its_energy(engine, coefficient):
     energy = assemble(sample.terms, weights, coefficient, tie_break=0.0)
     assert found.value == pytest.approx(energy(found.labels) / 8, rel=1e-6)
     assert found.value == pytest.approx(found.psi @ weights.as_vector() + coefficient * found.delta)
-    plain = engines.get(engine)(energy)
+    plain = engines.solver(engine)(energy)
     assert found.value <= plain.energy / 8 + 1e-2 * abs(plain.energy / 8)
     assert found.lower_bound <= plain.energy / 8 + 1e-9
     if engine == "icm":

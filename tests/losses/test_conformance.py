@@ -84,11 +84,13 @@ def test_definition_and_volume_against_loops(name):
     grid = grid_of()
     few = LabelSet((np.array([-2.0, 0.0]), np.array([0.0]), np.array([0.0, 1.5])))
     shifted = [shift(moved, d) for d in few.vectors]
-    fast = loss.volume(fixed, moved, grid, few.offsets)
+    fast = loss.volume(fixed, moved, grid, few.offsets, loss.Options())
     assert fast.shape == (grid.n_nodes, few.n_labels)
     assert fast.dtype == np.float32
     np.testing.assert_allclose(fast, SLOW[name](fixed, shifted, grid), atol=2e-5)
-    np.testing.assert_allclose(loss.cost(fixed, moved, grid), SLOW[name](fixed, [moved], grid)[:, 0], atol=2e-5)
+    np.testing.assert_allclose(
+        loss.cost(fixed, moved, grid, loss.Options()), SLOW[name](fixed, [moved], grid)[:, 0], atol=2e-5
+    )
 
 
 @pytest.mark.parametrize("support", [None, 3, 9])
@@ -97,15 +99,15 @@ def test_volume_of_one_label_equals_the_cost_of_the_shifted_masks(loss, support)
     grid = grid_of(support)
     for d in LABELS.vectors[::3]:
         one = tuple(np.array([v]) for v in d)
-        fast = loss.volume(fixed, moved, grid, one)[:, 0]
-        np.testing.assert_allclose(fast, loss.cost(fixed, shift(moved, d), grid), atol=1e-5)
+        fast = loss.volume(fixed, moved, grid, one, loss.Options())[:, 0]
+        np.testing.assert_allclose(fast, loss.cost(fixed, shift(moved, d), grid, loss.Options()), atol=1e-5)
 
 
 def test_equal_masks_lose_nothing(loss):
     m = masks((10, 9, 11))
-    assert loss.cost(m, m, grid_of()).max() == pytest.approx(0, abs=1e-6)
+    assert loss.cost(m, m, grid_of(), loss.Options()).max() == pytest.approx(0, abs=1e-6)
     at_zero = int(np.abs(LABELS.vectors).sum(axis=1).argmin())
-    volume = loss.volume(m, m, grid_of(), LABELS.offsets)
+    volume = loss.volume(m, m, grid_of(), LABELS.offsets, loss.Options())
     assert np.abs(volume[:, at_zero]).max() < 1e-5
     assert volume.sum(axis=0).argmin() == at_zero
 
@@ -113,30 +115,30 @@ def test_equal_masks_lose_nothing(loss):
 @pytest.mark.parametrize("support", [None, 3])
 def test_within_zero_and_one_per_node(loss, support):
     for moved in (masks((14, 5, 7)), masks((3, 3, 3)), 1 - masks((10, 9, 11)), np.zeros((3, *SHAPE), np.float32)):
-        volume = loss.volume(masks((10, 9, 11)), moved, grid_of(support), LABELS.offsets)
+        volume = loss.volume(masks((10, 9, 11)), moved, grid_of(support), LABELS.offsets, loss.Options())
         assert volume.min() >= -1e-6
         assert volume.max() <= 1 + 1e-6
 
 
 def test_nothing_against_nothing_loses_nothing(loss):
     empty = np.zeros((2, *SHAPE), dtype=np.float32)
-    assert np.abs(loss.cost(empty, empty, grid_of())).max() == 0
-    assert np.abs(loss.volume(empty, empty, grid_of(), LABELS.offsets)).max() == 0
+    assert np.abs(loss.cost(empty, empty, grid_of(), loss.Options())).max() == 0
+    assert np.abs(loss.volume(empty, empty, grid_of(), LABELS.offsets, loss.Options())).max() == 0
 
 
 def test_a_structure_missed_altogether_is_a_full_loss(loss):
     fixed = np.ones((1, *SHAPE), dtype=np.float32)
-    np.testing.assert_allclose(loss.cost(fixed, np.zeros_like(fixed), grid_of()), 1.0, atol=1e-6)
+    np.testing.assert_allclose(loss.cost(fixed, np.zeros_like(fixed), grid_of(), loss.Options()), 1.0, atol=1e-6)
 
 
 def test_a_node_loses_by_its_own_patch_alone(loss):
     """Δ is a sum over nodes: changing voxels that a node does not see changes nothing there."""
     fixed, moved = masks((10, 9, 11)), masks((11, 9, 11))
     grid = grid_of()
-    before = loss.cost(fixed, moved, grid)
+    before = loss.cost(fixed, moved, grid, loss.Options())
     changed = moved.copy()
     changed[0, 12:] = 0
-    after = loss.cost(fixed, changed, grid)
+    after = loss.cost(fixed, changed, grid, loss.Options())
     same = grid.patches((changed != moved).any(axis=0).astype(np.float32)).reshape(grid.n_nodes, -1).max(axis=1) == 0
     assert same.any()
     assert not same.all()
@@ -150,7 +152,7 @@ def test_same_bits_for_any_thread_count(loss):
     try:
         for n in (1, 2, 3):
             _core.set_threads(n)
-            results.append(loss.volume(fixed, moved, grid_of(), LABELS.offsets))
+            results.append(loss.volume(fixed, moved, grid_of(), LABELS.offsets, loss.Options()))
     finally:
         _core.set_threads(before)
     assert all(np.array_equal(results[0], r) for r in results[1:])

@@ -10,6 +10,8 @@ from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Geometry
 
+DEFAULTS = landmark.Options()
+
 SHAPE = (24, 20, 22)
 LABELS = LabelSet((np.array([-2.0, 0.0, 1.5]), np.array([-1.0, 0.0, 0.5]), np.array([-3.0, 0.0, 2.0])))
 
@@ -46,18 +48,18 @@ def test_cost_and_volume_against_loops(spacing, support):
     fixed = blobs((4, 5, 6), (5, 6, 6), (15, 10, 12))
     moved = blobs((6, 5, 7), (5, 8, 6), (11, 9, 9))
     grid = grid_of(spacing=spacing, support=support)
-    volume = landmark.volume(fixed, moved, grid, LABELS.offsets)
+    volume = landmark.volume(fixed, moved, grid, LABELS.offsets, DEFAULTS)
     assert volume.shape == (grid.n_nodes, LABELS.n_labels)
     assert volume.dtype == np.float32
     for n, d in list(enumerate(LABELS.vectors))[::4]:
         np.testing.assert_allclose(volume[:, n], slow_cost(fixed, shift(moved, d), grid), atol=1e-6)
-        np.testing.assert_allclose(volume[:, n], landmark.cost(fixed, shift(moved, d), grid), atol=1e-6)
+        np.testing.assert_allclose(volume[:, n], landmark.cost(fixed, shift(moved, d), grid, DEFAULTS), atol=1e-6)
 
 
 def test_the_label_that_undoes_a_planted_shift_loses_nothing():
     fixed = blobs((10, 8, 9))
     moved = shift(fixed, -LABELS.vectors[7])
-    volume = landmark.volume(fixed, moved, grid_of(), LABELS.offsets)
+    volume = landmark.volume(fixed, moved, grid_of(), LABELS.offsets, DEFAULTS)
     holder = volume.max(axis=1).argmax()
     assert volume[holder].argmin() == 7
     assert volume[holder, 7] == pytest.approx(0, abs=1e-6)
@@ -67,13 +69,15 @@ def test_the_label_that_undoes_a_planted_shift_loses_nothing():
 def test_the_same_millimetres_cost_the_same_along_every_axis():
     fixed = blobs((10, 8, 9))
     grid = grid_of(6.0, (1.0, 1.0, 2.0))
-    along_x, along_z = (landmark.cost(fixed, shift(fixed, np.array(d)), grid).max() for d in ((4.0, 0, 0), (0, 0, 2.0)))
+    along_x, along_z = (
+        landmark.cost(fixed, shift(fixed, np.array(d)), grid, DEFAULTS).max() for d in ((4.0, 0, 0), (0, 0, 2.0))
+    )
     assert along_x == pytest.approx(4 / 6 / 2, abs=1e-6)
     assert along_z == pytest.approx(along_x, abs=1e-6)
 
 
 def test_far_is_cut_at_one():
-    assert landmark.cost(blobs((0, 0, 0)), blobs((20, 16, 18)), grid_of()).max() == 1
+    assert landmark.cost(blobs((0, 0, 0)), blobs((20, 16, 18)), grid_of(), DEFAULTS).max() == 1
 
 
 def test_a_point_between_the_supports_belongs_to_the_nearest_node():
@@ -87,8 +91,8 @@ def test_a_point_between_the_supports_belongs_to_the_nearest_node():
 def test_missing_landmarks():
     one, none = blobs((10, 8, 9)), np.zeros((1, *SHAPE), np.float32)
     grid = grid_of()
-    assert landmark.volume(none, one, grid, LABELS.offsets).max() == 0
-    lost = landmark.volume(one, none, grid, LABELS.offsets)
+    assert landmark.volume(none, one, grid, LABELS.offsets, DEFAULTS).max() == 0
+    lost = landmark.volume(one, none, grid, LABELS.offsets, DEFAULTS)
     np.testing.assert_array_equal(lost, np.where(grid.pool(one[0]) > 0, 1.0, 0.0)[:, None].repeat(27, axis=1))
 
 
@@ -96,5 +100,5 @@ def test_an_absent_landmark_leaves_the_others_alone():
     fixed, moved = blobs((4, 5, 6), (15, 10, 12)), blobs((6, 5, 7), (14, 10, 12))
     gone = fixed.copy()
     gone[0] = 0
-    both, second = (landmark.volume(f, moved, grid_of(), LABELS.offsets) for f in (fixed, gone))
+    both, second = (landmark.volume(f, moved, grid_of(), LABELS.offsets, DEFAULTS) for f in (fixed, gone))
     np.testing.assert_array_equal(both[second.max(axis=1) > 0], second[second.max(axis=1) > 0])

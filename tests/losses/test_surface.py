@@ -13,6 +13,8 @@ from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Geometry
 
+DEFAULTS = surface.Options()
+
 SHAPE = (16, 14, 18)
 
 
@@ -57,9 +59,9 @@ def test_cost_and_volume_against_loops(affine, support):
     fixed = np.stack([ball((8, 7, 9), 5), thin, np.zeros(SHAPE, np.float32), ball((0, 0, 0), 4)])
     moved = np.stack([ball((9, 6, 10), 4), thin, ball((4, 4, 4), 2), ball((0, 1, 1), 4)])
     grid = grid_of(affine=affine, support=support)
-    np.testing.assert_allclose(surface.cost(fixed, moved, grid), slow_cost(fixed, moved, grid), atol=2e-6)
+    np.testing.assert_allclose(surface.cost(fixed, moved, grid, DEFAULTS), slow_cost(fixed, moved, grid), atol=2e-6)
     labels = LabelSet((np.array([-2.0, 0.0]), np.array([0.5]), np.array([-1.0, 0.0, 1.5])))
-    volume = surface.volume(fixed, moved, grid, labels.offsets)
+    volume = surface.volume(fixed, moved, grid, labels.offsets, DEFAULTS)
     assert volume.dtype == np.float32
     for n, d in enumerate(labels.vectors):
         np.testing.assert_allclose(volume[:, n], slow_cost(fixed, shift(moved, d), grid), atol=2e-5)
@@ -68,7 +70,7 @@ def test_cost_and_volume_against_loops(affine, support):
 def test_the_box_round_a_structure_changes_no_weight():
     mask = ball((20, 9, 9), 3, (40, 18, 20))
     whole = np.minimum(ndimage.distance_transform_edt(mask == 0, sampling=1 / 5.0) - 0.1, 1)
-    weights = surface.weights(mask[None], np.full(3, 5.0))[0]
+    weights = surface.weights(mask[None], np.full(3, 5.0), 1.0)[0]
     np.testing.assert_allclose(weights[mask == 0], whole[mask == 0], atol=1e-6)
 
 
@@ -81,7 +83,7 @@ def test_squared_distance_of_parallel_faces():
     for delta in (2, 4, 6):
         moved = np.roll(fixed, delta, axis=1)
         moved[:, :delta] = 1
-        np.testing.assert_allclose(surface.cost(fixed, moved, face), (delta / 12) ** 2, rtol=1e-5)
+        np.testing.assert_allclose(surface.cost(fixed, moved, face, DEFAULTS), (delta / 12) ** 2, rtol=1e-5)
 
 
 def test_far_errors_cost_more_than_as_many_near_ones():
@@ -92,13 +94,13 @@ def test_far_errors_cost_more_than_as_many_near_ones():
     far[0, :5, :2, :2] = 1
     grid = grid_of()
     assert (near - fixed).sum() == (far - fixed).sum()
-    assert surface.cost(fixed, far, grid).sum() > 3 * surface.cost(fixed, near, grid).sum()
+    assert surface.cost(fixed, far, grid, DEFAULTS).sum() > 3 * surface.cost(fixed, near, grid, DEFAULTS).sum()
 
 
 def test_losing_a_thin_structure_is_no_small_loss():
     fixed = np.zeros((1, *SHAPE), dtype=np.float32)
     fixed[0, 3:13, 7, 9] = 1
-    cost = surface.cost(fixed, np.zeros_like(fixed), grid_of())
+    cost = surface.cost(fixed, np.zeros_like(fixed), grid_of(), DEFAULTS)
     assert cost.max() > 0.5
 
 
@@ -112,7 +114,7 @@ def test_ranks_as_the_hausdorff_distance_does_better_than_voxel_errors():
         noise = np.stack([ndimage.gaussian_filter(c, (1.5, 5.0)[n % 2]) for c in rng.normal(size=(3, *shape))])
         where = np.indices(shape) + noise / np.abs(noise).max() * rng.uniform(1, 6)
         moved = ndimage.map_coordinates(fixed, where, order=0, mode="nearest")
-        losses = [loss.cost(fixed[None], moved[None], grid).sum() for loss in (surface, voxel)]
+        losses = [loss.cost(fixed[None], moved[None], grid, loss.Options()).sum() for loss in (surface, voxel)]
         scores.append([*losses, hd95_mm(fixed, moved, (1, 1, 1))])
     by_surface, by_voxel, hd95 = np.array(scores).T
     assert spearmanr(by_surface, hd95)[0] > spearmanr(by_voxel, hd95)[0]
@@ -129,7 +131,8 @@ def test_a_long_spur_is_worse_than_a_small_shift_of_the_whole():
     grid = grid_of(6.0, shape=shape)
     assert np.abs(spurred - fixed).sum() < np.abs(shifted - fixed).sum()
     by_surface, by_voxel = (
-        [loss.cost(fixed[None], m[None], grid).sum() for m in (shifted, spurred)] for loss in (surface, voxel)
+        [loss.cost(fixed[None], m[None], grid, loss.Options()).sum() for m in (shifted, spurred)]
+        for loss in (surface, voxel)
     )
     assert by_surface[1] > 2 * by_surface[0]
     assert by_voxel[1] < by_voxel[0]

@@ -18,7 +18,7 @@ def test_engines_at_once(name):
     line = np.array([-1.0, 0.0, 1.0])
     unary = np.random.default_rng(0).random((6 * 5 * 4, 27))
     energy = Energy(unary, (6, 5, 4), (line, line, line), weight=0.3)
-    solve = engines.get(name)
+    solve = engines.solver(name)
     alone = solve(energy).energy
     before = _core.set_threads(4)
     try:

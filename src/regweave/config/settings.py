@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from regweave import engines, losses, metrics
 from regweave.config._toml import to_toml
@@ -15,6 +15,7 @@ from regweave.config.stages import MOST_LEVELS, Level, Model, Refine, Smoothness
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.texts import parse_toml, read_text
 from regweave.io.modality import BankName
+from regweave.registry import Options, Registry
 from regweave.spatial.node_classes import RULES
 from regweave.types import Geometry, WeightTable
 
@@ -41,7 +42,21 @@ Intensity = Annotated[float, Field(ge=-1e9, le=1e9)]
 Levels = Annotated[tuple[Level, ...], Field(min_length=1, max_length=MOST_LEVELS)]
 Bank = Annotated[tuple["Member", ...], Field(min_length=1, max_length=MOST_MEMBERS)]
 ReferenceMm = Annotated[float, Field(ge=1.0, le=1e5)]
+PluginOptions = Annotated[dict[str, Any], Field(default_factory=dict, exclude_if=lambda given: not given)]
+"""Options of a plug-in, checked by its own model; no key in records where there are none."""
 NARROWEST_WINDOW = 1e-12
+
+
+def known(registry: Registry, name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Require a plug-in and its options; ValueError says what is there, or which option is wrong."""
+    try:
+        registry.options(name, options or {})
+    except ValidationError as error:
+        allowed = ", ".join(registry.get(name).Options.model_fields) or "none"
+        problems = f"{describe_problems(error)}; options are: {allowed}"
+        raise ValueError(f"options of {registry.noun} {name!r}: {problems}") from error
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
 
 
 class Member(Model):
@@ -52,7 +67,7 @@ class Member(Model):
     name : str
         What weights, reports and the command line call it.
     metric : str
-        File name in ``regweave.metrics``.
+        Name of a metric: one of ``regweave.metrics`` or a plug-in. From Python also the metric itself.
     window : (low, high), optional
         Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.
     support : int, optional
@@ -76,10 +91,16 @@ class Member(Model):
     weight: float = Field(default=1.0, ge=0, le=1e6)
     options: dict[str, Any] = Field(default_factory=dict)
 
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _add(cls, given: object) -> object:
+        """Take an object or a function for a metric: it is added for this process under its own name."""
+        name = str(getattr(given, "__name__", type(given).__name__)).rsplit(".", 1)[-1]
+        return given if isinstance(given, str) else metrics.add(name, given)
+
     @model_validator(mode="after")
     def _check(self) -> Member:
-        if self.metric not in metrics.available():
-            raise ValueError(f"unknown metric {self.metric!r}; available: {', '.join(metrics.available())}")
+        known(metrics.registry, self.metric, self.options)
         if self.window is not None and not self.window[1] - self.window[0] >= NARROWEST_WINDOW:
             raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
         if self.stage == "refine" and not self.differentiable:
@@ -88,7 +109,6 @@ class Member(Model):
             raise ValueError(
                 f"{self.metric!r} of {self.name!r} needs a model that tells structures; give stage refine and weight 0"
             )
-        self.metric_options()
         return self
 
     @property
@@ -108,7 +128,7 @@ class Member(Model):
 
     def metric_options(self) -> metrics.Options:
         """Options as the metric's own model."""
-        return metrics.get(self.metric).Options.model_validate(self.options)
+        return metrics.registry.options(self.metric, self.options)
 
 
 class Schedule(Model):
@@ -124,24 +144,32 @@ class Schedule(Model):
     class_reach: float = Field(default=1.0, ge=1, le=8)
     pairwise: Literal["fluid", "elastic"] = "fluid"
     loss: str = "dice"
+    engine_options: PluginOptions
+    loss_options: PluginOptions
     loss_classes: tuple[int, ...] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
-        choices = (
-            ("engine", self.engine, engines.available()),
-            ("class_rule", self.class_rule, sorted(RULES)),
-            ("loss", self.loss, losses.available()),
-        )
-        for what, value, allowed in choices:
-            if value not in allowed:
-                raise ValueError(f"unknown {what} {value!r}; available: {', '.join(allowed)}")
+        known(engines.registry, self.engine, self.engine_options)
+        known(losses.registry, self.loss, self.loss_options)
+        if self.class_rule not in RULES:
+            raise ValueError(f"unknown class_rule {self.class_rule!r}; available: {', '.join(sorted(RULES))}")
         names = [m.name for m in self.bank]
         if len(set(names)) < len(names):
             raise ValueError(f"members of a bank need different names; found {names}")
         if not any(m.weight for m in self.discrete):
             raise ValueError("no member of the bank takes part in the levels; give one stage levels or both")
         return self
+
+    @property
+    def solver(self) -> engines.Solver:
+        """The engine with its options."""
+        return engines.solver(self.engine, **self.engine_options)
+
+    @property
+    def loss_settings(self) -> Options:
+        """Options of the loss as its own model."""
+        return losses.registry.options(self.loss, self.loss_options)
 
     @property
     def discrete(self) -> tuple[Member, ...]:
@@ -201,6 +229,8 @@ class Settings(Model):
         Whether smoothness is asked of each step or of the whole displacement.
     loss : str
         Loss between label maps that training lowers.
+    engine_options, loss_options : tables
+        Options of the engine, ``max_iter`` or ``tol`` say, and of the loss.
     levels : list of Level
         Discrete levels, coarse to fine.
     reference_mm : float, optional
@@ -222,6 +252,8 @@ class Settings(Model):
     class_reach: float = Field(default=1.0, ge=1, le=8)
     pairwise: Literal["fluid", "elastic"] = "fluid"
     loss: str = "dice"
+    engine_options: PluginOptions
+    loss_options: PluginOptions
     levels: Levels
     reference_mm: ReferenceMm | None = None
     refine: Refine = Refine()
@@ -252,12 +284,21 @@ class Settings(Model):
             class_reach=self.class_reach,
             pairwise=self.pairwise,
             loss=self.loss,
+            engine_options=self.engine_options,
+            loss_options=self.loss_options,
         )
 
     def with_refine_smoothness(self, value: float) -> Settings:
         """Return the same settings with one smoothness of the refinement for all modalities."""
         refine = self.refine.model_copy(update={"smoothness": value, "smoothness_ct": None, "smoothness_multi": None})
         return self.model_copy(update={"refine": refine})
+
+    def plugins(self) -> dict[str, dict[str, str | None]]:
+        """Plug-ins that the settings name and that do not come with the package, with what is known of each."""
+        named = [(metrics.registry, m.metric) for bank in self.banks.values() for m in bank]
+        named += [(engines.registry, self.engine), (losses.registry, self.loss)]
+        found = {f"{registry.kind}/{name}": registry.origin(name) for registry, name in named}
+        return {name: origin.record() for name, origin in found.items() if origin.place != "regweave"}
 
     def toml(self) -> str:
         """Write the settings as TOML; reading it back gives the same settings."""
@@ -319,7 +360,8 @@ def describe_problems(error: ValidationError) -> str:
     told = []
     for e in errors[:10]:
         found = f", found {e['input']!r}" if isinstance(e["input"], float | int) else ""
-        told.append(f"{'.'.join(str(p) for p in e['loc']) or 'settings'}: {e['msg']}{found}")
+        place = ".".join(str(p) for p in e["loc"])
+        told.append(f"{place + ': ' if place else ''}{e['msg'].removeprefix('Value error, ')}{found}")
     more = len(errors) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
 

@@ -1,56 +1,82 @@
 """Engines that minimise an energy: one file each, whose name is the engine's name everywhere.
 
-An engine sees numbers only, never an image. Adding one is adding a file with a ``minimize`` here.
+An engine sees numbers only, never an image: a file with ``Options`` and ``minimize(energy, init, options)``.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
-from regweave.errors import UsageError
+from pydantic import Field
+
+from regweave import registry as plugins
 from regweave.types import Energy, IntArray, Solution
 
-__all__ = ["Engine", "available", "get"]
+__all__ = ["Engine", "Options", "Solver", "add", "available", "get", "registry", "solver"]
+
+
+class Options(plugins.Options):
+    """Base of every engine's options.
+
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of iterations.
+    """
+
+    max_iter: int = Field(default=30, ge=1, le=10_000)
 
 
 class Engine(Protocol):
-    """The ``minimize`` of an engine's file.
+    """Interface of an inference engine."""
 
-    The result is never worse than ``init``, its energy is recomputed from its labels, and no labelling has an
-    energy below its lower bound.
-    """
+    Options: type[Options]
 
-    def __call__(self, energy: Energy, init: IntArray | None = None, *, max_iter: int = ...) -> Solution:
-        """Minimise ``energy`` from the labels ``init`` (default: the best unary of each node)."""
-        ...
+    def minimize(self, energy: Energy, init: IntArray | None, options: Any) -> Solution:
+        """Minimise an energy from the labels ``init`` (default: the best unary of each node).
+
+        The result is never worse than ``init``, its energy is recomputed from its labels, and no labelling has an
+        energy below its lower bound.
+        """
 
 
-def available() -> list[str]:
-    """Return the names of the engines, sorted.
-
-    Examples
-    --------
-    >>> available()
-    ['exhaustive', 'fastpd', 'icm', 'trws']
-    """
-    return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
+registry = plugins.Registry("engines", "engine", "E180", ("Options", "minimize"))
+available, add = registry.available, registry.add
 
 
 def get(name: str) -> Engine:
-    """Return the ``minimize`` of an engine.
-
-    Raises
-    ------
-    UsageError
-        E180, where there is no engine of this name.
+    """Return the engine of that name.
 
     Examples
     --------
-    >>> get("trws").__module__
-    'regweave.engines.trws'
+    >>> get("trws").Options()
+    Options(max_iter=30, tol=0.0001)
     """
-    if name not in available():
-        raise UsageError("E180", f"unknown engine {name!r}", f"available: {', '.join(available())}")
-    return cast("Engine", import_module(f"{__name__}.{name}").minimize)
+    return cast("Engine", registry.get(name))
+
+
+@dataclass(frozen=True)
+class Solver:
+    """An engine with its options, by name so that it travels between processes."""
+
+    name: str
+    options: Options
+
+    def __call__(self, energy: Energy, init: IntArray | None = None, max_iter: int | None = None) -> Solution:
+        """Minimise an energy, with at most so many iterations where that is less than the options allow."""
+        options = self.options
+        if max_iter is not None:
+            options = options.model_copy(update={"max_iter": min(max_iter, options.max_iter)})
+        return get(self.name).minimize(energy, init, options)
+
+
+def solver(engine: str | Solver, **options: Any) -> Solver:
+    """Return an engine with options; a name alone stands for its defaults.
+
+    Examples
+    --------
+    >>> solver("fastpd", bound_passes=0).options
+    Options(max_iter=10, bound_passes=0)
+    """
+    return engine if isinstance(engine, Solver) else Solver(engine, cast("Options", registry.options(engine, options)))

@@ -43,7 +43,7 @@ class Problem:
         return Solution(labels, value, min(lower_bound, value), iterations)
 
 
-def check(energy: Energy, init: IntArray | None, max_iter: int) -> Problem:
+def check(energy: Energy, init: IntArray | None) -> Problem:
     """Check an energy and its start.
 
     Raises
@@ -51,8 +51,6 @@ def check(energy: Energy, init: IntArray | None, max_iter: int) -> Problem:
     ValueError
         Where shapes disagree, a number is not finite, the weight is negative or a label is out of range.
     """
-    if max_iter < 1:
-        raise ValueError(f"max_iter is {max_iter}; it must be 1 or more")
     energy = _contiguous(energy)
     _check_shapes(energy)
     _check_values(energy)

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import numpy as np
+from pydantic import Field
 
+from regweave import engines
 from regweave.engines._problem import check
 from regweave.types import Energy, Float64Array, IntArray, Solution
 
 MAX_LABELLINGS = 2_000_000
 
 
-def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 1) -> Solution:
+class Options(engines.Options):
+    """Effort.
+
+    Parameters
+    ----------
+    max_iter : int
+        Without effect: there is one iteration.
+    """
+
+    max_iter: int = Field(default=1, ge=1, le=10_000)
+
+
+DEFAULTS = Options()
+
+
+def minimize(energy: Energy, init: IntArray | None = None, options: Options = DEFAULTS) -> Solution:
     """Minimise an energy by trying every labelling.
 
     Parameters
@@ -19,8 +36,8 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 1)
         At most two million labellings, L ** N.
     init : int array of shape (N,), optional
         Checked, as by every engine; the result does not depend on it.
-    max_iter : int
-        Without effect: there is one iteration.
+    options : Options
+        How much is tried.
 
     Returns
     -------
@@ -39,7 +56,7 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 1)
     >>> minimize(e).labels
     array([0, 0], dtype=int32)
     """
-    problem = check(energy, init, max_iter)
+    problem = check(energy, init)
     energy = problem.energy
     n_nodes, n_labels = energy.unary.shape
     if n_labels**n_nodes > MAX_LABELLINGS:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from regweave import engines
 from regweave.engines._problem import check
 from regweave.kernels import solvers
 from regweave.types import Energy, IntArray, Solution
 
 
-def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10, bound_passes: int = 8) -> Solution:
+class Options(engines.Options):
+    """Effort.
+
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of sweeps over the labels; a sweep that changes nothing ends the search.
+    bound_passes : int
+        Tree-reweighted passes that tighten the lower bound: what the duals prove alone is far too loose to
+        be of use. With 0 the bound is that of the passes that gave the start.
+    """
+
+    max_iter: int = Field(default=10, ge=1, le=10_000)
+    bound_passes: int = Field(default=8, ge=0, le=10_000)
+
+
+DEFAULTS = Options()
+
+
+def minimize(energy: Energy, init: IntArray | None = None, options: Options = DEFAULTS) -> Solution:
     """Minimise an energy with the primal-dual method PD3a.
 
     Without ``base`` the pairwise term is a metric on labels, and each inner iteration finds the best
@@ -22,11 +44,8 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10
         Unary costs of any sign.
     init : int array of shape (N,), optional
         Starting labels; default is the best unary of each node. The result is never worse.
-    max_iter : int
-        Largest number of sweeps over the labels; a sweep that changes nothing ends the search.
-    bound_passes : int
-        Tree-reweighted passes that tighten the lower bound: what the duals prove alone is far too loose to
-        be of use. With 0 the bound is that of the passes that gave the start.
+    options : Options
+        How much is tried.
 
     Returns
     -------
@@ -46,7 +65,5 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10
     >>> minimize(e).labels
     array([0, 0], dtype=int32)
     """
-    problem = check(energy, init, max_iter)
-    if bound_passes < 0:
-        raise ValueError(f"bound_passes is {bound_passes}; it must be 0 or more")
-    return problem.solution(*solvers.fastpd(*problem.arrays, max_iter, bound_passes))
+    problem = check(energy, init)
+    return problem.solution(*solvers.fastpd(*problem.arrays, options.max_iter, options.bound_passes))

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from regweave import engines
 from regweave.engines._problem import check
 from regweave.kernels import solvers
 from regweave.types import Energy, IntArray, Solution
 
 
-def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 100) -> Solution:
+class Options(engines.Options):
+    """Effort.
+
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of sweeps over the nodes; a sweep that changes nothing ends the search.
+    """
+
+    max_iter: int = Field(default=100, ge=1, le=10_000)
+
+
+DEFAULTS = Options()
+
+
+def minimize(energy: Energy, init: IntArray | None = None, options: Options = DEFAULTS) -> Solution:
     """Minimise an energy by coordinate descent in raster order.
 
     Parameters
@@ -16,8 +34,8 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10
         Unary costs of any sign.
     init : int array of shape (N,), optional
         Starting labels; default is the best unary of each node. The result is never worse.
-    max_iter : int
-        Largest number of sweeps over the nodes; a sweep that changes nothing ends the search.
+    options : Options
+        How much is tried.
 
     Returns
     -------
@@ -36,5 +54,5 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 10
     >>> minimize(e).labels
     array([1, 1], dtype=int32)
     """
-    problem = check(energy, init, max_iter)
-    return problem.solution(*solvers.icm(*problem.arrays, max_iter))
+    problem = check(energy, init)
+    return problem.solution(*solvers.icm(*problem.arrays, options.max_iter))

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from regweave import engines
 from regweave.engines._problem import check
 from regweave.kernels import solvers
 from regweave.types import Energy, IntArray, Solution
 
 
-def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 30, tol: float = 1e-4) -> Solution:
+class Options(engines.Options):
+    """Effort.
+
+    Parameters
+    ----------
+    max_iter : int
+        Largest number of iterations, each one pass forward and one backward.
+    tol : float
+        Stop where the relative gap is at most this, or where five iterations raised the bound by less than a
+        tenth of it.
+    """
+
+    max_iter: int = Field(default=30, ge=1, le=10_000)
+    tol: float = Field(default=1e-4, ge=0, le=1)
+
+
+DEFAULTS = Options()
+
+
+def minimize(energy: Energy, init: IntArray | None = None, options: Options = DEFAULTS) -> Solution:
     """Minimise an energy with TRW-S, helped by cut moves.
 
     Messages pass axis by axis, because the L1 distance is a sum over axes; this is exact with and without
@@ -20,11 +42,8 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 30
         Unary costs of any sign.
     init : int array of shape (N,), optional
         Labels that the result is never worse than; default is the best unary of each node.
-    max_iter : int
-        Largest number of iterations, each one pass forward and one backward.
-    tol : float
-        Stop where the relative gap is at most this, or where five iterations raised the bound by less than a
-        tenth of it.
+    options : Options
+        How much is tried.
 
     Returns
     -------
@@ -44,7 +63,5 @@ def minimize(energy: Energy, init: IntArray | None = None, *, max_iter: int = 30
     >>> minimize(e).labels
     array([0, 0], dtype=int32)
     """
-    problem = check(energy, init, max_iter)
-    if not tol >= 0:
-        raise ValueError(f"tol is {tol}; it must be 0 or more")
-    return problem.solution(*solvers.trws(*problem.arrays, max_iter, tol))
+    problem = check(energy, init)
+    return problem.solution(*solvers.trws(*problem.arrays, options.max_iter, options.tol))

@@ -6,6 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from regweave import registry
 from regweave.kernels import LIBRARY
 
 ELSEWHERE = ("cli", "report")
@@ -26,4 +27,5 @@ def program_hash(unused: tuple[str, ...] = ()) -> str:
     digest = hashlib.sha256()
     for path in (*sources, LIBRARY):
         digest.update(path.read_bytes())
+    digest.update(registry.fingerprint().encode())
     return digest.hexdigest()

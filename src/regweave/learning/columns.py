@@ -113,11 +113,11 @@ class Trainer:
                 return _Rounds(None, n_registrations, 0)
             fit = fit_lssvm(
                 samples, w0, C=h.C, alpha=h.alpha, eta=h.eta, epsilon=h.epsilon, signed=h.signed,
-                engine=self.schedule.engine, max_outer=h.max_outer, mapper=self.mapper,
+                engine=self.schedule.solver, max_outer=h.max_outer, mapper=self.mapper,
             )  # fmt: skip
             shown = max(samples, key=lambda s: s.level)
             # One inference for the record: it teaches nothing and does not count.
-            seen = overlay(shown, fit.imputed[shown.key], fit.weights, self.schedule.engine)
+            seen = overlay(shown, fit.imputed[shown.key], fit.weights, self.schedule.solver)
             found = _Rounds(fit, n_registrations, found.n_inferences + fit.history[-1].n_inferences, seen)
         return found
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave.engines import Solver
 from regweave.learning.qp import Cuts, QPSolution, Regulariser, solve
 from regweave.learning.samples import Found, Sample, Task, infer
 from regweave.types import Float64Array, IntArray
@@ -60,13 +61,13 @@ class Oracle:
     ----------
     samples : sequence of Sample
         In the order that every array of the fit has.
-    engine : str
-        Name of the inference engine.
+    engine : str or Solver
+        Inference engine; a name stands for its default options.
     mapper : callable
         ``map`` or its like: independent tasks may run at the same time; their results come in order.
     """
 
-    def __init__(self, samples: Sequence[Sample], engine: str, mapper: Mapper = map) -> None:
+    def __init__(self, samples: Sequence[Sample], engine: str | Solver, mapper: Mapper = map) -> None:
         self.samples, self.engine, self._map = tuple(samples), engine, mapper
         m, c = self.samples[0].shape
         self.pools = [Pool(m * c + 1) for _ in self.samples]

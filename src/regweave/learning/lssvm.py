@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from regweave.engines import Solver
 from regweave.learning.cccp import Iteration, Settings, learn
 from regweave.learning.cutting_plane import Mapper, Oracle
 from regweave.learning.qp import Regulariser
@@ -72,7 +73,7 @@ def fit_lssvm(
     epsilon: float = Hyper.epsilon,
     pairwise_floor: float | None = None,
     signed: bool = Hyper.signed,
-    engine: str = "trws",
+    engine: str | Solver = "trws",
     max_outer: int = Hyper.max_outer,
     max_inner: int = 50,
     on_progress: Callable[[Iteration], None] | None = None,
@@ -95,8 +96,8 @@ def fit_lssvm(
         Least pairwise weight; a quarter of the start's where not given.
     signed : bool
         Let weights of members be negative, as the paper does.
-    engine : str
-        Name of the inference engine.
+    engine : str or Solver
+        Inference engine; a name stands for its default options.
     max_outer, max_inner : int
         Largest numbers of imputations and, between two of them, of quadratic programmes.
     on_progress : callable, optional

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from regweave.energy.assemble import assemble
+from regweave.engines import Solver
 from regweave.learning.samples import Sample, Task, can_lose, delta, infer
 from regweave.types import Float64Array, IntArray, WeightTable
 
@@ -19,7 +20,7 @@ LARGEST = 24
 """Nodes along a side of the slice, at most; of more, every second or third is kept."""
 
 
-def overlay(sample: Sample, imputed: IntArray, weights: WeightTable, engine: str) -> dict[str, Any]:
+def overlay(sample: Sample, imputed: IntArray, weights: WeightTable, engine: str | Solver) -> dict[str, Any]:
     """Compare the imputed deformation of a sample with the one that weights predict, in the slice that loses most.
 
     Parameters
@@ -30,8 +31,8 @@ def overlay(sample: Sample, imputed: IntArray, weights: WeightTable, engine: str
         Labels of D̂, eq. (9).
     weights : WeightTable
         Learned weights, members and classes of the sample.
-    engine : str
-        Name of the inference engine; it runs once.
+    engine : str or Solver
+        Inference engine; it runs once.
 
     Returns
     -------

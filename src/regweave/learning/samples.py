@@ -84,7 +84,7 @@ class Task:
     sample: Sample
     w: Float64Array
     coefficient: float
-    engine: str
+    engine: str | engines.Solver
     init: IntArray | None = None
     max_iter: int | None = None
 
@@ -99,8 +99,8 @@ def infer(task: Task) -> Found:
     energy = assemble(sample.terms, weights, task.coefficient, tie_break=0.0)
     # Engines stop at a gap relative to the energy: without what no label can save, the same stop is a smaller gap.
     least = energy.unary.min(axis=1)
-    limit = {} if task.max_iter is None else {"max_iter": task.max_iter}
-    solution = engines.get(task.engine)(replace(energy, unary=energy.unary - least[:, None]), task.init, **limit)
+    raised = replace(energy, unary=energy.unary - least[:, None])
+    solution = engines.solver(task.engine)(raised, task.init, task.max_iter)
     features, loss = psi(sample, solution.labels), delta(sample, solution.labels)
     value = float((task.w * features).sum()) + task.coefficient * loss
     bound = (solution.lower_bound + float(least.sum())) / sample.scale

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from regweave.kernels import costs
-from regweave.losses import Offsets
+from regweave.losses import Offsets, Options
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
@@ -25,14 +25,16 @@ def _mean_over_present(losses: Float32Array, present: Float32Array) -> Float32Ar
     return np.asarray((losses * present).sum(axis=0) / total, dtype=np.float32)
 
 
-def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid) -> Float32Array:
+def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
     """Patch-wise Dice loss of each node, (N,), over the structures that either mask shows there."""
     sizes = grid.pool(fixed) + grid.pool(moved)
     losses = _loss(grid.pool(fixed * moved), sizes)
     return _mean_over_present(losses, (sizes > EMPTY).astype(np.float32))
 
 
-def volume(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets) -> Float32Array:
+def volume(
+    fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets, options: Options
+) -> Float32Array:
     """Loss of every label, (N, L); the structures that count at a node are the same for all its labels."""
     shape = (len(fixed), grid.n_nodes, int(np.prod([len(o) for o in offsets])))
     losses, present = np.empty(shape, dtype=np.float32), np.empty((*shape[:2], 1), dtype=np.float32)

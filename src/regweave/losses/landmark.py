@@ -5,7 +5,7 @@ at its centroid − d, so the loss of every label follows from two centroids. A 
 point lies in its support, or that it is nearest to where supports leave gaps; their mean counts. Other nodes lose
 nothing, whatever the label.
 
-Distances are in control spacings, cut and scaled to reach 1 at ``CAP_SPACINGS``. A covering grid keeps its spacing
+Distances are in control spacings, cut and scaled to reach 1 at ``cap_spacings``. A covering grid keeps its spacing
 equal in millimetres along the axes, so anisotropic voxels do no harm. A landmark that the fixed masks lack is no
 landmark; one that only the moved masks lack is a full loss at each node that holds some of the fixed blob.
 
@@ -18,13 +18,24 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from regweave import losses
 from regweave.losses import Offsets
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array, Float64Array
 
-CAP_SPACINGS = 2.0
-"""Distance in control spacings at which a landmark costs all it can."""
+
+class Options(losses.Options):
+    """Reach of the distance.
+
+    Parameters
+    ----------
+    cap_spacings : float
+        Distance in control spacings at which a landmark costs all it can.
+    """
+
+    cap_spacings: float = Field(default=2.0, ge=0.1, le=20)
 
 
 def centroid(mask: Float32Array) -> Float64Array | None:
@@ -48,13 +59,15 @@ def holders(point: Float64Array, grid: ControlGrid) -> NDArray[np.bool_]:
     return np.asarray(np.einsum("i,j,k->ijk", *along).reshape(-1))
 
 
-def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid) -> Float32Array:
+def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
     """Landmark loss of each node, (N,)."""
     zero = np.zeros(1)
-    return volume(fixed, moved, grid, (zero, zero, zero))[:, 0]
+    return volume(fixed, moved, grid, (zero, zero, zero), options)[:, 0]
 
 
-def volume(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets) -> Float32Array:
+def volume(
+    fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets, options: Options
+) -> Float32Array:
     """Loss of every label, (N, L)."""
     labels = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 3)
     total, held = np.zeros((grid.n_nodes, len(labels))), np.zeros(grid.n_nodes)
@@ -66,7 +79,7 @@ def volume(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets:
             nodes, losses = grid.pool(fixed_mask) > 0, np.ones(len(labels))
         else:
             distance = np.linalg.norm((found - labels - place) / grid.spacing, axis=1)
-            nodes, losses = holders(place, grid), np.minimum(distance / CAP_SPACINGS, 1)
+            nodes, losses = holders(place, grid), np.minimum(distance / options.cap_spacings, 1)
         total[nodes] += losses
         held += nodes
     return np.asarray(total / np.maximum(held, 1)[:, None], dtype=np.float32)

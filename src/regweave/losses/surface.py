@@ -18,28 +18,39 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy import ndimage
 
+from regweave import losses
 from regweave.kernels import costs
 from regweave.losses import Offsets
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array, Float64Array
 
-CAP_SPACINGS = 1.0
-"""Distance to the fixed surface, in control spacings, beyond which an error costs no more."""
+
+class Options(losses.Options):
+    """Reach of the distance.
+
+    Parameters
+    ----------
+    cap_spacings : float
+        Distance to the fixed surface, in control spacings, beyond which an error costs no more.
+    """
+
+    cap_spacings: float = Field(default=1.0, ge=0.1, le=10)
 
 
-def weights(fixed: Float32Array, spacing: Float64Array) -> Float32Array:
+def weights(fixed: Float32Array, spacing: Float64Array, cap_spacings: float) -> Float32Array:
     """Weight in (0, 1] of an error at each voxel of the structures (C, X, Y, Z); ``spacing`` in voxels."""
-    return np.stack([_weights(mask > 0.5, spacing) for mask in fixed])
+    return np.stack([_weights(mask > 0.5, spacing, cap_spacings) for mask in fixed])
 
 
-def _weights(mask: NDArray[np.bool_], spacing: Float64Array) -> Float32Array:
+def _weights(mask: NDArray[np.bool_], spacing: Float64Array, cap_spacings: float) -> Float32Array:
     out = np.ones(mask.shape, dtype=np.float32)
     if not mask.any() or mask.all():
         return out
     # Beyond the cap the weight is 1, so the distances are needed only near the structure.
-    margin = np.ceil(CAP_SPACINGS * spacing).astype(int) + 1
+    margin = np.ceil(cap_spacings * spacing).astype(int) + 1
     found = ndimage.find_objects(mask.astype(np.uint8))[0]
     box = tuple(slice(max(0, s.start - m), s.stop + m) for s, m in zip(found, margin, strict=True))
     structure = mask[box]
@@ -47,8 +58,8 @@ def _weights(mask: NDArray[np.bool_], spacing: Float64Array) -> Float32Array:
     half = 0.5 / spacing.max()
     inside = ndimage.distance_transform_edt(structure, sampling=1 / spacing) - half
     outside = ndimage.distance_transform_edt(~structure, sampling=1 / spacing) - half
-    depth = min(CAP_SPACINGS, float(inside.max()))
-    out[box] = np.minimum(np.where(structure, inside / depth, outside / CAP_SPACINGS), 1)
+    depth = min(cap_spacings, float(inside.max()))
+    out[box] = np.minimum(np.where(structure, inside / depth, outside / cap_spacings), 1)
     return out
 
 
@@ -60,15 +71,17 @@ def _normalise(errors: Float32Array, sizes: Float32Array) -> Float32Array:
     return np.asarray(scaled.clip(0, 1).mean(axis=0), dtype=np.float32)
 
 
-def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid) -> Float32Array:
+def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
     """Surface loss of each node, (N,)."""
-    errors = weights(fixed, grid.spacing) * np.abs(fixed - moved)
+    errors = weights(fixed, grid.spacing, options.cap_spacings) * np.abs(fixed - moved)
     return _normalise(grid.pool(errors), grid.pool(fixed))
 
 
-def volume(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets) -> Float32Array:
+def volume(
+    fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets, options: Options
+) -> Float32Array:
     """Loss of every label, (N, L)."""
-    weighted = weights(fixed, grid.spacing)
+    weighted = weights(fixed, grid.spacing, options.cap_spacings)
     # |m − f| = f + m·(1 − 2f) for f of 0 or 1: what depends on the label is one product with the moved mask.
     signed = weighted * (1 - 2 * fixed)
     missed = grid.pool(weighted * fixed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from regweave.kernels import costs
-from regweave.losses import Offsets
+from regweave.losses import Offsets, Options
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
@@ -22,12 +22,14 @@ def _normalise(errors: Float32Array, sizes: Float32Array) -> Float32Array:
     return np.asarray(np.minimum(scaled, 1).mean(axis=0), dtype=np.float32)
 
 
-def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid) -> Float32Array:
+def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
     """Voxel loss of each node, (N,)."""
     return _normalise(grid.pool(np.abs(fixed - moved)), grid.pool(fixed))
 
 
-def volume(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets) -> Float32Array:
+def volume(
+    fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets, options: Options
+) -> Float32Array:
     """Loss of every label, (N, L)."""
     errors = np.stack(
         [

@@ -16,28 +16,23 @@ One with ``SEES = "anatomy"`` looks at the structures that a model makes out, (K
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from functools import cache
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from pydantic import BaseModel, ConfigDict
+import numpy as np
 
-from regweave.errors import UsageError
+from regweave.registry import Options, Registry
 from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Float32Array, Float64Array
+
+__all__ = ["Metric", "Offsets", "Options", "add", "available", "get", "registry", "sees_anatomy"]
 
 Offsets = tuple[Float64Array, Float64Array, Float64Array]
 
 
-class Options(BaseModel):
-    """Base of every metric's options: unknown keys and infinite numbers are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 class Metric(Protocol):
-    """What a file in this folder exposes."""
+    """Interface of a similarity metric."""
 
     Options: type[Options]
 
@@ -53,19 +48,38 @@ class Metric(Protocol):
         """Cost of each node for each label, (N, L)."""
 
 
-@cache
-def available() -> tuple[str, ...]:
-    """Names of the metrics: the files of this folder."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+def _cost_function(cost: Callable[..., Float32Array]) -> Metric:
+    """Make a metric of intensities from a bare ``cost(fixed, moved, grid)``, by a loop over the labels."""
+
+    class CostFunction:
+        """Metric of intensities from one function."""
+
+        Options = Options
+
+        def features(self, image: Float32Array, options: Any) -> Float32Array:
+            return image[None]
+
+        def cost(self, fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Any) -> Float32Array:
+            return np.asarray(cost(fixed, moved, grid), dtype=np.float32)
+
+        def volume(
+            self, fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: Offsets, options: Any
+        ) -> Float32Array:
+            shifted = (shift(moved, d) for d in LabelSet(offsets).vectors)
+            return np.stack([self.cost(fixed, m, grid, options) for m in shifted], axis=1)
+
+    return CostFunction()
+
+
+registry = Registry("metrics", "metric", "E181", ("Options", "features", "cost", "volume"), adapt=_cost_function)
+available, add = registry.available, registry.add
+
+
+def get(name: str) -> Metric:
+    """Return the metric of that name."""
+    return cast("Metric", registry.get(name))
 
 
 def sees_anatomy(name: str) -> bool:
     """Tell whether a metric looks at the structures which a model makes out."""
     return getattr(get(name), "SEES", "image") == "anatomy"
-
-
-def get(name: str) -> Metric:
-    """Return the metric of that name."""
-    if name not in available():
-        raise UsageError("E181", f"unknown metric {name!r}", f"available: {', '.join(available())}")
-    return cast("Metric", importlib.import_module(f"{__name__}.{name}"))

@@ -206,6 +206,7 @@ class Result:
                 "classes_from": self.classes_from,
                 "inputs_sha256": dict(self.hashes),
                 "settings": self.settings.model_dump(mode="json"),
+                "plugins": self.settings.plugins(),
             },
         }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave import engines, losses
+from regweave import losses
 from regweave.config.settings import Level, Schedule
 from regweave.energy.assemble import assemble
 from regweave.energy.cost_volume import cost_volume, fit_scales
@@ -107,7 +107,7 @@ def align(
     names = tuple(m.name for m in schedule.discrete)
     fine, coarse = weights.select(names), (coarse or weights).select(names)
     scene = Scene.whole(pair, schedule)
-    minimize = engines.get(schedule.engine)
+    minimize = schedule.solver
     u, records = _start(pair), []
     for number, level in enumerate(schedule.levels_for(pair.fixed.geometry)):
         weights = fine if number == len(schedule.levels) - 1 else coarse
@@ -197,7 +197,7 @@ def _loss(scene: Scene, u: Float32Array, grid: ControlGrid, labels: LabelSet, sc
     chosen = schedule.loss_classes or scene.pair.moving_labels.values()
     classes = (0, *(c for c in chosen if c != 0))
     fixed_masks, moving_masks = (one_hot(labelled, classes)[1:] for labelled in (fixed, moving))
-    return losses.get(schedule.loss).volume(fixed_masks, moving_masks, grid, labels.offsets)
+    return losses.get(schedule.loss).volume(fixed_masks, moving_masks, grid, labels.offsets, schedule.loss_settings)
 
 
 def _node_displacements(u: Float32Array, grid: ControlGrid) -> Float64Array:

@@ -17,6 +17,7 @@ from regweave import kernels
 from regweave.cli.help import WIDTH
 from regweave.cli.options import JsonOption
 from regweave.pipeline.machine import allowed_threads
+from regweave.registry import plugins_found
 
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 
@@ -48,6 +49,7 @@ def describe() -> dict[str, Any]:
         "cpus": _cpus(),
         "threads": allowed_threads(),
         "presets": list(regweave.preset_names()),
+        "plug-ins": _plugins(),
         "dependencies": _dependencies(),
     }
 
@@ -79,6 +81,11 @@ def _cpu_features() -> list[str]:
     match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", listing.read_text(encoding="utf-8"), flags=re.MULTILINE)
     present = set(match[1].split()) if match else set()
     return [name for name in CPU_FEATURES if name in present]
+
+
+def _plugins() -> dict[str, str]:
+    """Name plug-ins that do not come with the package, and where each is from."""
+    return {f"{kind}/{name}": place for kind, found in plugins_found().items() for name, place in found.items()}
 
 
 def _dependencies() -> dict[str, str]:

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer.main
-
-from regweave.cli.app import make_app
+from regweave.cli.app import COMMANDS, load_command
 
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """# Commands
@@ -21,7 +19,8 @@ Made from the program's own help by `docs/_make_cli.py`. Every command ends with
 
 def page() -> str:
     """Return the page: each command with its arguments and options."""
-    sections = [_section(path, command) for path, command in _commands("regweave", typer.main.get_command(make_app()))]
+    found = [pair for name in COMMANDS for pair in _commands(f"regweave {name}", load_command(name))]
+    sections = [_section(path, command) for path, command in found]
     return "\n".join([INTRODUCTION, *sections])
 
 

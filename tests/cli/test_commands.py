@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import nibabel as nib
 import numpy as np
@@ -18,6 +19,7 @@ import SimpleITK as sitk  # noqa: N813
 from regweave import notices
 from regweave.cli import app as program
 from regweave.cli import main
+from regweave.cli.help import command_line
 from regweave.errors import ResourceError
 from regweave.io import (
     read_image,
@@ -193,13 +195,17 @@ def test_about(capsys):
 
 
 def raising(error):
+    """Return a module whose one command warns twice and fails."""
+    module = ModuleType("failing")
+    module.app = command_line()
+
+    @module.app.command()
     def command() -> None:
-        """Fail."""
         notices.warn("W201: look at this")
         notices.warn("W201: look at this")
         raise error
 
-    return command
+    return module
 
 
 @pytest.mark.parametrize(
@@ -212,7 +218,8 @@ def raising(error):
     ],
 )
 def test_how_a_command_ends(monkeypatch, capsys, error, status, text):
-    monkeypatch.setattr(program, "COMMANDS", (raising(error), *program.COMMANDS))
+    monkeypatch.setitem(sys.modules, "regweave.cli.failing", raising(error))
+    monkeypatch.setitem(program.COMMANDS, "command", ("failing", "Program", "Fail."))
     assert main(["command"]) == status
     shown = capsys.readouterr().err
     assert text in shown
@@ -242,12 +249,14 @@ def test_usage_errors(capsys):
 def test_process_status_and_termination(tmp_path, name):
     """One true process: the exit status, and a scheduler's or a closed terminal's signal leaves no half result."""
     script = (
-        "import sys, time; from regweave.cli import app; from regweave.io import prepare_output\n"
+        "import sys, time; from regweave.cli import app as program, help; from regweave.io import prepare_output\n"
+        "sys.modules['regweave.cli.slow'] = sys.modules['__main__']; app = help.command_line()\n"
+        "program.COMMANDS['slow'] = ('slow', 'Program', 'Wait.')\n"
         "def slow(out: str) -> None:\n"
         "    with prepare_output(out) as folder:\n"
         "        (folder / 'half').touch(); print('ready', flush=True); time.sleep(60)\n"
         "slow.__annotations__ = {'out': str, 'return': None}\n"
-        "app.COMMANDS = (slow, *app.COMMANDS); sys.exit(app.main(['slow', sys.argv[1]]))\n"
+        "app.command()(slow); sys.exit(program.main(['slow', sys.argv[1]]))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "out")],

@@ -11,19 +11,18 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import regweave
 from regweave import notices
 from regweave.cli import words
-from regweave.cli.files import check, convert, warp
-from regweave.cli.help import SUMMARIES, WIDTH, Command, Group
-from regweave.cli.learning import demo, evaluate, reproduce, train, weights
-from regweave.cli.program import about, presets, report, rules
-from regweave.cli.registration import plan, register
+from regweave.cli.help import SETTINGS, examples
 from regweave.cli.streams import guarded_streams
 from regweave.errors import (
     EXIT_INTERNAL,
@@ -33,27 +32,51 @@ from regweave.errors import (
     ResourceError,
 )
 
-COMMANDS: tuple[Callable[..., None], ...] = (
-    register.register,
-    train.train,
-    evaluate.evaluate,
-    report.report,
-    rules.rules,
-    reproduce.reproduce,
-    plan.plan,
-    check.check,
-    convert.convert,
-    demo.demo,
-    about.about,
-)
-"""Each function becomes the command of its name."""
-GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "warp": (warp.image, warp.labels, warp.points),
-    "presets": (presets.list_, presets.show),
-    "weights": (weights.list_, weights.show, weights.compare),
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "register": ("registration.register", "Register", "Register two images; write transforms, numbers and a page."),
+    "plan": ("registration.plan", "Register", "Forecast memory and time of a registration."),
+    "report": ("program.report", "Look", "Make the page of a result again."),
+    "rules": ("program.rules", "Look", "Print the rules for pass, look and fail."),
+    "train": ("learning.train", "Learn", "Learn from masks how much each structure trusts each metric."),
+    "evaluate": ("learning.evaluate", "Learn", "Compare models and baselines on a list of pairs."),
+    "weights": ("learning.weights", "Learn", "Show what models have learned."),
+    "demo": ("learning.demo", "Learn", "Train, register and evaluate, on phantoms or your scans."),
+    "reproduce": ("learning.reproduce", "Learn", "Run the experiments of the paper."),
+    "warp": ("files.warp", "Files", "Move images, labels or points with a transform."),
+    "convert": ("files.convert", "Files", "Write a transform in another format."),
+    "check": ("files.check", "Files", "Look for faults in image files."),
+    "presets": ("program.presets", "Program", "List presets or print one as TOML."),
+    "about": ("program.about", "Program", "Print the versions of everything that runs here."),
 }
+"""Module of each command, the panel of the list in which it stands, and its line there: the list loads no command."""
+FIRST = ("regweave demo", "regweave register later.nii.gz planning.nii.gz -o result", "regweave register --help")
+"""Calls that a newcomer may try."""
 STOPS = (signal.SIGTERM, signal.SIGHUP)
-GROUP_HELP = {"warp": warp.__doc__, "presets": presets.__doc__, "weights": weights.__doc__}
+EXIT_STATUS = """Exit status:
+  0   done
+  1   done, but some registrations failed; the results name them
+  2   wrong call: unknown option, value or name
+  3   an input cannot be used
+  4   the work does not fit the machine
+  5   cancelled (Ctrl-C, SIGTERM, SIGHUP); nothing half-written is left
+  70  a fault of the program; a report was written"""
+
+
+class _Commands(TyperGroup):
+    """Commands whose modules are loaded when they are called by name."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find a command by the first word, as the list does, and load what stands behind it."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed if name is None else load_command(name), rest
+
+
+def load_command(name: str) -> Any:
+    """Load the command, or the group of commands, of a name in `COMMANDS`."""
+    command = get_command(import_module(f"regweave.cli.{COMMANDS[name][0]}").app)
+    for one in getattr(command, "commands", {name: command}).values():
+        one.callback = _cancellable(one.callback)
+    return command
 
 
 def _cancellable(command: Callable[..., None]) -> Callable[..., None]:
@@ -84,29 +107,17 @@ def _program(
 
 
 def make_app() -> typer.Typer:
-    """Put the program together from `COMMANDS` and `GROUPS`."""
-    settings: dict[str, Any] = {
-        "no_args_is_help": True,
-        "pretty_exceptions_enable": False,
-        "rich_markup_mode": None,
-        "context_settings": {"max_content_width": WIDTH},
-        "cls": Group,
-    }
-    app = typer.Typer(**settings)
+    """Put the program together: its commands are names and lines of help until one is called."""
+    app = typer.Typer(**SETTINGS, cls=_Commands, epilog=f"{examples(*FIRST)}\n\n{EXIT_STATUS}")
     app.callback()(_program)
-    for command in COMMANDS:
-        _add(app, command)
-    for name, members in GROUPS.items():
-        group = typer.Typer(**settings, add_completion=False, help=GROUP_HELP[name])
-        for command in members:
-            _add(group, command, f"{name} ")
-        app.add_typer(group, name=name, short_help=SUMMARIES[name])
+    for name, (_, panel, summary) in COMMANDS.items():
+        app.command(name, help=summary, rich_help_panel=panel)(_unloaded)
     return app
 
 
-def _add(app: typer.Typer, command: Callable[..., None], before: str = "") -> None:
-    name = command.__name__.rstrip("_")
-    app.command(name, cls=Command, short_help=SUMMARIES.get(before + name))(_cancellable(command))
+def _unloaded() -> None:
+    """Stand for a command in the list."""
+    raise AssertionError("a command is called without its module")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

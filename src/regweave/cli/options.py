@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.help import input_option, machine_option, method_option
 from regweave.config.settings import preset_names
 from regweave.errors import UsageError
 from regweave.io.formats.nifti_frame import NiftiFrame
@@ -16,37 +17,40 @@ from regweave.jobs.cluster import Cluster
 from regweave.model.model import shipped_models
 
 FrameOption = Annotated[
-    NiftiFrame, typer.Option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")
+    NiftiFrame, input_option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")
 ]
 NonFiniteOption = Annotated[
-    NonFinite, typer.Option(help="Voxels that are not finite numbers: refuse the image, or treat them as background.")
+    NonFinite, input_option(help="Voxels that are not finite numbers: refuse the image, or treat them as background.")
 ]
 FollowOption = Annotated[
     bool,
-    typer.Option("--follow-links", help="Let headers (.mhd, .nhdr) name files of voxels outside of their folder."),
+    input_option("--follow-links", help="Let headers (.mhd, .nhdr) name files of voxels outside of their folder."),
 ]
 
 FixedModalityOption = Annotated[
-    Stated, typer.Option(help="What the fixed image is; auto tells CT from other images by the histogram.")
+    Stated,
+    input_option(
+        help="What the fixed image is: auto (by the histogram), ct, mr, t1, t2, pd, flair, pet or us.", metavar="WORD"
+    ),
 ]
-MovingModalityOption = Annotated[Stated, typer.Option(help="The same for the moving image.")]
+MovingModalityOption = Annotated[Stated, input_option(help="The same for the moving image.", metavar="WORD")]
 LabelNamesOption = Annotated[
     Path | None,
-    typer.Option(help="Names of the labels, JSON, TSV or ITK-SNAP; by default a file beside the label map."),
+    input_option(help="Names of the labels, JSON, TSV or ITK-SNAP; by default a file beside the label map."),
 ]
 
 RulesOption = Annotated[
-    Path | None, typer.Option(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
+    Path | None, method_option(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 SchedulerOption = Annotated[
-    str | None, typer.Option(help="Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.")
+    str | None, machine_option(help="Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.")
 ]
-TlsCaOption = Annotated[Path | None, typer.Option(help="Certificate of the authority, for tls://.", metavar="PEM")]
-TlsCertOption = Annotated[Path | None, typer.Option(help="Certificate of this client, for tls://.", metavar="PEM")]
-TlsKeyOption = Annotated[Path | None, typer.Option(help="Key of this client, for tls://.", metavar="PEM")]
-WaitOption = Annotated[float, typer.Option(help="Seconds to wait for the scheduler's first worker.")]
+TlsCaOption = Annotated[Path | None, machine_option(help="Certificate of the authority, for tls://.", metavar="PEM")]
+TlsCertOption = Annotated[Path | None, machine_option(help="Certificate of this client, for tls://.", metavar="PEM")]
+TlsKeyOption = Annotated[Path | None, machine_option(help="Key of this client, for tls://.", metavar="PEM")]
+WaitOption = Annotated[float, machine_option(help="Seconds to wait for the scheduler's first worker.")]
 
 
 def cluster_of(

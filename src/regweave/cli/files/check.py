@@ -9,12 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from regweave.cli.help import WIDTH
+from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import FollowOption, JsonOption
 from regweave.errors import EXIT_OK
 from regweave.io import Inspection, inspect_image
 
+app = command_line()
 
+
+@app.command(epilog=examples("regweave check scans/*.nii.gz", "regweave check planning.nii.gz --json"))
 def check(
     files: Annotated[list[Path], typer.Argument(help="Image or label files.", show_default=False)],
     follow_links: FollowOption = False,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.help import command_line, examples, input_option
 from regweave.cli.options import FollowOption, JsonOption
 from regweave.errors import RegweaveError
 from regweave.io import (
@@ -28,7 +29,15 @@ CONVENTIONS = {
     "moving_to_fixed": "moving points to fixed points, LPS mm",
 }
 
+app = command_line()
 
+
+@app.command(
+    epilog=examples(
+        "regweave convert result/transform.h5 -o field.nii.gz",
+        "regweave convert affine.tfm -o field.nii.gz -r fixed.nii.gz",
+    )
+)
 def convert(
     transform: Annotated[Path, typer.Argument(help="Transform file to read.")],
     output: Annotated[
@@ -41,7 +50,7 @@ def convert(
     ],
     reference: Annotated[
         Path | None,
-        typer.Option("--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."),
+        input_option("--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
     follow_links: FollowOption = False,

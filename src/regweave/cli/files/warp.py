@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.help import command_line, examples, input_option, method_option
 from regweave.cli.options import FollowOption, FrameOption, JsonOption, LabelNamesOption, NonFiniteOption
 from regweave.errors import UsageError
 from regweave.io import (
@@ -36,14 +37,14 @@ from regweave.types import Direction, Field, Geometry, Transform
 
 TransformOption = Annotated[
     str,
-    typer.Option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz …), or the word identity."),
+    input_option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz …), or the word identity."),
 ]
 ReferenceOption = Annotated[
-    Path, typer.Option("--reference", "-r", help="Image on whose grid the result lies: the fixed image.")
+    Path, input_option("--reference", "-r", help="Image on whose grid the result lies: the fixed image.")
 ]
 OtherGridOption = Annotated[
     bool,
-    typer.Option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts."),
+    input_option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts."),
 ]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
@@ -62,10 +63,13 @@ DIRECTIONS: dict[Space, Direction] = {Space.FIXED: "fixed_to_moving", Space.MOVI
 """Which way points go that start in a space."""
 ToOption = Annotated[
     Space | None,
-    typer.Option("--to", help="Space of the result; by default the grids tell, and fixed where both are the same."),
+    input_option("--to", help="Space of the result; by default the grids tell, and fixed where both are the same."),
 ]
 
+app = command_line(help=__doc__)
 
+
+@app.command(epilog=examples("regweave warp image dose.nii.gz -t transform.h5 -r fixed.nii.gz -o new.nii"))
 def image(
     file: Annotated[Path, typer.Argument(help="Image in moving space.")],
     *,
@@ -77,7 +81,7 @@ def image(
     overwrite: OverwriteOption = False,
     fill: Annotated[
         float | None,
-        typer.Option(help="Value outside the moving image; by default -1000 for CT, else 0."),
+        method_option(help="Value outside the moving image; by default -1000 for CT, else 0."),
     ] = None,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
@@ -100,6 +104,7 @@ def image(
     _tell(f"{_names(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
 
 
+@app.command(epilog=examples("regweave warp labels organs.nii.gz -t transform.h5 -r f.nii.gz -o new.nii"))
 def labels(
     file: Annotated[Path, typer.Argument(help="Label map in moving space.")],
     *,
@@ -135,6 +140,12 @@ def labels(
         typer.echo(f"warning W203: labels without a voxel in the result: {names}", err=True)
 
 
+@app.command(
+    epilog=examples(
+        "regweave warp points marks.csv -t transform.h5 -o moved.csv",
+        "regweave warp points m.csv --from moving --to fixed -t inverse.h5 -o f.csv",
+    )
+)
 def points(
     file: Annotated[Path, typer.Argument(help="Points (.mrk.json, .fcsv, .csv) in the space named by --from.")],
     *,
@@ -142,10 +153,10 @@ def points(
     output: OutputOption,
     reference: Annotated[
         Path | None,
-        typer.Option("--reference", "-r", help="Grid to sample a transform on that has none (e.g. B-spline)."),
+        input_option("--reference", "-r", help="Grid to sample a transform on that has none (e.g. B-spline)."),
     ] = None,
-    source: Annotated[Space, typer.Option("--from", help="Space of the points in FILE.")] = Space.FIXED,
-    target: Annotated[Space, typer.Option("--to", help="Space of the points in OUTPUT.")] = Space.MOVING,
+    source: Annotated[Space, input_option("--from", help="Space of the points in FILE.")] = Space.FIXED,
+    target: Annotated[Space, input_option("--to", help="Space of the points in OUTPUT.")] = Space.MOVING,
     overwrite: OverwriteOption = False,
     nifti_frame: FrameOption = "auto",
     follow_links: FollowOption = False,

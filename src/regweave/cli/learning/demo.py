@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from regweave.cli.help import WIDTH
+from regweave.cli.help import WIDTH, command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import JsonOption, complete_preset, parse_values
 from regweave.cli.tables import text_table
 from regweave.config.settings import Settings
@@ -30,21 +30,24 @@ EVERY = 20
 STAGES = 4
 """Scans, learning, held-out patients, pages."""
 
+app = command_line()
 
+
+@app.command(epilog=examples("regweave demo", "regweave demo --data scans -o my-demo"))
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")] = Path("demo-output"),
     data: Annotated[
-        Path | None, typer.Option(help="Folder with PAIRS.csv or with CASE/{image,labels}.nii.gz.", metavar="DIR")
+        Path | None, input_option(help="Folder with PAIRS.csv or with CASE/{image,labels}.nii.gz.", metavar="DIR")
     ] = None,
     classes: Annotated[
-        str | None, typer.Option(help="Structures of DIR to learn, label values with commas; others are background.")
+        str | None, input_option(help="Structures of DIR to learn, label values with commas; others are background.")
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Settings for DIR by name; without it, fast ones.", autocompletion=complete_preset),
+        method_option(help="Settings for DIR by name; without it, fast ones.", autocompletion=complete_preset),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Chooses the phantoms, or the halves of PAIRS.csv.", min=0)] = 0,
-    workers: Annotated[int | None, typer.Option(help="Processes; by default all cores.")] = None,
+    seed: Annotated[int, method_option(help="Chooses the phantoms, or the halves of PAIRS.csv.", min=0)] = 0,
+    workers: Annotated[int | None, machine_option(help="Processes; by default all cores.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
     FixedModalityOption,
     FollowOption,
@@ -40,31 +41,41 @@ from regweave.report import evaluation, registration
 from regweave.study import evaluate as workflow
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 
+app = command_line()
 
+
+@app.command(
+    epilog=examples(
+        "regweave evaluate test.csv -o out --model weights.json",
+        "regweave evaluate test.csv -o out --baselines --train-pairs train.csv",
+    )
+)
 def evaluate(
     pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
     model: Annotated[
         list[Path] | None,
-        typer.Option(
+        method_option(
             help="Model file or shipped name; repeat for several.", metavar="MODEL", autocompletion=complete_model
         ),
     ] = None,
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="Also the uniform mix and each member of the bank alone.")
+        bool, method_option("--baselines", help="Also the uniform mix and each member of the bank alone.")
     ] = False,
     train_pairs: Annotated[
-        Path | None, typer.Option(help="Pairs on which the smoothness of each baseline is tuned.", metavar="TRAIN.csv")
+        Path | None, input_option(help="Pairs on which the smoothness of each baseline is tuned.", metavar="TRAIN.csv")
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
+        str | None, method_option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
     classes: Annotated[
-        str | None, typer.Option(help="Structures that count, label values with commas; others are background.")
+        str | None, input_option(help="Structures that count, label values with commas; others are background.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes, each with one thread; by default all cores.")] = None,
+    workers: Annotated[
+        int | None, machine_option(help="Processes, each with one thread; by default all cores.")
+    ] = None,
     scheduler: SchedulerOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
@@ -72,7 +83,7 @@ def evaluate(
     wait_for_workers: WaitOption = WAIT_S,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an evaluation that was interrupted.")] = False,
     allow_leak: Annotated[
-        bool, typer.Option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
+        bool, method_option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
     ] = False,
     pages: Annotated[
         int,

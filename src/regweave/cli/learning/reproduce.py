@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
     JsonOption,
     SchedulerOption,
@@ -29,19 +30,27 @@ from regweave.training.log import TrainProgress
 EVERY = 25
 """Registrations between two lines of progress; smaller batches go without."""
 
+app = command_line()
 
+
+@app.command(
+    epilog=examples(
+        "regweave reproduce ibsr --data sets -o ibsr --quick",
+        "regweave reproduce all --data sets -o paper --workers 16",
+    )
+)
 def reproduce(
     experiment: Annotated[str, typer.Argument(help="ibsr, parotid, abdomen or all.")] = "all",
     *,
-    data: Annotated[Path, typer.Option(help="Folder with the data sets, SET/CASE/{image,labels}.nii.gz.")],
+    data: Annotated[Path, input_option(help="Folder with the data sets, SET/CASE/{image,labels}.nii.gz.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for report, figures and numbers.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="One fold and draw, few pairs, no gates: a look, not evidence.")
+        bool, method_option("--quick", help="One fold and draw, few pairs, no gates: a look, not evidence.")
     ] = False,
-    preset: Annotated[str, typer.Option(help="Settings by name.", autocompletion=complete_preset)] = "paper",
-    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file instead.")] = None,
-    seed: Annotated[int, typer.Option(help="Chooses folds, pairs and simulated scans.")] = 0,
-    workers: Annotated[int | None, typer.Option(help="Processes of this machine, by default all cores.")] = None,
+    preset: Annotated[str, method_option(help="Settings by name.", autocompletion=complete_preset)] = "paper",
+    config: Annotated[Path | None, method_option(help="Settings from a TOML file instead.")] = None,
+    seed: Annotated[int, method_option(help="Chooses folds, pairs and simulated scans.")] = 0,
+    workers: Annotated[int | None, machine_option(help="Processes of this machine, by default all cores.")] = None,
     scheduler: SchedulerOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.learning.weights import as_dict, as_text
 from regweave.cli.options import (
     FixedModalityOption,
@@ -39,35 +40,44 @@ from regweave.training.log import TrainProgress, effort_path, write_effort
 from regweave.training.options import TrainOptions
 from regweave.training.train import train as workflow
 
+app = command_line()
 
+
+@app.command(
+    epilog=examples(
+        "regweave train train.csv -o weights.json",
+        "regweave train train.csv -o weights.json --classes 1,2 --workers 8",
+        "regweave train train.csv -o weights.json --resume",
+    )
+)
 def train(
     pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model to write, JSON.")],
-    preset: Annotated[str, typer.Option(help="Settings by name.", autocompletion=complete_preset)] = "default",
-    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    preset: Annotated[str, method_option(help="Settings by name.", autocompletion=complete_preset)] = "default",
+    config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
     method: Annotated[
-        str, typer.Option(help="Kind of learning: lssvm, lssvm-joint, global or search.")
+        str, method_option(help="Kind of learning: lssvm, lssvm-joint, global or search.")
     ] = "lssvm-joint",
-    metrics: Annotated[str | None, typer.Option(help="Members or metrics of the bank, separated by commas.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Loss on the masks: dice, voxel, surface, landmark.")] = None,
-    classes: Annotated[str | None, typer.Option(help="Structures to learn, label values with commas.")] = None,
-    c: Annotated[float | None, typer.Option("--C", help="Weight of the slacks.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Weight of the proximity to the start.")] = None,
-    eta: Annotated[float | None, typer.Option(help="Weight of the loss in imputation.")] = None,
-    epsilon: Annotated[float, typer.Option(help="Tolerance of the constraints.")] = 1e-2,
-    rounds: Annotated[int, typer.Option(help="Times the trajectories are refreshed.")] = 1,
-    signed: Annotated[bool, typer.Option("--signed", help="Allow negative weights, as the paper does.")] = False,
-    levels: Annotated[str, typer.Option(help="Where learned weights act: all levels, or the finest.")] = "all",
-    folds: Annotated[int, typer.Option(help="Folds of the gate, by patient.")] = 3,
-    max_pairs: Annotated[int | None, typer.Option(help="Learn on this many pairs chosen at random.")] = None,
+    metrics: Annotated[str | None, method_option(help="Members or metrics of the bank, separated by commas.")] = None,
+    loss: Annotated[str | None, method_option(help="Loss on the masks: dice, voxel, surface, landmark.")] = None,
+    classes: Annotated[str | None, input_option(help="Structures to learn, label values with commas.")] = None,
+    c: Annotated[float | None, method_option("--C", help="Weight of the slacks.")] = None,
+    alpha: Annotated[float | None, method_option(help="Weight of the proximity to the start.")] = None,
+    eta: Annotated[float | None, method_option(help="Weight of the loss in imputation.")] = None,
+    epsilon: Annotated[float, method_option(help="Tolerance of the constraints.")] = 1e-2,
+    rounds: Annotated[int, method_option(help="Times the trajectories are refreshed.")] = 1,
+    signed: Annotated[bool, method_option("--signed", help="Allow negative weights, as the paper does.")] = False,
+    levels: Annotated[str, method_option(help="Where learned weights act: all levels, or the finest.")] = "all",
+    folds: Annotated[int, method_option(help="Folds of the gate, by patient.")] = 3,
+    max_pairs: Annotated[int | None, method_option(help="Learn on this many pairs chosen at random.")] = None,
     max_memory_mb: Annotated[
-        float, typer.Option(help="Learn on as many pairs, chosen at random, as have samples that fit.")
+        float, machine_option(help="Learn on as many pairs, chosen at random, as have samples that fit.")
     ] = 1500.0,
-    budget: Annotated[int, typer.Option(help="Registrations that one search may spend.")] = 400,
-    gate: Annotated[bool, typer.Option(help="Use a column only where left-out patients gained.")] = True,
-    seed: Annotated[int, typer.Option(help="Chooses folds and pairs.")] = 0,
-    workers: Annotated[int | None, typer.Option(help="Processes of this machine.")] = None,
+    budget: Annotated[int, method_option(help="Registrations that one search may spend.")] = 400,
+    gate: Annotated[bool, method_option(help="Use a column only where left-out patients gained.")] = True,
+    seed: Annotated[int, method_option(help="Chooses folds and pairs.")] = 0,
+    workers: Annotated[int | None, machine_option(help="Processes of this machine.")] = None,
     scheduler: SchedulerOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regweave.cli.help import WIDTH
+from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
@@ -25,7 +25,10 @@ ModelArgument = Annotated[
     ),
 ]
 
+app = command_line(help=__doc__)
 
+
+@app.command("list", epilog=examples("regweave weights list"))
 def list_(*, as_json: JsonOption = False) -> None:
     """Name the models that come with the package; `--model NAME` uses one."""
     shipped = {name: read_model(path) for name, path in shipped_models().items()}
@@ -39,6 +42,7 @@ def list_(*, as_json: JsonOption = False) -> None:
         print(textwrap.fill(f"{name}  {model.modality}: {names}", WIDTH, subsequent_indent="    "))
 
 
+@app.command(epilog=examples("regweave weights show weights.json"))
 def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     """Print the weight of each member for each class, and what training recorded."""
     read = {path: read_model(path) for path in models}
@@ -48,6 +52,7 @@ def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     print("\n\n".join(as_text(path, model) for path, model in read.items()))
 
 
+@app.command(epilog=examples("regweave weights compare mine.json theirs.json"))
 def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     """Print the weights of two or more models side by side, with the differences from the first."""
     if len(models) < 2:

@@ -14,14 +14,17 @@ from typing import Any
 
 import regweave
 from regweave import kernels
-from regweave.cli.help import WIDTH
+from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import JsonOption
 from regweave.pipeline.machine import allowed_threads
 from regweave.registry import plugins_found
 
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 
+app = command_line()
 
+
+@app.command(epilog=examples("regweave about", "regweave about --json"))
 def about(
     as_json: JsonOption = False,
 ) -> None:

@@ -7,16 +7,21 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption, complete_preset
 from regweave.config.settings import preset, preset_names
 
+app = command_line(help=__doc__)
 
+
+@app.command("list", epilog=examples("regweave presets list"))
 def list_(*, as_json: JsonOption = False) -> None:
     """List the presets."""
     names = preset_names()
     print(json.dumps(names) if as_json else "\n".join(names))
 
 
+@app.command(epilog=examples("regweave presets show default > mine.toml"))
 def show(
     name: Annotated[str, typer.Argument(help="Preset, with or without its version.", autocompletion=complete_preset)],
     *,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption, RulesOption
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
@@ -25,7 +26,14 @@ OTHERS: dict[str, Callable[[Path], Path]] = {
 }
 """What writes the page of a folder, by the file that tells what the folder is; the first two have verdicts."""
 
+app = command_line()
 
+
+@app.command(
+    epilog=examples(
+        "regweave report result", "regweave report result --rules mine.toml", "regweave report weights.json"
+    )
+)
 def report(
     result: Annotated[Path, typer.Argument(help="Folder of a result, or a model file.")],
     rules: RulesOption = None,

@@ -8,10 +8,14 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption
 from regweave.measures.rules import default_rules, read_rules, shipped_text
 
+app = command_line()
 
+
+@app.command(epilog=examples("regweave rules > mine.toml", "regweave rules mine.toml"))
 def rules(
     file: Annotated[Path | None, typer.Argument(help="Rules file to check; by default the shipped rules.")] = None,
     *,

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from regweave.cli.help import command_line, examples, machine_option, method_option
 from regweave.cli.options import (
     FixedModalityOption,
     FollowOption,
@@ -29,19 +30,26 @@ from regweave.pipeline.machine import allowed_threads, physical_memory_mb
 from regweave.pipeline.memory import forecast
 from regweave.pipeline.reading import Reading, read_inputs
 
+app = command_line()
 
+
+@app.command(
+    epilog=examples(
+        "regweave plan fixed.nii.gz moving.nii.gz", "regweave plan fixed.nii.gz moving.nii.gz --preset paper --json"
+    )
+)
 def plan(
     fixed: Annotated[Path, typer.Argument(help="Image that would stay.")],
     moving: Annotated[Path, typer.Argument(help="Image that would be warped.")],
     *,
-    preset: Annotated[str, typer.Option(help="Settings by name.", autocompletion=complete_preset)] = "default",
-    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    preset: Annotated[str, method_option(help="Settings by name.", autocompletion=complete_preset)] = "default",
+    config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
     fixed_modality: FixedModalityOption = "auto",
     moving_modality: MovingModalityOption = "auto",
-    threads: Annotated[int | None, typer.Option(help="Threads that the run would use.")] = None,
+    threads: Annotated[int | None, machine_option(help="Threads that the run would use.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast peak memory and time of a registration, and print its grids and labels."""

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regweave.cli import words
+from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
     FixedModalityOption,
     FollowOption,
@@ -37,7 +38,18 @@ from regweave.pipeline.rerun import recorded_call, recorded_rules
 
 PAGE = FILES["report"]
 
+app = command_line()
 
+
+@app.command(
+    epilog=examples(
+        "regweave register later.nii.gz planning.nii.gz -o result",
+        "regweave register later.nii.gz planning.nii.gz -o result --init affine",
+        "regweave register f.nii.gz m.nii.gz -o out --moving-labels organs.nii.gz",
+        "regweave register f.nii.gz m.nii.gz -o out --model brain-t1 --json",
+        "regweave register --from result/result.json -o same",
+    )
+)
 def register(
     fixed: Annotated[
         Path | None, typer.Argument(help="Image that stays; its grid is the grid of the result.", show_default=False)
@@ -45,27 +57,27 @@ def register(
     moving: Annotated[Path | None, typer.Argument(help="Image that is warped.", show_default=False)] = None,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
-    moving_labels: Annotated[Path | None, typer.Option(help="Segmentation of the moving image.")] = None,
-    fixed_labels: Annotated[Path | None, typer.Option(help="Segmentation of the fixed image, for Dice.")] = None,
+    moving_labels: Annotated[Path | None, input_option(help="Segmentation of the moving image.")] = None,
+    fixed_labels: Annotated[Path | None, input_option(help="Segmentation of the fixed image, for Dice.")] = None,
     again: Annotated[
         Path | None,
-        typer.Option("--from", help="Run a result.json again: same files, settings, bits.", metavar="RESULT.json"),
+        input_option("--from", help="Run a result.json again: same files, settings, bits.", metavar="RESULT.json"),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
+        str | None, method_option(help="Settings by name; see `regweave presets list`.", autocompletion=complete_preset)
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file.")] = None,
+    config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="Weights per structure: a file, or a shipped model's name.", autocompletion=complete_model),
+        method_option(help="Weights per structure: a file, or a shipped model's name.", autocompletion=complete_model),
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Use this metric or member; repeat for a mix.", metavar="NAME[=WEIGHT]"),
+        method_option(help="Use this metric or member; repeat for a mix.", metavar="NAME[=WEIGHT]"),
     ] = None,
-    init: Annotated[str | None, typer.Option(help="none, moments, affine, or an ITK transform file.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Inference engine: trws, fastpd, icm.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads; the result is the same for any number.")] = None,
+    init: Annotated[str | None, method_option(help="none, moments, affine, or an ITK transform file.")] = None,
+    engine: Annotated[str | None, method_option(help="Inference engine: trws, fastpd, icm.")] = None,
+    threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
     label_names: LabelNamesOption = None,
     fixed_modality: FixedModalityOption = "auto",
     moving_modality: MovingModalityOption = "auto",

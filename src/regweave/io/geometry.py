@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regweave.errors import RegweaveError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import damaged
 from regweave.types import Float64Array, Geometry
 
 LOGGER = logging.getLogger(__name__)
 
+FRAMES = ("LPS", "RAS")
 RAS_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 KEPT_SHEAR_RAD = 1e-5
 """Below this the matrix is kept as it stands: single precision in the file explains the angle."""
@@ -34,6 +35,27 @@ def ras_to_lps(affine: ArrayLike) -> Float64Array:
     array([-1., -1.,  1.,  1.])
     """
     return np.asarray(RAS_LPS @ np.asarray(affine, dtype=np.float64) + 0.0)
+
+
+def array_affine(affine: ArrayLike | None, spacing_mm: ArrayLike | None, frame: str) -> Float64Array:
+    """Return the RAS affine of an array that a user places by an affine or by its spacing.
+
+    Raises
+    ------
+    UsageError
+        E108 where the array has no place, or two.
+    """
+    if frame not in FRAMES:
+        raise UsageError("E108", f"frame is {frame!r}, allowed are {' and '.join(FRAMES)}", "name one of them")
+    if (affine is None) == (spacing_mm is None):
+        given = "neither affine nor spacing_mm" if affine is None else "both affine and spacing_mm"
+        raise UsageError("E108", f"an array does not say where it lies, and {given} is given", "give one of them")
+    if affine is None:
+        spacing = np.asarray(spacing_mm, dtype=np.float64)
+        if spacing.shape != (3,):
+            raise UsageError("E108", f"spacing_mm has shape {spacing.shape}, needed is (3,)", "give three numbers")
+        affine = np.diag([*spacing, 1.0])
+    return ras_to_lps(affine) if frame == "LPS" else np.asarray(affine, dtype=np.float64)
 
 
 def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Geometry:

@@ -48,17 +48,16 @@ def write_displacement(path: str | Path, field: Field, ends: Ends | None = None)
     the resampling convention: it takes fixed points to moving points. NRRD and MHA hold three components.
     The ends, where they are known, stand in a comment extension of NIfTI, and in a field of the header else.
     """
-    vectors = np.moveaxis(field.data.astype(np.float32, copy=False), 0, -1)
     path = Path(path)
     if suffix_of(path) in {".nii", ".nii.gz"}:
-        image = _nifti_image(vectors[:, :, :, np.newaxis, :], field.geometry)
+        vectors = np.moveaxis(field.data.astype(np.float32, copy=False), 0, -1)
+        image = nibabel_image(vectors[:, :, :, np.newaxis, :], field.geometry)
         image.header.set_intent(VECTOR_INTENT)
         if ends is not None:
             image.header.extensions.append(nib.nifti1.Nifti1Extension(COMMENT, to_comment(ends)))
         _save(path, image)
         return
-    image = sitk.GetImageFromArray(np.ascontiguousarray(vectors.transpose(2, 1, 0, 3)), isVector=True)
-    set_itk_geometry(image, field.geometry)
+    image = field.to_sitk()
     image.SetMetaData("displacement field type", "resampling")  # 3D Slicer's name for our direction
     if ends is not None:
         image.SetMetaData(KEY, to_line(ends))
@@ -80,14 +79,20 @@ def _cast(data: NDArray[Any], dtype: DTypeLike | None) -> NDArray[Any]:
 def _write(path: str | Path, data: NDArray[Any], geometry: Geometry) -> None:
     path = Path(path)
     if suffix_of(path) in {".nii", ".nii.gz"}:
-        _save(path, _nifti_image(data, geometry))
+        _save(path, nibabel_image(data, geometry))
         return
-    image = sitk.GetImageFromArray(np.ascontiguousarray(data.T))
+    _save_itk(path, sitk_image(data, geometry))
+
+
+def sitk_image(data: NDArray[Any], geometry: Geometry) -> Any:
+    """Return the SimpleITK image of voxels [i, j, k], or of vectors [3, i, j, k]."""
+    image = sitk.GetImageFromArray(np.ascontiguousarray(data.T), isVector=data.ndim > 3)
     set_itk_geometry(image, geometry)
-    _save_itk(path, image)
+    return image
 
 
-def _nifti_image(data: NDArray[Any], geometry: Geometry) -> Any:
+def nibabel_image(data: NDArray[Any], geometry: Geometry) -> Any:
+    """Return the NIfTI image of nibabel; qform and sform are equal, in millimetres of RAS."""
     affine = ras_to_lps(geometry.affine)
     image = nib.Nifti1Image(data, affine, dtype=data.dtype)
     image.set_sform(affine, SCANNER)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from regweave.errors import UsageError
 from regweave.kernels import fields
 from regweave.spatial.warp import inverse_of, to_field, to_voxels, voxel_matrix
 from regweave.types import Field, Float32Array, Geometry, Transform
@@ -31,7 +32,9 @@ class Inversion:
     residual_mm: Float32Array
 
 
-def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tolerance_mm: float = 1e-3) -> Inversion:
+def invert(
+    transform: Transform, geometry: Geometry | None = None, *, max_iter: int = 50, tolerance_mm: float = 1e-3
+) -> Inversion:
     """Invert a transform on the moving grid by Newton's method.
 
     Each voxel q solves ``affine · (p + u(p)) = q`` for p by damped Newton steps on the trilinear field u,
@@ -41,8 +44,8 @@ def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tole
     ----------
     transform : Transform
         Takes fixed points to moving points.
-    geometry : Geometry
-        The moving grid, where the result's field lies.
+    geometry : Geometry, optional
+        The moving grid, where the result's field lies; by default the one that the transform itself names.
     max_iter : int
         Steps allowed to each voxel.
     tolerance_mm : float
@@ -53,6 +56,11 @@ def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tole
     Inversion
         The inverse, and the error that remains at each voxel.
 
+    Raises
+    ------
+    UsageError
+        E115 where no grid is known.
+
     Examples
     --------
     >>> grid = Geometry((4, 4, 4), np.eye(4))
@@ -60,6 +68,11 @@ def invert(transform: Transform, geometry: Geometry, *, max_iter: int = 50, tole
     >>> float(invert(shift, grid).transform.field.data[0, 2, 2, 2])
     -1.0
     """
+    if geometry is None:
+        if transform.ends is None:
+            message = "the transform does not say to which image it leads, so its inverse has no grid"
+            raise UsageError("E115", message, "pass the geometry of that image")
+        geometry = transform.ends.target
     field = transform.interpolated
     fixed = field.geometry
     matrix = voxel_matrix(fixed, geometry, transform.affine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import ndimage
 
+from regweave.errors import UsageError
 from regweave.kernels import fields
 from regweave.types import (
     Field,
@@ -136,6 +137,11 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
     -------
     float64 array of shape (..., 3)
 
+    Raises
+    ------
+    UsageError
+        E116 for an array of another shape.
+
     Examples
     --------
     >>> grid = Geometry((4, 4, 4), np.eye(4))
@@ -143,13 +149,16 @@ def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
     >>> warp_points(np.array([[0.5, 1.0, 2.0]]), Transform(shift)).tolist()
     [[1.5, 2.0, 3.0]]
     """
-    points = np.asarray(points_mm, dtype=np.float64)
+    given = np.asarray(points_mm, dtype=np.float64)
+    if given.ndim == 0 or given.shape[-1] != 3:
+        raise UsageError("E116", f"points have shape {given.shape}, needed is (..., 3)", "give x, y, z in LPS mm")
+    points = given.reshape(-1, 3)
     field = transform.interpolated
     to_index = inverse_of(field.geometry.affine)
-    index = np.moveaxis(points @ to_index[:3, :3].T + to_index[:3, 3], -1, 0)
+    index = (points @ to_index[:3, :3].T + to_index[:3, 3]).T
     shift = [ndimage.map_coordinates(c, index, order=1, mode="nearest", output=np.float64) for c in field.data]
     moved = points + np.stack(shift, axis=-1)
-    return np.asarray(moved @ transform.affine[:3, :3].T + transform.affine[:3, 3])
+    return np.asarray(moved @ transform.affine[:3, :3].T + transform.affine[:3, 3]).reshape(given.shape)
 
 
 def inverse_of(matrix: Float64Array) -> Float64Array:

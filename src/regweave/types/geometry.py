@@ -39,6 +39,18 @@ class Geometry:
         """LPS position of the centre of voxel (0, 0, 0)."""
         return self.affine[:3, 3]
 
+    @property
+    def summary(self) -> str:
+        """Size and spacing in words.
+
+        Examples
+        --------
+        >>> Geometry((64, 64, 40), np.diag([1.0, 1.0, 2.5, 1.0])).summary
+        '64 × 64 × 40 voxels of 1 × 1 × 2.5 mm'
+        """
+        size, spacing = (" × ".join(f"{n:.4g}" for n in part) for part in (self.shape, self.spacing_mm))
+        return f"{size} voxels of {spacing} mm"
+
     def points(self, index: Float64Array) -> Float64Array:
         """Take voxel indices (..., 3) to LPS millimetres (..., 3)."""
         return index @ self.affine[:3, :3].T + self.affine[:3, 3]

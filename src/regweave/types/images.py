@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from regweave.types.arrays import Float32Array, LabelArray
 from regweave.types.geometry import Geometry
@@ -16,22 +17,135 @@ Modality = Literal["ct", "mr", "t1", "t2", "pd", "flair", "pet", "us"]
 """CT in Hounsfield units, or an image on a scale of its own; ``mr`` is any of these of which no more is said."""
 
 
-@dataclass(frozen=True)
-class Volume:
-    """A scalar image on a grid: ``data`` float32 of shape ``geometry.shape``, and its modality once that is decided."""
+Frame = Literal["LPS", "RAS"]
+"""Where the axes of space point: left, posterior, superior as ITK and DICOM have it, or right, anterior, superior."""
+
+
+class _Gridded:
+    """Exchange of a voxel array on a grid with other libraries."""
+
+    data: NDArray[Any]
+    geometry: Geometry
+
+    def numpy(self) -> NDArray[Any]:
+        """Return the voxels [i, j, k], not copied."""
+        return self.data
+
+    def to_sitk(self) -> Any:
+        """Return a SimpleITK image with the same voxels and place.
+
+        Examples
+        --------
+        >>> grid = Geometry((4, 5, 6), np.diag([1.0, 2.0, 3.0, 1.0]))
+        >>> Volume(np.zeros((4, 5, 6), np.float32), grid).to_sitk().GetSpacing()
+        (1.0, 2.0, 3.0)
+        """
+        from regweave.io.write import sitk_image
+
+        return sitk_image(self.data, self.geometry)
+
+    def to_nibabel(self) -> Any:
+        """Return a NIfTI image of nibabel with the same voxels and place, its affine in RAS.
+
+        Examples
+        --------
+        >>> image = Volume(np.zeros((4, 4, 4), np.float32), Geometry((4, 4, 4), np.eye(4))).to_nibabel()
+        >>> image.affine.diagonal()
+        array([-1., -1.,  1.,  1.])
+        """
+        from regweave.io.write import nibabel_image
+
+        return nibabel_image(self.data, self.geometry)
+
+
+@dataclass(frozen=True, repr=False)
+class Volume(_Gridded):
+    """A scalar image on a grid.
+
+    Parameters
+    ----------
+    data : float32 array of shape ``geometry.shape``
+        Trusted as it is; `from_array` checks.
+    geometry : Geometry
+    modality : str, optional
+        ``ct``, ``mr``, …, once that is decided.
+    """
 
     data: Float32Array
     geometry: Geometry
     modality: Modality | None = None
 
+    def __repr__(self) -> str:
+        """Size, spacing and modality, not the voxels."""
+        return f"Volume({self.geometry.summary}{f', {self.modality}' if self.modality else ''})"
 
-@dataclass(frozen=True)
-class LabelMap:
+    @classmethod
+    def from_array(
+        cls, array: ArrayLike, affine: ArrayLike | None = None, *,
+        spacing_mm: ArrayLike | None = None, frame: Frame = "LPS", modality: Modality | None = None,
+    ) -> Volume:  # fmt: skip
+        """Build an image from an array, checked as a file is.
+
+        Parameters
+        ----------
+        array : array of shape (X, Y, Z)
+            Real numbers, finite, not all equal; at least 4 along each axis.
+        affine : array of shape (4, 4), optional
+            Takes an index (i, j, k, 1) to millimetres; its axes are at right angles.
+        spacing_mm : three numbers, optional
+            Instead of the affine: axes along those of ``frame``, the first voxel at 0.
+        frame : {"LPS", "RAS"}
+            Where the millimetres of ``affine`` point; RAS is nibabel's.
+        modality : str, optional
+
+        Raises
+        ------
+        RegweaveError
+            E103 shape or type, E104 NaN, E105 constant, E108 no place, E111 skew axes.
+
+        Examples
+        --------
+        >>> Volume.from_array(np.arange(64).reshape(4, 4, 4), spacing_mm=(1, 1, 3), modality="mr")
+        Volume(4 × 4 × 4 voxels of 1 × 1 × 3 mm, mr)
+        """
+        from regweave.io.geometry import array_affine
+        from regweave.io.images import read_image
+
+        volume = read_image((array, array_affine(affine, spacing_mm, frame)))
+        return dataclasses.replace(volume, modality=modality)
+
+
+@dataclass(frozen=True, repr=False)
+class LabelMap(_Gridded):
     """A segmentation on a grid: ``data`` of any integer dtype, 0 is background, ``names`` by label value."""
 
     data: LabelArray
     geometry: Geometry
     names: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Size, spacing and structures, not the voxels."""
+        return f"LabelMap({self.geometry.summary}, {', '.join(map(self.name, self.values())) or 'empty'})"
+
+    @classmethod
+    def from_array(
+        cls, array: ArrayLike, affine: ArrayLike | None = None, *,
+        spacing_mm: ArrayLike | None = None, frame: Frame = "LPS", names: Mapping[int, str] | None = None,
+    ) -> LabelMap:  # fmt: skip
+        """Build a label map from an array of whole numbers from 0 on, checked as a file is.
+
+        Parameters are those of `Volume.from_array`, and ``names`` by label value.
+
+        Examples
+        --------
+        >>> LabelMap.from_array(np.eye(4, dtype=int)[None].repeat(4, 0), spacing_mm=(1, 1, 1), names={1: "liver"})
+        LabelMap(4 × 4 × 4 voxels of 1 × 1 × 1 mm, liver)
+        """
+        from regweave.io.geometry import array_affine
+        from regweave.io.images import read_labels
+
+        labels = read_labels((array, array_affine(affine, spacing_mm, frame)))
+        return dataclasses.replace(labels, names=dict(names or {}))
 
     def values(self) -> list[int]:
         """Labels present other than background, ascending."""

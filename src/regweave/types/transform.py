@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from regweave.types.arrays import Float32Array, Float64Array
 from regweave.types.geometry import Geometry
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Field:
     """A dense displacement on the fixed grid: a fixed point p goes to ``p + data[:, index of p]``.
 
@@ -21,6 +23,17 @@ class Field:
 
     data: Float32Array
     geometry: Geometry
+
+    def __repr__(self) -> str:
+        """Size, spacing and the longest vector, not all of them."""
+        longest = float(np.sqrt((self.data.astype(np.float64) ** 2).sum(axis=0).max()))
+        return f"Field({self.geometry.summary}, up to {longest:.3g} mm)"
+
+    def to_sitk(self) -> Any:
+        """Return a SimpleITK image of the displacements, vectors of float32 LPS millimetres."""
+        from regweave.io.write import sitk_image
+
+        return sitk_image(self.data.astype(np.float32, copy=False), self.geometry)
 
     @classmethod
     def zero(cls, geometry: Geometry) -> Field:
@@ -52,7 +65,7 @@ class Ends:
         return Ends(back, self.target, self.start)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Transform:
     """A spatial map: the point p goes to ``affine · (p + field(p))``, all in LPS millimetres.
 
@@ -79,3 +92,60 @@ class Transform:
     def interpolated(self) -> Field:
         """The field whose trilinear interpolation is the map between voxels."""
         return self.field if self.knots is None else self.knots
+
+    def __repr__(self) -> str:
+        """Direction where it is known, field and affine part, not their numbers."""
+        way = "" if self.ends is None else f"{self.ends.direction.replace('_', ' ')}, "
+        return f"Transform({way}{self.field!r}{'' if np.array_equal(self.affine, np.eye(4)) else ', affine'})"
+
+    def __call__(self, points_mm: ArrayLike) -> Float64Array:
+        """Map points (..., 3) of LPS millimetres, for a registration from fixed to moving.
+
+        Examples
+        --------
+        >>> shift = np.full((3, 4, 4, 4), 2.0, dtype=np.float32)
+        >>> Transform(Field(shift, Geometry((4, 4, 4), np.eye(4))))([0.5, 1.0, 3.0])
+        array([2.5, 3. , 5. ])
+        """
+        from regweave.spatial.warp import warp_points
+
+        return warp_points(np.asarray(points_mm, dtype=np.float64), self)
+
+    def inverse(self, geometry: Geometry | None = None) -> Transform:
+        """Return the numerical inverse.
+
+        Parameters
+        ----------
+        geometry : Geometry, optional
+            Grid for its field; by default that of the image the transform leads to, where that is known.
+
+        Raises
+        ------
+        UsageError
+            E115 where no grid is known.
+        """
+        from regweave.spatial.invert import invert
+
+        return invert(self, geometry).transform
+
+    def save(self, path: str | Path) -> None:
+        """Write an ITK transform, .h5, .tfm or .txt, that ITK, ANTs and 3D Slicer read; `load` reads it back."""
+        from regweave.io.transforms.files import write_transform
+
+        write_transform(path, self)
+
+    @classmethod
+    def load(cls, path: str | Path, geometry: Geometry | None = None) -> Transform:
+        """Read a transform of ITK or ANTs, or a displacement field, and sample it on a grid where one is given."""
+        from regweave.io.transforms.files import read_transform
+
+        return read_transform(path, geometry)
+
+    def to_sitk(self) -> Any:
+        """Return a SimpleITK composite of the affine and the displacement field, which it applies first.
+
+        Outside the grid of the field SimpleITK moves nothing, where this transform goes on with the nearest vector.
+        """
+        from regweave.io.transforms.memory import sitk_transform
+
+        return sitk_transform(self)

@@ -22,7 +22,8 @@ from regweave.io import (
 )
 from regweave.io.disk.files import suffix_of
 from regweave.io.images import read_stored
-from regweave.io.transforms.files import ANYWHERE, WRITTEN_SUFFIXES
+from regweave.io.transforms.files import WRITTEN_SUFFIXES
+from regweave.io.transforms.memory import ANYWHERE
 
 CONVENTIONS = {
     "fixed_to_moving": "fixed points to moving points, LPS mm (ITK resampling)",

@@ -31,7 +31,7 @@ from regweave.io import (
 from regweave.io.formats.nifti_frame import NiftiFrame
 from regweave.io.images import read_stored
 from regweave.io.transforms.ends_check import require_direction, require_reference
-from regweave.io.transforms.files import ANYWHERE
+from regweave.io.transforms.memory import ANYWHERE
 from regweave.spatial import warp_image, warp_labels, warp_points
 from regweave.types import Direction, Field, Geometry, Transform
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import require_file, suffix_of
 from regweave.io.grids import same_grid
 from regweave.io.libraries import sitk
-from regweave.io.transforms import displacement
+from regweave.io.transforms import displacement, memory
 from regweave.io.transforms.displacement_ends import read_displacement_ends
 from regweave.io.transforms.ends import ends_of, from_line, notes_of, to_line
 from regweave.io.transforms.itk.hdf import read_hdf
@@ -30,11 +30,6 @@ HDF_SUFFIXES = (".h5", ".hdf5", ".hdf")
 WRITTEN_SUFFIXES = (*HDF_SUFFIXES, ".tfm", ".txt")
 LINEAR_SUFFIXES = (*WRITTEN_SUFFIXES, ".mat")
 DOUBLE = "_double_3_3"
-LARGEST_DISPLACEMENT_MM = 1e5
-LARGEST_SCALE, LARGEST_SHIFT_MM = 1e3, 1e8
-"""Beyond these a matrix is an error of a program: a magnification of a thousand, a shift of a hundred kilometres."""
-ANYWHERE = Geometry((2, 2, 2), np.eye(4))
-"""Grid of the zero field of a linear transform that nobody gave a grid for; its value holds everywhere."""
 
 
 def write_transform(path: str | Path, transform: Transform) -> None:
@@ -60,14 +55,15 @@ def write_linear(path: str | Path, matrix: Float64Array, ends: Ends | None = Non
     _write(path, [_linear_part(matrix)], LINEAR_SUFFIXES, ends)
 
 
-def read_transform(path: str | Path, geometry: Geometry | None = None, *, follow_links: bool = False) -> Transform:
-    """Read any ITK transform or displacement field.
+def read_transform(source: Any, geometry: Geometry | None = None, *, follow_links: bool = False) -> Transform:
+    """Read any ITK transform or displacement field, from a file or from memory.
 
     Parameters
     ----------
-    path : path
+    source : path or object
         .h5, .hdf5, .hdf, .tfm, .txt, .mat, or a displacement field as .nii, .nii.gz, .nrrd, .mha. A NIfTI
-        field of intent 1007 is LPS, of intent 1006 RAS.
+        field of intent 1007 is LPS, of intent 1006 RAS. In memory a SimpleITK transform, a (4, 4) matrix between LPS
+        millimetres, or a Transform.
     geometry : Geometry, optional
         Grid for the field. Without it a field stays on its own grid, a linear transform gets a zero field
         that is valid everywhere, and any other transform is refused.
@@ -81,23 +77,26 @@ def read_transform(path: str | Path, geometry: Geometry | None = None, *, follow
         another grid; its own field is then kept as the knots. Any other nonlinear transform is sampled on `geometry`.
         Its ends are None where the file does not tell them.
     """
-    path = require_file(path)
+    if not isinstance(source, str | os.PathLike):
+        return _on_grid(memory.as_transform(source, geometry), geometry)
+    path = require_file(Path(source))
     if suffix_of(path) in displacement.SUFFIXES:
         field = displacement.read_displacement(path, follow_links=follow_links)
-        _require_sense(field.data, field.geometry, path)
+        memory.require_sense(field.data, field.geometry, f"'{path}'")
         return _on_grid(Transform(field, ends=read_displacement_ends(path)), geometry)
     parts, ends = _read(path)
     if all(part.is_linear for part in parts):
-        return Transform(Field.zero(geometry or ANYWHERE), _matrix(parts, path), ends)
+        return Transform(Field.zero(geometry or memory.ANYWHERE), _matrix(parts, path), ends)
     *outer, inner = parts
     if inner.kind == FIELD and inner.grid is not None and all(part.is_linear for part in outer):
-        _require_sense(inner.parameters, inner.grid, path)  # before the numbers become single precision
+        memory.require_sense(inner.parameters, inner.grid, f"'{path}'")  # before the numbers become single precision
         field = Field(displacement.component_first(inner.vectors(), f"'{path}'"), inner.grid)
         return _on_grid(Transform(field, _matrix(outer, path), ends), geometry)
     if geometry is None:
         message = f"'{path}' is a {' and '.join(part.kind for part in parts)} and has no grid of its own"
         raise RegweaveError("E115", message, "name the image on whose grid it is sampled, --reference")
-    return Transform(_sampled(parts, geometry, path), ends=ends)
+    whole = sitk.CompositeTransform([part.to_itk() for part in parts])
+    return Transform(memory.sample(whole, geometry, f"'{path}'"), ends=ends)
 
 
 def read_linear(path: str | Path) -> Float64Array:
@@ -183,35 +182,8 @@ def _matrix(parts: Sequence[Checked], path: Path) -> Float64Array:
     """Multiply linear parts into one matrix; the last is applied first."""
     matrix = np.eye(4)
     for part in parts:
-        matrix = matrix @ _part_matrix(part.to_itk())
-    if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
-        message = f"the matrix of '{path}' cannot be inverted or is not finite: {matrix.tolist()}"
-        raise RegweaveError("E115", message, "give an invertible transform")
-    if np.abs(matrix[:3, :3]).max() > LARGEST_SCALE or np.abs(matrix[:3, 3]).max() > LARGEST_SHIFT_MM:
-        allowed = f"{LARGEST_SCALE:g} in its linear part and {LARGEST_SHIFT_MM:g} mm in its shift"
-        message = f"the matrix of '{path}' is beyond physical sense: {matrix[:3].tolist()}, allowed are up to {allowed}"
-        raise RegweaveError("E115", message, "compute the transform again")
-    return matrix
-
-
-def _require_sense(vectors: NDArray[Any], geometry: Geometry, path: Path) -> None:
-    """Refuse displacements that no image can mean: beyond a hundred metres and beyond the image."""
-    longest = float(np.abs(vectors).max())
-    allowed = max(LARGEST_DISPLACEMENT_MM, float((geometry.spacing_mm * geometry.shape).max()))
-    if longest > allowed:
-        message = f"'{path}' holds displacements of {longest:.3g} mm, allowed are up to {allowed:.3g} mm"
-        raise RegweaveError("E115", message, "compute the transform again")
-
-
-def _part_matrix(part: Any) -> Float64Array:
-    matrix = np.eye(4)
-    origin = np.asarray(part.TransformPoint((0.0, 0.0, 0.0)))
-    if hasattr(part, "GetMatrix"):
-        matrix[:3, :3] = np.reshape(part.GetMatrix(), (3, 3))
-    else:
-        matrix[:3, :3] = np.stack([np.asarray(part.TransformPoint(e)) - origin for e in np.eye(3).tolist()], 1)
-    matrix[:3, 3] = origin
-    return matrix
+        matrix = matrix @ memory.linear_matrix(part.to_itk())
+    return memory.require_matrix(matrix, f"the matrix of '{path}'")
 
 
 def _on_grid(transform: Transform, geometry: Geometry | None) -> Transform:
@@ -229,17 +201,3 @@ def _resampled(field: Field, geometry: Geometry) -> Field:
     matrix = np.ascontiguousarray(np.linalg.solve(field.geometry.affine, geometry.affine)[:3])
     still = np.zeros((3, *geometry.shape), dtype=np.float32)
     return Field(fields.warp_channels(field.data, matrix, still), geometry)
-
-
-def _sampled(parts: Sequence[Checked], geometry: Geometry, path: Path) -> Field:
-    image = sitk.TransformToDisplacementField(
-        sitk.CompositeTransform([part.to_itk() for part in parts]),
-        sitk.sitkVectorFloat64,
-        list(geometry.shape),
-        geometry.origin_mm.tolist(),
-        geometry.spacing_mm.tolist(),
-        geometry.direction.ravel().tolist(),
-    )
-    vectors = sitk.GetArrayViewFromImage(image)
-    _require_sense(vectors, geometry, path)
-    return Field(displacement.component_first(vectors, f"'{path}'"), geometry)

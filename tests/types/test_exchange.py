@@ -1,0 +1,182 @@
+"""Images, label maps and transforms go out to other libraries and come back the same."""
+
+from __future__ import annotations
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import read_image, read_labels
+from regweave.io.transforms.files import read_transform
+from regweave.spatial import warp_image
+from regweave.types import Ends, Field, Geometry, LabelMap, Transform, Volume
+
+TURN = np.array([[0.0, -1.0, 0.0], [0.6, 0.0, -0.8], [0.8, 0.0, 0.6]])
+AFFINE = np.eye(4)
+AFFINE[:3, :3], AFFINE[:3, 3] = TURN * [1.0, 2.0, 3.0], [-7.0, 11.0, 5.0]
+GRID = Geometry((8, 9, 10), AFFINE)
+LOW = GRID.corners_mm().min(axis=0) - 6.0
+MOVING = Geometry(
+    (18, 24, 18), np.block([[np.diag([2.0, 2.0, 2.5]), LOW[:, None]], [np.zeros((1, 3)), np.ones((1, 1))]])
+)
+LINEAR = np.array([[0.95, 0.1, 0.0, 2.0], [-0.1, 1.05, 0.0, -1.0], [0.0, 0.05, 1.0, 0.5], [0, 0, 0, 1.0]])
+
+
+@pytest.fixture
+def volume():
+    return Volume(np.random.default_rng(1).normal(size=GRID.shape).astype(np.float32), GRID)
+
+
+@pytest.fixture
+def transform():
+    i, j, k = np.indices(GRID.shape) / 4.0
+    data = np.stack([np.sin(i + j), np.cos(j - k), np.sin(i) * np.cos(k)]).astype(np.float32)
+    return Transform(Field(data, GRID), LINEAR, Ends("fixed_to_moving", GRID, MOVING))
+
+
+@pytest.mark.parametrize("way", ["to_sitk", "to_nibabel"])
+def test_image_goes_out_and_comes_back(volume, way):
+    found = read_image(getattr(volume, way)())
+    np.testing.assert_array_equal(found.data, volume.data)
+    np.testing.assert_allclose(found.geometry.affine, GRID.affine, atol=1e-5)
+    assert volume.numpy() is volume.data
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.int64])
+@pytest.mark.parametrize("way", ["to_sitk", "to_nibabel"])
+def test_labels_keep_their_type(way, dtype):
+    labels = LabelMap(np.arange(720).reshape(GRID.shape).astype(dtype), GRID)
+    found = read_labels(getattr(labels, way)())
+    assert found.data.dtype == dtype
+    np.testing.assert_array_equal(found.data, labels.data)
+
+
+def test_both_libraries_see_a_voxel_at_one_place(volume):
+    index = np.array([3, 7, 2])
+    here = GRID.points(index.astype(float))
+    assert np.allclose(volume.to_sitk().TransformIndexToPhysicalPoint(index.tolist()), here)
+    ras = nib.affines.apply_affine(volume.to_nibabel().affine, index)
+    assert np.allclose(ras * [-1, -1, 1], here, atol=1e-5)
+    assert volume.to_sitk()[index.tolist()] == volume.to_nibabel().get_fdata()[tuple(index)] == volume.data[3, 7, 2]
+
+
+def test_simpleitk_moves_points_as_we_do(transform):
+    inside = GRID.points(np.random.default_rng(3).uniform(0.0, 7.0, (50, 3)))
+    by_itk = [transform.to_sitk().TransformPoint(point) for point in inside.tolist()]
+    np.testing.assert_allclose(transform(inside), by_itk, atol=1e-4)
+    np.testing.assert_allclose(transform(inside[0]), by_itk[0], atol=1e-4)
+    assert not np.allclose(transform(inside), inside, atol=0.5)
+    with pytest.raises(UsageError, match=r"E116.*\(3, 2\)"):
+        transform(np.zeros((3, 2)))
+
+
+def test_simpleitk_resamples_as_we_do(transform):
+    moving = Volume(np.indices(MOVING.shape).sum(axis=0).astype(np.float32), MOVING)
+    ours = warp_image(moving, transform, fill=-9.0)
+    image = Volume(np.zeros(GRID.shape, np.float32), GRID).to_sitk()
+    theirs = sitk.Resample(moving.to_sitk(), image, transform.to_sitk(), sitk.sitkLinear, -9.0)
+    found, expected = ours.data, sitk.GetArrayFromImage(theirs).T
+    inside = (found > -1) & (expected > -1)
+    assert inside.mean() > 0.1
+    np.testing.assert_allclose(found[inside], expected[inside], atol=1e-3)
+
+
+def test_field_is_a_vector_image(transform):
+    image = transform.field.to_sitk()
+    assert image.GetNumberOfComponentsPerPixel() == 3
+    np.testing.assert_allclose(image[3, 4, 5], transform.field.data[:, 3, 4, 5])
+    assert np.allclose(image.GetOrigin(), GRID.origin_mm)
+
+
+def test_inverse_undoes(transform):
+    points = GRID.points(np.full((1, 3), 4.0))
+    back = transform.inverse()
+    assert back.ends.direction == "moving_to_fixed"
+    assert back.field.geometry == MOVING
+    np.testing.assert_allclose(back(transform(points)), points, atol=0.05)
+    with pytest.raises(UsageError, match=r"E115.*no grid"):
+        Transform(transform.field).inverse()
+    assert Transform(transform.field).inverse(GRID).field.geometry == GRID
+
+
+def test_saved_transform_is_the_same(transform, tmp_path):
+    transform.save(tmp_path / "t.h5")
+    again = Transform.load(tmp_path / "t.h5")
+    np.testing.assert_array_equal(again.field.data, transform.field.data)
+    np.testing.assert_allclose(again.affine, transform.affine)
+    assert again.ends.target.shape == MOVING.shape
+
+
+def test_array_is_placed_by_affine_or_spacing():
+    data = np.arange(64).reshape(4, 4, 4)
+    np.testing.assert_array_equal(Volume.from_array(data, AFFINE).geometry.affine, AFFINE)
+    ras = Volume.from_array(data, AFFINE, frame="RAS").geometry.affine
+    np.testing.assert_allclose(ras, np.diag([-1, -1, 1, 1]) @ AFFINE)
+    spaced = Volume.from_array(data, spacing_mm=(1, 2, 3), modality="ct")
+    assert spaced.geometry.affine.diagonal().tolist() == [1, 2, 3, 1]
+    assert spaced.data.dtype == np.float32
+    assert spaced.modality == "ct"
+    assert LabelMap.from_array(data, spacing_mm=(1, 2, 3), names={5: "liver"}).name(5) == "liver"
+
+
+@pytest.mark.parametrize(
+    ("array", "place", "code"),
+    [
+        (np.zeros((4, 4)), {"spacing_mm": (1, 1, 1)}, "E103"),
+        (np.zeros((4, 4, 4), complex), {"spacing_mm": (1, 1, 1)}, "E103"),
+        (np.full((4, 4, 4), np.nan), {"spacing_mm": (1, 1, 1)}, "E104"),
+        (np.zeros((4, 4, 4)), {"spacing_mm": (1, 1, 1)}, "E105"),
+        (np.arange(64.0).reshape(4, 4, 4), {}, "E108"),
+        (np.arange(64.0).reshape(4, 4, 4), {"affine": np.eye(4), "spacing_mm": (1, 1, 1)}, "E108"),
+        (np.arange(64.0).reshape(4, 4, 4), {"affine": np.eye(4), "frame": "LAS"}, "E108"),
+        (np.arange(64.0).reshape(4, 4, 4), {"spacing_mm": (1, 1)}, "E108"),
+        (np.arange(64.0).reshape(4, 4, 4), {"affine": np.eye(4) + np.eye(4, k=1)}, "E111"),
+        (np.arange(64.0).reshape(4, 4, 4), {"spacing_mm": (1, 0, 1)}, "E111"),
+    ],
+)
+def test_array_is_checked(array, place, code):
+    with pytest.raises(RegweaveError) as caught:
+        Volume.from_array(array, **place)
+    assert caught.value.code == code
+
+
+def test_labels_are_checked():
+    with pytest.raises(RegweaveError, match="E106"):
+        LabelMap.from_array(np.full((4, 4, 4), 0.5), spacing_mm=(1, 1, 1))
+
+
+def test_reprs_are_short(volume, transform):
+    for value in (volume, LabelMap(np.ones(GRID.shape, np.uint8), GRID), transform, transform.field):
+        assert len(repr(value)) < 160
+        assert "8 × 9 × 10" in repr(value)
+
+
+def test_transforms_from_memory(transform):
+    np.testing.assert_array_equal(read_transform(LINEAR).affine, LINEAR)
+    np.testing.assert_array_equal(read_transform(LINEAR.tolist(), GRID).field.data, 0)
+    rigid = sitk.Euler3DTransform((1.0, 2.0, 3.0), 0.1, 0.2, 0.3, (4.0, 5.0, 6.0))
+    for source in (rigid, sitk.CompositeTransform([rigid])):
+        found = read_transform(source)
+        np.testing.assert_allclose(found([[9.0, 8.0, 7.0]]), [rigid.TransformPoint((9.0, 8.0, 7.0))], atol=1e-6)
+    points = GRID.points(np.array([[1.0, 2.0, 3.0], [6.0, 6.0, 6.0]]))
+    np.testing.assert_allclose(read_transform(transform.to_sitk(), GRID)(points), transform(points), atol=1e-3)
+    assert read_transform(transform).field is transform.field
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda t: np.eye(3),
+        lambda t: np.diag([1.0, 1.0, 1.0, 2.0]),
+        lambda t: np.diag([1.0, 1.0, 0.0, 1.0]),
+        lambda t: np.diag([1e4, 1.0, 1.0, 1.0]),
+        lambda t: sitk.Euler2DTransform(),
+        lambda t: t.to_sitk(),  # without a grid
+        lambda t: {"matrix": LINEAR},
+    ],
+)
+def test_what_is_no_transform_is_named(transform, source):
+    with pytest.raises(RegweaveError, match="E115"):
+        read_transform(source(transform))

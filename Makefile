@@ -20,10 +20,10 @@ FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz all clean
+.PHONY: help setup demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all clean
 
 help:
-	@echo "targets: demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz all setup clean"
+	@echo "targets: demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all setup clean"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
@@ -37,11 +37,11 @@ $(VENV)/.pip: | $(BIN)/python
 
 $(VENV)/.package: pyproject.toml CMakeLists.txt $(CORE) $(FOLDERS) | $(VENV)/.pip
 	$(PIP) install --quiet --group build
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable . \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable ".[train,cluster]" \
 	  --config-settings=cmake.define.REGWEAVE_WERROR=$(WERROR) --config-settings=cmake.define.REGWEAVE_TESTING=ON
 	@touch $@
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(VENV)/.pip
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.wheel: $(VENV)/.%: pyproject.toml | $(VENV)/.pip
 	$(PIP) install --quiet --group $*
 	@touch $@
 
@@ -104,6 +104,21 @@ stub: $(VENV)/.package $(VENV)/.lint
 # Damaged files through the commands that read them; FUZZ_SEED repeats a run.
 fuzz: $(VENV)/.package $(VENV)/.test
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tests/fuzz/run.py
+
+# A wheel for this interpreter in dist/; on Linux with the tag of the oldest system that it runs on.
+wheel: $(VENV)/.wheel
+	rm -rf dist/raw && $(BIN)/python -m build --wheel --outdir dist/raw
+	@if [ "$$(uname)" = Linux ]; then \
+	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/raw/*.whl; \
+	else cp dist/raw/*.whl dist/; fi
+	rm -rf dist/raw && ls -l dist
+
+sdist: $(VENV)/.wheel
+	$(BIN)/python -m build --sdist --outdir dist
+
+# The newest wheel in a bare environment outside of the checkout: without extras, then with learning and the whole demo.
+wheel-test:
+	bash tests/wheel/run.sh $(PYTHON) $(WHEEL)
 
 all: lint type test
 

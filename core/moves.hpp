@@ -22,8 +22,11 @@ class BinaryMoves {
 
     // Sweeps over all steps along an axis and all expansions until nothing changes; returns the sweeps made.
     int run(int max_sweeps) {
-        for (int sweep = 1; sweep <= max_sweeps; ++sweep)
-            if (!(steps() | expansions())) return sweep;
+        for (int sweep = 1; sweep <= max_sweeps; ++sweep) {
+            const bool stepped = steps();
+            const bool expanded = expansions();
+            if (!stepped && !expanded) return sweep;
+        }
         return max_sweeps;
     }
 

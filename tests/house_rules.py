@@ -17,7 +17,7 @@ PLUG_INS = {"metrics", "losses", "engines", "predictors"}
 """Folders whose files answer to one contract, and so share the names of its parts."""
 NO_NOUNS = {"what", "how", "whom", "who", "where", "when", "whether", "from", "it", "this", "these", "return", "make"}
 """Words with which a noun phrase does not begin."""
-REPORT_SEES = {"types", "errors", "notices", "io", "measures", "report"}
+REPORT_SEES = {"types", "errors", "notices", "extras", "io", "measures", "report"}
 OPTION_CLASSES = ("TrainOptions", "Hyper")
 """Classes that state the defaults of learning; whoever repeats one must repeat it right."""
 LIBRARIES = {

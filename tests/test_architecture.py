@@ -17,7 +17,7 @@ import house_rules
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "regweave"
 
-BASE = ("types", "errors", "notices", "registry", "kernels")
+BASE = ("types", "errors", "notices", "extras", "registry", "kernels")
 ORDER = (
     "io",
     "spatial",
@@ -44,6 +44,7 @@ NARROW = {
     "types": set(),
     "errors": set(),
     "_core": {"errors"},
+    "extras": {"errors"},
     "notices": {"errors"},
     "registry": {"errors"},
     "kernels": {"types", "errors", "notices", "_core"},

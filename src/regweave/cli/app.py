@@ -51,7 +51,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 """Module of each command, the panel of the list in which it stands, and its line there: the list loads no command."""
 FIRST = ("regweave demo", "regweave register later.nii.gz planning.nii.gz -o result", "regweave register --help")
 """Calls that a newcomer may try."""
-STOPS = (signal.SIGTERM, signal.SIGHUP)
+STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Windows has no terminal that hangs up."""
 EXIT_STATUS = """Exit status:
   0   done
   1   done, but some registrations failed; the results name them

@@ -7,10 +7,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from regweave import engines, losses, metrics
-from regweave.config._toml import to_toml
 from regweave.config.stages import MOST_LEVELS, Level, Model, Refine, Smoothness, within_image
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.texts import parse_toml, read_text
@@ -302,7 +302,7 @@ class Settings(Model):
 
     def toml(self) -> str:
         """Write the settings as TOML; reading it back gives the same settings."""
-        return to_toml(self.model_dump(mode="json", exclude_none=True))
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
 def preset_names() -> list[str]:

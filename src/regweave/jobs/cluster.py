@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import importlib
 import platform
 import re
 import socket
 import ssl
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regweave import __version__
+from regweave import __version__, extras
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import require_file
 from regweave.jobs.program import program_hash
@@ -27,6 +25,7 @@ PATIENCE_S = 4.0
 WAIT_S = 3.0
 """How long to wait for the first worker, if nothing else is said."""
 ADDRESS = re.compile(r"(?P<protocol>tcp|tls)://(?P<host>[^\s/:@?#]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
+DASK = ("distributed", "cluster", "--scheduler", "E193")
 LONGEST_GREETING = 2**16
 """Bytes; that of Dask has about sixty."""
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
@@ -73,7 +72,7 @@ class Cluster:
     def connect(self) -> Any:
         """Return a client of a scheduler that has a worker, or raise E193 or E156 within seconds."""
         self.check()
-        distributed = _distributed()
+        distributed = extras.load(*DASK)
         options: dict[str, Any] = {"timeout": PATIENCE_S, "set_as_default": False}
         try:
             self._knock()
@@ -139,7 +138,7 @@ def on_cluster(function: Function, arguments: Sequence[Any], cluster: Cluster, u
     if not arguments:
         return
     client, program = cluster.connect(), program_hash(unused)
-    distributed = _distributed()
+    distributed = extras.load(*DASK)
     futures = {
         client.submit(attempt_with_same_code, function, one, program, unused, pure=False): i
         for i, one in enumerate(arguments)
@@ -174,11 +173,3 @@ def _answer(future: Any, distributed: Any, cluster: Cluster) -> Answer:
         message, _, hint = text.partition("; ")
         raise RegweaveError(code, message, hint)
     return answer
-
-
-def _distributed() -> Any:
-    try:
-        return importlib.import_module("distributed")
-    except ImportError as error:
-        hint = f"{Path(sys.executable).name} -m pip install distributed, here and on the workers"
-        raise UsageError("E193", "--scheduler needs the package distributed", hint) from error

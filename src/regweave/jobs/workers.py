@@ -136,6 +136,9 @@ class _Process:
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Let a process be born deaf to Ctrl-C, which reaches the whole group: its parent will end it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows, where a process is born without the handlers of its parent
+        yield
+        return
     resource_tracker.ensure_running()  # else the first start would do it, and that unblocks
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

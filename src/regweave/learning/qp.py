@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import daqp
 import numpy as np
 
+from regweave import extras
 from regweave.types import Float64Array, IntArray
 
 TOLERANCE = 1e-8
@@ -177,6 +177,7 @@ def _run(
     A[np.arange(k), d + cuts.sample] = -1
     upper = np.append(np.full(d + n, UNBOUNDED), -cuts.b)
     lower = np.concatenate([np.maximum(regulariser.lower, -UNBOUNDED), np.zeros(n), np.full(k, -UNBOUNDED)])
+    daqp = extras.load("daqp", "train", "learning")
     x, _, _, info = daqp.solve(H, f, A, upper, lower, np.zeros(len(upper), np.int32), primal_tol=1e-10, **settings)
     return np.maximum(x[:d], regulariser.lower), np.array(info["lam"][d + n :])
 

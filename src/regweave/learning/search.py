@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from regweave import extras
 from regweave.types import Float64Array, WeightTable
 
 Score = Callable[[Sequence[WeightTable]], Sequence[float]]
@@ -50,7 +51,7 @@ def search(score: Score, start: WeightTable, n_candidates: int, seed: int = 0) -
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # cma warns of an unknown terminal width and the like
-        import cma  # noqa: PLC0415 - half a second that only this method needs
+        cma = extras.load("cma", "train", "searching weights")
 
         # A generator of its own: left alone, cma would seed that of numpy for the whole program.
         options = {"seed": np.nan, "randn": _normal(np.random.default_rng(seed)), "verbose": -9}

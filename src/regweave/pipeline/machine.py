@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from regweave.errors import UsageError
+from regweave.io.disk.memory import peak_memory, total_memory
 
 MAX_THREADS = 1024
 """More than any machine of today has; a larger number is a slip."""
@@ -53,13 +53,12 @@ def _container_quota() -> int:
 
 def peak_memory_mb() -> float:
     """Most memory that this process has held so far, in megabytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return peak_memory() / 2**20
 
 
 def physical_memory_mb() -> float:
     """Memory of the machine, or of the container where that is less, in megabytes."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = total_memory()
     with suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return total / 2**20

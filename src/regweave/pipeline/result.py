@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from regweave import extras
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.records import this_program, write_record
-from regweave.io.libraries import optional_package
 from regweave.measures.inverse import InverseError
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import PairScore, StructureScore
@@ -229,7 +229,7 @@ class Result:
 
     def table(self) -> Any:
         """Structures as a pandas table, one a row."""
-        pandas = optional_package("pandas", "notebook")
+        pandas = extras.load("pandas", "notebook", "a table")
         return pandas.DataFrame(self.structures(), columns=list(StructureScore(0, "", "scored").record()))
 
     def plot(self) -> Any:

@@ -12,7 +12,8 @@ import numpy as np
 from jinja2 import Environment
 from numpy.typing import NDArray
 
-from regweave.io.libraries import in_notebook, optional_package
+from regweave import extras
+from regweave.io.libraries import in_notebook
 from regweave.report.png import data_address, encode_png
 from regweave.report.volumes import Display
 from regweave.types import Float32Array, Volume
@@ -74,8 +75,8 @@ def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapp
 
 def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> Any:
     """Draw the middle planes before and after as a matplotlib figure; the parameters are those of `card`."""
-    optional_package("matplotlib.pyplot", "notebook")  # lets a notebook know how to show figures
-    drawn = optional_package("matplotlib.figure", "notebook").Figure(figsize=(9, 6), layout="constrained")
+    extras.load("matplotlib.pyplot", "notebook", "a figure")  # lets a notebook know how to show figures
+    drawn = extras.load("matplotlib.figure", "notebook", "a figure").Figure(figsize=(9, 6), layout="constrained")
     axes = drawn.subplots(2, len(PLANES))
     means = summary["mean_dice"]
     for row, when, planes in zip(axes, ("before", "after"), fusion(fixed, (before, after)), strict=True):
@@ -93,7 +94,7 @@ def show(page: Path) -> None:
     if not in_notebook():
         webbrowser.open(page.as_uri())
         return
-    display = optional_package("IPython.display", "notebook")
+    display = extras.load("IPython.display", "notebook", "showing a page")
     text = html.escape(page.read_text(encoding="utf-8"))
     display.display(display.HTML(f'<iframe srcdoc="{text}" width="100%" height="760"></iframe>'))
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from regweave import extras
 from regweave.errors import UsageError
 from regweave.learning.lssvm import Hyper
 from regweave.model.model import Levels
@@ -76,7 +77,7 @@ class TrainOptions:
         return tried[:1] if self.method == "search" else tried
 
     def check(self) -> None:
-        """Refuse what no training can mean."""
+        """Refuse what no training can mean, and a training without the packages that it needs."""
         for name, known in (("method", get_args(MethodName)), ("levels", get_args(Levels))):
             value = getattr(self, name)
             if value not in known:
@@ -93,3 +94,4 @@ class TrainOptions:
                 )
         if self.classes is not None and (not self.classes or min(self.classes) < 1):
             raise UsageError("E194", f"structures to learn are {list(self.classes)}", "give label values of 1 or more")
+        extras.require("cma" if self.method == "search" else "daqp", "train", "learning")

@@ -65,6 +65,7 @@ def demo(
     the first half of the couples is learned from, the other held out.
     """
     settings = _settings(data, classes, preset)
+    workflow.OPTIONS.check()  # what learning needs, before phantoms are made
     start = time.perf_counter()
     with prepare_output(output, overwrite=overwrite) as folder, _Shown() as shown:
         shown.begin("phantoms" if data is None else "scans")

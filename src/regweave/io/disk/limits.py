@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import resource
 from contextlib import suppress
 from pathlib import Path
 
 from regweave.errors import ResourceError
+from regweave.io.disk.memory import address_limit, total_memory
 
 MAX_TEXT_BYTES = 64 << 20
 """Largest model, settings file, list, table of names or points: the largest that training writes has 100 kB."""
@@ -28,16 +27,14 @@ BYTES_PER_VALUE = 10
 
 def available_memory() -> int:
     """Return the bytes that this process may still take: of the machine, its container and its own limit."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    found = [total_memory()]
     with suppress(OSError, ValueError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         found += [int(kb) << 10 for kb in re.findall(r"^MemAvailable:\s*(\d+) kB", text, flags=re.MULTILINE)]
     with suppress(OSError, ValueError):
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if soft != resource.RLIM_INFINITY:
-        found.append(soft)
-    return min(found)
+    limit = address_limit()
+    return min(found if limit is None else [*found, limit])
 
 
 def require_memory(needed: int, subject: str) -> None:

@@ -8,12 +8,16 @@ script is run by `hdf.py`, with limits on memory and time; it imports nothing of
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from typing import Any
 
 import h5py
 import numpy as np
+
+try:
+    import resource
+except ImportError:  # Windows: the caller's limit on time holds, those of the system do not exist
+    resource = None  # type: ignore[assignment]
 
 READY = b"ready\n"
 GROUP = "TransformGroup"
@@ -38,10 +42,11 @@ class RefusedError(Exception):
 def main() -> None:
     """Read the file that the request on the command line names."""
     request = json.loads(sys.argv[1])
-    for kind, value in ((resource.RLIMIT_AS, request["address_bytes"]), (resource.RLIMIT_CPU, request["cpu_s"])):
-        hard = resource.getrlimit(kind)[1]
-        resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if resource is not None:
+        for kind, value in ((resource.RLIMIT_AS, request["address_bytes"]), (resource.RLIMIT_CPU, request["cpu_s"])):
+            hard = resource.getrlimit(kind)[1]
+            resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = sys.stdout.buffer
     out.write(READY)
     out.flush()

@@ -1,0 +1,44 @@
+"""Optional dependencies, imported where they are first needed.
+
+The groups are those of ``[project.optional-dependencies]`` in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from regweave.errors import UsageError
+
+
+def require(module: str, extra: str, purpose: str, code: str = "E158") -> None:
+    """Refuse to go on without a package that only some users need.
+
+    Parameters
+    ----------
+    module : str
+        Module of the package.
+    extra : str
+        Group of dependencies that brings it.
+    purpose : str
+        What needs it, as the beginning of a sentence: "learning".
+    code : str
+        Code of the error.
+
+    Raises
+    ------
+    UsageError
+        Where the package is not installed; with the command that installs it.
+    """
+    package = module.partition(".")[0]
+    if sys.modules.get(package) is None and find_spec(package) is None:
+        message = f"{purpose} needs the package {package}, which is not installed"
+        raise UsageError(code, message, f'pip install "regweave[{extra}]"')
+
+
+def load(module: str, extra: str, purpose: str, code: str = "E158") -> Any:
+    """Import a module of a package that only some users need; see `require`."""
+    require(module, extra, purpose, code)
+    return import_module(module)

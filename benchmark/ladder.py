@@ -110,10 +110,10 @@ def baselines_of(base: Settings, pairs: Sequence[PairFiles], run: Runner, finali
     uniform, *singles = baseline_methods(base, modality_of_list(base, pairs, run.reading))
     plan = [(f"first/{m.name}/{p.id}", m, p) for m in singles for p in pairs]
     dice: dict[str, list[float]] = {}
-    for (_, method, _), outcome in zip(plan, run(plan, surfaces=False), strict=True):
+    for (_, method, _), outcome in zip(plan, run(plan, dice_only=True), strict=True):
         dice.setdefault(method.name, []).append(float("nan") if outcome.error else mean_dice(outcome.value))
     ranked = sorted(singles, key=lambda m: -float(np.nanmean(dice[m.name])))
-    tuned = tune([uniform, *ranked[:finalists]], pairs, lambda work: run(work, surfaces=False))
+    tuned = tune([uniform, *ranked[:finalists]], pairs, lambda work: run(work, dice_only=True))
     return [*tuned, *ranked[finalists:]]
 
 

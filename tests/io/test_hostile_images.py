@@ -19,7 +19,6 @@ from regweave.io import image_sha256, inspect_image, read_image, read_labels, re
 from regweave.io.disk import limits
 from regweave.io.disk.inflate import CHUNK, Inflated
 from regweave.jobs.runner import Runner
-from regweave.jobs.scoring import scoring_task
 from regweave.pipeline.reading import Reading
 
 SHAPE = (8, 7, 6)
@@ -322,13 +321,6 @@ def test_digests_cover_the_voxels(tmp_path, elsewhere):
     save(tmp_path / "x.nii", header())
     for whole in (local, tmp_path / "x.nii"):
         assert image_sha256(whole) == sha256(whole)
-
-
-def test_tasks_of_workers_carry_how_files_are_read(tmp_path):
-    pair = PairFiles("p", *[tmp_path / name for name in "abcd"], "g")
-    for reading in (Reading(), Reading(follow_links=True), Reading(classes=(1, 2), numbering={1: "a"})):
-        task = scoring_task(pair, {}, None, ("m", "0"), reading, surfaces=False)
-        assert Reading.from_json(task["reading"]) == reading
 
 
 @pytest.mark.parametrize("shape", [(8, 7, 6, 1, 3000), (8, 7, 6), (8, 7, 6, 3)])

@@ -19,7 +19,9 @@ from regweave import _core
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs import cluster as cluster_module
 from regweave.jobs import store as batch
+from regweave.jobs.program import code_of
 from regweave.jobs.store import content_hash, run_tasks
+from regweave.jobs.workers import Team, _Queue
 
 MODULE = '''
 from __future__ import annotations
@@ -39,6 +41,10 @@ def work(task):
             stream.write(f"{task['x']}\\n")
     time.sleep(task.get("sleep", 0))
     return {"third": task["x"] / 3, "nan": float("nan"), "tiny": 5e-324 * task["x"], "threads": _core.threads()}
+
+
+def where(task):
+    return os.getpid()
 
 
 def fail(task):
@@ -284,3 +290,47 @@ def test_kernel_threads_of_the_caller_stay(tasks_module):
     before = _core.threads()
     assert json.loads(attempt(tasks_module.work, {"x": 1}).text)["threads"] == 1
     assert _core.threads() == before
+
+
+def test_a_better_sentence_is_the_same_code():
+    source = '"""One."""\nA = 1\n"""A constant."""\n\n\ndef f(x):\n    """Do."""\n    return x + A\n'
+    said = source.replace("One", "Two").replace("A constant", "The number").replace("Do.", "Add.  # it")
+    assert code_of(said) == code_of(source)
+    assert code_of(source.replace("x + A", "x - A")) != code_of(source)
+    assert code_of(source.replace("A = 1", "A = 2")) != code_of(source)
+    assert code_of('def f():\n    """Only words."""\n') == code_of("def f():\n    pass\n")
+
+
+def test_a_team_serves_one_batch_after_another(tasks_module):
+    with Team(2) as team:
+        first, second = (run_tasks(numbered(4), tasks_module.where, workers=team) for _ in range(2))
+        there = {o.value for o in first}
+        assert {o.value for o in second} <= there
+        dead = run_tasks([("k", "killed")], tasks_module.fail, workers=team)
+        assert "E196" in dead[0].error
+        assert len(there & {o.value for o in run_tasks(numbered(4), tasks_module.where, workers=team)}) <= 1
+        process = team.members[0]
+    assert team.members == []
+    with pytest.raises(OSError, match="closed"):
+        process.pipe.recv()
+
+
+def test_tasks_go_where_their_pair_is_known():
+    @dataclass(frozen=True)
+    class Visit:
+        home: str
+
+    class Process:
+        def __init__(self, *homes):
+            self.homes, self.given = set(homes), []
+
+        def give(self, index, function, arguments):
+            self.given.append(index)
+            self.homes.add(arguments.home)
+
+    queue, one, other = _Queue([Visit(h) for h in "acbaab"]), Process("b"), Process("a")
+    for member in (one, one, other, other, one, one):
+        queue.next_for(member, [one, other], len)
+    assert one.given == [2, 5, 1, 4]  # both of b, then c, which is nobody's, then one of another's
+    assert other.given == [0, 3]
+    assert not queue

@@ -12,7 +12,6 @@ import pytest
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels
-from regweave.jobs.scoring import score_pair, scoring_task
 from regweave.model.model import Model, write_model
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor
@@ -139,17 +138,6 @@ def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_l
     assert [m["predicted_classes"] for m in content["methods"]] == [False, True]
     assert content["results"][0]["scores"]["sdlogj"] != content["results"][1]["scores"]["sdlogj"]
     assert content["results"][1]["scores"]["sdlogj"] == predicted.regularity["sdlogj"]
-
-
-def test_tasks_of_an_earlier_program_still_run(files, training_list):
-    """A running evaluation whose workers start after an update sends tasks without the new keys."""
-    from regweave.datasets.manifest import PairFiles
-    from regweave.pipeline.reading import Reading
-
-    task = scoring_task(PairFiles("x", **files, group="x"), {}, training_list.settings, None, Reading(), surfaces=False)
-    assert "predict_classes" not in task
-    assert task["reading"] == {}
-    assert score_pair(task)["labels"]
 
 
 def test_evaluation_of_some_structures(model, files, tmp_path, training_list):

@@ -15,12 +15,12 @@ from rich.console import Console
 
 from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import PairFiles
+from regweave.datasets.manifest import FILES, PairFiles
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
-from regweave.jobs.scoring import mean_dice, mean_over_pairs, score_pair, scoring_task
+from regweave.jobs.scoring import ScoringTask, mean_dice, mean_over_pairs, score_dice, score_pair
 from regweave.jobs.store import Outcome
 from regweave.measures import assd_mm, dice, hd95_mm
 from regweave.model.model import Model, read_model, write_model
@@ -270,13 +270,13 @@ def test_global_model_bears_its_name(folder, tmp_path):
 
 def test_warnings_of_a_pair_are_kept_not_printed(folder, capsys):
     pair = PairFiles("x", *(folder / line("", 1, "").split(",")[k] for k in range(1, 5)), "p")
-    task = scoring_task(pair, {}, SMALL, None, Reading(), surfaces=False)
-    scores = score_pair(json.loads(json.dumps(task)))
+    task = ScoringTask({name: getattr(pair, name) for name in FILES}, {}, Reading(), SMALL)
+    scores = score_pair(task)
     alone = scores["labels"]["6"]
     assert (alone["name"], alone["state"], alone["volume_before_ml"]) == ("6", "not in moving", 0.0)
     assert alone["volume_fixed_ml"] > 0
     assert [alone[key] for key in ("dice_before", "dice_after", "hd95_mm", "assd_mm")] == [None] * 4
-    assert scores["labels"]["1"]["assd_mm"] is None
+    assert scores["labels"]["1"]["assd_mm"] > 0
     json.dumps(scores, allow_nan=False)
     assert capsys.readouterr().err == ""
 
@@ -340,7 +340,8 @@ def test_a_vanished_structure_counts_zero_and_one_without_a_partner_not_at_all()
 def test_page_terminal_and_evaluation_have_one_mean(folder):
     """The same pair, of which one label map lacks a structure, through every door."""
     files = [folder / line("", 1, "").split(",")[k] for k in range(1, 5)]
-    scores = score_pair(scoring_task(PairFiles("x", *files, "p"), {}, SMALL, None, Reading(), surfaces=False))
+    named = dict(zip(FILES, files, strict=True))
+    scores = score_dice(ScoringTask(named, {name: str(path) for name, path in named.items()}, Reading(), SMALL))
     result = register(*files[:2], fixed_labels=files[2], moving_labels=files[3], config=SMALL)
     expected = result.mean_dice["after"]
     assert mean_dice(scores) == expected

@@ -20,7 +20,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_labels
 from regweave.jobs import runner
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS
-from regweave.jobs.scoring import score_pair
+from regweave.jobs.scoring import score_dice
 from regweave.learning.samples import collect
 from regweave.model.model import Model, read_model, write_model
 from regweave.pipeline.inputs import start
@@ -387,13 +387,13 @@ def test_memory_limit(training_list, four, tmp_path):
 
 def test_a_failure_after_tuning_names_the_pair_and_keeps_the_work(training_list, tmp_path, in_process):
     def break_trials(task):
-        if task["model"] is not None and "fixed1" in task["files"]["fixed"]:
+        if task.model is not None and "fixed1" in str(task.files["fixed"]):
             raise RegweaveError("E104", "suddenly bad", "look")
-        return score_pair(task)
+        return score_dice(task)
 
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "score_pair", break_trials)
+        patch.setattr(runner, "score_dice", break_trials)
         with pytest.raises(RegweaveError, match=r"E135: training pairs failed: p1: E104: suddenly bad"):
             run(pairs, tmp_path / "m.json", training_list, classes=(3,))
     assert not (tmp_path / "m.json").exists()

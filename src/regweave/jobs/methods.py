@@ -82,6 +82,8 @@ class Method:
         Settings of its registrations; for a model, those stored with it.
     model : (path, SHA-256), optional
         Model file.
+    tried : Model, optional
+        A model in memory instead, one that training tries.
     predicted : bool
         True if the model's class predictor chooses the weights.
     tunable : bool
@@ -93,6 +95,7 @@ class Method:
     name: str
     settings: Settings
     model: tuple[Path, str] | None = None
+    tried: Model | None = None
     predicted: bool = False
     tunable: bool = False
     tuning: Mapping[float, float] = field(default_factory=dict)

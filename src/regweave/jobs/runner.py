@@ -9,16 +9,15 @@ from regweave.datasets.manifest import FILES, PairFiles
 from regweave.io import image_sha256
 from regweave.jobs.cluster import Cluster
 from regweave.jobs.methods import Method
-from regweave.jobs.scoring import score_pair, scoring_task
-from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks
+from regweave.jobs.program import UNUSED
+from regweave.jobs.scoring import ScoringTask, score_dice, score_pair
+from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks, worker_count
+from regweave.jobs.workers import Team
 from regweave.pipeline.reading import Reading
-
-UNUSED = ("learning", "training", "study")
-"""Folders that no registration runs through."""
 
 
 class Runner:
-    """Runs (key, method, pair) triples; hashes each file once."""
+    """Executor of (key, method, pair) triples; hashes each file once, and keeps its processes until it is closed."""
 
     def __init__(
         self,
@@ -28,9 +27,17 @@ class Runner:
         store: Path,
         on_progress: OnBatchProgress | None,
     ) -> None:
-        self.reading, self._workers, self._scheduler = reading, workers, scheduler
+        self.reading, self._scheduler = reading, scheduler
+        self._team = None if scheduler is not None else Team(worker_count(workers, None))
         self._store, self._on_progress = store, on_progress
         self._known: dict[Path, str] = {}
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._team is not None:
+            self._team.__exit__(*error)
 
     def hashes(self, pair: PairFiles) -> dict[str, str]:
         """SHA-256 of each file of a pair, by column."""
@@ -39,17 +46,17 @@ class Runner:
                 self._known[path] = image_sha256(path, follow_links=self.reading.follow_links)
         return {name: self._known[getattr(pair, name)] for name in FILES}
 
-    def __call__(self, plan: Sequence[tuple[str, Method, PairFiles]], *, surfaces: bool = True) -> list[Outcome]:
-        """Run each triple; an outcome for each, in order."""
-        tasks = []
-        for key, method, pair in plan:
-            settings = None if method.model is not None else method.settings
-            task = scoring_task(
-                pair, self.hashes(pair), settings, method.model, self.reading,
-                surfaces=surfaces, predict_classes=method.predicted,
-            )  # fmt: skip
-            tasks.append((key, task))
+    def __call__(self, plan: Sequence[tuple[str, Method, PairFiles]], *, dice_only: bool = False) -> list[Outcome]:
+        """Run each triple; an outcome for each, in order. With ``dice_only``, nothing but overlaps is measured."""
+        tasks = [(key, self._task(method, pair)) for key, method, pair in plan]
         return run_tasks(
-            tasks, score_pair, workers=self._workers, scheduler=self._scheduler, store=self._store,
-            unused=UNUSED, on_progress=self._on_progress,
+            tasks, score_dice if dice_only else score_pair, workers=self._team, scheduler=self._scheduler,
+            store=self._store, unused=UNUSED, on_progress=self._on_progress,
         )  # fmt: skip
+
+    def _task(self, method: Method, pair: PairFiles) -> ScoringTask:
+        files = {name: getattr(pair, name) for name in FILES}
+        reading = Reading.from_json(self.reading.to_json())  # its paths absolute: a worker may be anywhere
+        return ScoringTask(
+            files, self.hashes(pair), reading, method.settings, method.tried or method.model, method.predicted
+        )

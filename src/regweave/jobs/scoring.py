@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,62 +15,51 @@ import numpy as np
 
 from regweave import notices
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import FILES, PairFiles
+from regweave.datasets.manifest import FILES
+from regweave.jobs.kept import Kept
 from regweave.measures.scores import PairScore, When
-from regweave.pipeline.machine import peak_memory_mb
+from regweave.model.model import Model, read_model
+from regweave.pipeline.machine import peak_memory_mb, spare_memory_mb
+from regweave.pipeline.prepare import Request
 from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
+from regweave.pipeline.register import register, score_trial
 
 PROCESS = Path("/proc/self")
 
 
-def scoring_task(
-    pair: PairFiles,
-    hashes: Mapping[str, str],
-    settings: Settings | None,
-    model: tuple[Path, str] | None,
-    reading: Reading,
-    *,
-    surfaces: bool = True,
-    predict_classes: bool = False,
-) -> dict[str, Any]:
-    """Put the arguments of `score_pair` together as JSON values.
+@dataclass(frozen=True)
+class ScoringTask:
+    """One pair, one method: the arguments of `score_pair` and `score_dice`.
 
     Parameters
     ----------
-    pair : PairFiles
-        What to register.
-    hashes : mapping
-        SHA-256 of each file of the pair, by column: a changed file is another task.
-    settings : Settings, optional
-        Settings; None with a model, which brings its own.
-    model : (path, SHA-256), optional
-        Model file.
+    files, sha256 : mappings
+        Path and hash of each file of the pair, by column: a changed file is another task.
     reading : Reading
         How files are read.
-    surfaces : bool
-        Measure distances of surfaces too.
+    settings : Settings
+        Settings; those of the model where there is one.
+    model : (path, SHA-256) or Model, optional
+        Model file, or a model that is only tried.
     predict_classes : bool
         Let the model's class predictor choose the weights; the moving labels are for scoring alone.
     """
-    return {
-        "files": {name: str(getattr(pair, name)) for name in FILES},
-        "sha256": dict(hashes),
-        "settings": None if settings is None else settings.model_dump(mode="json"),
-        "model": None if model is None else [str(model[0]), model[1]],
-        "reading": reading.to_json(),
-        "surfaces": surfaces,
-        **({"predict_classes": True} if predict_classes else {}),
-    }
+
+    files: Mapping[str, Any]
+    sha256: Mapping[str, str]
+    reading: Reading
+    settings: Settings
+    model: tuple[Path, str] | Model | None = None
+    predict_classes: bool = False
+
+    @property
+    def home(self) -> str:
+        """Content of the pair: tasks of one home share what they prepare."""
+        return "".join(self.sha256[name] for name in FILES)
 
 
-def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Register one pair with one thread and measure the result.
-
-    Parameters
-    ----------
-    task : mapping
-        Made by `scoring_task`.
+def score_pair(task: ScoringTask) -> dict[str, Any]:
+    """Register one pair with one thread and measure all that an evaluation reports.
 
     Returns
     -------
@@ -76,21 +67,20 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
         JSON values: by label the state, the Dice before and after, the distances of surfaces and the volumes; time,
         memory, regularity, error of the inverse, warnings. What cannot be measured is None.
     """
-    files, reading = task["files"], Reading.from_json(task["reading"])
     _forget_peak()
+    model = task.model[0] if isinstance(task.model, tuple) else task.model
     with notices.muted():  # they are in the result, and many workers would talk at once
         result = register(
-            **files,
-            config=None if task["settings"] is None else Settings.model_validate(task["settings"]),
-            model=None if task["model"] is None else task["model"][0],
-            predict_classes=task.get("predict_classes", False),
+            **task.files,
+            config=None if model is not None else task.settings,
+            model=model,
+            predict_classes=task.predict_classes,
             threads=1,
-            reading=reading,
+            reading=task.reading,
         )
     peak_mb = _peak_mb()
-    rows = result.structures() if task["surfaces"] else [s.record() for s in result.score.structures]
     return {
-        "labels": {str(row.pop("label")): row for row in rows},
+        "labels": {str(row.pop("label")): row for row in result.structures()},
         "seconds": sum(result.seconds.values()),
         "peak_mb": peak_mb,
         **{name: _number(value) for name, value in result.regularity.items()},
@@ -99,6 +89,30 @@ def score_pair(task: Mapping[str, Any]) -> dict[str, Any]:
         "modality": result.modality,
         "warnings": list(result.warnings),
     }
+
+
+@cache
+def kept() -> Kept:
+    """Return what this process keeps of the pairs that it has registered."""
+    return Kept(spare_memory_mb())
+
+
+def score_dice(task: ScoringTask) -> dict[str, Any]:
+    """Register one pair and measure the overlap of its structures; images, start and maps are those of the last time.
+
+    Returns
+    -------
+    dict
+        ``labels`` of `score_pair`, without the distances of surfaces.
+    """
+    model = kept()(task.model, partial(read_model, task.model[0])) if isinstance(task.model, tuple) else task.model
+    request = Request(
+        task.settings, **task.files, model=model, predict_classes=task.predict_classes, reading=task.reading,
+        identity=task.home,
+    )  # fmt: skip
+    with notices.muted():
+        rows = [s.record() for s in score_trial(request, kept()).structures]
+    return {"labels": {str(row.pop("label")): row for row in rows}}
 
 
 def pair_score(scores: Mapping[str, Any]) -> PairScore:

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from regweave.errors import UsageError
 from regweave.io import atomic_path
 from regweave.jobs.cluster import Cluster, as_cluster, on_cluster
 from regweave.jobs.program import program_hash
-from regweave.jobs.workers import Answer, Answers, Function, on_processes
+from regweave.jobs.workers import Answer, Answers, Function, Team, on_processes
 from regweave.pipeline.machine import MAX_THREADS, allowed_threads
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def run_tasks(
     tasks: Iterable[tuple[str, Any]],
     function: Function,
     *,
-    workers: int | None = None,
+    workers: int | Team | None = None,
     scheduler: str | Cluster | None = None,
     store: Path | None = None,
     unused: tuple[str, ...] = (),
@@ -88,8 +88,9 @@ def run_tasks(
         Where the function reads files, put their hashes in, or a changed file goes unnoticed by the store.
     function : callable
         Takes the arguments and returns a JSON value; a function of a module that the workers can import.
-    workers : int, optional
-        Processes of this machine, each with one kernel thread; by default as many as threads are allowed.
+    workers : int or Team, optional
+        Processes of this machine, each with one kernel thread; by default as many as threads are allowed. A team is
+        there for the next batch too.
     scheduler : str or Cluster, optional
         Dask scheduler whose workers are used instead; an address, or a `Cluster` with keys. Workers must run the code
         of the caller.
@@ -118,7 +119,7 @@ def run_tasks(
     listed = list(tasks)
     if len({key for key, _ in listed}) < len(listed):
         raise ValueError("two tasks have the same key; keys must be unique")
-    n = worker_count(workers, scheduler)
+    cluster, n = as_cluster(scheduler), worker_count(workers, scheduler)
     name = [program_hash(unused), function.__module__, function.__qualname__]
     files = {key: store and store / f"{content_hash([*name, key, arguments])}.json" for key, arguments in listed}
     outcomes: dict[str, Outcome] = {key: found for key, file in files.items() if (found := _load(file, key))}
@@ -126,8 +127,11 @@ def run_tasks(
     if store is not None:
         store.mkdir(parents=True, exist_ok=True)
     clock = _Clock(len(listed), len(outcomes), on_progress)
-    # Closing ends the processes at once on Ctrl-C, wherever it strikes.
-    with closing(_answers([arguments for _, arguments in todo], function, n, as_cluster(scheduler), unused)) as answers:
+    with (
+        nullcontext(workers) if isinstance(workers, Team) else Team(n) as team,
+        # Closing ends the processes at once on Ctrl-C, wherever it strikes.
+        closing(_answers([arguments for _, arguments in todo], function, team, cluster, unused)) as answers,
+    ):
         for index, answer in answers:
             outcome = _outcome(todo[index][0], answer)
             _save(files[outcome.key], outcome)
@@ -136,20 +140,22 @@ def run_tasks(
     return [outcomes[key] for key, _ in listed]
 
 
-def worker_count(workers: int | None, scheduler: str | Cluster | None) -> int:
+def worker_count(workers: int | Team | None, scheduler: str | Cluster | None) -> int:
     """Check the two ways to ask for workers and return the number of processes."""
     if workers is not None and scheduler is not None:
         raise UsageError("E192", "--workers and --scheduler are both given", "give one of them")
+    if isinstance(workers, Team):
+        return workers.n
     if workers is not None and not 1 <= workers <= MAX_THREADS:
         raise UsageError("E192", f"--workers is {workers}", f"give a number from 1 to {MAX_THREADS}")
     return allowed_threads() if workers is None else workers
 
 
 def _answers(
-    arguments: Sequence[Any], function: Function, n: int, cluster: Cluster | None, unused: tuple[str, ...]
+    arguments: Sequence[Any], function: Function, team: Team, cluster: Cluster | None, unused: tuple[str, ...]
 ) -> Answers:
     if cluster is None:
-        return on_processes(function, arguments, n)
+        return on_processes(function, arguments, team)
     return on_cluster(function, arguments, cluster, unused)
 
 

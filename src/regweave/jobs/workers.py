@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 from regweave.errors import RegweaveError
 from regweave.kernels.threads import kernel_threads
+from regweave.pipeline.machine import share_memory
 
 PATIENCE_S = 30
 """How long to wait for a process that has ended its pipe."""
@@ -69,48 +69,105 @@ def _dead(how: str) -> str:
     return str(RegweaveError("E196", message, "if memory is short, use fewer workers"))
 
 
-def on_processes(function: Function, arguments: Sequence[Any], n: int) -> Answers:
-    """Run tasks on n processes and yield (index, answer) as they finish; closing the iterator ends the processes."""
-    queue = deque(enumerate(arguments))
-    team = [_Process(function) for _ in range(min(n, len(queue)))]
+class Team:
+    """Pool of processes for one batch after another, started when first needed.
+
+    Starting a process takes a second, and what it keeps of a pair saves the next task on that pair most of its work.
+
+    Parameters
+    ----------
+    n : int
+        Processes, at most.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.members: list[_Process] = []
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dismiss(self.members)
+
+    def grow(self, n: int) -> None:
+        """Start processes until there are as many as tasks, or all."""
+        while len(self.members) < min(n, self.n):
+            self.members.append(_Process(self.n))
+
+    def dismiss(self, members: Sequence[_Process]) -> None:
+        """End processes."""
+        for member in list(members):
+            self.members.remove(member)
+            member.end()
+
+
+def on_processes(function: Function, arguments: Sequence[Any], team: Team) -> Answers:
+    """Run tasks on a team and yield (index, answer) as they finish; closing the iterator ends processes at work.
+
+    A task whose arguments have a ``home`` goes to a process that has worked there, if one is free.
+    """
+    queue = _Queue(arguments)
+    team.grow(len(arguments))
     try:
-        for member in team:
-            member.give(*queue.popleft())
-        while busy := {member.pipe: member for member in team if member.index is not None}:
+        for member in team.members[: len(arguments)]:
+            queue.next_for(member, team.members, function)
+        while busy := {member.pipe: member for member in team.members if member.index is not None}:
             for pipe in wait(list(busy)):
                 member = busy[pipe]  # type: ignore[index]
                 index, answer = member.take()
                 if answer is None:
                     answer = Answer(None, member.obituary(), 0.0)
-                    team.remove(member)
-                    if queue:
-                        team.append(member := _Process(function))
+                    team.members.remove(member)
+                    team.grow(len(team.members) + bool(queue))
+                    member = team.members[-1] if queue else member
                 if queue:
-                    member.give(*queue.popleft())
+                    queue.next_for(member, team.members, function)
                 yield index, answer
     finally:
-        for member in team:
-            member.end()
+        team.dismiss([member for member in team.members if member.index is not None])
+
+
+class _Queue:
+    """Tasks that wait, in order."""
+
+    def __init__(self, arguments: Sequence[Any]) -> None:
+        self._waiting = dict(enumerate(arguments))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def next_for(self, member: _Process, team: Sequence[_Process], function: Function) -> None:
+        """Give a process a task: one it is at home with, else one that nobody is, else the first."""
+        others = set().union(*(m.homes for m in team if m is not member))
+
+        def strangeness(index: int) -> int:
+            home = getattr(self._waiting[index], "home", None)
+            return 0 if home in member.homes else 1 + (home in others)
+
+        index = min(self._waiting, key=strangeness)  # of equals the first
+        member.give(index, function, self._waiting.pop(index))
 
 
 class _Process:
     """One process that works on one task at a time, so that its death is the failure of that task alone."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, sharing: int) -> None:
         # Forked children of a process with threads can deadlock; spawned ones cannot.
         context = multiprocessing.get_context("spawn")
-        self._function = function
         self.pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other,), daemon=True)
+        self._process = context.Process(target=_serve, args=(other, sharing), daemon=True)
         with _interrupts_blocked():
             self._process.start()
         other.close()  # else the death of the process would not close the pipe
         self.index: int | None = None
+        self.homes: set[Any] = set()
 
-    def give(self, index: int, arguments: Any) -> None:
+    def give(self, index: int, function: Function, arguments: Any) -> None:
         self.index = index
+        self.homes |= {home} if (home := getattr(arguments, "home", None)) is not None else set()
         with suppress(BrokenPipeError):  # `take` will find the pipe closed
-            self.pipe.send((self._function, arguments))
+            self.pipe.send((function, arguments))
 
     def take(self) -> tuple[int, Answer | None]:
         assert self.index is not None
@@ -147,8 +204,9 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection) -> None:
-    """Answer tasks until the pipe closes."""
+def _serve(pipe: Connection, sharing: int) -> None:
+    """Answer tasks until the pipe closes; the memory of the machine is shared with the other processes."""
+    share_memory(sharing)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:

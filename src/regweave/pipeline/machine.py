@@ -14,6 +14,8 @@ from regweave.io.disk.memory import peak_memory, total_memory
 
 MAX_THREADS = 1024
 """More than any machine of today has; a larger number is a slip."""
+SPARE_SHARE = 0.25
+"""Share of the memory for what need not be kept, all processes together."""
 
 
 def allowed_threads(wanted: int | None = None) -> int:
@@ -62,3 +64,16 @@ def physical_memory_mb() -> float:
     with suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return total / 2**20
+
+
+_sharing: list[int] = []
+
+
+def share_memory(processes: int) -> None:
+    """Say that this process is one of several that do the same on this machine."""
+    _sharing[:] = [processes]
+
+
+def spare_memory_mb() -> float:
+    """Memory that this process may fill with what it could also compute again, in megabytes."""
+    return SPARE_SHARE * physical_memory_mb() / (_sharing or [allowed_threads()])[0]

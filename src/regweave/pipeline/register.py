@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,23 @@ from regweave.measures.scores import PairScore, score_labels
 from regweave.model.model import Model, read_model
 from regweave.pipeline import inputs as given
 from regweave.pipeline.machine import allowed_threads, peak_memory_mb
-from regweave.pipeline.memory import check_memory
 from regweave.pipeline.node_evidence import Witness
 from regweave.pipeline.outputs import OutputImages
-from regweave.pipeline.reading import Reading, as_stored, field_as_stored, read_inputs
-from regweave.pipeline.record import model_record, run_record, start_record, structure_record
+from regweave.pipeline.prepare import (
+    Keep,
+    Prepared,
+    Request,
+    Stopwatch,
+    afresh,
+    align_levels,
+    prepare,
+    refine_field,
+)
+from regweave.pipeline.reading import Reading, as_stored, field_as_stored
+from regweave.pipeline.record import RunRecord, model_record, run_record, start_record, structure_record
 from regweave.pipeline.result import Result
-from regweave.registration.align import Step, align
-from regweave.registration.refine import RefineStep, refine
+from regweave.registration.align import Step
+from regweave.registration.refine import Refinement, RefineStep
 from regweave.spatial.invert import Inversion, inverse_errors_mm, invert, summary_mm
 from regweave.spatial.warp import to_field, warp_image, warp_labels
 from regweave.types import Ends, Field, Float32Array, ImagePair, LabelMap, Transform
@@ -117,49 +124,26 @@ def register(
     0.0
     """
     n_threads = allowed_threads(threads)
-    watch = _Stopwatch()
+    watch = Stopwatch()
     with kernel_threads(n_threads), notices.collected() as caught:
         loaded = read_model(model) if isinstance(model, str | Path) else model
         settings = _settings(preset, config, loaded, engine, metrics)
-        with watch.stage("read"):
-            reading = given.with_stated(reading or Reading(), settings, loaded)
-            data = read_inputs(fixed, moving, fixed_labels, moving_labels, reading)
-            bank = given.choose_bank(settings, data, loaded)
-            match = given.match_classes(data.moving_labels, loaded)
-            data = given.with_model_names(data, loaded, match)
-            weights = given.choose_weights(settings, bank, loaded, metrics)
-            predictor = given.class_predictor(loaded)
-            schedule = settings.schedule(bank)
-            given.check_anatomies(weights, schedule, predictor)
-            structures = len(weights.classes) - 1 if schedule.needs_anatomy(weights) else 0
-            asked = predictor if structures or data.moving_labels is None else None
-            voxel_mm = None if asked is None else asked.voxel_mm
-            check_memory(data.fixed.geometry, data.moving.geometry, settings, bank, structures, voxel_mm)
-        start = settings.initial if init is None else init
-        with watch.stage("initial"):
-            canonical = given.start(data, start, follow_links=reading.follow_links)
-        record = run_record(
-            data, reading, start_record(start, canonical, reading), model_record(model, loaded), bank,
-            structure_record(match, data.moving_labels), metrics=metrics and dict(metrics), init=_plain_init(start),
-            predict_classes=predict_classes,
+        request = Request(
+            settings, fixed, moving, fixed_labels, moving_labels, loaded, metrics, init, predict_classes,
+            reading or Reading(),
         )  # fmt: skip
-        with watch.stage("classes"):
-            seen, classes_from = given.see_classes(canonical, weights, predictor, match, predict=predict_classes)
-            weights = given.heed_mask(weights, schedule, loaded, classes_from)
-            seen = given.see_anatomies(seen, weights, schedule, predictor)
+        run = prepare(request, afresh, watch)
         tell = _Teller(on_progress, settings)
+        record = _record(run, request, model)
         tell.begin(record.headline())
-        witness = Witness(weights, schedule, then=tell.level)
+        witness = Witness(run.weights, run.schedule, then=tell.level)
         with watch.stage("levels"):
-            coarse = given.coarse_weights(loaded, schedule)
-            aligned = align(seen, weights, schedule, coarse=coarse, on_step=witness if keep_view else tell.level)
+            aligned = align_levels(run, afresh, witness if keep_view else tell.level)
         with watch.stage("refine"):
-            refined = refine(seen, aligned.displacement, weights, schedule, settings.refine, on_step=tell.refine)
+            refined = refine_field(run, aligned, tell.refine)
         with watch.stage("outputs"):
-            pair = as_stored(canonical, data)
-            found = to_field(refined.displacement, canonical.fixed.geometry)
-            ends = Ends("fixed_to_moving", pair.fixed.geometry, pair.moving.geometry)
-            transform = Transform(field_as_stored(found, data.stored["fixed"]), pair.initial, ends, refined.knots)
+            pair = as_stored(run.pair, run.data)
+            transform = transform_of(run, refined)
             inversion = invert(transform, pair.moving.geometry)
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
             warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)
@@ -167,15 +151,49 @@ def register(
             numbers = regularity(transform.field)
             errors_mm = inverse_errors_mm(transform, inversion.transform)
             inverse_error = _inverse_error(pair, inversion, errors_mm)
-            score = _score(pair, warped_labels)
+            score = score_of(pair, warped_labels)
             _look_out(pair, numbers, inverse_error, warped_labels)
     return Result(
         images=OutputImages(transform, inversion.transform, warped, warped_labels, pair, witness.nodes), score=score,
         steps=aligned.steps, refinement=refined.steps, regularity=numbers,
         inverse_consistency_mm=summary_mm(errors_mm), inverse_error=inverse_error,
         seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
-        weights=weights, settings=settings, modality=bank, hashes=data.hashes, threads=n_threads, record=record,
-        classes_from=classes_from, sources=data.sources,
+        weights=run.weights, settings=settings, modality=run.bank, hashes=run.data.hashes,
+        threads=n_threads, record=record, classes_from=run.classes_from, sources=run.data.sources,
+    )  # fmt: skip
+
+
+def score_trial(request: Request, keep: Keep) -> PairScore:
+    """Register a pair and measure the overlap of its structures, nothing else.
+
+    Parameters
+    ----------
+    request : Request
+        Both label maps are given.
+    keep : Keep
+        Has what other runs on this pair have left.
+    """
+    run = prepare(request, keep, Stopwatch())
+    refined = refine_field(run, align_levels(run, keep))
+    pair = as_stored(run.pair, run.data)
+    assert pair.moving_labels is not None
+    return score_of(pair, warp_labels(pair.moving_labels, transform_of(run, refined)))
+
+
+def transform_of(run: Prepared, refined: Refinement) -> Transform:
+    """Return the transform of a refined displacement, on the grid of the fixed image as it is stored."""
+    pair, stored = as_stored(run.pair, run.data), run.data.stored
+    found = to_field(refined.displacement, run.pair.fixed.geometry)
+    ends = Ends("fixed_to_moving", pair.fixed.geometry, pair.moving.geometry)
+    return Transform(field_as_stored(found, stored["fixed"]), pair.initial, ends, refined.knots)
+
+
+def _record(run: Prepared, request: Request, model: str | Path | Model | None) -> RunRecord:
+    return run_record(
+        run.data, run.reading, start_record(run.start, run.pair, run.reading), model_record(model, run.model),
+        run.bank, structure_record(run.match, run.data.moving_labels),
+        metrics=request.metrics and dict(request.metrics), init=_plain_init(run.start),
+        predict_classes=request.predict_classes,
     )  # fmt: skip
 
 
@@ -197,7 +215,7 @@ def _settings(
     return given.choose_settings(preset or "default", config, engine, metrics)
 
 
-def _score(pair: ImagePair, warped: LabelMap | None) -> PairScore:
+def score_of(pair: ImagePair, warped: LabelMap | None) -> PairScore:
     """Score the structures of both label maps, where there are both; before is the initial alignment only."""
     if pair.fixed_labels is None or pair.moving_labels is None or warped is None:
         return PairScore()
@@ -234,17 +252,6 @@ def _look_out(
             )
         elif abs(after - before) > VOLUME_CHANGE_LIMIT * before:
             notices.warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
-
-
-@dataclass
-class _Stopwatch:
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - start
 
 
 class _Teller:

@@ -169,10 +169,12 @@ def evaluate(
     leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
     require_cluster(scheduler)
     methods = _methods(named, listed, reading, preset, config, baselines=baselines, tuned=bool(training))
-    with working_folder(folder, STORE, "an evaluation", resume=resume):
-        run = Runner(reading, workers, scheduler, folder / STORE, on_progress)
+    with (
+        working_folder(folder, STORE, "an evaluation", resume=resume),
+        Runner(reading, workers, scheduler, folder / STORE, on_progress) as run,
+    ):
         if training:
-            methods = tune(methods, training, lambda plan: run(plan, surfaces=False))
+            methods = tune(methods, training, lambda plan: run(plan, dice_only=True))
         plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
         outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
         notes = _notes(methods, leaked, reading.classes, baselines=baselines, tuned=bool(training))

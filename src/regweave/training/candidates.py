@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from regweave.config.settings import Settings
 from regweave.datasets.folds import Fold
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
-from regweave.io import sha256
 from regweave.jobs.methods import Method
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import content_hash
-from regweave.model.model import Levels, Model, write_model
+from regweave.model.model import Levels, Model
 from regweave.training.column_selection import Scores
 from regweave.training.log import Effort
 from regweave.training.predictors_by_fold import Predictors
@@ -30,8 +28,6 @@ class Trials:
     ----------
     run : Runner
         Runs the registrations.
-    store : path
-        Folder for the models that are tried, which workers read.
     settings : Settings
         Settings with their modality.
     levels : "all" or "finest"
@@ -43,7 +39,6 @@ class Trials:
     """
 
     run: Runner
-    store: Path
     settings: Settings
     levels: Levels
     effort: Effort
@@ -66,11 +61,11 @@ class Trials:
         for weights, pairs in work:
             keyed.append([])
             for p in pairs:
-                path, digest = self._model(weights, p)
-                key = f"try/{digest}/{p.id}" + "/predicted" * predicted
-                keyed[-1].append((key, Method("try", self.settings, (path, digest), predicted=predicted), p))
+                model = self._model(weights, p)
+                key = f"try/{content_hash(model)}/{p.id}" + "/predicted" * predicted
+                keyed[-1].append((key, Method("try", self.settings, tried=model, predicted=predicted), p))
         todo = {key: (key, m, p) for row in keyed for key, m, p in row if key not in self._known}
-        outcomes = self.run(list(todo.values()), surfaces=False) if todo else []
+        outcomes = self.run(list(todo.values()), dice_only=True) if todo else []
         self.effort.registrations += len(todo)
         failed = {todo[o.key][2].id: o.error for o in outcomes if o.error is not None}
         if failed:
@@ -85,18 +80,11 @@ class Trials:
         found = iter(self(work))
         return [{name: score for _ in folds for name, score in next(found).items()} for _ in models]
 
-    def _model(self, weights: WeightTable, pair: PairFiles) -> tuple[Path, str]:
-        """Put weights, and what they need for a pair, into a file named by what is in it."""
+    def _model(self, weights: WeightTable, pair: PairFiles) -> Model:
+        """Put weights and what they need for a pair together."""
         schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
         predictor = self.predictors.without(pair) if schedule.needs_anatomy(weights) else None
-        model = Model(
+        return Model(
             weights, self.settings, self.settings.modality,  # type: ignore[arg-type]
             levels=self.levels, class_predictor=predictor,
         )  # fmt: skip
-        parts = [weights.matrix, weights.pairwise, weights.classes, model.settings, model.levels, predictor]
-        name = content_hash(parts)
-        path = (self.store / "models" / f"{name}.json").absolute()
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_model(path, model)
-        return path, sha256(path)

@@ -182,7 +182,7 @@ class MetricLearner:
             run.reading = replace(run.reading, classes=self.classes)
             write_model(folder / "model.json", model)
             method = Method("model", model.settings, (folder / "model.json", sha256(folder / "model.json")))
-            outcomes = run([(p.id, method, p) for p in _listed(pairs)], surfaces=False)
+            outcomes = run([(p.id, method, p) for p in _listed(pairs)], dice_only=True)
         failed = [f"{o.key}: {o.error}" for o in outcomes if o.error is not None]
         if failed:
             raise RegweaveError("E135", f"pairs cannot be registered: {'; '.join(failed)}", "repair or leave them out")
@@ -197,7 +197,8 @@ class MetricLearner:
     def _runner(self) -> Iterator[tuple[Runner, Path]]:
         with TemporaryDirectory(prefix="regweave-") as name:
             folder = Path(name)
-            yield Runner(Reading(), self.workers, None, folder / "tasks", None), folder
+            with Runner(Reading(), self.workers, None, folder / "tasks", None) as run:
+                yield run, folder
 
 
 def _refuse_target(y: Any) -> None:

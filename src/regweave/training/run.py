@@ -92,7 +92,7 @@ class Training:
         predictors = self._predictors(start.classes)
         with self.effort.stage("predictor"):
             predictor = self._predictor(predictors)
-        trials = Trials(self.run, self.store, self.settings, self.options.levels, self.effort, predictors)
+        trials = Trials(self.run, self.settings, self.options.levels, self.effort, predictors)
         with self.effort.stage("mix"):
             mix = self._mix(start, uniform, trials, seen=predictor is not None)
             trials, mix = self._smooth(mix, trials)
@@ -189,7 +189,7 @@ class Training:
         while tried := next_values(values, means):
             plan = [(f"tune/{knob.name}/{v!r}/{p.id}", base.at(knob, v), p) for v in tried for p in self.pairs]
             self.effort.tell("tune", f"smoothness of the {knob.name}, uniform bank: {len(plan)} registrations")
-            outcomes = self.run(plan, surfaces=False)
+            outcomes = self.run(plan, dice_only=True)
             self.effort.registrations += len(plan)
             failed = {p.id: o.error for (_, _, p), o in zip(plan, outcomes, strict=True) if o.error is not None}
             self._leave_out(failed)

@@ -75,8 +75,10 @@ def train(
     require_cluster(scheduler)
     store = path.with_name(path.name + ".work")
     tell = on_progress or (lambda _: None)
-    with working_folder(store, "tasks", "a training that was stopped", resume=resume):
-        runner = Runner(reading or Reading(), workers, scheduler, store / "tasks", tell)
+    with (
+        working_folder(store, "tasks", "a training that was stopped", resume=resume),
+        Runner(reading or Reading(), workers, scheduler, store / "tasks", tell) as runner,
+    ):
         model = Training(listed, settings, options, runner, store, tell, n).fit()
         with claim.writing(keep=True):
             write_model(path, model)

@@ -111,8 +111,8 @@ class Ladder:
         assert tuned_before is not None
         uniform = tuned_as(uniform, tuned_before)
         say(f"{split.name}: tuning the smoothness of {len(singles)} single metrics")
-        run = self.context.runner(self.reading, self.protocol.name)
-        tuned = tune(singles, split.train, lambda plan: run(plan, surfaces=False))
+        with self.context.runner(self.reading, self.protocol.name) as run:
+            tuned = tune(singles, split.train, lambda plan: run(plan, dice_only=True))
         return [*tuned, uniform, *(self._method(split, name, model) for name, model in models.items())]
 
     def record(self, split: Split, method: Method) -> dict[str, Any]:
@@ -142,16 +142,17 @@ class Ladder:
         """Train a model, or take the one that an earlier run wrote from the same files, settings and code."""
         path, context = self._path(split, name), self.context
         chosen = replace(options, classes=self.reading.classes, seed=context.seed)
-        run = context.runner(self.reading, self.protocol.name)
-        key = content_hash([program_hash(), chosen, context.settings, [[p.id, run.hashes(p)] for p in split.train]])
-        mark = path.with_suffix(".key")
-        if path.is_file() and mark.is_file() and mark.read_text(encoding="ascii") == f"{key} {sha256(path)}":
-            return read_model(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        n = worker_count(context.workers, context.scheduler)
-        # One store of registrations for all models: the tuning of the uniform bank runs once.
-        store = context.store(self.protocol.name)
-        model = Training(split.train, context.settings, chosen, run, store, self._told, n).fit()
+        with context.runner(self.reading, self.protocol.name) as run:
+            files = [[p.id, run.hashes(p)] for p in split.train]
+            key = content_hash([program_hash(), chosen, context.settings, files])
+            mark = path.with_suffix(".key")
+            if path.is_file() and mark.is_file() and mark.read_text(encoding="ascii") == f"{key} {sha256(path)}":
+                return read_model(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            n = worker_count(context.workers, context.scheduler)
+            # One store of registrations for all models: the tuning of the uniform bank runs once.
+            store = context.store(self.protocol.name)
+            model = Training(split.train, context.settings, chosen, run, store, self._told, n).fit()
         write_model(path, model)
         with atomic_path(mark) as part:
             part.write_text(f"{key} {sha256(path)}", encoding="ascii")

@@ -183,7 +183,8 @@ class Experiment:
     def _score(self, split: Split, methods: Sequence[Method]) -> list[Outcome]:
         self._say(f"{split.name}: testing {len(methods)} methods")
         plan = [(f"{split.name}/{m.name}/{p.id}", m, p) for m in methods for p in split.test]
-        return self.run_pairs(plan)
+        with self.run_pairs:
+            return self.run_pairs(plan)
 
     def _pooled(
         self,

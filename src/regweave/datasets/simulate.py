@@ -33,7 +33,7 @@ GRADIENT = 0.6
 
 @dataclass(frozen=True)
 class OrganChange:
-    """What may happen to one organ between two scans.
+    """Range of changes of one organ between two scans.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class OrganChange:
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """What may happen between two scans: to organs, to the posture, and to the image.
+    """Plan of the changes between two scans: to organs, to the posture, and to the image.
 
     Parameters
     ----------

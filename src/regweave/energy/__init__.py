@@ -1,3 +1,3 @@
-"""From images to an energy: cost volumes, the feature map Ψ, and the one place where weights and loss meet them."""
+"""Energies of a Markov random field: cost volumes, the feature map Ψ, and the place where weights and loss meet."""
 
 from __future__ import annotations

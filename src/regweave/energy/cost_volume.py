@@ -21,7 +21,7 @@ QUIET_NODE = 0.05
 
 
 class Configured(Protocol):
-    """What this module needs to know of a member."""
+    """Protocol of a configured metric: what this module needs to know of a member."""
 
     name: str
     metric: str

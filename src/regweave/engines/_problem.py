@@ -1,4 +1,4 @@
-"""What every engine does at the seam: check an energy, choose the start, and never return worse than it."""
+"""Pre- and post-conditions of the engines: a checked energy, a start, a solution never worse than it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two grids are one, and whether they meet at all."""
+"""Comparison of voxel grids: whether two are one, and whether they meet at all."""
 
 from __future__ import annotations
 

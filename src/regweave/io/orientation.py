@@ -24,7 +24,7 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Orientation:
-    """How the axes of a stored grid lie in space.
+    """Axis permutation and flips of a stored grid.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ SAME_BUILD = "install the same build of regweave on every machine, start the wor
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a Dask scheduler listens, and how it is spoken to.
+    """Address of a Dask scheduler, and how it is spoken to.
 
     Parameters
     ----------

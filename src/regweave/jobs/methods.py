@@ -1,4 +1,4 @@
-"""What an evaluation compares: models, a preset, and baselines with a smoothness tuned as carefully as a model."""
+"""Methods that an evaluation compares: models, a preset, and baselines tuned as carefully as a model."""
 
 from __future__ import annotations
 

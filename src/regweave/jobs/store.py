@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one task.
+    """Outcome of one task.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """How far a batch is, the task that ended last, and the seconds it will still take, NaN before the first."""
+    """Progress of a batch, the task that ended last, and the seconds it will still take, NaN before the first."""
 
     done: int
     total: int

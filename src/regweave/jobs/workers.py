@@ -29,7 +29,7 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one task gave: its value as JSON, or what went wrong, the seconds it took, and whether it was refused."""
+    """Reply of a worker: a value as JSON, or what went wrong, the seconds it took, and whether it was refused."""
 
     text: str | None
     error: str | None

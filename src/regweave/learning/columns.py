@@ -1,4 +1,4 @@
-"""From pairs with masks to the columns of W: one class at a time (the paper), all jointly, or one for all.
+"""Training of the columns of W from pairs with masks: one class at a time (the paper), all jointly, or one for all.
 
 Every function calls the one `align` for its samples and the one inference for its constraints.
 """
@@ -47,7 +47,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Trainer:
-    """What all ways of learning share.
+    """Training problem that all ways of learning share.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ FLOOR = 0.25
 
 @dataclass(frozen=True)
 class Fit:
-    """What was learned, with its evidence.
+    """Fitted weights with their evidence.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a learner sees of a pair: the cached terms of one level, and the minimisation on them.
+"""Training samples of a pair: the cached terms of one level, and the minimisation on them.
 
 Ψ and Δ of a sample are divided by the same number, the nodes where a label can lose anything, so that margins and
 energies have the same scale on every grid.

@@ -1,4 +1,4 @@
-"""How well behaved a field is, from its Jacobian determinants."""
+"""Regularity of a deformation, from its Jacobian determinants."""
 
 from __future__ import annotations
 

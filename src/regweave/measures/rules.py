@@ -23,7 +23,7 @@ LONGEST_NAME = 80
 
 @dataclass(frozen=True)
 class Rule:
-    """What a criterion measures, in words, and on which side of its limits a value must stay."""
+    """Criterion of acceptance: what it measures, in words, and on which side of its limits a value must stay."""
 
     words: str
     unit: str = ""

@@ -29,7 +29,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the rules say of a registration.
+    """Verdict of the rules on a registration.
 
     Parameters
     ----------

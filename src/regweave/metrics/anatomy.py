@@ -20,7 +20,7 @@ SEES = "anatomy"
 
 
 class Options(metrics.Options):
-    """What stands for the moving image, and the guard against flat patches.
+    """Options: what stands for the moving image, and the guard against flat patches.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ class _Part(BaseModel):
 
 
 class Gain(_Part):
-    """Mean gain in Dice on left-out pairs with the 95 % interval of the mean."""
+    """Mean gain in Dice on left-out pairs, with the 95 % interval of the mean."""
 
     mean: Number = None
     low: Number = None

@@ -1,4 +1,4 @@
-"""What a registration runs with: start, settings, bank, weights and classes, checked before anything is computed."""
+"""Resolved inputs of a registration: start, settings, bank, weights and classes, checked once."""
 
 from __future__ import annotations
 

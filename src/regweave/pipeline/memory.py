@@ -1,4 +1,4 @@
-"""How much memory and time a registration will take, before it starts."""
+"""Forecast of the memory and time of a registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the last discrete step can tell about itself: which metric decided at each node, and how clearly."""
+"""Deciding metric and confidence of each node in the last discrete step."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read.
+    """Rules of reading files.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from regweave.types import ImagePair, LabelMap
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What ran, as JSON values.
+    """Provenance of a run, as JSON values.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ VOLUME_CHANGE_LIMIT = 0.5
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is: ``done`` of ``total`` steps, and what the last one was."""
+    """Progress of a run: ``done`` of ``total`` steps, and what the last one was."""
 
     stage: str
     done: int

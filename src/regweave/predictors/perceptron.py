@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import optimize
 
 from regweave.types import Float32Array, Float64Array, IntArray
 
@@ -109,6 +108,8 @@ def fit_perceptron(
     def objective(p: Float64Array) -> tuple[float, Float64Array]:
         value, gradient = _cross_entropy(unpack(p), rows, wanted, len(x), penalty)
         return value, np.concatenate([g.ravel() for g in gradient])
+
+    from scipy import optimize  # noqa: PLC0415 (a fifth of the program's start, and used by training alone)
 
     options = {"maxiter": steps, "maxfun": 2 * steps}
     begin = np.concatenate([s.ravel() for s in start])

@@ -1,4 +1,4 @@
-"""What the class predictor sees of an image: features of each voxel on a coarse grid in standard orientation."""
+"""Voxel features for classification, on a coarse grid in standard orientation."""
 
 from __future__ import annotations
 

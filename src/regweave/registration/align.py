@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What remains of a step: its certificate and its cost."""
+    """Record of a step: its certificate and its cost."""
 
     level: int
     step: int

@@ -1,4 +1,4 @@
-"""Affine fit of two images by Gauss–Newton steps on a robust correlation ratio.
+"""Affine registration by Gauss–Newton steps on a robust correlation ratio.
 
 The moving image is predicted from the fixed one by a table: one moving intensity for each of 32 fixed ones.
 What the table cannot explain is the cost; it asks for no relation between the two scales, so scanners and
@@ -26,7 +26,7 @@ TINY = 1e-9
 
 @dataclass(frozen=True)
 class Match:
-    """How well a map explains the moving image: cost, residuals and weights of the voxels (V,)."""
+    """Fit of a map to the moving image: cost, residuals and weights of the voxels (V,)."""
 
     cost: float
     matrix: Float64Array

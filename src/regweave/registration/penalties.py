@@ -1,4 +1,4 @@
-"""How the refinement compares features voxel by voxel: each penalty returns its cost and adds its force.
+"""Voxel-wise penalties of the refinement: each returns its cost and adds its force.
 
 A metric names its penalty in ``PENALTY``; the force is the derivative of the cost by a small displacement of the
 moved image, (3, X, Y, Z), computed analytically in the core.

@@ -32,7 +32,7 @@ from regweave.types import (
 
 
 class Resolution(Protocol):
-    """What shrinks an image: a level or the refinement stage."""
+    """Protocol of a resolution, that of a level or of the refinement."""
 
     def factors(self, geometry: Geometry) -> Factors:
         """Whole factors along each axis."""

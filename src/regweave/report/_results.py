@@ -1,4 +1,4 @@
-"""What an evaluation wrote, read back for its pages."""
+"""Records of an evaluation, read back for its pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all charts share: scales with round ticks, colours, escaped text, a drawing with a title."""
+"""Primitives of SVG charts: scales with round ticks, colours, escaped text, a drawing with a title."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the folder of a registration holds, read for its page."""
+"""Contents of a registration's folder, read for its page."""
 
 from __future__ import annotations
 

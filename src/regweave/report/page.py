@@ -19,7 +19,7 @@ NOTE = "Research use only; not a medical device."
 
 
 class Markup(str):
-    """Text that is markup already and is put on the page as it stands."""
+    """Text that is markup already, put on the page as it stands."""
 
     __slots__ = ()
 

@@ -114,7 +114,7 @@ class Member(Part):
 
 
 class Settings(Part):
-    """What the page says of the settings; all of them are printed."""
+    """Settings as the page reads them; all of them are printed."""
 
     name: Text
     banks: dict[str, list[Member]]

@@ -73,7 +73,7 @@ def _read(kind: type[Part], path: Path) -> dict[str, Any]:
 
 
 class Figures:
-    """Writes each figure to a file of its own and returns what the page shows."""
+    """Figures of a page, each also written to a file of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -47,7 +47,7 @@ class Tried(Part):
 
 
 class Run(Part):
-    """What one method has learned on one split."""
+    """Record of one method on one split."""
 
     method: Text
     smoothness: Number

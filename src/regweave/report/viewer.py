@@ -1,4 +1,4 @@
-"""What the viewer of a page shows: volumes as codes, windows, structures, maps."""
+"""Data of the viewer of a page: volumes as codes, windows, structures, maps."""
 
 from __future__ import annotations
 

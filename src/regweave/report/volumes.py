@@ -23,7 +23,7 @@ LEVELS = 256
 
 @dataclass(frozen=True)
 class Display:
-    """How volumes on one grid come to the page: axes towards left, posterior, superior, and whole-number shrinking.
+    """Display grid of a page: axes towards left, posterior, superior, and whole-number shrinking.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ Prepare = Callable[[Float32Array], Float32Array]
 
 @dataclass(frozen=True)
 class View:
-    """How a member looks at an image: intensity window, smoothing, and the metric's own map of intensities."""
+    """Preprocessing of an image for one member: intensity window, smoothing, the metric's own map of intensities."""
 
     window: Window | None
     sigma_voxels: float

@@ -1,4 +1,4 @@
-"""From a folder of scans, or from none, to learned weights and what they are worth on patients left out of learning."""
+"""Demonstration on scans or phantoms: learned weights, and what they are worth on patients left out of learning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a demo found, as numbers that its page and the terminal tell alike."""
+"""Summary of a demo, as numbers that its page and the terminal tell alike."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Trust:
-    """What one class has learned: its share of each metric, whether it is used, and the metric made to be right."""
+    """Learned column of one class: its share of each metric, whether it is used, and the metric made to be right."""
 
     name: str
     shares: Mapping[str, float]
@@ -50,7 +50,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class Story:
-    """What a demo found; all values are JSON values.
+    """Summary of a demo; all values are JSON values.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found.
+    """Result of an evaluation.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a training says on its way and what it has cost."""
+"""Progress messages and effort counters of a training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regweave.io.disk.texts import parse_json, read_text
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """Where training is, in words; the last message brings what each stage has cost."""
+    """Message of a training in progress; the last one brings what each stage has cost."""
 
     stage: str
     message: str

@@ -1,4 +1,4 @@
-"""How a model is trained: the choices of a user, checked before anything is computed."""
+"""Options of a training, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ABOVE = ("epsilon", "max_memory_mb")
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a model is trained; None for C, alpha or eta means chosen by cross-validation grouped by patient.
+    """Options of a training; None for C, alpha or eta means chosen by cross-validation grouped by patient.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Whom the refinement listens to: the weights of its members, one after the other, judged by left-out patients.
+"""Coordinate-wise search over the weights of the refinement metrics, validated on left-out patients.
 
 The refinement decides by the gradient of a sum over voxels; it has no labels, so the structured SVM cannot teach it.
 Its members are few and a registration is short: each weight is tried at a few values with real Dice.

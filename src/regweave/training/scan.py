@@ -1,4 +1,4 @@
-"""What the label maps of a training list show, and which structures can be learned from them."""
+"""Scan of a training list: the structures in its label maps, and which of them can be learned."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found by pair id, why other pairs cannot be read, and the names of the structures."""
+    """Structures found by pair id, why other pairs cannot be read, and the names of the structures."""
 
     seen: Mapping[str, Seen]
     failed: Mapping[str, RegweaveError]

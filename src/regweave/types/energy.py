@@ -11,7 +11,7 @@ from regweave.types.arrays import Float32Array, Float64Array, IntArray
 
 @dataclass(frozen=True)
 class Terms:
-    """What an energy is made of, before weights and loss meet it.
+    """Terms of an energy, before weights and loss meet it.
 
     Parameters
     ----------

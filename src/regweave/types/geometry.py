@@ -11,7 +11,7 @@ from regweave.types.arrays import Float64Array
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where a voxel grid lies in space.
+    """Placement of a voxel grid in space.
 
     Parameters
     ----------

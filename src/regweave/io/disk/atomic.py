@@ -51,7 +51,7 @@ def identity_of(path: Path) -> Identity | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """What had the name of an output file when a command began; nothing else is replaced by what it writes.
+    """Snapshot of the file at an output's name when a command began; nothing else is replaced by what it writes.
 
     Parameters
     ----------

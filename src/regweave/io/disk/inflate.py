@@ -23,7 +23,7 @@ BROKEN = (EOFError, OSError, zlib.error)
 
 
 class Readable(Protocol):
-    """What bytes are taken from, in order."""
+    """Protocol of a sequential byte stream."""
 
     def read(self, n: int, /) -> bytes:
         """Return at most n bytes, none at the end."""

@@ -1,4 +1,4 @@
-"""Where a NIfTI image is: one written rule for qform and sform.
+"""Coordinate frame of a NIfTI image: one written rule for qform and sform.
 
 The rule of ``auto``:
 

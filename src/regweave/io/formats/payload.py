@@ -27,7 +27,7 @@ Encoding = Literal["raw", "gzip", "zlib", "bzip2", "text", "hex"]
 
 @dataclass(frozen=True)
 class Payload:
-    """Where the voxels of an image are, and in which form.
+    """Location and encoding of the voxels of an image.
 
     Parameters
     ----------

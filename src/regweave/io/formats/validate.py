@@ -1,4 +1,4 @@
-"""What an image must be before anything is computed from it."""
+"""Validation of images before anything is computed from them."""
 
 from __future__ import annotations
 

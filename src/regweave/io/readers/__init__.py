@@ -35,7 +35,7 @@ DICOM_MARK = slice(128, 132)
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are read.
+    """Options of reading files.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class ReadOptions:
 
 
 class Reader(Protocol):
-    """What a file in this folder exposes."""
+    """Protocol of an image reader, which a file in this folder follows."""
 
     READS: str
 

@@ -1,4 +1,4 @@
-"""Where displacement fields that are stored as images keep the words about their direction."""
+"""Direction of displacement fields stored as images, kept in their headers."""
 
 from __future__ import annotations
 

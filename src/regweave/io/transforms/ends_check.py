@@ -1,4 +1,4 @@
-"""Whether a transform goes the way it is used: told by what stands in its file, never by the name of the file."""
+"""Direction check of transforms: told by what stands in the file, never by its name."""
 
 from __future__ import annotations
 

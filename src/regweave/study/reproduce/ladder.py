@@ -53,7 +53,7 @@ Tell = Callable[[TrainProgress | BatchProgress], None]
 
 @dataclass(frozen=True)
 class Context:
-    """What all experiments of a run share.
+    """Shared state of all experiments of a run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What scores of masks do not say about one registration: slices to look at, and the error of a known deformation."""
+"""Slices of one registration to look at, and the error of a known deformation."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from regweave.io.formats.payload import Payload
 
 
 class Format(Protocol):
-    """What a module for one format has."""
+    """Protocol of a module for one header format."""
 
     BEGINS: re.Pattern[bytes]
 

@@ -1,4 +1,4 @@
-"""What a header says about an image, in one form for all formats: axes, type, frame in LPS millimetres, voxels."""
+"""Parsed header of an image, in one form for all formats: axes, type, frame in LPS millimetres, voxels."""
 
 from __future__ import annotations
 

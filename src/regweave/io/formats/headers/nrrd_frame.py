@@ -1,4 +1,4 @@
-"""Where an NRRD image is: ``space`` names the frame, ``space directions`` and ``space origin`` place the axes in it.
+"""Coordinate frame of an NRRD image: ``space`` names it, directions and origin place the axes in it.
 
 Without ``space``, or with one that names a handedness or a scanner only, left and right are not stated: the axes are
 taken as LPS, as ITK does, with warning W207.

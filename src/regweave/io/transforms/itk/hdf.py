@@ -41,7 +41,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Stored:
-    """What an HDF5 file holds: its transforms, and the texts at its root."""
+    """Contents of an HDF5 transform file: its transforms, and the texts at its root."""
 
     parts: list[Part]
     notes: Mapping[str, str]

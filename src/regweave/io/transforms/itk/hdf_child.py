@@ -1,4 +1,4 @@
-"""Read the numbers of an HDF5 transform file in a process of its own.
+"""Sandboxed reader of HDF5 transform files, in a process of its own.
 
 A few changed bytes let the HDF5 library loop for ever or crash, and no signal handler of Python runs meanwhile. So this
 script is run by `hdf.py`, with limits on memory and time; it imports nothing of this package. It writes the word

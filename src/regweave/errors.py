@@ -1,4 +1,4 @@
-"""Errors that a user can act on: a stable code, what was found, what is allowed, what to do next."""
+"""Exception classes with stable codes: what was found, what is allowed, what to do next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings that belong to the call which gave them.
+"""Collection of warnings by the call which gave them.
 
 A warning goes two ways: to the user, and into the record of each call that is running. Both ways are kept in context
 variables, so that calls in several threads or tasks at once have right records, and no hook of Python's ``warnings``

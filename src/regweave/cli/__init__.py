@@ -1,4 +1,4 @@
-"""The command line: one file a command."""
+"""Command line of the program: one file a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program ``regweave``: its commands, and what an error looks like from outside."""
+"""Entry point and command table of the program ``regweave``, with its exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard streams that may be closed, full or gone: a command does its work all the same."""
+"""Guarded standard streams: they may be closed, full or gone, and a command does its work all the same."""
 
 from __future__ import annotations
 

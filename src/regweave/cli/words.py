@@ -1,4 +1,4 @@
-"""The command line that is running, for records."""
+"""Command line of the running process, for records."""
 
 from __future__ import annotations
 

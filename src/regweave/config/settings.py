@@ -77,7 +77,8 @@ class Member(Model):
     stage : "levels", "refine" or "both"
         Where the member takes part: the discrete levels, the continuous refinement, or both if it can.
     weight : float
-        Weight against the other members where no model says better. A member of weight 0 waits for a model to use it.
+        Weight against the other members where no model says better; 0 disables the member unless a model assigns
+        it a weight.
     options : table
         Options of the metric.
     """

@@ -1,4 +1,4 @@
-"""The stages of a registration: coarse-to-fine levels of control points, then gradient descent on a fine grid.
+"""Stages of a registration: coarse-to-fine levels of control points, then gradient descent on a fine grid.
 
 Every number has a range, wider than any sensible use: what lies outside is a slip, and would end in sums that overflow,
 in lattices that no machine holds, or in nothing at all.

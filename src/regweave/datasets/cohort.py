@@ -1,4 +1,4 @@
-"""A cohort of phantom patients, each scanned when treatment is planned and once more later.
+"""Cohort of phantom patients, each scanned when treatment is planned and once more later.
 
 Organs look like those of a head and neck. Between the two scans each of them moves, and changes its look in a way
 that only some metrics stand:

@@ -1,4 +1,4 @@
-"""Folds for cross-validation in which no patient is on both sides."""
+"""Cross-validation folds grouped by patient."""
 
 from __future__ import annotations
 

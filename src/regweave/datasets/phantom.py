@@ -1,4 +1,4 @@
-"""A head-and-neck phantom whose true deformation is known.
+"""Head-and-neck phantom with a known deformation.
 
 The anatomy is a set of implicit functions in the space of the moving image. The fixed image is the same
 anatomy pulled through a smooth diffeomorphism, so its labels are exact and not resampled. Each organ changes

@@ -1,4 +1,4 @@
-"""Phantoms with a planted answer: in each organ another metric is right, and the others are led astray.
+"""Phantoms with a planted optimum: in each structure another metric is right, and the others are led astray.
 
 ``noise``
     Absolute differences are right: more than half of the voxels of the organ and round it are replaced by random greys,

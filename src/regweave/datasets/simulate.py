@@ -1,4 +1,4 @@
-"""A second time point of a real image, made by a deformation that is known.
+"""Simulated follow-up of a real image, by a known deformation.
 
 Tissue is moved in two stages, each the flow of a smooth velocity and so without tears or folds: organs change their
 volume and wriggle, then the body changes its posture. Growth and shrinkage are potential flows whose divergence lies in

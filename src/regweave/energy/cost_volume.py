@@ -1,4 +1,4 @@
-"""Cost volumes of a whole bank, on one scale.
+"""Cost volumes of a bank of metrics, on one scale.
 
 Metrics come in their own units; every cost is divided by a scale of its member and level, so that weights compare.
 """

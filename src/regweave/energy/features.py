@@ -1,4 +1,4 @@
-"""The joint feature map Ψ, eq. (6): the energy of a labelling is linear in the weights."""
+"""Joint feature map Ψ, eq. (6): the energy of a labelling is linear in the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every labelling, one by one: the oracle that the other engines are tested against."""
+"""Exhaustive search over all labellings: the oracle that the other engines are tested against."""
 
 from __future__ import annotations
 

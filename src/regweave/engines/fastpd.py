@@ -1,4 +1,4 @@
-"""FastPD: expansion moves whose max-flows start from the duals of the sweep before."""
+"""Fast primal-dual expansion moves (FastPD), whose max-flows start from the duals of the sweep before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between disk and values: every file is checked here, and every frame becomes LPS millimetres here."""
+"""Input and output: every file is checked here, and every frame becomes LPS millimetres here."""
 
 from __future__ import annotations
 

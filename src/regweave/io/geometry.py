@@ -1,4 +1,4 @@
-"""Between the frames of files and the one frame inside: LPS millimetres, orthonormal axes."""
+"""Conversion of coordinate frames to the one inside: LPS millimetres, orthonormal axes."""
 
 from __future__ import annotations
 

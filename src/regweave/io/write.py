@@ -1,4 +1,4 @@
-"""Write images, label maps and displacement fields; the suffix names the format."""
+"""Writers of images, label maps and displacement fields; the suffix names the format."""
 
 from __future__ import annotations
 

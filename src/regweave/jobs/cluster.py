@@ -1,4 +1,4 @@
-"""A Dask cluster: its address, its keys, and tasks on its workers, which must run the code of the caller."""
+"""Dask cluster: its address, its keys, and tasks on its workers, which must run the code of the caller."""
 
 from __future__ import annotations
 

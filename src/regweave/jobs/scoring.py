@@ -1,4 +1,4 @@
-"""One pair registered by one method, as numbers: the task that an evaluation hands to its workers."""
+"""Scoring task of a batch: one pair registered by one method, as numbers."""
 
 from __future__ import annotations
 

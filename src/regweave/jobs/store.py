@@ -1,4 +1,4 @@
-"""Many small tasks that outlast failures and interruptions.
+"""Resumable store of many small tasks, which outlast failures and interruptions.
 
 A finished task is one JSON file in a store, named by a hash of the task's content and written whole or not at all. The
 same call after a crash takes these and runs the rest, and gives what one uninterrupted call would have given.

@@ -1,4 +1,4 @@
-"""Processes of this machine that run tasks. Arguments and answers are small; images stay there."""
+"""Worker processes of this machine; arguments and answers are small, images stay there."""
 
 from __future__ import annotations
 

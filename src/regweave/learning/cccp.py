@@ -1,4 +1,4 @@
-"""The concave-convex procedure for eq. (7): impute the deformations, learn the weights, repeat.
+"""Concave-convex procedure for eq. (7): impute the deformations, learn the weights, repeat.
 
 The objective that cannot rise includes the loss of the imputed deformations,
 ``½‖w‖² + α‖w − w₀‖² + (C/N)·Σ_i [max_D (Δ − w·Ψ) + min_D (w·Ψ + η·Δ)]``: the first bracket is convex in w, the second

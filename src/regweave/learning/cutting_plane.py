@@ -1,4 +1,4 @@
-"""The n-slack cutting-plane algorithm for eq. (10), with certificates (Joachims, Finley and Yu 2009, Alg. 1).
+"""Cutting-plane algorithm with n slacks for eq. (10), with certificates (Joachims, Finley and Yu 2009, Alg. 1).
 
 A labelling D of a sample is a plane over the weights, of height Δ(D) − w·Ψ(D). Planes do not depend on the imputed
 D̂, so every labelling ever found serves all outer iterations.

@@ -1,4 +1,4 @@
-"""Safe use of what was learned: shrinkage towards the start, and a gate for each class.
+"""Model selection on left-out patients: shrinkage towards the start, and a gate for each class.
 
 A learned column is used only where it raised the Dice of really warped masks of left-out patients; every other class
 keeps the start, so that a model is the uniform bank plus what has been shown to help.

@@ -1,4 +1,4 @@
-"""Learn weights with a latent structured SVM: one class or all classes at once, by the same function."""
+"""Latent structured SVM: one class or all classes at once, by the same function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small record of what learning saw: one slice of nodes, imputed beside predicted.
+"""Displacements of one slice of nodes: imputed beside predicted.
 
 Displacements of nodes alone: no intensity and no contour, so that a model can travel without showing a patient.
 """

@@ -1,4 +1,4 @@
-"""The quadratic programme of eq. (10) on finite working sets, solved exactly.
+"""Quadratic programme of eq. (10) on finite working sets, solved exactly.
 
 The slacks have no curvature, so the solver adds proximal terms to them; what it returns is then judged here, by the
 optimality conditions of the programme itself.

@@ -1,4 +1,4 @@
-"""Direct search on the Dice of warped masks: the honest rival of the structured SVM.
+"""Direct search (CMA-ES) on the Dice of warped masks: the honest rival of the structured SVM.
 
 CMA-ES (Hansen and Ostermeier 2001, package ``cma``) over the logarithms of the weights, started at w₀, with a budget
 counted in registrations.

@@ -1,4 +1,4 @@
-"""Numbers that judge a registration: overlap, surface distance, regularity."""
+"""Measures of registration quality: overlap, surface distance, regularity."""
 
 from __future__ import annotations
 

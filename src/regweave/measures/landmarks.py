@@ -1,4 +1,4 @@
-"""Distance of corresponding landmarks after registration, in millimetres."""
+"""Target registration error of corresponding landmarks, in millimetres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paired comparison of two methods, with the patient as the unit of chance."""
+"""Paired bootstrap comparison of two methods, with the patient as the unit of chance."""
 
 from __future__ import annotations
 

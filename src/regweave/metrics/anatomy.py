@@ -35,7 +35,7 @@ class Options(metrics.Options):
 
     @property
     def squared(self) -> bool:
-        """Structures attract their like only."""
+        """Signed correlation: the squared variant would also match inverted maps."""
         return False
 
 

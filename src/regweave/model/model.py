@@ -1,4 +1,4 @@
-"""Weights on disk: a readable JSON table of class × member, with the settings they belong to."""
+"""Trained model on disk: a readable JSON table of class × member, with the settings it belongs to."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def check_anatomies(weights: WeightTable, schedule: Schedule, predictor: ClassPr
 
 
 def heed_mask(weights: WeightTable, schedule: Schedule, model: Model | None, classes_from: ClassesFrom) -> WeightTable:
-    """Return the weights of a run: members that compare the moving labels may be of no use without them."""
+    """Return the weights without label-based members where labels are predicted and training found no gain."""
     if classes_from == "labels" or model is None or model.outline_without_mask:
         return weights
     return schedule.without_mask(weights)

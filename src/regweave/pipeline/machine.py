@@ -1,4 +1,4 @@
-"""The share of the machine that a run may use."""
+"""Threads of a run, by the machine's share for this process."""
 
 from __future__ import annotations
 

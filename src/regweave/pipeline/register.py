@@ -1,4 +1,4 @@
-"""One registration, from two images to a deformation with its evidence."""
+"""Registration of one pair, from two images to a deformation with its evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registration repeated from its record: the same files, settings, start and weights give the same bits."""
+"""Reproduction of a registration from its record: the same files, settings, start and weights give the same bits."""
 
 from __future__ import annotations
 

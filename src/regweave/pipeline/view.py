@@ -1,4 +1,4 @@
-"""The folder ``view`` of a result: what its page shows and the other files do not hold."""
+"""Viewer data of a result, in the folder ``view``: what its page shows and the other files do not hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small softmax classifier: one hidden layer of tanh units, fitted by L-BFGS."""
+"""Multilayer perceptron with one hidden layer of tanh units and softmax, fitted by L-BFGS."""
 
 from __future__ import annotations
 

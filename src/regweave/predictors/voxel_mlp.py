@@ -1,4 +1,4 @@
-"""Anatomical classes of an image that comes without a segmentation: what ``--moving-labels`` gives where it is given.
+"""Voxel classifier used as a substitute for a missing moving segmentation.
 
 A small classifier of voxels, trained on the images and label maps that also train the weights. It decides which
 column of W a node uses, for which a rough outline is enough, and its maps of both images are what the metric `anatomy`

@@ -31,7 +31,7 @@ from regweave.types import (
 )
 
 VALID_SHARE = 0.25
-"""A node whose support lies outside the moving image by more than the rest of this has no opinion."""
+"""Nodes with less than this fraction of valid voxels in their support get zero unary cost."""
 
 
 @dataclass(frozen=True)

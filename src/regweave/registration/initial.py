@@ -1,4 +1,4 @@
-"""A start for registration: an affine map from the fixed to the moving image."""
+"""Initial affine alignment, from the fixed to the moving image."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Ar
 def _unfolded(knots: Float32Array, factors: Factors, shape: tuple[int, int, int]) -> tuple[Float32Array, Float32Array]:
     """Bring the displacement to the grid of the image, smoothed where it folds there though not on that of the steps.
 
-    Between coarse voxels the differences are one-sided, and these the steps do not look at. The knots are smoothed, not
+    Upsampling can create folds that central differences on the coarse grid do not see. The knots are smoothed, not
     the voxels of the image, so that the fine displacement is the interpolation of the knots everywhere.
 
     Returns
@@ -229,7 +229,7 @@ def _terms(
 
 
 def _counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) -> WeightTable:
-    """Count a voxel of a coarse map once, not once for each voxel of the image in it; the total of a class stays."""
+    """Scale each member by the independent share of its voxels and restore the sums of the columns."""
     own = np.array([scene.independent_share(m) for m in members])
     if (own == 1).all():
         return weights

@@ -1,4 +1,4 @@
-"""A pair of images as one level of the pyramid sees it."""
+"""Image pair at one level of the pyramid."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Scene:
         return Comparison(member, self._fixed_features[member.name], moved)
 
     def independent_share(self, member: Member) -> float:
-        """Return the share of a voxel's value that is its own: maps of few voxels tell many voxels the same."""
+        """Return the weight of coarse structure maps: image-voxel volume over map-voxel volume, at most 1."""
         maps = self.pair.fixed.maps
         if not member.sees_anatomy or maps is None:
             return 1.0

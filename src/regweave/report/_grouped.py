@@ -1,4 +1,4 @@
-"""Boxes and bars in groups: what box plots and bar charts share, and each of them."""
+"""Box plots and bar charts in groups."""
 
 from __future__ import annotations
 

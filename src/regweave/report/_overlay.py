@@ -1,4 +1,4 @@
-"""The picture of imputed against predicted displacements of a slice of nodes."""
+"""Vector plot of imputed against predicted displacements of a slice of nodes."""
 
 from __future__ import annotations
 

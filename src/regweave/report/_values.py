@@ -1,4 +1,4 @@
-"""Reading what a file recorded: a part that is missing or of another kind is empty, never an error of the page."""
+"""Tolerant access to recorded values: a part that is missing or of another kind is empty, never an error."""
 
 from __future__ import annotations
 

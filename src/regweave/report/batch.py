@@ -1,4 +1,4 @@
-"""The list of all registrations of a batch, each with its verdict and the reasons."""
+"""Index page of a batch, each registration with its verdict and the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of a demo; the first one says what was found, and where to look further, all from demo.json."""
+"""Pages of a demo; the first one says what was found, and where to look further, all from demo.json."""
 
 from __future__ import annotations
 

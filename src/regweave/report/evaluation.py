@@ -1,4 +1,4 @@
-"""The page of an evaluation: the ladder of methods, boxes by organ, measures, worst cases; all from results.json."""
+"""Page of an evaluation: the ladder of methods, boxes by structure, measures, worst cases; all from results.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame that all pages share: one file, no request to anywhere, light and dark."""
+"""Page template: one file, no request to anywhere, light and dark."""
 
 from __future__ import annotations
 

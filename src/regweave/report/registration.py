@@ -1,4 +1,4 @@
-"""The page of one registration."""
+"""Page of one registration."""
 
 from __future__ import annotations
 

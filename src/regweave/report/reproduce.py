@@ -1,4 +1,4 @@
-"""The page of a reproduction: the paper's table, figures and pictures beside ours, all from JSON files."""
+"""Page of a reproduction: the paper's table, figures and pictures beside ours, all from JSON files."""
 
 from __future__ import annotations
 

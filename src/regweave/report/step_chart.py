@@ -1,4 +1,4 @@
-"""The steps of one registration as a small chart, coloured by the page's style; other charts are in `charts`."""
+"""Line chart of the steps of one registration, coloured by the page's style."""
 
 from __future__ import annotations
 

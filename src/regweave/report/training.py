@@ -1,4 +1,4 @@
-"""The page of a training: curves, weights, gates, effort and data, all from the model file."""
+"""Page of a training: curves, weights, gates, effort and data, all from the model file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volumes as a page carries them: in the order of the body's axes, few enough voxels, one byte each."""
+"""Volumes encoded for a page: in the order of the body's axes, few enough voxels, one byte each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels: an image as one member of a bank wants to see it, at one resolution."""
+"""Image channels: an image as one member of a bank wants to see it, at one resolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of dense fields, and fields on other grids."""
+"""Composition of dense fields, and fields on other grids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control grid: where the nodes are, which voxels each one looks at."""
+"""Control grid of nodes: where they are, which voxels each one looks at."""
 
 from __future__ import annotations
 

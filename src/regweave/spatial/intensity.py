@@ -1,4 +1,4 @@
-"""Intensities mapped to [0, 1]: fixed Hounsfield windows for CT, percentiles for everything else."""
+"""Intensity normalisation to [0, 1]: fixed Hounsfield windows for CT, percentiles for everything else."""
 
 from __future__ import annotations
 

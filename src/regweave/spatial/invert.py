@@ -1,4 +1,4 @@
-"""The inverse of a transform, and how well two transforms undo each other."""
+"""Numerical inverse of a transform, and how well two transforms undo each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Jacobian determinant of a field: local change of volume, negative where it folds."""
+"""Jacobian determinant of a field: local change of volume, negative where it folds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The anatomical class of a node: from the share of each label in its support to the columns of W it uses."""
+"""Anatomical class of a node: from the share of each label in its support to the columns of W it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apply a transform to images, segmentations and points; each output voxel is interpolated once."""
+"""Resampling of images, segmentations and points by a transform; each output voxel is interpolated once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of several methods on the same pairs, and their differences from one of them."""
+"""Paired scores of several methods on the same pairs, and their differences from one of them."""
 
 from __future__ import annotations
 

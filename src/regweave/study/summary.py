@@ -1,4 +1,4 @@
-"""The page that an evaluation ends with: tables in Markdown, gains and losses told alike."""
+"""Summary of an evaluation in Markdown, gains and losses told alike."""
 
 from __future__ import annotations
 

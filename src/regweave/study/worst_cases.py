@@ -1,4 +1,4 @@
-"""The worst cases of an evaluation, registered once more and kept for a look."""
+"""Worst cases of an evaluation, registered once more and kept for a look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registrations of training pairs with weights that are tried."""
+"""Evaluation of candidate weights on training pairs."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def strengthen(
     folds: Sequence[Fold],
     register: Register,
 ) -> list[tuple[Choice, dict[str, Any]]]:
-    """Try stronger and weaker columns, one class after the other: how far its costs are to be trusted at all.
+    """Search greedily over a multiplier for each class column: data term against smoothness.
 
     A factor that raises the mean Dice of left-out pairs by `STRENGTH_ERRORS` standard errors is kept while the next
     classes are tried. Parameters and result as in `rebalance`.

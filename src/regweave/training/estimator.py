@@ -1,4 +1,4 @@
-"""Training as an estimator: the rules of scikit-learn for parameters, cloning, search and pipelines."""
+"""Estimator interface of scikit-learn: its rules for parameters, cloning, search and pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning columns from some pairs of a list: reading, memory, threads, and the method asked for."""
+"""Learning of columns from some pairs of a list: reading, memory, threads, and the method asked for."""
 
 from __future__ import annotations
 

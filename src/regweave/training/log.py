@@ -26,7 +26,7 @@ class TrainProgress:
 
 @dataclass
 class Effort:
-    """Counts, which are the same wherever a training runs, and seconds, which are not; it also tells progress."""
+    """Counters and timers of the training stages; also emits progress messages."""
 
     tell_progress: Callable[[TrainProgress], None]
     registrations: int = 0

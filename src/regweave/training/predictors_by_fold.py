@@ -1,4 +1,4 @@
-"""Class predictors of a training: the model's own, and for each pair one that has seen none of its patients."""
+"""Out-of-fold class predictors: the model's own, and for each pair one that has seen none of its patients."""
 
 from __future__ import annotations
 

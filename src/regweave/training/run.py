@@ -1,4 +1,4 @@
-"""One run of training: tune, learn, try on left-out patients, gate class by class, and say all of it in a model."""
+"""Training pipeline: tune, learn, try on left-out patients, gate class by class, and say all of it in a model."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class Training:
         return replace(trials, settings=self.settings), replace(mix, scores=scores[best], smoothness=smoothness)
 
     def _bare(self, mix: Mix, trials: Trials) -> Mix:
-        """Decide what members that compare the moving labels do where a user has none."""
+        """Choose the fall-back of label-based members where no moving segmentation is given."""
         unmasked = self.settings.schedule(self._modality).without_mask(mix.weights)
         if (unmasked.matrix == mix.weights.matrix).all():
             return mix
@@ -335,7 +335,7 @@ def _best(tried: Sequence[tuple[Choice, Mapping[str, Any]]]) -> Choice:
 
 
 def _that_changed(choice: Choice, w0: WeightTable, learned: WeightTable) -> Choice:
-    """Drop the classes in which all pairs together taught nothing: the gain of the folds is not theirs."""
+    """Drop classes whose final fit equals the start; their cross-validated gain does not apply."""
     changed = dict(zip(w0.classes, (w0.matrix != learned.matrix).any(axis=0), strict=True))
     kept = tuple(c for c in choice.classes if changed[c])
     if kept or choice.strengths:

@@ -1,4 +1,4 @@
-"""Learning the weights of a bank from pairs with masks, end to end.
+"""Training of a model from pairs with masks, end to end.
 
 Every stage is a list of registrations run by `regweave.jobs.store`; `regweave.training.run` has the stages.
 """

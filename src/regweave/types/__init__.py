@@ -1,4 +1,4 @@
-"""Frozen values that flow through the program: files → pair → costs → energy → labels → field.
+"""Immutable value types: files → pair → costs → energy → labels → field.
 
 Conventions, kept everywhere: arrays of voxels are indexed ``[i, j, k]`` in the order of the image axes and are
 C-contiguous; ``affine`` takes such an index to LPS millimetres; vectors are component-first, ``(3, X, Y, Z)``.

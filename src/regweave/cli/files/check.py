@@ -1,4 +1,4 @@
-"""``regweave check``: look at image files and list everything that is wrong with them."""
+"""``regweave check``: facts and problems of image files."""
 
 from __future__ import annotations
 

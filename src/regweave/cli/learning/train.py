@@ -1,4 +1,4 @@
-"""``regweave train``: learn the weights of a bank from pairs with masks."""
+"""``regweave train``: weights of a bank learned from pairs with masks."""
 
 from __future__ import annotations
 

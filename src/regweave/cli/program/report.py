@@ -1,4 +1,4 @@
-"""``regweave report``: make the page of a result again from its files."""
+"""``regweave report``: the page of a result, made again from its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``regweave rules``: print the rules that a registration is judged by."""
+"""``regweave rules``: acceptance criteria of a registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and touch nothing that others wrote.
+"""Atomic file replacement: files are whole or absent, and nothing that others wrote is touched.
 
 A file is written under a hidden name beside its place and renamed at the end. What stands in its place then is
 replaced only if it stood there at the beginning, was meant to be replaced, and is this program's own.

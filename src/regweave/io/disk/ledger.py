@@ -1,4 +1,4 @@
-"""The list of what this program wrote into a folder: nothing else in it is ever replaced or removed."""
+"""Manifest of the files that this program wrote into a folder: nothing else in it is ever replaced or removed."""
 
 from __future__ import annotations
 

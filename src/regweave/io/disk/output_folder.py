@@ -1,4 +1,4 @@
-"""Folders of results that are whole or absent, and replace nothing but an older result of this program."""
+"""Atomic result folders: whole or absent, and they replace nothing but an older result of this program."""
 
 from __future__ import annotations
 

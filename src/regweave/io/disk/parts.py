@@ -1,4 +1,4 @@
-"""Names of what is being written, which tell whose they are, and the removal of what a killed process left."""
+"""Names of temporary files, which tell whose they are, and the removal of what a killed process left."""
 
 from __future__ import annotations
 

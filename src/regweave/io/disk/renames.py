@@ -1,4 +1,4 @@
-"""Renaming that never destroys what stands under the new name.
+"""Rename without overwriting.
 
 Linux has both calls that are needed (``renameat2``). Where system or file system lacks them (NFS, macOS), a new file
 is linked to its name, or its name reserved by an exclusive creation; a folder is renamed after a look at the name, and

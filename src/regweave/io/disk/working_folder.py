@@ -1,4 +1,4 @@
-"""Folders in which results grow while a long run goes on, so that it can be continued: one run at a time."""
+"""Locked working folders of long runs, so that a run can be continued: one at a time."""
 
 from __future__ import annotations
 

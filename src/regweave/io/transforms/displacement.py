@@ -1,4 +1,4 @@
-"""Read displacement fields stored as images."""
+"""Displacement fields stored as images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words that a transform file carries about itself: which way it goes, from which grid to which."""
+"""Metadata of a transform file: which way it goes, from which grid to which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spatial transforms in the files of ITK: what they say is what they are, fixed points to moving points."""
+"""Transform files of ITK, in ITK's convention: fixed points to moving points."""
 
 from __future__ import annotations
 

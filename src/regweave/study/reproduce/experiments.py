@@ -1,4 +1,4 @@
-"""The four experiments: data, organs, simulated changes, and where they differ from the paper's."""
+"""Experiments of the paper: data, organs, simulated changes, and where they differ from the paper's."""
 
 from __future__ import annotations
 

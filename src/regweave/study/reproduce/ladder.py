@@ -1,4 +1,4 @@
-"""The methods that an experiment compares, each given the same training pairs; all calls to training are here."""
+"""Methods that an experiment compares, each given the same training pairs; all calls to training are here."""
 
 from __future__ import annotations
 

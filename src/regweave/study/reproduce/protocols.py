@@ -1,4 +1,4 @@
-"""The experiments of Ferrante et al. 2017 (main text and supplement), one dataclass for each kind of split."""
+"""Protocols of Ferrante et al. 2017 (main text and supplement), one dataclass for each kind of split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiments of the paper as one run: scans, pairs, training, the ladder of methods, and all numbers as JSON."""
+"""Run of the paper's experiments: scans, pairs, training, the ladder of methods, and all numbers as JSON."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Transform files of ITK: each format is parsed here, number by number, and ITK gets numbers alone."""
+"""Parsers of ITK's transform files: each format is read here, number by number, and ITK gets numbers alone."""

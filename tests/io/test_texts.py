@@ -13,10 +13,9 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points
 from regweave.io.disk.files import exists, is_file, open_file, require_file, sha256
 from regweave.io.disk.limits import MAX_NESTING
-from regweave.io.disk.texts import parse_json, parse_rows, parse_table, parse_toml, read_text
+from regweave.io.disk.texts import parse_json, parse_rows, parse_table, parse_toml, read_json, read_text
 from regweave.model.model import find_model, read_model, shipped_models
 from regweave.pipeline.inputs import start
-from regweave.report.contents import read_json
 
 READERS = {
     "m.json": (read_model, "E170"),

@@ -7,8 +7,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
 
-from regweave.report.page import Markup, cell, document, embed, escape, table
+from regweave.report.page import cell, environment, render, visible
 
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "\"'><b onclick=x>", "<!--", "]]>"]
 
@@ -33,35 +35,54 @@ class Tags(HTMLParser):
             self.data += data
 
 
+PAGE = '{% extends "base.j2" %}{% block title %}{{ title }}{% endblock %}{% block main %}{{ body }}{% endblock %}'
+
+
+def document(title: object, body: object = "", **frame: object) -> str:
+    return render(environment().from_string(PAGE), {"title": title, "body": body}, **frame)
+
+
+def table(*arguments: object, **more: object) -> str:
+    return str(environment().get_template("macros.j2").module.table(*arguments, **more))
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_opens_no_element(text):
-    assert Tags(f'<p title="{escape(text)}">{escape(text)}</p>').opened == ["p"]
+    printed = environment().from_string('<p title="{{ text }}">{{ text }}</p>').render(text=text)
+    assert Tags(printed).opened == ["p"]
     assert Tags(table(["a", text], [[text, text]], caption=text)).opened == [
         "div", "table", "caption", "thead", "tr", "th", "th", "tbody", "tr", "th", "td",
     ]  # fmt: skip
-    assert Tags(document(text, "")).opened == Tags(document("plain", "")).opened
+    assert Tags(document(text, text)).opened == Tags(document("plain")).opened
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_embedded_data_comes_back_and_stays_inside(text):
     value = {"name": text, "list": [1, None, "\u2028"]}
-    parsed = Tags(embed("d", value))
-    assert parsed.opened == ["script"]
-    assert json.loads(parsed.data) == value
+    page = document("t", data={"d": value})
+    assert Tags(page).opened == [*Tags(document("t")).opened, "script"]
+    assert json.loads(Tags(page).data) == value
 
 
 def test_marks_that_turn_text_around_are_shown():
-    assert escape("a\u202eb\x00") == "a\ufffdb\ufffd"
+    assert visible("a\u202eb\x00") == "a\ufffdb\ufffd"
+    assert "a\ufffdb" in document("a\u202eb")
+    assert "a\ufffd<wbr>+b" in environment().get_template("macros.j2").module.breakable("a\u202e+b")
+
+
+def test_a_name_without_a_value_is_an_error():
+    with pytest.raises(UndefinedError, match="body"):
+        render(environment().from_string(PAGE), {"title": "t"})
 
 
 def test_nan_is_no_json():
     with pytest.raises(ValueError, match="JSON"):
-        embed("d", [float("nan")])
+        document("t", data={"d": [float("nan")]})
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.12345, "0.123"), (None, "–"), (float("nan"), "–"), (3, "3"), ("<", "&lt;"), (Markup("<b>"), "<b>")],
+    [(0.12345, "0.123"), (None, "–"), (float("nan"), "–"), (3, 3), (Markup("<b>"), "<b>")],
 )
 def test_cells(value, text):
     assert cell(value) == text
@@ -74,7 +95,7 @@ def test_numbers_are_set_to_the_right():
 
 
 def test_only_the_page_s_own_scripts_and_styles_may_run():
-    page = document("t", "<p>x</p>", style=".a { color: red; }", scripts=["let a = '<';"])
+    page = document("t", Markup("<p>x</p>"), style=".a { color: red; }", scripts=["let a = '<';"])
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page).group(1)
     assert policy.startswith("default-src 'none'; ")
     assert "unsafe" not in policy

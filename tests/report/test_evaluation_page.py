@@ -14,8 +14,8 @@ import pytest
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.measures.rules import default_rules, parse_rules
-from regweave.report._results import Results
 from regweave.report.evaluation import write_page
+from regweave.report.results import Results
 
 HOSTILE = "</script><script>alert(1)</script>"
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from regweave.pipeline.node_evidence import NodeMaps
-from regweave.report.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
-from regweave.report.volumes import Display
+from regweave.report.viewer.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
+from regweave.report.viewer.volumes import Display
 from regweave.types import Field, Geometry
 
 IMAGE = Geometry((8, 6, 5), np.diag([2.0, 2.0, 3.0, 1.0]))

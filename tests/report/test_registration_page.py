@@ -11,9 +11,9 @@ import pytest
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.report import registration
-from regweave.report.contents import read_contents
 from regweave.report.registration import registration_page, write_page
-from regweave.report.viewer import prepare
+from regweave.report.viewer.contents import read_contents
+from regweave.report.viewer.data import prepare
 from regweave.types import Geometry
 
 

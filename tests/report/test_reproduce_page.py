@@ -11,9 +11,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from regweave.report import reproduce_tables as tables
-from regweave.report.reproduce import learned_weights, summary_text, write_page
-from regweave.report.reproduce_pictures import AFTER, BEFORE, TARGET, difference, overlay
+from regweave.report.reproduce import tables
+from regweave.report.reproduce.page import learned_weights, summary_text, write_page
+from regweave.report.reproduce.pictures import AFTER, BEFORE, TARGET, difference, overlay
+from regweave.report.reproduce.records import Cut, ExperimentRecord, ReproduceRecord
 from regweave.study.reproduce.pictures import packed
 
 SINGLES = ("single:sad", "single:mi", "single:ncc", "single:dwt")
@@ -148,7 +149,7 @@ def test_the_page_is_whole_and_safe(folder):
     assert "right &lt;b&gt;parotid" in page
     assert "Fast look (--quick)" in page
     assert "Ours are simulated." in page
-    assert "Somebody&#x27;s data." in page
+    assert "Somebody&#39;s data." in page
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
     assert " style=" not in page
 
@@ -162,16 +163,16 @@ def test_figures_are_files_too(folder):
 
 def test_summary_has_the_same_tables(folder):
     text = (folder / "summary.md").read_text()
-    assert text == summary_text(content())
+    assert text == summary_text(ReproduceRecord.model_validate(content()))
     assert "| left parotid | ours | 0.500 | 0.700 |" in text
     assert "2.25" in text
     assert "**Fast look" in text
     full = {**content(), "quick": False}
-    assert "Fast look" not in summary_text(full)
+    assert "Fast look" not in summary_text(ReproduceRecord.model_validate(full))
 
 
 def test_weights_have_a_spread_over_the_splits():
-    found = learned_weights(experiment(), "model:mw")
+    found = learned_weights(ExperimentRecord.model_validate(experiment()), "model:mw")
     assert list(found) == ["background", "left parotid", "right <b>parotid</b>"]
     mean, spread = found["background"]["SAD"]
     assert mean == pytest.approx(0.5)
@@ -184,16 +185,23 @@ def test_failed_and_missing_count_as_they_should():
     mine = [r for r in e["results"] if r["method"] == "model:mw"]
     mine[0]["error"] = "E140: memory"
     mine[1]["labels"]["1"] |= {"dice_after": 0.0, "state": "vanished"}
-    assert tables.dice(e, "model:mw", "1") == [0.0, 0.75, 0.75]
-    assert len(tables.dice(e, "model:joint", "1")) == 4
+    read = ExperimentRecord.model_validate(e)
+    assert tables.dice(read, "model:mw", "1") == [0.0, 0.75, 0.75]
+    assert len(tables.dice(read, "model:joint", "1")) == 4
 
 
 def test_the_ladder_climbs():
-    assert tables.ladder(experiment()) == ["before", *SINGLES, "uniform", "model:mw", "model:joint"]
+    assert tables.ladder(ExperimentRecord.model_validate(experiment())) == [
+        "before",
+        *SINGLES,
+        "uniform",
+        "model:mw",
+        "model:joint",
+    ]
 
 
 def test_nothing_known_of_the_truth():
-    assert tables.truth_table({**experiment(), "truth_error_mm": None}) is None
+    assert tables.truth_table(ExperimentRecord.model_validate({**experiment(), "truth_error_mm": None})) is None
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -207,7 +215,7 @@ def pixels(png: bytes) -> np.ndarray:
 
 @pytest.mark.parametrize(("when", "colour", "place"), [("before", BEFORE, (50, 50)), ("after", AFTER, (10, 50))])
 def test_colours_of_the_overlay(when, colour, place):
-    picture = pixels(overlay(cut(), when))
+    picture = pixels(overlay(Cut.model_validate(cut()), when))
     assert picture.shape == (80, 80, 3)
     y, x = place
     assert picture[y : y + 20, x : x + 20].reshape(-1, 3).tolist().count(list(colour)) > 20
@@ -219,11 +227,11 @@ def test_colours_of_a_difference():
     c = cut()
     ramp = np.tile(np.linspace(0, 1, 8, dtype=np.float32), (8, 1))
     c["fixed"]["image"], c["after"]["image"] = packed(ramp), packed(ramp[:, ::-1])
-    picture = pixels(difference(c, "after")).astype(int)
+    picture = pixels(difference(Cut.model_validate(c), "after")).astype(int)
     left, right = picture[40, 2], picture[40, -3]
     assert left[0] > left[2]  # the warped image is brighter: red
     assert right[2] > right[0]  # darker: blue
     c["after"]["image"] = packed(ramp)
-    same = pixels(difference(c, "after"))
+    same = pixels(difference(Cut.model_validate(c), "after"))
     assert (same[..., 1] > same[..., 0]).all()
     assert (same[..., 1] > same[..., 2]).all()

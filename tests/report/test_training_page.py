@@ -12,10 +12,11 @@ import pytest
 
 from regweave.config.settings import preset
 from regweave.errors import RegweaveError
+from regweave.io.records.effort import effort_path, read_effort, write_effort
 from regweave.model.model import Model, write_model
 from regweave.model.record import TrainingRecord
 from regweave.report.training import write_page
-from regweave.training.log import Effort, effort_path, read_effort, write_effort
+from regweave.training.log import Effort
 from regweave.types import WeightTable
 
 HOSTILE = '<img src=x onerror="alert(1)">'
@@ -101,7 +102,7 @@ EVIDENCE = {
         "gain": {"mean": 0.012, "low": 0.004, "high": 0.02, "n": 6},
     },
     "surrogate_and_dice": [line(), line(share=0.5, dice_learned=None)],
-    "smoothness": {"smoothness": 0.1, "curve": CURVE, "refinement": {"smoothness": 1.0, "curve": CURVE}},
+    "smoothness": {"smoothness": 0.1, "curve": CURVE, "refine": {"smoothness": 1.0, "curve": CURVE}},
     "overlays": {
         "joint": {
             "level": 2,

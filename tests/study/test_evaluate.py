@@ -27,7 +27,7 @@ from regweave.model.model import Model, read_model, write_model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
-from regweave.report.overview import pair_score as page_score
+from regweave.report.records import LabelledStructure, ResultRecord
 from regweave.spatial.warp import warp_labels
 from regweave.study.comparison import Scores, compare
 from regweave.study.evaluate import COLUMNS, evaluate
@@ -346,8 +346,8 @@ def test_page_terminal_and_evaluation_have_one_mean(folder):
     expected = result.mean_dice["after"]
     assert mean_dice(scores) == expected
     assert result.summary()["mean_dice"]["after"] == expected
-    record = {"structures": result.structures()}
-    assert page_score(record).mean() == expected
+    rows = [LabelledStructure.model_validate(row) for row in result.structures()]
+    assert ResultRecord.model_construct(structures=rows).score.mean() == expected
     console = Console(width=80, file=io.StringIO())
     console.print(overlap_table(result.score, plain=True))
     last = console.file.getvalue().splitlines()[-1].split()

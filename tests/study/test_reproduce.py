@@ -17,11 +17,12 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, write_image, write_labels
 from regweave.report.reproduce import write_page
+from regweave.report.reproduce.records import Packed
 from regweave.study.reproduce import ladder as reproduce_ladder
 from regweave.study.reproduce import run as module
 from regweave.study.reproduce.data import TRUTH, all_scans, find_scans
 from regweave.study.reproduce.experiments import ABDOMEN, EXPERIMENTS, IBSR, PAROTID_BETWEEN, PAROTID_TIME
-from regweave.study.reproduce.pictures import _turned, packed, unpacked
+from regweave.study.reproduce.pictures import _turned, packed
 from regweave.study.reproduce.protocols import PAPER, PAPER_COLUMNS, Scan
 from regweave.study.reproduce.run import reproduce
 from regweave.training.options import TrainOptions
@@ -263,7 +264,7 @@ def test_pictures_hold_the_slices(finished):
     pictures = json.loads((finished[0] / "pictures.json").read_text())
     views = pictures["parotid-time"]["shown"]["model:mw"]
     assert list(views) == ["axial", "coronal"]
-    masks = unpacked(views["axial"]["fixed"]["labels"])
+    masks = Packed.model_validate(views["axial"]["fixed"]["labels"]).array()
     assert masks.shape == (16, 16)
     assert masks.any()
     assert len(pictures["parotid-time"]["samples"]) == 3
@@ -287,7 +288,7 @@ def test_slices_are_turned_as_a_radiologist_looks():
 
 def test_packing():
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    np.testing.assert_array_equal(unpacked(json.loads(json.dumps(packed(values)))), values)
+    np.testing.assert_array_equal(Packed.model_validate(json.loads(json.dumps(packed(values)))).array(), values)
 
 
 def test_simulated_scans_are_made_once(fake_data, tmp_path):

@@ -86,6 +86,11 @@ class Rules:
         return {"name": self.name, "limits": {rule: dict(of) for rule, of in self.limits.items()}}
 
 
+def rule_words(rule: str) -> str:
+    """Return what a rule measures, in words; its name where it is not one of ours."""
+    return RULES[rule].words if rule in RULES else rule
+
+
 def shipped_text() -> str:
     """Return the TOML file of the rules that are used unless others are given."""
     return resources.files(__package__).joinpath(SHIPPED).read_text(encoding="utf-8")

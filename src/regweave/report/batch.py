@@ -1,129 +1,160 @@
-"""Index page of a batch, each registration with its verdict and the reasons."""
+"""Sortable lists of registrations: those of an evaluation, and the index of a batch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from regweave.errors import RegweaveError
 from regweave.io import owned_path
-from regweave.measures.rules import RULES, Rules
-from regweave.report._results import Results, Row, mean
-from regweave.report._values import fixed, signed
-from regweave.report.overview import KINDS, MARKS
-from regweave.report.page import asset, document, escape
+from regweave.io.disk.files import open_file
+from regweave.io.records.batch import BatchRecord, BatchRow
+from regweave.io.records.schema import read_record
+from regweave.measures.rules import RULES
+from regweave.measures.verdict import Verdict, tally
+from regweave.report.page import asset, render
+from regweave.report.results import NAME as RESULTS
+from regweave.report.results import Results, Row, mean
+from regweave.report.viewer.png import SIGNATURE, data_address
 
 NAME = "index.html"
-STYLE = (
-    "a{color:var(--accent)}"
-    ".filters{display:flex;flex-wrap:wrap;gap:10px 16px;align-items:end;margin:12px 0}"
-    ".filters label{display:grid;gap:2px;font-size:.88rem}"
-    ".filters .check{display:flex;align-items:center;gap:6px;min-height:34px}"
-    "th button{border:0;background:none;padding:2px 0;min-height:0;font-weight:600}"
-    "th[aria-sort=ascending] button::after{content:' ↑'}th[aria-sort=descending] button::after{content:' ↓'}"
-    "tr.fail th:first-child{box-shadow:inset 4px 0 var(--bad)}"
-    "tr.look th:first-child{box-shadow:inset 4px 0 var(--warn)}"
-    "tr.pass th:first-child{box-shadow:inset 4px 0 var(--good)}"
-    "td.mark{white-space:nowrap}"
-    "tbody th{min-width:9ch}td.what{min-width:24ch;max-width:60ch}"
-    ".rules dt{font-weight:600;float:left;clear:left;min-width:24em}.rules dd{margin-left:24.5em}"
-)
-COLUMNS = (
-    ("pair", "text"),
-    ("method", "text"),
-    ("verdict", "text"),
-    ("reasons", "text"),
-    ("Dice before", "number"),
-    ("Dice after", "number"),
-    ("change", "number"),
-    ("HD95 mm", "number"),
-    ("folding %", "number"),
-    ("seconds", "number"),
-)
+PAGE = "report.html"
+LARGEST_THUMBNAIL = 100_000
+"""Bytes; a larger picture is left out."""
+DICE = (("Dice before", ".3f"), ("Dice after", ".3f"), ("change", "+.3f"))
+OTHERS = (("folding %", ".4f"), ("seconds", ".1f"))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One registration of a list.
+
+    Parameters
+    ----------
+    id : str
+        Name of the pair.
+    word : str
+        Verdict, or ``pending``.
+    text : str
+        Its reasons, or the error.
+    marks : list of str
+        What the list can be filtered by: the verdict, broken rules, and the code of an error.
+    values : list of float
+        A number for each numeric column, NaN for none.
+    method, link, thumbnail : str
+        Method, address of the page, address that holds a picture; empty where there is none.
+    """
+
+    id: str
+    word: str
+    text: str
+    marks: list[str]
+    values: list[float]
+    method: str = ""
+    link: str = ""
+    thumbnail: str = ""
 
 
 def write_page(folder: str | Path) -> Path:
-    """Write ``index.html`` into the folder of an evaluation, without links to pages of single registrations."""
+    """Write ``index.html`` into the folder of a batch; it links the pages that exist.
+
+    Parameters
+    ----------
+    folder : path
+        Holds results.json as `BatchRecord` describes it.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    RegweaveError
+        E101, E102, E178 where results.json is missing, damaged, or not what a batch writes.
+    """
     where = Path(folder)
+    record = read_record(BatchRecord, where / RESULTS)
     with owned_path(where / NAME) as part:
-        part.write_text(page_text(Results.read(where), {}), encoding="utf-8")
+        part.write_text(batch_list(record, where), encoding="utf-8")
     return where / NAME
 
 
-def page_text(results: Results, links: Mapping[tuple[str, str], str]) -> str:
-    """Return the list as HTML; ``links`` are addresses by (pair, method)."""
-    body = (
-        f"<p>{escape(results.tally())}</p>"
-        f"<details><summary>Rules “{escape(results.rules.name)}”</summary>{_rules(results.rules)}</details>"
-        f"{_filters(results)}"
-        '<p class="quiet" id="count" role="status" aria-live="polite"></p>'
-        f"{_table(results, links)}"
-    )
-    return document("Registrations", body, style=STYLE, scripts=[asset("batch.js")], back=("report.html", "Evaluation"))
-
-
-def _rules(rules: Rules) -> str:
-    items = "".join(
-        f"<dt>{escape(RULES[rule].words)}</dt><dd>{escape(rules.words(rule))}</dd>" for rule in rules.limits
-    )
-    return (
-        '<p class="quiet">A registration that ended with an error fails. Structures count where both label maps show '
-        f'them.</p><dl class="rules">{items}</dl>'
-    )
-
-
-def _filters(results: Results) -> str:
-    methods = "".join(f'<option value="{escape(m)}">{escape(m)}</option>' for m in results.methods)
-    broken = dict.fromkeys(reason.rule for row in results.rows for reason in row.verdict.reasons)
-    marks = "".join(f'<option value="{escape(rule)}">{escape(_title(rule))}</option>' for rule in broken)
-    return (
-        '<div class="filters" role="search">'
-        '<label>Find<input id="find" type="search" placeholder="pair, method, error" title="Shortcut: /"></label>'
-        f'<label>Method<select id="method"><option value="">all</option>{methods}</select></label>'
-        '<label>Verdict<select id="mark"><option value="">all</option><option value="pass">pass</option>'
-        f'<option value="look">look</option><option value="fail">fail</option>{marks}</select></label>'
-        '<button type="button" id="reset">Show all</button></div>'
-    )
-
-
-def _title(rule: str) -> str:
-    return RULES[rule].words if rule in RULES else rule
-
-
-def _table(results: Results, links: Mapping[tuple[str, str], str]) -> str:
-    head = "".join(
-        f'<th scope="col" data-kind="{kind}"{_side(kind)}><button type="button">{escape(title)}</button></th>'
-        for title, kind in COLUMNS
-    )
-    rows = "\n".join(_line(row, links.get((row.id, row.method))) for row in results.rows)
-    return f'<div class="wide"><table id="rows"><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
-
-
-def _side(kind: str) -> str:
-    return ' class="number"' if kind == "number" else ""
-
-
-def _line(row: Row, link: str | None) -> str:
-    before, after = row.mean_dice("dice_before"), row.mean_dice()
-    hd95, folding = row.values("hd95_mm"), 100 * row.number("folding_fraction")
-    values = [
-        (before, fixed(before, 3)),
-        (after, fixed(after, 3)),
-        (after - before, signed(after - before, 3)),
-        (mean(hd95), fixed(mean(hd95), 2)),
-        (folding, fixed(folding, 4)),
-        (row.number("seconds"), fixed(row.number("seconds"), 1)),
+def batch_list(record: BatchRecord, folder: Path) -> str:
+    """Return the index of a batch as HTML; pictures and pages are those of its folder."""
+    lines = [_batch_line(row, folder) for row in record.rows]
+    verdicts = [
+        Verdict("fail" if row.verdict is None else row.verdict) for row in record.rows if row.status != "pending"
     ]
-    cells = "".join(
-        f'<td class="number" data-value="{"" if math.isnan(value) else repr(value)}">{text}</td>'
-        for value, text in values
+    context: dict[str, object] = {
+        "title": "Batch",
+        "back": None,
+        "tally": tally(verdicts),
+        "waiting": len(lines) - len(verdicts),
+        "rules": record.rules,
+        "limits": {},
+        "methods": [],
+        "columns": [*DICE, *OTHERS],
+        "lines": lines,
+    }
+    return _page(context)
+
+
+def evaluation_list(results: Results, links: Mapping[tuple[str, str], str]) -> str:
+    """Return the list of an evaluation as HTML; ``links`` are addresses by (pair, method)."""
+    context = {
+        "title": "Registrations",
+        "back": ("report.html", "Evaluation"),
+        "tally": results.tally(),
+        "waiting": 0,
+        "rules": results.rules.name,
+        "limits": {RULES[rule].words: results.rules.words(rule) for rule in results.rules.limits},
+        "methods": results.methods,
+        "columns": [*DICE, ("HD95 mm", ".2f"), *OTHERS],
+        "lines": [_evaluation_line(row, links.get((row.id, row.method), "")) for row in results.rows],
+    }
+    return _page(context)
+
+
+def _page(context: Mapping[str, object]) -> str:
+    return render("list.j2", context, style=asset("list.css"), scripts=[asset("list.js")])
+
+
+def _evaluation_line(row: Row, link: str) -> Line:
+    before, after = row.mean_dice("dice_before"), row.mean_dice()
+    others = (mean(row.values("hd95_mm")), 100 * row.number("folding_fraction"), row.number("seconds"))
+    marks = list(dict.fromkeys([row.verdict.word, *(reason.rule for reason in row.verdict.reasons)]))
+    values = [before, after, after - before, *others]
+    return Line(row.id, row.verdict.word, row.verdict.text, marks, values, row.method, link)
+
+
+def _batch_line(row: BatchRow, folder: Path) -> Line:
+    before, after, folding, seconds = (
+        math.nan if v is None else v
+        for v in (row.mean_dice_before, row.mean_dice_after, row.folding_percent, row.seconds)
     )
-    name = f'<a href="{escape(link)}">{escape(row.id)}</a>' if link else escape(row.id)
-    word = row.verdict.word
-    marks = " ".join(dict.fromkeys([word, *(reason.rule for reason in row.verdict.reasons)]))
-    return (
-        f'<tr class="{word}" data-method="{escape(row.method)}" data-marks="{escape(marks)}">'
-        f'<th scope="row">{name}</th><td>{escape(row.method)}</td>'
-        f'<td class="mark"><span class="{KINDS[word]}">{escape(MARKS[word])}</span></td>'
-        f'<td class="what">{escape(row.verdict.text)}</td>{cells}</tr>'
-    )
+    values = [before, after, after - before, folding, seconds]
+    if row.status == "pending":
+        return Line(row.id, "pending", "", ["pending"], values)
+    if row.status == "failed":
+        code = [row.code] if row.code else []
+        return Line(row.id, "fail", ": ".join([*code, str(row.message)]), ["fail", "error", *code], values)
+    marks = list(dict.fromkeys([str(row.verdict), *(reason.rule for reason in row.reasons)]))
+    text = "; ".join(reason.text for reason in row.reasons)
+    page = f"{row.folder}/{PAGE}"
+    link = page if (folder / page).is_file() else ""
+    return Line(row.id, str(row.verdict), text, marks, values, "", link, _thumbnail(row.thumbnail, folder))
+
+
+def _thumbnail(place: str | None, folder: Path) -> str:
+    """Return a picture as an address that holds it; nothing where there is none that a page should carry."""
+    if place is None:
+        return ""
+    try:
+        with open_file(folder / place) as stream:
+            found = stream.read(LARGEST_THUMBNAIL + 1)
+    except RegweaveError:
+        return ""
+    return data_address(found) if found.startswith(SIGNATURE) and len(found) <= LARGEST_THUMBNAIL else ""

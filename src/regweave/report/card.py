@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import html
 import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from regweave import extras
 from regweave.io.libraries import in_notebook
-from regweave.report.png import data_address, encode_png
-from regweave.report.volumes import Display
+from regweave.report.page import environment
+from regweave.report.viewer.png import data_address, encode_png
+from regweave.report.viewer.volumes import Display
 from regweave.types import Float32Array, Volume
 
 PLANES = {"axial": (0, 1, 2, False), "coronal": (0, 2, 1, True), "sagittal": (1, 2, 0, True)}
@@ -27,23 +27,6 @@ HEIGHT = 150
 MOST_ROWS = 12
 """Structures that a card lists; `Result.table` has all."""
 GAP = 4
-CARD = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string("""\
-<div style="font-family:sans-serif;font-size:13px;max-width:720px">
-<b>{{ asked }}</b><br>
-verdict <b>{{ verdict.verdict }}</b>
-{%- for reason in verdict.reasons %}; {{ reason.text }}{% endfor %}<br>
-<img alt="fixed and moving image before and after" src="{{ picture }}"><br>
-<small>above before, below after; fixed blue, moving orange, agreement grey</small>
-{% if rows %}
-<table><thead><tr><th>structure</th><th>Dice before</th><th>after</th><th></th></tr></thead><tbody>
-{% for name, before, after, state in rows %}
-<tr><td>{{ name }}</td><td>{{ before }}</td><td>{{ after }}</td><td>{{ state }}</td></tr>
-{% endfor %}
-</tbody></table>
-{% endif %}
-{% for warning in warnings %}<div style="color:#a15c00">{{ warning }}</div>{% endfor %}
-<small>{{ foot }}</small>
-</div>""")
 
 
 def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> str:
@@ -59,18 +42,14 @@ def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapp
         As `Result.summary` gives it.
     """
     listed = list(summary["dice"].values())
-    rows = [
-        (row["name"], _dice(row["before"]), _dice(row["after"]), _state(row["state"])) for row in listed[:MOST_ROWS]
-    ]
-    if len(listed) > MOST_ROWS:
-        rows.append((f"and {len(listed) - MOST_ROWS} more", "", "", ""))
-    if summary["mean_dice"]:
-        rows.append(("mean", _dice(summary["mean_dice"]["before"]), _dice(summary["mean_dice"]["after"]), ""))
-    return CARD.render(
-        asked=title, verdict=summary["verdict"], rows=rows, warnings=summary["warnings"],
-        picture=data_address(encode_png(_sheet(fusion(fixed, (before, after))))),
-        foot=f"{summary['folding_fraction']:.3%} of the voxels folded · {summary['seconds']['total']:.1f} s",
-    )  # fmt: skip
+    context = {
+        "asked": title,
+        "summary": summary,
+        "rows": listed[:MOST_ROWS],
+        "more": len(listed) - MOST_ROWS,
+        "picture": data_address(encode_png(_sheet(fusion(fixed, (before, after))))),
+    }
+    return environment().get_template("card.j2").render(context)
 
 
 def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> Any:
@@ -95,8 +74,8 @@ def show(page: Path) -> None:
         webbrowser.open(page.as_uri())
         return
     display = extras.load("IPython.display", "notebook", "showing a page")
-    text = html.escape(page.read_text(encoding="utf-8"))
-    display.display(display.HTML(f'<iframe srcdoc="{text}" width="100%" height="760"></iframe>'))
+    frame = Markup('<iframe srcdoc="{}" width="100%" height="760"></iframe>')
+    display.display(display.HTML(frame.format(page.read_text(encoding="utf-8"))))
 
 
 def fusion(fixed: Volume, moving: Sequence[Volume]) -> list[list[NDArray[np.uint8]]]:
@@ -154,11 +133,3 @@ def _sheet(planes: Sequence[Sequence[NDArray[np.uint8]]]) -> NDArray[np.uint8]:
     """Put planes beside and below each other."""
     rows = [np.concatenate([np.pad(plane, ((0, GAP), (0, GAP), (0, 0))) for plane in row], axis=1) for row in planes]
     return np.concatenate(rows, axis=0)
-
-
-def _dice(value: float | None) -> str:
-    return "–" if value is None or np.isnan(value) else f"{value:.3f}"
-
-
-def _state(state: str) -> str:
-    return "" if state == "scored" else state

@@ -1,71 +1,33 @@
-"""Schemas of ``result.json`` and ``results.json``: what a page needs of a record, checked before a page is made.
-
-A folder may come from a stranger. What is read is refused as a whole where a part is of another kind than regweave
-writes; parts that no page shows are let through.
-"""
+"""Pydantic schemas of ``result.json`` and of the ``results.json`` of an evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from regweave.errors import RegweaveError
-from regweave.io.disk.output_names import SAFE_ID
 from regweave.io.disk.texts import shown
-
-KINDS = {
-    "list_type": "a list is needed",
-    "model_type": "a table is needed",
-    "dict_type": "a table is needed",
-    "float_type": "a number is needed",
-    "int_type": "a whole number is needed",
-    "string_type": "a text is needed",
-    "missing": "it is missing",
-    "string_pattern_mismatch": "the name is not one that regweave gives",
-}
-"""Plain words for what does not fit."""
-LARGEST = 1e100
-"""Beyond this a number is none that a registration measures, and no axis can hold it."""
-
-Text = Annotated[str, Field(max_length=10_000)]
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, le=10**15)]
-Known = Number | None
-Value = Annotated[str, Field(pattern=r"^-?[0-9]{1,20}$")]
-SafeName = Annotated[str, Field(pattern=f"^{SAFE_ID.pattern}$", max_length=200)]
-"""A name that becomes part of a file's name: it leads nowhere else."""
+from regweave.io.records.batch import Because
+from regweave.io.records.schema import Count, Known, Number, RecordPart, SafeName, Text, Value
+from regweave.measures.scores import PairScore, State
 
 
-class Part(BaseModel):
-    """A table of a record; JSON has one kind of number, and nothing else is converted."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
-
-
-class Structure(Part):
-    """Scores of one structure; those of ``results.json`` stand under their label."""
+class Structure(RecordPart):
+    """Scores of one structure, as `StructureScore.record` writes them: what has no name here is a number."""
 
     name: Text
-    state: Literal["scored", "vanished", "no reference", "not in moving", "unknown"] | None = None
-    dice_before: Known = None
-    dice_after: Known = None
-    hd95_mm: Known = None
-    assd_mm: Known = None
-    volume_fixed_ml: Known = None
-    volume_before_ml: Known = None
-    volume_after_ml: Known = None
+    state: State | None = None
+    missing: bool | None = None
+    __pydantic_extra__: dict[str, Known]
 
 
 class LabelledStructure(Structure):
-    """Scores of one structure in ``result.json``."""
+    """Scores of one structure in ``result.json``; those of ``results.json`` stand under their label."""
 
     label: int
 
 
-class Step(Part):
+class DiscreteStep(RecordPart):
     """One discrete step."""
 
     step: Count
@@ -79,14 +41,14 @@ class Step(Part):
     seconds: dict[str, Number]
 
 
-class Gradient(Part):
+class Gradient(RecordPart):
     """One step of the refinement."""
 
     data: Number
     smoothness: Number
 
 
-class Columns(Part):
+class WeightColumns(RecordPart):
     """Weights of members in classes."""
 
     members: list[Text]
@@ -100,27 +62,27 @@ class Columns(Part):
         return self
 
 
-class Table(Columns):
+class RecordedWeights(WeightColumns):
     """All weights of a registration."""
 
     pairwise: Number
 
 
-class Member(Part):
+class BankMember(RecordPart):
     """A member of a bank."""
 
     name: Text
     stage: Text
 
 
-class Settings(Part):
-    """Settings as the page reads them; all of them are printed."""
+class RecordedSettings(RecordPart):
+    """Name and banks of the settings; all of them are printed."""
 
     name: Text
-    banks: dict[str, list[Member]]
+    banks: dict[str, list[BankMember]]
 
 
-class Provenance(Part):
+class Provenance(RecordPart):
     """Inputs, versions and settings."""
 
     regweave: Text
@@ -133,10 +95,10 @@ class Provenance(Part):
     model: dict[str, Any] | None = None
     classes_from: Text
     inputs_sha256: dict[str, Text]
-    settings: Settings
+    settings: RecordedSettings
 
 
-class There(Part):
+class There(RecordPart):
     """Error after going there and back."""
 
     mean: Known
@@ -144,7 +106,7 @@ class There(Part):
     max: Known
 
 
-class Inexact(Part):
+class Inexact(RecordPart):
     """Error of the inverse inside the body."""
 
     inexact_voxels: Count
@@ -156,15 +118,7 @@ class Inexact(Part):
     p99_voxels: Known
 
 
-class Because(Part):
-    """A broken rule."""
-
-    rule: Text
-    level: Literal["look", "fail"]
-    text: Text
-
-
-class Judged(Part):
+class Judged(RecordPart):
     """A verdict."""
 
     verdict: Literal["pass", "look", "fail"]
@@ -173,23 +127,23 @@ class Judged(Part):
     rules: Text
 
 
-class Total(Part):
+class Total(RecordPart):
     """Seconds of each stage, and of all."""
 
     total: Number
     __pydantic_extra__: dict[str, Number]
 
 
-class ResultRecord(Part):
+class ResultRecord(RecordPart):
     """``result.json``."""
 
     structures: list[LabelledStructure]
-    steps: list[Step]
+    steps: list[DiscreteStep]
     refinement: list[Gradient]
     seconds: Total
     peak_memory_mb: Number
     warnings: list[Text]
-    weights: Table
+    weights: RecordedWeights
     folding_fraction: Known
     extreme_fraction: Known = None
     sdlogj: Known
@@ -201,8 +155,13 @@ class ResultRecord(Part):
     verdict: Judged | None = None
     provenance: Provenance
 
+    @property
+    def score(self) -> PairScore:
+        """State and Dice of each structure."""
+        return PairScore.read((row.label, row.model_dump()) for row in self.structures)
 
-class PairScores(Part):
+
+class PairScores(RecordPart):
     """Scores of a pair with a method."""
 
     labels: Annotated[dict[Value, Structure], Field(min_length=1)]
@@ -211,11 +170,16 @@ class PairScores(Part):
     folding_fraction: Known = None
     sdlogj: Known = None
     smoothness: Known = None
-    warnings: list[Text] = []
+    warnings: list[Text] = Field(default_factory=list)
     inverse_error: Inexact | None = None
 
+    @property
+    def score(self) -> PairScore:
+        """State and Dice of each structure."""
+        return PairScore.read((int(label), row.model_dump()) for label, row in self.labels.items())
 
-class PairResult(Part):
+
+class PairResult(RecordPart):
     """One registration of an evaluation."""
 
     id: SafeName
@@ -231,7 +195,15 @@ class PairResult(Part):
         return self
 
 
-class Difference(Part):
+class PairInputs(RecordPart):
+    """Hashes of the files of a pair."""
+
+    id: Text
+    group: Text | None = None
+    inputs_sha256: dict[str, Text] = Field(default_factory=dict)
+
+
+class Difference(RecordPart):
     """A method against the reference."""
 
     method: Text
@@ -245,35 +217,37 @@ class Difference(Part):
     equal: Count
 
 
-class Named(Part):
+class Named(RecordPart):
     """A method of an evaluation."""
 
     name: Text
 
 
-class Limits(Part):
+class Limits(RecordPart):
     """Limits of one rule."""
 
     look: Number | None = None
     fail: Number | None = None
 
 
-class Criteria(Part):
+class Criteria(RecordPart):
     """Rules by which an evaluation was judged."""
 
     name: Text
     limits: dict[str, Limits]
 
 
-class EvaluationRecord(Part):
+class EvaluationRecord(RecordPart):
     """``results.json``."""
 
     rules: Criteria | None = None
     results: Annotated[list[PairResult], Field(min_length=1)]
     reference: Text
-    comparison: list[Difference] = []
-    methods: list[Named] = []
-    notes: list[Text] = []
+    comparison: list[Difference] = Field(default_factory=list)
+    methods: list[Named] = Field(default_factory=list)
+    pairs: list[PairInputs] = Field(default_factory=list)
+    notes: list[Text] = Field(default_factory=list)
+    provenance: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -284,25 +258,3 @@ class EvaluationRecord(Part):
             if name not in methods:
                 raise ValueError(f"{what} names the method {shown(name)}, which has no results")
         return self
-
-
-def checked(kind: type[Part], content: Mapping[str, Any], path: Path, *, defaults: bool = True) -> dict[str, Any]:
-    """Check the content of a record against its schema; ``defaults`` adds what may be left out.
-
-    Raises
-    ------
-    RegweaveError
-        E178 with the first place that does not fit.
-    """
-    try:
-        return kind.model_validate(content).model_dump(exclude_unset=not defaults)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=True)[0]
-        place = ".".join(map(str, first["loc"]))[:80] or "it"
-        text = KINDS.get(first["type"], first["msg"].removeprefix("Value error, "))
-        found = "" if first["type"] in {"missing", "value_error"} else f", found {shown(first['input'])}"
-        more = f" ({error.error_count()} faults in all)" if error.error_count() > 1 else ""
-        message = f"'{path}' is not a record that regweave wrote: {place}: {text}{found}{more}"
-        raise RegweaveError(
-            "E178", message, "report on the folder as it was written, or make the result again"
-        ) from error

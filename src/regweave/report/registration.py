@@ -9,26 +9,23 @@ from typing import Any
 import numpy as np
 
 from regweave.io import owned_path
-from regweave.measures.rules import Rules
-from regweave.report._results import NAME as RESULTS
-from regweave.report.contents import Contents, read_contents
-from regweave.report.overview import subtitle, summary_cards, verdict_banner, verdict_of
-from regweave.report.page import asset, document, escape
-from regweave.report.pictures import pictures
-from regweave.report.sections import (
-    field_section,
-    optimisation_section,
-    provenance_section,
-    signoff_section,
-    structure_section,
-    weights_section,
-)
-from regweave.report.viewer import Shown, prepare, viewer_data
+from regweave.io.modality import describe_modalities, recorded_modality
+from regweave.measures.inverse import InverseError
+from regweave.measures.rules import Rules, default_rules
+from regweave.measures.scores import STATES
+from regweave.measures.verdict import Verdict, judge
+from regweave.report.charts import step_chart
+from regweave.report.page import asset, render
+from regweave.report.records import Provenance, ResultRecord
+from regweave.report.results import NAME as RESULTS
+from regweave.report.viewer.contents import Contents, read_contents
+from regweave.report.viewer.data import Shown, prepare, viewer_data
+from regweave.report.viewer.pictures import pictures
 from regweave.study.worst_cases import RECORD
 
 PAGE = "report.html"
 SCRIPTS = ("volume.js", "contour.js", "paint.js", "viewer.js", "controls.js", "signoff.js")
-TILTED_DEGREES = 2.0
+COSTS = {"images, % of the first step": "data", "smoothness, %": "smoothness"}
 WHOLE = {"label": "", "name": "whole image", "dice_after": None}
 
 
@@ -72,78 +69,116 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None, r
     data = viewer_data(contents, shown)
     record = contents.record
     metric = data.get("metric", {"members": [], "parts": []})
-    graded = _graded(record["structures"], shown.structures)
-    body = "\n".join(
-        (
-            verdict_banner(verdict_of(record, rules)),
-            summary_cards(record),
-            _viewer(contents, shown),
-            structure_section(record["structures"], shown.structures),
-            signoff_section(graded),
-            weights_section(record, contents.names, dict(zip(metric["members"], metric["parts"], strict=True))),
-            field_section(record),
-            optimisation_section(record),
-            provenance_section(record, contents.sources),
-        )
-    )
-    return document(
-        _title(contents.sources),
-        body,
+    context = {
+        **record_context(record, shown.structures, rules),
+        "back": back,
+        "sources": contents.sources,
+        "names": contents.names,
+        "parts": dict(zip(metric["members"], metric["parts"], strict=True)),
+        "geometry": contents.geometry,
+        "display": shown.display,
+        "rounding": _rounding(contents, shown),
+        "pictures": pictures(shown),
+    }
+    return render(
+        "registration.j2",
+        context,
         style=asset("registration.css"),
         scripts=[asset(name) for name in SCRIPTS],
-        subtitle=subtitle(record["provenance"]),
-        data={"view-data": data, "signoff-data": _signoff_data(record, graded)},
-        back=back,
+        data={"view-data": data, "signoff-data": _signoff_data(record, context["graded"])},
     )
 
 
-def _title(sources: Mapping[str, str]) -> str:
-    moving, fixed = (sources.get(name, f"{name} image") for name in ("moving", "fixed"))
-    return f"Registration of {moving} to {fixed}"
+def record_context(
+    record: ResultRecord, drawn: Sequence[Mapping[str, Any]], rules: Rules | None = None
+) -> dict[str, Any]:
+    """Return what the template takes from the record alone; ``drawn`` are the structures of the viewer."""
+    score = record.score
+    measured = {s.label: s for s in score.structures}
+    sides = recorded_modality(record.provenance.modality)
+    bank = record.provenance.settings.banks.get(sides["bank"], [])
+    gaps = [100 * s.gap for s in record.steps if s.gap is not None]
+    graded = [{**item, "dice_after": measured[item["label"]].record()["dice_after"]
+               if item["label"] in measured else None} for item in drawn]  # fmt: skip
+    return {
+        "record": record,
+        "subtitle": subtitle(record.provenance),
+        "modality": describe_modalities(sides["fixed"], sides["moving"]),
+        "verdict": verdict_of(record, rules),
+        "score": score,
+        "means": score.means(),
+        "structures": [(item, measured.get(item["label"])) for item in drawn],
+        "states": STATES,
+        "graded": [{key: row[key] for key in WHOLE} for row in graded] or [WHOLE],
+        "stages": {member.name: member.stage for member in bank},
+        "weights": list(zip(record.weights.members, record.weights.matrix, strict=True)),
+        "inverse": None if record.inverse_error is None else InverseError.read(record.inverse_error.model_dump()),
+        "gaps": gaps,
+        "charts": _charts(record, gaps),
+    }
 
 
-def _viewer(contents: Contents, shown: Shown) -> str:
-    geometry, display = contents.geometry, shown.display
-    spacing = " × ".join(f"{s:.2f}" for s in display.geometry.spacing_mm)
-    notes = [
-        "Radiological convention: the patient's left is on the right of axial and coronal planes.",
-        "Moving is shown as initially aligned. Grey values are rounded to 256 levels"
-        f" (typically by {_rounding(contents, shown)}).",
-        f"Shown at {' × '.join(map(str, display.geometry.shape))} voxels of {spacing} mm"
-        + (
-            f", reduced from {' × '.join(str(geometry.shape[a]) for a in display.axes)}: small detail is lost here, "
-            "not in the files."
-            if display.factors != (1, 1, 1)
-            else "."
+def verdict_of(record: ResultRecord, rules: Rules | None) -> Verdict:
+    """Return the verdict that a record holds, or that of other rules; an old record is judged by the shipped ones."""
+    if rules is None and record.verdict is not None:
+        return Verdict.read(record.verdict.model_dump())
+    return judge(record.model_dump(), record.score, rules or default_rules())
+
+
+def subtitle(provenance: Provenance) -> str:
+    """Return what was asked for, in one line: modality, start, model, whatever of it the record tells."""
+    start, model = provenance.start, provenance.model
+    sides = recorded_modality(provenance.modality)
+    words = [describe_modalities(sides["fixed"], sides["moving"])] if provenance.modality else []
+    if start and start.get("method"):
+        words.append({"none": "no start", "file": "start from a file"}.get(s := str(start["method"]), f"{s} start"))
+    if model and model.get("name"):
+        words.append(f"model {model['name']}")
+    elif start is not None:  # a record that tells the start would tell the model too
+        words.append("no model")
+    words.append(f"settings {provenance.settings.name}")
+    return " · ".join(filter(None, words))
+
+
+def _charts(record: ResultRecord, gaps: Sequence[float]) -> dict[str, str]:
+    """Draw energy and gap of each discrete step, and the cost of the refinement."""
+    levels = [f"{s.spacing_mm:.3g} mm" for s in record.steps]
+    energies = [("energy, % of the level's first", _relative([s.energy for s in record.steps], levels))]
+    costs = [(name, _relative([getattr(r, key) for r in record.refinement])) for name, key in COSTS.items()]
+    return {
+        "energy": step_chart(
+            "Energy of each discrete step, relative to the first of its level", energies, groups=levels
         ),
-    ]
-    if display.tilt_degrees > TILTED_DEGREES:
-        tilt = f"{display.tilt_degrees:.0f}°"
-        notes.append(f"The scan is oblique by {tilt}: planes follow its grid, letters name the nearest axis.")
-    return (
-        '<p id="viewer-note" class="bad" role="alert" hidden></p>'
-        f'{asset("viewer.html")}{pictures(shown)}<p class="quiet">{escape(" ".join(notes))}</p>'
-    )
+        "gap": step_chart(
+            "Gap of the solver at each discrete step", [("gap, %", gaps)],
+            groups=levels if len(gaps) == len(levels) else (), from_zero=True,
+        ),
+        "refinement": step_chart("Cost of each gradient step, relative to the first", costs),
+    }  # fmt: skip
 
 
-def _rounding(contents: Contents, shown: Shown) -> str:
-    """Mean error that the table of grey values brings, in words."""
+def _relative(values: Sequence[float], groups: Sequence[str] = ()) -> list[float]:
+    """Percent of the first value, or of the first of each group."""
+    out: list[float] = []
+    first = 1.0
+    for i, value in enumerate(values):
+        if i == 0 or (groups and groups[i] != groups[i - 1]):
+            first = abs(value) or 1.0
+        out.append(100 * value / first)
+    return out
+
+
+def _rounding(contents: Contents, shown: Shown) -> float:
+    """Mean error that the table of grey values brings."""
     codes, table = shown.codes["fixed"], shown.tables["fixed"]
-    error = float(np.abs(table[codes] - shown.display.image(contents.images["fixed"])).mean())
-    return f"{error:.2g}"
+    return float(np.abs(table[codes] - shown.display.image(contents.images["fixed"])).mean())
 
 
-def _graded(rows: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Structures for the sign-off: those that are drawn, with their Dice, or the image as a whole."""
-    dice = {row["label"]: row["dice_after"] for row in rows}
-    return [{"label": s["label"], "name": s["name"], "dice_after": dice.get(s["label"])} for s in drawn] or [WHOLE]
-
-
-def _signoff_data(record: Mapping[str, Any], structures: list[dict[str, Any]]) -> dict[str, Any]:
-    provenance = record["provenance"]
-    hashes = {f"{name}_sha256": provenance["inputs_sha256"].get(name) for name in ("fixed", "moving")}
+def _signoff_data(record: ResultRecord, structures: list[dict[str, Any]]) -> dict[str, Any]:
+    provenance = record.provenance
+    hashes = {f"{name}_sha256": provenance.inputs_sha256.get(name) for name in ("fixed", "moving")}
     return {
         "file": "signoff.tsv",
         "structures": structures,
-        "record": {"regweave": provenance["regweave"], **hashes},
+        "record": {"regweave": provenance.regweave, **hashes},
     }

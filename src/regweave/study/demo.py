@@ -16,13 +16,14 @@ from regweave.datasets.manifest import FILES, PairFiles, read_pairs, write_pairs
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.io.disk.files import is_file, is_folder
+from regweave.io.records.effort import write_effort
 from regweave.jobs.store import BatchProgress
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.study.demo_summary import Story, tell
 from regweave.study.evaluate import evaluate
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
-from regweave.training.log import TrainProgress, write_effort
+from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.train import train
 from regweave.types import ImagePair

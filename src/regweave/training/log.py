@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-from regweave.errors import RegweaveError
-from regweave.io import atomic_path, sha256
-from regweave.io.disk.texts import parse_json, read_text
 
 
 @dataclass(frozen=True)
@@ -65,24 +58,3 @@ class Effort:
         """
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         return f"{self.registrations} registrations, {self.inferences} inferences; {stages}"
-
-
-def effort_path(model: Path) -> Path:
-    """Return where the cost of a training is kept: beside the model, which does not depend on the machine."""
-    return model.with_name(f"{model.stem}.effort.json")
-
-
-def write_effort(model: Path, stages: Mapping[str, Mapping[str, float]]) -> None:
-    """Write what the stages have cost beside a model, bound to it by its hash."""
-    content = {"model_sha256": sha256(model), "stages": stages}
-    with atomic_path(effort_path(model)) as part:
-        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def read_effort(model: Path) -> dict[str, Any]:
-    """Return what the stages have cost; empty where no file says it, or it speaks of another model."""
-    try:
-        content = parse_json(read_text(effort_path(model)))
-        return dict(content["stages"]) if content["model_sha256"] == sha256(model) else {}
-    except (RegweaveError, ValueError, KeyError, TypeError):
-        return {}

@@ -32,11 +32,12 @@ from regweave.cli.options import (
 )
 from regweave.errors import Cancelled
 from regweave.io import require_absent
+from regweave.io.records.effort import effort_path, write_effort
 from regweave.jobs.cluster import WAIT_S
 from regweave.jobs.store import BatchProgress
 from regweave.pipeline.reading import Reading
 from regweave.report import training
-from regweave.training.log import TrainProgress, effort_path, write_effort
+from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.train import train as workflow
 

@@ -13,12 +13,25 @@ from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption, RulesOption
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
+from regweave.io.disk.texts import read_json
+from regweave.io.records.batch import FORMAT
 from regweave.measures.rules import Rules, read_rules
-from regweave.report import demo, evaluation, registration, reproduce, training
+from regweave.report import batch, demo, evaluation, registration, reproduce, training
+
+
+def _write_list(folder: Path, rules: Rules | None) -> Path:
+    """Write the pages of an evaluation or of a batch: both keep a list of results."""
+    if read_json(folder / "results.json").get("format") != FORMAT:
+        return evaluation.write_page(folder, rules)
+    if rules is not None:
+        message = f"--rules is given, but '{folder}' is a batch, which keeps verdicts without their numbers"
+        raise UsageError("E192", message, "give it with the folder of one of its pairs, or run the batch with it")
+    return batch.write_page(folder)
+
 
 JUDGED: dict[str, Callable[[Path, Rules | None], Path]] = {
     "result.json": registration.write_page,
-    "results.json": evaluation.write_page,
+    "results.json": _write_list,
 }
 OTHERS: dict[str, Callable[[Path], Path]] = {
     "reproduce.json": reproduce.write_page,
@@ -41,8 +54,8 @@ def report(
 ) -> None:
     """Make the HTML page of a result again from the JSON and the images that belong to it.
 
-    A result is the folder of `register`, `evaluate`, `reproduce` or `demo`, or
-    the model that `train` wrote. An evaluation gets its list of registrations
+    A result is the folder of `register`, `batch`, `evaluate`, `reproduce` or
+    `demo`, or the model that `train` wrote. An evaluation gets its list of registrations
     too, a demo all of its pages. With --rules a registration or an evaluation
     is judged anew on its pages; its JSON keeps the verdict it has.
     """
@@ -63,5 +76,5 @@ def write_page(result: Path, rules: Rules | None = None) -> Path:
     if others:
         return others[0](result)
     message = f"'{result}' is no result: it has no {' and no '.join([*JUDGED, *OTHERS])}"
-    hint = "give a folder that `register`, `evaluate`, `reproduce` or `demo` wrote, or a model file"
+    hint = "give a folder that `register`, `batch`, `evaluate`, `reproduce` or `demo` wrote, or a model file"
     raise RegweaveError("E198", message, hint)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import open_file
+from regweave.io.disk.files import damaged, open_file
 from regweave.io.disk.limits import MAX_DIGITS, MAX_NESTING, MAX_TEXT_BYTES
 
 LONGEST_SHOWN = 40
@@ -110,6 +110,23 @@ def parse_table(text: str, delimiter: str = ",") -> list[dict[str, str]]:
     if any(len(row) > len(columns) for row in rows):
         raise ValueError("a line has more cells than the first line has columns")
     return [dict(zip(columns, row, strict=False)) for row in rows[1:]]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no such file, E102 where it holds something else.
+    """
+    try:
+        found = parse_json(read_text(path))
+    except ValueError as error:
+        raise damaged(f"'{path}'", f"it is no JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise damaged(f"'{path}'", f"it holds a {type(found).__name__}, not an object")
+    return found
 
 
 def shown(token: object) -> str:

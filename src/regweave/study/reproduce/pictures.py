@@ -137,21 +137,9 @@ def _turned(data: NDArray[Any], geometry: Geometry, axis: int, place: int) -> ND
 
 
 def packed(values: NDArray[Any]) -> dict[str, Any]:
-    """Return a small array as JSON values; `unpacked` gives it back."""
+    """Return a small array as JSON values."""
     data = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
     return {"shape": list(values.shape), "dtype": values.dtype.str, "data": data}
-
-
-def unpacked(content: Mapping[str, Any]) -> NDArray[Any]:
-    """Return an array that `packed` wrote.
-
-    Examples
-    --------
-    >>> unpacked(packed(np.arange(3, dtype=np.uint8))).tolist()
-    [0, 1, 2]
-    """
-    raw = base64.b64decode(content["data"])
-    return np.frombuffer(raw, dtype=np.dtype(content["dtype"])).reshape(content["shape"])
 
 
 def sample_slice(path: Path) -> dict[str, Any]:

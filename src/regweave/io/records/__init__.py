@@ -1,0 +1,1 @@
+"""JSON records of results: their schemas, and the names of their files."""

@@ -1,0 +1,165 @@
+"""Charts of a training, from the record in its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from regweave.model.model import Model
+from regweave.model.record import Candidate, FitPoint, Tuning
+from regweave.report.charts import bar_chart, interval_plot, line_chart, overlay_chart
+from regweave.types import Float64Array
+
+HALF = 560.0
+"""Width of a chart that shares its row."""
+Series = Mapping[str, Sequence[tuple[float, float]]]
+
+
+def class_name(model: Model, value: int) -> str:
+    """Return the name of a class, or its number."""
+    return model.class_names.get(value, "background" if value == 0 else str(value))
+
+
+def of_model(model: Model) -> dict[str, list[Markup]]:
+    """Draw all charts of a model, by the section of the page they belong to; a list may be empty."""
+    record = model.training
+    tuned = {"levels": record.smoothness, "refine": record.smoothness and record.smoothness.refine}
+    overlays = {_fit_name(model, name): of for name, of in record.overlays.items() if of is not None}
+    return {
+        "weights": weights(model),
+        "gates": [gates(model)],
+        "curves": curves(model),
+        "surrogate": surrogate(record.surrogate_and_dice) if record.surrogate_and_dice else [],
+        "overlays": [overlay_chart(of, title=name) for name, of in overlays.items()],
+        "smoothness": [chart for name, of in tuned.items() if of is not None and (chart := _tuning(name, of))],
+    }
+
+
+def weights(model: Model) -> list[Markup]:
+    """Draw the weights that are used, and those that were learned before the gates, with the spread of the folds."""
+    record, w = model.training, model.weights
+    spread = _spread(model)
+    used = [_number(record.share) * record.strength(c) if record.uses_column(c) else 0.0 for c in w.classes]
+    charts = [bar_chart(_bars(model, w.matrix, spread * used), title="Weights of the model by class", y_label="weight")]
+    learned = _matrix(record.learned, w.matrix.shape)
+    if learned is not None:
+        title = "Learned on all pairs, before share and gates"
+        charts.append(bar_chart(_bars(model, learned, spread), title=title, y_label="weight"))
+    return charts
+
+
+def _spread(model: Model) -> Float64Array:
+    """Return the standard deviation of each learned weight over the folds, (M, C); NaN where there are no two."""
+    shape = model.weights.matrix.shape
+    found = [m for m in (_matrix(f, shape) for f in model.training.learned_by_fold) if m is not None]
+    return np.std(found, axis=0, ddof=1) if len(found) > 1 else np.full(shape, np.nan)
+
+
+def _matrix(rows: Sequence[Sequence[float | None]], shape: tuple[int, ...]) -> Float64Array | None:
+    if (len(rows), *{len(row) for row in rows}) != shape:
+        return None
+    return np.array(rows, dtype=np.float64)
+
+
+def _bars(model: Model, matrix: Float64Array, spread: Float64Array) -> dict[str, dict[str, tuple[float, float]]]:
+    w = model.weights
+    names = _distinct([class_name(model, c) for c in w.classes], w.classes)
+    return {
+        name: {m: (float(matrix[i, k]), float(spread[i, k])) for i, m in enumerate(w.members)}
+        for k, name in enumerate(names)
+    }
+
+
+def _distinct(names: Sequence[str], values: Sequence[int]) -> list[str]:
+    """Add the label value to names that come twice."""
+    return [name if names.count(name) == 1 else f"{name} ({value})" for name, value in zip(names, values, strict=True)]
+
+
+def gates(model: Model) -> Markup:
+    """Draw the gain of each class with one standard error to each side, as the gate sees it."""
+    rows = []
+    for c in model.weights.classes:
+        gate = model.training.gates.get(str(c))
+        gain, error = (math.nan, math.nan) if gate is None else (_number(gate.gain), _number(gate.standard_error))
+        name = f"{class_name(model, c)}: {'learned' if model.training.uses_column(c) else 'uniform'}"
+        rows.append((name, gain, gain - error, gain + error))
+    return interval_plot(rows, title="Gain on left-out pairs ± one standard error", x_label="Dice, learned − uniform")
+
+
+def curves(model: Model) -> list[Markup]:
+    """Draw objective, gap and losses of each fit; for a search, the Dice of each candidate."""
+    history = {_fit_name(model, name): points for name, points in model.training.history.items() if points}
+    fits = {name: points for name, points in history.items() if points[0].objective is not None}
+    searches = {name: points for name, points in history.items() if points[0].mean_dice is not None}
+    charts = []
+    if searches:
+        charts.append(_half(_lines(searches, mean_dice=""), "Search", "candidate", "mean Dice of training masks"))
+    if fits:
+        # With more than one fit, the chart of the gap alone tells how far the bounds are apart.
+        bounds = {"objective": ", attained", **({"upper": ", upper bound"} if len(fits) == 1 else {})}
+        charts += [
+            _half(_lines(fits, **bounds), "Objective, eq. (7)", "outer iteration", "objective"),
+            _half(_lines(fits, duality_gap=""), "Duality gap", "outer iteration", "gap", log_y=True),
+            _half(
+                _lines(fits, predicted_loss=", predicted", imputed_loss=", imputed"),
+                "Loss on samples", "outer iteration", "mean loss Δ",
+            ),
+            _half(_lines(fits, slack_sum=""), "Sum of the slacks", "outer iteration", "slack"),
+        ]  # fmt: skip
+    return charts
+
+
+def surrogate(candidates: Sequence[Candidate]) -> list[Markup]:
+    """Draw losses and Dice of the candidates, one above the other by number."""
+
+    def series(**names: str) -> Series:
+        return {name: list(enumerate(_numbers(candidates, key), start=1)) for key, name in names.items()}
+
+    losses = series(surrogate_uniform="before learning", surrogate_learned="after")
+    dice = series(dice_uniform="uniform", dice_learned="learned", dice_gated="gated")
+    return [
+        _half(losses, "Surrogate loss of the candidates", "candidate", "mean loss Δ"),
+        _half(dice, "Dice of left-out masks", "candidate", "mean Dice"),
+    ]
+
+
+def _tuning(name: str, tuned: Tuning) -> Markup:
+    """Draw the Dice of the uniform bank over the smoothness that was tried; warn where the curve has not turned."""
+    curve = [(p.smoothness, _number(p.mean_dice)) for p in tuned.curve if p.smoothness is not None]
+    points = [(math.log10(smoothness), dice) for smoothness, dice in curve if smoothness > 0]
+    if not points:
+        return Markup()
+    title = f"Uniform bank, {name}: smoothness {_number(tuned.smoothness):.4g} is taken"
+    chart = _half({"training pairs": points}, title, "log₁₀ smoothness", "mean Dice")
+    note = Markup('<p class="warn">The best value is the last one that was tried: the curve has not turned.</p>')
+    return chart + note if tuned.smoothness in (curve[0][0], curve[-1][0]) else chart
+
+
+def _fit_name(model: Model, key: str) -> str:
+    """Name a fit: a class by its name, others by the method's word."""
+    words = {"joint": "all classes", "all": "one column"}
+    return class_name(model, int(key)) if key.isdecimal() else words.get(key, key)
+
+
+def _lines(fits: Mapping[str, Sequence[FitPoint]], **names: str) -> Series:
+    """Return a line for each figure and each fit; ``names`` says what comes after the name of the fit."""
+    return {
+        fit + ending: list(zip(_numbers(points, "number"), _numbers(points, key), strict=True))
+        for key, ending in names.items()
+        for fit, points in fits.items()
+    }
+
+
+def _numbers(rows: Iterable[object], key: str) -> list[float]:
+    return [_number(getattr(row, key)) for row in rows]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _half(series: Series, title: str, x: str, y: str, *, log_y: bool = False) -> Markup:
+    return line_chart(series, title=title, x_label=x, y_label=y, log_y=log_y, width=HALF)

@@ -1,0 +1,146 @@
+"""Results of an evaluation, read back for its pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from regweave.io.records.schema import read_record
+from regweave.measures.rules import LEVELS, RULES, Rules, default_rules
+from regweave.measures.scores import PairScore, When
+from regweave.measures.verdict import Verdict, failed, judge, tally
+from regweave.report.records import Criteria, EvaluationRecord, PairResult, PairScores
+
+NAME = "results.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pair with one method: its scores, or its error."""
+
+    id: str
+    method: str
+    error: str | None
+    scores: PairScores | None
+    verdict: Verdict
+
+    @cached_property
+    def score(self) -> PairScore:
+        """State and Dice of each structure; none for a failure."""
+        return PairScore() if self.error is not None or self.scores is None else self.scores.score
+
+    def mean_dice(self, when: When = "dice_after") -> float:
+        """Mean Dice over the structures that count, NaN for a failure."""
+        return self.score.mean(when)
+
+    def dice(self, label: int, when: When = "dice_after") -> float:
+        """Dice of a structure: 0 where warping lost it, NaN where it does not count or the registration failed."""
+        return next((getattr(s, when) for s in self.score.structures if s.label == label), math.nan)
+
+    def number(self, name: str) -> float:
+        """Return a number of the registration, NaN where there is none."""
+        found = getattr(self.scores, name, None)
+        return math.nan if found is None else float(found)
+
+    def values(self, name: str) -> list[float]:
+        """Return a number of each structure that has it."""
+        found = (getattr(s, name, math.nan) for s in self.score.structures)
+        return [v for v in found if not math.isnan(v)]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything of ``results.json``."""
+
+    record: EvaluationRecord
+    rows: Sequence[Row]
+    rules: Rules
+
+    @classmethod
+    def read(cls, folder: Path, rules: Rules | None = None) -> Results:
+        """Read the results of a folder; ``rules`` judge them anew, and so do the shipped ones where none are told.
+
+        Raises
+        ------
+        RegweaveError
+            E101 where there are none, E102 where they are damaged, E178 where they are not what `evaluate` writes.
+        """
+        record = read_record(EvaluationRecord, folder / NAME)
+        if rules is None and record.rules is not None:
+            told = _rules(record.rules)
+            return cls(record, [_row(r, told, keep=True) for r in record.results], told)
+        judges = rules or default_rules()
+        return cls(record, [_row(r, judges) for r in record.results], judges)
+
+    @property
+    def ids(self) -> list[str]:
+        """Pairs, in the order of the list."""
+        return list(dict.fromkeys(row.id for row in self.rows))
+
+    @property
+    def methods(self) -> list[str]:
+        """Methods, in the order they were given."""
+        return list(dict.fromkeys(row.method for row in self.rows))
+
+    @property
+    def failures(self) -> list[Row]:
+        """Registrations that ended with an error."""
+        return [row for row in self.rows if row.error is not None]
+
+    @property
+    def shown(self) -> str:
+        """Method whose worst cases are looked at: the last one, but not a model that guesses what the masks tell."""
+        guessed = {m.name for m in self.record.methods if (m.model_extra or {}).get("predicted_classes")}
+        return next((m for m in reversed(self.methods) if m not in guessed), self.methods[-1])
+
+    @property
+    def reference(self) -> str:
+        """Method that the others are compared with."""
+        return self.record.reference
+
+    def tally(self) -> str:
+        """Count the verdicts in words."""
+        return tally(row.verdict for row in self.rows)
+
+    def of(self, method: str) -> list[Row]:
+        """Rows of a method."""
+        return [row for row in self.rows if row.method == method]
+
+    def labels(self) -> dict[int, str]:
+        """Names by label, in the order of their values."""
+        found = {s.label: s.name for row in self.rows for s in row.score.structures}
+        return {label: found[label] for label in sorted(found)}
+
+
+def title_of(label: int, name: str) -> str:
+    """Return number and name of a structure."""
+    return name if name == str(label) else f"{label} {name}"
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of the numbers there are, NaN for none."""
+    kept = [v for v in values if not math.isnan(v)]
+    return sum(kept) / len(kept) if kept else math.nan
+
+
+def _rules(stored: Criteria) -> Rules:
+    limits: dict[str, Mapping[str, float]] = {
+        rule: {level: limit for level in LEVELS if (limit := getattr(of, level)) is not None}
+        for rule, of in stored.limits.items()
+        if rule in RULES
+    }
+    return Rules(stored.name, limits)
+
+
+def _row(r: PairResult, rules: Rules, *, keep: bool = False) -> Row:
+    """Return a registration with the verdict it was given, or that of the rules."""
+    if keep and r.verdict is not None:
+        verdict = Verdict.read(r.verdict.model_dump())
+    elif r.error is not None or r.scores is None:
+        verdict = failed(str(r.error), rules)
+    else:
+        verdict = judge(r.scores.model_dump(), r.scores.score, rules)
+    return Row(r.id, r.method, r.error, r.scores, verdict)

@@ -1,0 +1,1 @@
+"""Volumes, maps and pictures that the page of a registration shows."""

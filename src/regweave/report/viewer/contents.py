@@ -1,0 +1,105 @@
+"""Contents of the folder of a registration, read for its page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from regweave.errors import RegweaveError
+from regweave.io.disk.files import damaged
+from regweave.io.disk.texts import read_json
+from regweave.io.grids import check_same_grid
+from regweave.io.images import read_labels, read_stored
+from regweave.io.records.schema import read_record
+from regweave.io.transforms.files import read_transform
+from regweave.pipeline.node_evidence import NodeMaps
+from regweave.pipeline.view import FOLDER, read_nodes
+from regweave.report.records import ResultRecord
+from regweave.types import Field, Float32Array, Geometry, LabelArray
+
+IMAGES = {"fixed": f"{FOLDER}/fixed.nii.gz", "moving": f"{FOLDER}/moving.nii.gz", "warped": "warped.nii.gz"}
+LABELS = {
+    "fixed": f"{FOLDER}/fixed_labels.nii.gz",
+    "before": f"{FOLDER}/moving_labels.nii.gz",
+    "after": "warped_labels.nii.gz",
+}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A registration as its folder tells it; everything lies on the fixed grid.
+
+    Parameters
+    ----------
+    record : ResultRecord
+        ``result.json``.
+    geometry : Geometry
+        The fixed grid.
+    images : mapping
+        ``fixed``, ``moving`` as it was at the start, ``warped``.
+    labels : mapping
+        ``fixed``, ``before`` and ``after``, those that exist.
+    names : mapping
+        Name of each label.
+    sources : mapping
+        Name of each input that was a file.
+    field : Field
+        The deformation, without the affine start.
+    nodes : NodeMaps, optional
+        Evidence of the last discrete step.
+    """
+
+    record: ResultRecord
+    geometry: Geometry
+    images: Mapping[str, Float32Array]
+    labels: Mapping[str, LabelArray]
+    names: Mapping[int, str]
+    sources: Mapping[str, str]
+    field: Field
+    nodes: NodeMaps | None
+
+
+def read_contents(folder: Path) -> Contents:
+    """Read the folder that ``regweave register`` wrote.
+
+    Raises
+    ------
+    RegweaveError
+        E101 or E102 where a file is missing or damaged, E178 where the record is not one that we wrote, E198 where the
+        folder was written without its view.
+    """
+    record = read_record(ResultRecord, folder / "result.json")
+    if not (folder / FOLDER / "view.json").is_file():
+        message = f"'{folder}' has no folder '{FOLDER}': it was written without what the page shows"
+        raise RegweaveError("E198", message, "register again without --no-report")
+    view = read_json(folder / FOLDER / "view.json")
+    geometry = read_stored(folder / IMAGES["fixed"], "auto").geometry
+    try:
+        members = tuple(str(m) for m in view["members"])
+        names = {int(value): str(name) for value, name in view["names"].items()}
+        sources = {str(key): str(name) for key, name in view["sources"].items()}
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise damaged(f"'{folder / FOLDER / 'view.json'}'", f"it does not describe a view ({error})") from error
+    return Contents(
+        record=record,
+        geometry=geometry,
+        images={name: _image(folder / path, geometry) for name, path in IMAGES.items()},
+        labels={name: _labels(folder / path, geometry) for name, path in LABELS.items() if (folder / path).is_file()},
+        names=names,
+        sources=sources,
+        field=read_transform(folder / "transform.h5", geometry).field,
+        nodes=read_nodes(folder, members),
+    )
+
+
+def _image(path: Path, geometry: Geometry) -> Float32Array:
+    stored = read_stored(path, "auto")
+    check_same_grid(geometry, stored.geometry, path)
+    return stored.intensities()
+
+
+def _labels(path: Path, geometry: Geometry) -> LabelArray:
+    labels = read_labels(path)
+    check_same_grid(geometry, labels.geometry, path)
+    return labels.data

@@ -1,0 +1,87 @@
+"""Maps over the images: Jacobian, deciding metric, confidence, deformed grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave.pipeline.node_evidence import NodeMaps, deciding_member, on_image
+from regweave.report.viewer.volumes import Display
+from regweave.spatial.jacobian import determinant
+from regweave.types import Field, Float32Array
+
+JACOBIAN_RANGE = 4.0
+"""The map of the Jacobian goes from a quarter to four times the volume."""
+GRID_LINES = 28
+GRID_UNIT = 0.01
+"""Displacements of the grid are stored in hundredths of a voxel."""
+CONFIDENCE_PERCENTILE = 98.0
+
+
+@dataclass(frozen=True)
+class Coded:
+    """One byte for each voxel of the page; code c stands for ``first + step · c`` (or its power of two)."""
+
+    codes: NDArray[np.uint8]
+    first: float
+    step: float
+
+
+def jacobian_map(field: Field, display: Display) -> Coded:
+    """Code log2 of the Jacobian determinant; code 0 means a fold, in any of the voxels that were merged.
+
+    Parameters
+    ----------
+    field : Field
+        Displacement on the fixed grid.
+    display : Display
+        How it comes to the page.
+    """
+    jacobian = determinant(field)
+    folded = display.image((jacobian <= 0).astype(np.float32)) > 0
+    limit = float(np.log2(JACOBIAN_RANGE))
+    log = np.log2(np.clip(display.image(jacobian), 1.0 / JACOBIAN_RANGE, JACOBIAN_RANGE))
+    step = 2 * limit / 254
+    codes = np.rint((log + limit) / step).astype(np.uint8) + np.uint8(1)
+    codes[folded] = 0
+    return Coded(codes, -limit - step, step)
+
+
+def confidence_map(nodes: NodeMaps, display: Display) -> Coded:
+    """Code the gap between the best and the second label; the upper end of the scale is a high percentile."""
+    values = on_image(nodes.confidence, nodes.geometry, display.geometry)
+    high = float(np.percentile(nodes.confidence, CONFIDENCE_PERCENTILE)) or 1.0
+    codes = np.rint(255 * np.clip(values / high, 0, 1)).astype(np.uint8)
+    return Coded(codes, 0.0, high / 255)
+
+
+def metric_map(nodes: NodeMaps, display: Display) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the deciding member, numbered from 1, and its share in percent, as uint8."""
+    who, share = deciding_member(nodes, display.geometry)
+    return who, np.rint(100 * share).astype(np.uint8)
+
+
+def member_parts(who: NDArray[np.uint8], n_members: int) -> list[float]:
+    """Part of the voxels that each member decides, of those where any does."""
+    counts = np.bincount(who.ravel(), minlength=n_members + 1)[1 : n_members + 1]
+    total = int(counts.sum())
+    return [float(c) / total if total else 0.0 for c in counts]
+
+
+def grid_field(field: Field, display: Display) -> tuple[NDArray[np.int16], int]:
+    """Sample the displacement for drawing a grid.
+
+    Returns
+    -------
+    tuple of an int16 array of shape (3, I, J, K) and an int
+        Displacement along the display axes in hundredths of a voxel of the page, and the distance of the samples in
+        voxels of the page; the first sample is voxel 0.
+    """
+    shape = display.geometry.shape
+    step = max(1, -(-max(shape) // GRID_LINES))
+    parts = np.stack([display.image(component)[::step, ::step, ::step] for component in field.data])
+    to_voxels = np.linalg.inv(display.geometry.affine[:3, :3])
+    moved: Float32Array = np.tensordot(to_voxels, parts, axes=1).astype(np.float32)
+    return np.clip(np.rint(moved / GRID_UNIT), -32767, 32767).astype(np.int16), step

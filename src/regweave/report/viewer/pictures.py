@@ -1,0 +1,50 @@
+"""Still pictures of the middle planes, for browsers that run no script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave.report.viewer.data import Shown
+from regweave.report.viewer.png import data_address, encode_png
+from regweave.types import Float32Array
+
+PLANES = {"Axial": (0, 1, 2, False), "Coronal": (0, 2, 1, True), "Sagittal": (1, 2, 0, True)}
+"""Display axis across, down and through, and whether the one down runs upwards."""
+WIDTH = 320
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as an address that holds it, with its words and its size in pixels of the page."""
+
+    address: str
+    text: str
+    width: int
+    height: int
+
+
+def pictures(shown: Shown) -> list[Picture]:
+    """Return fixed, warped and difference in the three planes through the start of the viewer."""
+    window = shown.windows[0]
+    fixed = _grey(shown.tables["fixed"][shown.codes["fixed"]], window["fixed"])
+    warped = _grey(shown.tables["moving"][shown.codes["warped"]], window["moving"])
+    half = (fixed.astype(np.int16) - warped.astype(np.int16)) // 2
+    volumes = {"fixed": fixed, "warped": warped, "difference": (128 + half).clip(0, 255).astype(np.uint8)}
+    spacing = shown.display.geometry.spacing_mm
+    out = []
+    for plane, (across, down, through, up) in PLANES.items():
+        for name, volume in volumes.items():
+            cut = np.take(volume, shown.start[through], axis=through).T  # rows run down
+            rows = cut[::-1] if up else cut
+            height = max(1, round(WIDTH * rows.shape[0] * spacing[down] / (rows.shape[1] * spacing[across])))
+            address = data_address(encode_png(np.ascontiguousarray(rows)))
+            out.append(Picture(address, f"{plane}, {name}", WIDTH, height))
+    return out
+
+
+def _grey(values: Float32Array, window: tuple[float, float]) -> NDArray[np.uint8]:
+    low, high = window
+    return np.asarray(np.rint(255 * np.clip((values - low) / max(high - low, 1e-9), 0, 1)), dtype=np.uint8)

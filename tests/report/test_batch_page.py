@@ -1,0 +1,152 @@
+"""The index of a batch: one row a pair, failures named, pictures inside the page; all from results.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from regweave.cli import main
+from regweave.io.records.batch import BatchRecord, BatchRow
+from regweave.report.batch import LARGEST_THUMBNAIL, write_page
+from regweave.report.viewer.png import data_address, encode_png
+
+HOSTILE = "</script><script>alert(1)</script>"
+PICTURE = encode_png(np.full((4, 4, 3), 90, dtype=np.uint8))
+REASON = {"rule": "folding_percent", "level": "look", "text": "voxels folded: 0.02 % (look above 0 %)"}
+
+
+def done(name: str, verdict: str = "pass", **more: object) -> dict:
+    numbers = {"mean_dice_before": 0.5, "mean_dice_after": 0.75, "folding_percent": 0.0, "seconds": 12.25}
+    return {"id": name, "status": "ok", "folder": name, "verdict": verdict, **numbers, **more}
+
+
+ROWS = [
+    done("a", thumbnail="a/thumbnail.png"),
+    done("b", "look", reasons=[REASON], mean_dice_before=None, mean_dice_after=None),
+    {"id": "c", "status": "failed", "code": "E102", "message": f"'c.nii' is cut {HOSTILE}"},
+    {"id": "d", "status": "pending"},
+]
+
+
+class Reader(HTMLParser):
+    """Collects the rows of the list, its links and its pictures."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.rows: list[tuple[dict, list[str]]] = []
+        self.links: list[str] = []
+        self.pictures: list[str] = []
+        self.text = page.read_text(encoding="utf-8")
+        self.feed(self.text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.links += [found["href"]] if tag == "a" else []
+        self.pictures += [found["src"]] if tag == "img" else []
+        if tag == "tr":
+            self.rows.append((found, []))
+        if tag in ("td", "th"):
+            self.rows[-1][1].append("")
+
+    def handle_data(self, data):
+        if self.rows and self.rows[-1][1]:
+            self.rows[-1][1][-1] += data.strip()
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    write(tmp_path, ROWS)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "report.html").write_text("")
+    (tmp_path / "a" / "thumbnail.png").write_bytes(PICTURE)
+    return tmp_path
+
+
+def write(folder: Path, rows: list[dict]) -> None:
+    record = BatchRecord(rules="shipped", rows=[BatchRow.model_validate(row) for row in rows])
+    (folder / "results.json").write_text(record.model_dump_json())
+
+
+def test_every_pair_has_its_row(folder):
+    found = Reader(write_page(folder))
+    a, b, c, d = found.rows[1:]
+    assert a[1] == ["a", "", "✓ pass", "", "0.500", "0.750", "+0.250", "0.0000", "12.2"]
+    assert b[1][2:8] == ["● look closer", REASON["text"], "–", "–", "–", "0.0000"]
+    assert c[1][2] == "✗ fail"
+    assert c[1][3].startswith("E102: 'c.nii' is cut </script>")
+    assert d[1][2:5] == ["○ not run yet", "", "–"]
+    marks = [attributes["data-marks"].split() for attributes, _ in (a, b, c, d)]
+    assert marks == [["pass"], ["look", "folding_percent"], ["fail", "error", "E102"], ["pending"]]
+    assert "1 of 3 passed, 1 to look at, 1 failed, 1 not run yet" in found.text
+
+
+def test_pages_and_pictures_are_those_that_exist(folder):
+    found = Reader(write_page(folder))
+    assert found.links == ["a/report.html"]
+    assert found.pictures == [data_address(PICTURE)]
+    (folder / "a" / "report.html").unlink()
+    (folder / "a" / "thumbnail.png").write_bytes(b"GIF89a")
+    found = Reader(write_page(folder))
+    assert (found.links, found.pictures) == ([], [])
+    (folder / "a" / "thumbnail.png").write_bytes(PICTURE + bytes(LARGEST_THUMBNAIL))
+    assert Reader(write_page(folder)).pictures == []
+
+
+def test_the_page_is_alone_and_safe(folder):
+    text = Reader(write_page(folder)).text
+    assert "<script>alert" not in text
+    assert " style=" not in text
+    assert re.findall(r"https?://[^\"'<\s]+", text) == []
+
+
+def test_the_command_tells_a_batch_from_an_evaluation(folder, tmp_path, capsys):
+    assert main(["report", str(folder)]) == 0
+    assert (folder / "index.html").is_file()
+    assert not (folder / "report.html").exists()
+    (tmp_path / "mine.toml").write_text("[folding_percent]\nfail = 1.0\n")
+    assert main(["report", str(folder), "--rules", str(tmp_path / "mine.toml")]) == 2
+    assert "E192: --rules is given, but" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"id": "../x"}, "rows.0.id"),
+        ({"folder": "../x"}, "rows.0.folder"),
+        ({"folder": "a/../../x"}, "rows.0.folder"),
+        ({"thumbnail": "/etc/passwd"}, "rows.0.thumbnail"),
+        ({"verdict": "fine"}, "rows.0.verdict"),
+        ({"verdict": None}, "a is ok, but has no folder or no verdict"),
+        ({"seconds": "1"}, "rows.0.seconds: a number is needed"),
+        ({"status": "failed"}, "a has failed, but there is no message"),
+        ({"id": "b"}, "a pair stands twice"),
+    ],
+)
+def test_a_batch_of_a_stranger_is_refused_with_the_place(folder, capsys, change, words):
+    content = json.loads((folder / "results.json").read_text())
+    content["rows"][0] |= change
+    (folder / "results.json").write_text(json.dumps(content))
+    assert main(["report", str(folder)]) == 3
+    text = capsys.readouterr().err
+    assert "error E178: " in text
+    assert words in text
+    assert not (folder / "index.html").exists()
+
+
+def test_what_is_written_is_checked_as_what_is_read():
+    with pytest.raises(ValidationError, match="no folder or no verdict"):
+        BatchRow(id="a", status="ok")
+
+
+def test_pairs_without_a_picture_have_no_column_for_it(tmp_path):
+    write(tmp_path, [done("a")])
+    found = Reader(write_page(tmp_path))
+    assert "picture" not in found.rows[0][1]
+    assert found.rows[1][1][:3] == ["a", "✓ pass", ""]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +16,9 @@ from pydantic import ValidationError
 from regweave.cli import main
 from regweave.io.records.batch import BatchRecord, BatchRow
 from regweave.report.batch import LARGEST_THUMBNAIL, write_page
+from regweave.report.card import thumbnail
 from regweave.report.viewer.png import data_address, encode_png
+from regweave.types import Geometry, Volume
 
 HOSTILE = "</script><script>alert(1)</script>"
 PICTURE = encode_png(np.full((4, 4, 3), 90, dtype=np.uint8))
@@ -97,6 +101,16 @@ def test_pages_and_pictures_are_those_that_exist(folder):
     assert (found.links, found.pictures) == ([], [])
     (folder / "a" / "thumbnail.png").write_bytes(PICTURE + bytes(LARGEST_THUMBNAIL))
     assert Reader(write_page(folder)).pictures == []
+
+
+def test_a_thumbnail_is_small_and_grey_where_images_agree():
+    rng = np.random.default_rng(0)
+    fixed = Volume(rng.normal(size=(64, 60, 40)).astype(np.float32), Geometry((64, 60, 40), np.diag([2.0, 2, 4, 1])))
+    same = thumbnail(fixed, fixed)
+    assert len(same) < len(thumbnail(fixed, replace(fixed, data=fixed.data[::-1].copy()))) <= LARGEST_THUMBNAIL
+    row = zlib.decompress(same[same.index(b"IDAT") + 4 : -16])[: 3 * 160 + 1]
+    pixels = np.frombuffer(row, np.uint8)[1:].reshape(-1, 3)
+    assert (np.ptp(pixels, axis=1) == 0).all()
 
 
 def test_the_page_is_alone_and_safe(folder):

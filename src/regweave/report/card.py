@@ -68,6 +68,11 @@ def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Ma
     return drawn
 
 
+def thumbnail(fixed: Volume, after: Volume) -> bytes:
+    """Return a small PNG for the index of a batch: the axial plane, fixed blue, warped orange, agreement grey."""
+    return encode_png(fusion(fixed, (after,))[0][0])
+
+
 def show(page: Path) -> None:
     """Show a page below the cell of a notebook, or in the browser."""
     if not in_notebook():

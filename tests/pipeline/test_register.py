@@ -290,6 +290,20 @@ def test_start_that_is_neither_method_nor_file(pair):
         run(pair, init="centre")
 
 
+def test_start_from_memory(pair):
+    """A matrix and the SimpleITK transform of it start alike, in space where fixed points go to moving points."""
+    far, matrix = shifted(pair.moving, (40.0, 0.0, 0.0)), np.eye(4)
+    matrix[0, 3] = 40.0
+    found = register(pair.fixed, far, config=SMALL, init=matrix)
+    np.testing.assert_array_equal(found.transform.affine, matrix)
+    by_itk = register(pair.fixed, far, config=SMALL, init=sitk.TranslationTransform(3, (40.0, 0.0, 0.0)))
+    np.testing.assert_array_equal(by_itk.transform.field.data, found.transform.field.data)
+    again = register(pair.fixed, far, config=SMALL, init=found.transform)
+    assert again.record.start["method"] == "field in memory"
+    with pytest.raises(UsageError, match=r"E115.*builtins\.int"):
+        register(pair.fixed, far, config=SMALL, init=7)
+
+
 def model_with(matrix, classes, **settings) -> Model:
     chosen = SMALL.model_copy(update=settings)
     return Model(WeightTable(np.array(matrix), MEMBERS, classes, 0.2), chosen, "mr")

@@ -113,6 +113,18 @@ def test_a_method_of_the_start_is_recorded(files):
     assert found.headline() == "MR · start moments · no model"
 
 
+def test_a_matrix_is_in_the_record_and_a_field_is_not(files, tmp_path):
+    matrix = np.diag([1.0, 1.0, 1.02, 1.0])
+    first = register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL, init=matrix)
+    first.save(tmp_path / "first")
+    again = register(**recorded_call(tmp_path / "first"))
+    np.testing.assert_array_equal(again.transform.field.data, first.transform.field.data)
+    np.testing.assert_array_equal(again.transform.affine, matrix)
+    register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL, init=first.transform).save(tmp_path / "b")
+    with pytest.raises(RegweaveError, match=r"E174.*the start.*in memory"):
+        recorded_call(tmp_path / "b")
+
+
 def test_changed_files_are_refused(files, tmp_path):
     run(files, tmp_path / "out", "--model", files / "mine.json")
     record = tmp_path / "out" / "result.json"

@@ -27,18 +27,20 @@ ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
 
 
-def start(inputs: Inputs, init: str | Path, *, follow_links: bool = False) -> ImagePair:
-    """Bring the pair to its start: the headers, moments, an affine registration, or a transform file."""
+def start(inputs: Inputs, init: Any, *, follow_links: bool = False) -> ImagePair:
+    """Bring the pair to its start: the headers, moments, an affine registration, or a transform of any source."""
     affine, field = np.eye(4), None
-    if str(init) in METHODS:
+    named = isinstance(init, str | Path)
+    if named and str(init) in METHODS:
         affine = initial_affine(inputs.fixed, inputs.moving, str(init))
-    elif exists(init):
-        transform = io.read_transform(init, inputs.fixed.geometry, follow_links=follow_links)
-        if transform.ends is not None:
-            require_direction(transform.ends, "fixed_to_moving", str(init))
-        affine, field = transform.affine, _on_grid(transform.field, inputs.fixed.geometry, init)
+    elif named and not exists(init):
+        raise UsageError("E187", f"unknown start '{init}'", f"use {', '.join(METHODS)}, or a transform file")
     else:
-        raise UsageError("E187", f"--init {init}: no such file or method", f"give a file or {', '.join(METHODS)}")
+        transform = io.read_transform(init, inputs.fixed.geometry, follow_links=follow_links)
+        subject = str(init) if named else "the start"
+        if transform.ends is not None:
+            require_direction(transform.ends, "fixed_to_moving", subject)
+        affine, field = transform.affine, _on_grid(transform.field, inputs.fixed.geometry, subject)
     io.check_overlap(inputs.fixed.geometry, inputs.moving.geometry, affine)
     return ImagePair(
         Image.of(inputs.fixed, inputs.fixed_labels), Image.of(inputs.moving, inputs.moving_labels), affine,

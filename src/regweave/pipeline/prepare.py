@@ -55,7 +55,7 @@ class Request:
     moving_labels: Any = None
     model: Model | None = None
     metrics: Mapping[str, float] | None = None
-    init: str | Path | None = None
+    init: Any = None
     predict_classes: bool = False
     reading: Reading = field(default_factory=Reading)
     identity: Hashable = None
@@ -93,7 +93,7 @@ class Prepared:
     weights: WeightTable
     match: StructureMatch | None
     classes_from: given.ClassesFrom
-    start: str | Path
+    start: Any
     reading: Reading
     key: Hashable
 
@@ -129,7 +129,8 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         _check(data, settings, weights, schedule, predictor)
     start = settings.initial if request.init is None else request.init
     with watch.stage("initial"):
-        key = (key, str(start), tuple(model.class_names.items()) if model is not None and match is not None else None)
+        named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is kept for nobody
+        key = (key, named, tuple(model.class_names.items()) if model is not None and match is not None else None)
         pair = keep(("start", key), lambda: given.start(data, start, follow_links=reading.follow_links))
     with watch.stage("classes"):
         maps = (key, request.predict_classes, weights.classes, _predictor_key(model), schedule.needs_anatomy(weights))

@@ -15,6 +15,9 @@ from regweave.model.model import Model, find_model, shipped_models
 from regweave.pipeline.reading import Inputs, Reading
 from regweave.types import ImagePair, LabelMap
 
+MEMORY = "field in memory"
+"""A start that no record holds: its numbers are neither in a file nor few."""
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -109,11 +112,13 @@ def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict
     return {"name": name, "path": str(path), "sha256": sha256(path), "groups": groups}
 
 
-def start_record(init: str | Path, pair: ImagePair, reading: Reading) -> dict[str, Any]:
-    """Say how the pair was brought to its start."""
-    from_file = is_file(init)
+def start_record(init: Any, pair: ImagePair, reading: Reading) -> dict[str, Any]:
+    """Say how the pair was brought to its start: a method, a file, a matrix, or a field that was in memory."""
+    named = isinstance(init, str | Path)
+    from_file = named and is_file(init)
+    in_memory = "matrix" if pair.initial_field is None else MEMORY
     return {
-        "method": "file" if from_file else str(init),
+        "method": "file" if from_file else str(init) if named else in_memory,
         "file": str(Path(init).absolute()) if from_file else None,
         "sha256": image_sha256(init, follow_links=reading.follow_links) if from_file else None,
         "matrix": pair.initial.tolist(),

@@ -13,7 +13,6 @@ from regweave import notices
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value
-from regweave.io.disk.files import is_file
 from regweave.kernels.threads import kernel_threads
 from regweave.measures.body import body_mask
 from regweave.measures.inverse import InverseError
@@ -69,7 +68,7 @@ def register(
     config: str | Path | Settings | None = None,
     model: str | Path | Model | None = None,
     metrics: Mapping[str, float] | None = None,
-    init: str | Path | None = None,
+    init: Any = None,
     engine: str | None = None,
     predict_classes: bool = False,
     threads: int | None = None,
@@ -95,8 +94,9 @@ def register(
         Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
     metrics : mapping, optional
         Members (or metrics) to use and their weights, instead of the bank of the settings.
-    init : "none", "moments", "affine" or path, optional
-        Start; by default what the settings say.
+    init : "none", "moments", "affine", path or object, optional
+        Start; by default what the settings say. A transform takes fixed to moving points: a file, a (4, 4) matrix
+        between LPS millimetres, a SimpleITK transform or a Transform.
     engine : str, optional
         Inference engine instead of that of the settings.
     predict_classes : bool
@@ -192,13 +192,9 @@ def _record(run: Prepared, request: Request, model: str | Path | Model | None) -
     return run_record(
         run.data, run.reading, start_record(run.start, run.pair, run.reading), model_record(model, run.model),
         run.bank, structure_record(run.match, run.data.moving_labels),
-        metrics=request.metrics and dict(request.metrics), init=_plain_init(run.start),
+        metrics=request.metrics and dict(request.metrics),
         predict_classes=request.predict_classes,
     )  # fmt: skip
-
-
-def _plain_init(start: str | Path) -> str:
-    return str(Path(start).absolute()) if is_file(start) else str(start)
 
 
 def _settings(

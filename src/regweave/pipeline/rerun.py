@@ -15,6 +15,7 @@ from regweave.io.disk.texts import parse_json, read_text
 from regweave.measures.rules import Rules, default_rules, parse_rules
 from regweave.model.model import shipped_models
 from regweave.pipeline.reading import Reading
+from regweave.pipeline.record import MEMORY
 
 RECORD = "result.json"
 INPUTS = ("fixed", "moving", "fixed_labels", "moving_labels")
@@ -50,16 +51,11 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
             name: _same(files.get(name) or one["path"], one["sha256"], f"the {name.replace('_', ' ')}", path, reading)
             for name, one in run["inputs"].items() if name in INPUTS
         }  # fmt: skip
-        init = (
-            start["method"]
-            if start["file"] is None
-            else _same(start["file"], start["sha256"], "the start", path, reading)
-        )
         arguments |= {
             "config": settings,
             "model": None if model is None else _model(model, path),
             "metrics": call["metrics"],
-            "init": init,
+            "init": _start(start, path, reading),
             "predict_classes": bool(call["predict_classes"]),
             "reading": reading,
         }
@@ -92,6 +88,13 @@ def recorded_rules(record: str | Path) -> Rules:
         raise RegweaveError("E174", message, "give the rules with --rules") from error
 
 
+def _start(recorded: Mapping[str, Any], record: Path, reading: Reading) -> Any:
+    """Return the start: a file, a matrix, or a method of that name."""
+    if recorded["file"] is not None or recorded["method"] == MEMORY:
+        return _same(recorded["file"], recorded["sha256"], "the start", record, reading)
+    return recorded["matrix"] if recorded["method"] == "matrix" else recorded["method"]
+
+
 def _model(recorded: Mapping[str, Any], record: Path) -> Path:
     """Find the model: where it was, or the shipped one of its name."""
     where = recorded["path"]
@@ -103,7 +106,7 @@ def _model(recorded: Mapping[str, Any], record: Path) -> Path:
 def _same(file: str | Path | None, expected: str, what: str, record: Path, reading: Reading) -> Path:
     if file is None:
         message = f"{what} of '{record}' was an object in memory"
-        raise RegweaveError("E174", message, "name the file, where it is an image or labels; a model must be saved")
+        raise RegweaveError("E174", message, "name the file, where it is an image or labels; save the model or start")
     found = image_sha256(file, follow_links=reading.follow_links)
     if found != expected:
         message = f"{what}, '{file}', is not the file that was used: SHA-256 {found}, recorded {expected}"

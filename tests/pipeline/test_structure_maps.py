@@ -21,7 +21,7 @@ from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor
-from regweave.registration.refine import _counted_once
+from regweave.registration.data_terms import counted_once
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import voxel_matrix
 from regweave.training import predictors_by_fold as predictors_module
@@ -146,7 +146,7 @@ def test_a_voxel_of_a_coarse_map_counts_once(settings):
         maps = StructureMaps(np.zeros((1, *geometry.shape), dtype=np.float32), geometry)
         image = Image(np.zeros(fine.shape, dtype=np.float32), fine, maps=maps, label_maps=maps)
         scene = Scene.whole(ImagePair(image, image), schedule)
-        found = _counted_once(scene, members, weights).matrix
+        found = counted_once(scene, members, weights).matrix
         np.testing.assert_allclose(found.sum(axis=0), 1)
         np.testing.assert_allclose(found[1, 0] / found[0, 0], 4 * share)
         np.testing.assert_allclose(found[2, 1] / found[0, 1], share)

@@ -14,7 +14,8 @@ from regweave.config.settings import Refine, Schedule, preset, preset_names
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveWarning
 from regweave.registration.align import align
-from regweave.registration.refine import Refinement, _unfolded, refine
+from regweave.registration.refine import Refinement, refine
+from regweave.registration.steps import unfolded
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.pyramid import change_level
 from regweave.spatial.warp import to_field
@@ -303,11 +304,11 @@ def test_voxels_that_fold_on_the_finer_grid_alone_are_smoothed():
     fine = change_level(coarse, (2, 2, 2), (1, 1, 1), (24, 24, 24))
     assert _core.jacobian(coarse).min() > 0
     assert _core.jacobian(fine).min() < 0
-    knots, repaired = _unfolded(coarse, (2, 2, 2), (24, 24, 24))
+    knots, repaired = unfolded(coarse, (2, 2, 2), (24, 24, 24))
     assert _core.jacobian(repaired).min() > 0
     assert np.array_equal(repaired[:, :4], fine[:, :4])
     assert np.array_equal(change_level(knots, (2, 2, 2), (1, 1, 1), (24, 24, 24)), repaired)
-    assert _unfolded(knots, (2, 2, 2), (24, 24, 24))[0] is knots
-    same = _unfolded(repaired, (1, 1, 1), (24, 24, 24))
+    assert unfolded(knots, (2, 2, 2), (24, 24, 24))[0] is knots
+    same = unfolded(repaired, (1, 1, 1), (24, 24, 24))
     assert same[0] is repaired
     assert same[1] is repaired

@@ -22,7 +22,9 @@ from regweave.pipeline import inputs as given
 from regweave.pipeline.memory import check_memory
 from regweave.pipeline.reading import Inputs, Reading, read_inputs
 from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
+from regweave.registration.devices import Device
 from regweave.registration.refine import Refinement, RefineStep, refine
 from regweave.types import ImagePair, WeightTable
 
@@ -58,6 +60,7 @@ class Request:
     init: Any = None
     predict_classes: bool = False
     reading: Reading = field(default_factory=Reading)
+    device: str | None = None
     identity: Hashable = None
 
 
@@ -79,6 +82,8 @@ class Prepared:
         How the labels met the classes of the model, and what told the classes.
     start, reading
         Initial alignment, and the rules of reading with what the settings state.
+    device : Device
+        What computes the levels and the refinement.
     key : hashable
         Names images, labels and start.
     """
@@ -95,6 +100,7 @@ class Prepared:
     classes_from: given.ClassesFrom
     start: Any
     reading: Reading
+    device: Device
     key: Hashable
 
 
@@ -114,7 +120,7 @@ class Stopwatch:
 
 def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
     """Read and check everything that a registration needs, and bring the pair to its start."""
-    model, settings = request.model, request.settings
+    model, settings, device = request.model, request.settings, devices.get(request.device)
     with watch.stage("read"):
         reading = given.with_stated(request.reading, settings, model)
         key: Hashable = (request.identity, json.dumps(reading.to_json(), sort_keys=True))
@@ -142,7 +148,7 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         seen, classes_from = keep(("seen", maps), seen_by_model)
         weights = given.heed_mask(weights, schedule, model, classes_from)
     return Prepared(
-        data, pair, seen, settings, schedule, bank, model, weights, match, classes_from, start, reading, maps
+        data, pair, seen, settings, schedule, bank, model, weights, match, classes_from, start, reading, device, maps
     )
 
 
@@ -177,11 +183,12 @@ def align_levels(run: Prepared, keep: Keep, on_step: Callable[[Step], None] | No
     levels = run.schedule.model_copy(update={"bank": run.schedule.discrete}).model_dump_json()
 
     def aligned() -> Alignment:
-        return align(run.seen, run.weights, run.schedule, coarse=coarse, on_step=on_step)
+        return align(run.seen, run.weights, run.schedule, coarse=coarse, on_step=on_step, device=run.device)
 
-    return keep(("levels", run.key, levels, weighed), aligned)
+    return keep(("levels", run.key, run.device.name, levels, weighed), aligned)
 
 
 def refine_field(run: Prepared, aligned: Alignment, on_step: Callable[[RefineStep], None] | None = None) -> Refinement:
     """Run the continuous stage from the result of the levels."""
-    return refine(run.seen, aligned.displacement, run.weights, run.schedule, run.settings.refine, on_step=on_step)
+    start, settings = aligned.displacement, run.settings.refine
+    return refine(run.seen, start, run.weights, run.schedule, settings, on_step=on_step, device=run.device)

@@ -140,10 +140,10 @@ def structure_record(match: StructureMatch | None, labels: LabelMap | None) -> d
 
 def run_record(
     data: Inputs, reading: Reading, start: Mapping[str, Any], model: Mapping[str, Any] | None,
-    bank: str, structures: Mapping[str, Any] | None, **call: Any,
+    bank: str, structures: Mapping[str, Any] | None, *, device: str, **call: Any,
 ) -> RunRecord:  # fmt: skip
     """Put a record together."""
     inputs = {name: {"path": data.sources.get(name), "sha256": digest} for name, digest in data.hashes.items()}
     fixed, moving = data.modalities
     modality = {"fixed": str(fixed), "moving": str(moving), "bank": bank}
-    return RunRecord(inputs, start, model, modality, structures, {**call, "reading": reading.to_json()})
+    return RunRecord(inputs, start, model, modality, structures, {**call, "reading": reading.to_json()}, device)

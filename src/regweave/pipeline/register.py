@@ -72,6 +72,7 @@ def register(
     engine: str | None = None,
     predict_classes: bool = False,
     threads: int | None = None,
+    device: str | None = None,
     reading: Reading | None = None,
     on_progress: OnProgress | None = None,
     keep_view: bool = False,
@@ -103,6 +104,8 @@ def register(
         Let the class predictor choose the weights even where moving labels are given; these are warped and scored.
     threads : int, optional
         Threads of the kernels; the result does not depend on it.
+    device : str, optional
+        What computes the levels and the refinement; ``cpu``, the default, is the only one so far.
     reading : Reading, optional
         How files are read: NIfTI frame, NaN, file with the names of the labels, modalities.
     on_progress : callable, optional
@@ -130,7 +133,7 @@ def register(
         settings = _settings(preset, config, loaded, engine, metrics)
         request = Request(
             settings, fixed, moving, fixed_labels, moving_labels, loaded, metrics, init, predict_classes,
-            reading or Reading(),
+            reading or Reading(), device,
         )  # fmt: skip
         run = prepare(request, afresh, watch)
         tell = _Teller(on_progress, settings)
@@ -193,7 +196,7 @@ def _record(run: Prepared, request: Request, model: str | Path | Model | None) -
         run.data, run.reading, start_record(run.start, run.pair, run.reading), model_record(model, run.model),
         run.bank, structure_record(run.match, run.data.moving_labels),
         metrics=request.metrics and dict(request.metrics),
-        predict_classes=request.predict_classes,
+        predict_classes=request.predict_classes, device=run.device.name,
     )  # fmt: skip
 
 

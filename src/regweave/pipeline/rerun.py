@@ -57,6 +57,7 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
             "metrics": call["metrics"],
             "init": _start(start, path, reading),
             "predict_classes": bool(call["predict_classes"]),
+            "device": str(run["device"]),
             "reading": reading,
         }
         made_by = str(run["regweave"])

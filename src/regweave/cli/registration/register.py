@@ -78,6 +78,7 @@ def register(
     init: Annotated[str | None, method_option(help="none, moments, affine, or an ITK transform file.")] = None,
     engine: Annotated[str | None, method_option(help="Inference engine: trws, fastpd, icm.")] = None,
     threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
+    device: Annotated[str | None, machine_option(help="What computes: cpu, by default.")] = None,
     label_names: LabelNamesOption = None,
     fixed_modality: FixedModalityOption = "auto",
     moving_modality: MovingModalityOption = "auto",
@@ -109,7 +110,7 @@ def register(
     page = not no_report and (named is None or "report" in named)
     given: dict[str, Any] = {
         "preset": preset, "config": config, "model": model, "metrics": parse_metrics(metric), "init": init,
-        "engine": engine,
+        "engine": engine, "device": device,
     }  # fmt: skip
     files = {"fixed": fixed, "moving": moving, "moving_labels": moving_labels, "fixed_labels": fixed_labels}
     if again is not None:

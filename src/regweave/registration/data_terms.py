@@ -1,0 +1,134 @@
+"""Voxelwise data terms of the refinement: penalties, weight maps, forces.
+
+A metric names its penalty in ``PENALTY``; the force is the derivative of the cost by a small displacement of the
+moved image, (3, X, Y, Z), computed analytically by the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regweave import metrics
+from regweave.config.settings import Member, Refine
+from regweave.energy.cost_volume import Comparison
+from regweave.kernels import forces as kernels
+from regweave.registration.scene import Scene
+from regweave.spatial.node_classes import one_hot
+from regweave.types import Float32Array, Float64Array, Geometry, WeightTable
+
+SMALL_DIFFERENCE = 0.01
+"""Differences of features in [0, 1] below this are penalised quadratically."""
+LEAST_FORCE = 1e-3
+"""Forces of this size are rounding and are not scaled up; features are in [0, 1]."""
+
+Penalty = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, int, Any], float]
+
+
+def absolute(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
+) -> float:
+    """Sum over voxels of weight × mean over channels of √(d² + ε²) − ε."""
+    return kernels.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE)
+
+
+def correlation(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
+) -> float:
+    """Sum over voxels of weight × mean over channels of (1 − correlation, or its square, in that radius)."""
+    settings = (radius, options.variance_floor, options.squared)
+    share = weight if len(fixed) == 1 else weight * np.float32(1 / len(fixed))
+    channels = zip(fixed[:, None], moved[:, None], strict=True)
+    return float(sum(kernels.correlation_force(f, m, share, force, *settings) for f, m in channels))
+
+
+def tensor(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
+) -> float:
+    """Sum over voxels of weight × ½ |ff' − mm'|²."""
+    return kernels.tensor_force(fixed, moved, weight, force)
+
+
+PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlation, "tensor": tensor}
+
+
+@dataclass(frozen=True)
+class DataTerm:
+    """Weighted penalty of a member: its weight at each voxel and its window."""
+
+    member: Member
+    penalty: Penalty
+    weight: Float32Array
+    radius: int
+
+    def cost(self, comparison: Comparison, force: Float32Array) -> float:
+        """Cost of a comparison; its derivative is added to ``force``."""
+        options = self.member.metric_options()
+        return self.penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
+
+
+def data_terms(
+    scene: Scene, u: Float32Array, members: Sequence[Member], weights: WeightTable, settings: Refine
+) -> list[DataTerm]:
+    """Terms of the members, scaled so that a weight of one means a typical force of one at u."""
+    maps = _weight_maps(scene, u, counted_once(scene, members, weights.select(tuple(m.name for m in members))))
+    valid = scene.valid(u)
+    out = []
+    for comparison, member, weight in zip(scene.compare(members, u), members, maps, strict=True):
+        penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
+        radius = settings.radius_voxels if member.support is None else member.support // 2
+        force = np.zeros_like(u)
+        DataTerm(member, penalty, valid, radius).cost(comparison, force)
+        scaled = weight * valid * np.float32(1 / _typical(force))
+        out.append(DataTerm(member, penalty, np.ascontiguousarray(scaled), radius))
+    return out
+
+
+def forces(
+    scene: Scene, terms: Sequence[DataTerm], u: Float32Array, smoothness: float
+) -> tuple[float, float, Float32Array]:
+    """Cost of the data, weighted cost of the smoothness, and the force of both, at u.
+
+    The moving image is pulled through u as a whole: pulling what an earlier step has pulled blurs it a second time.
+    """
+    force = np.zeros_like(u)
+    # Isotropic in millimetres on an anisotropic grid.
+    s = stretch(scene.geometry)
+    factor = [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
+    smooth = smoothness * kernels.diffusion_force(u, force, factor)
+    force *= np.float32(smoothness)
+    return host_forces(scene, terms, u, force), smooth, force
+
+
+def host_forces(scene: Scene, terms: Sequence[DataTerm], u: Float32Array, force: Float32Array) -> float:
+    """Cost of some terms at u, by the host; their force is added: the way of a penalty that a device lacks."""
+    comparisons = scene.compare([t.member for t in terms], u)
+    return sum(t.cost(c, force) for t, c in zip(terms, comparisons, strict=True))
+
+
+def stretch(geometry: Geometry) -> Float64Array:
+    """Voxel size along each axis relative to its geometric mean."""
+    return np.asarray(geometry.spacing_mm / np.exp(np.log(geometry.spacing_mm).mean()))
+
+
+def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) -> WeightTable:
+    """Scale each member by its `independent_share`; the columns keep their sums."""
+    own = np.array([scene.independent_share(m) for m in members])
+    return weights if (own == 1).all() else weights.scale(own[:, None])
+
+
+def _typical(force: Float32Array) -> float:
+    """Root mean square of the force over voxels, each voxel weighted by its own square: flat regions do not count."""
+    squares = (force.astype(np.float64) ** 2).sum(axis=0)
+    return max(float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))), LEAST_FORCE)
+
+
+def _weight_maps(scene: Scene, u: Float32Array, weights: WeightTable) -> list[Float32Array]:
+    """Weight of each member at each voxel: the column of W of the class that the moving mask has there."""
+    if scene.pair.moving_labels is None or len(weights.classes) == 1:
+        return [np.full(scene.geometry.shape, row[0], dtype=np.float32) for row in weights.matrix]
+    masks = one_hot(scene.moved_labels(u), weights.classes)
+    return [np.tensordot(row.astype(np.float32), masks, axes=1) for row in weights.matrix]

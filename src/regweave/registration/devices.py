@@ -1,0 +1,126 @@
+"""Compute devices: the verbs of both registration loops, behind one protocol.
+
+`align` and `refine` are written once, on these verbs. Displacements, terms and forces stay on the device between them;
+what the loops themselves look at (grids, energies, costs) is on the host. A device stands here and not beside the
+kernels because its verbs speak of scenes, members and levels, which kernels know nothing of.
+
+Another device is one file with such a class and its line in `DEVICES`. A metric that it has no kernel for goes through
+`regweave.registration.measure.host_costs`, and a penalty through `regweave.registration.data_terms.host_forces`: the
+host computes costs (N, L) or a force (3, X, Y, Z), and the device uploads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from regweave.config.settings import Member, Refine, Schedule
+from regweave.errors import UsageError
+from regweave.registration.cpu import CpuDevice
+from regweave.registration.measure import Around
+from regweave.registration.scene import Resolution
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.pyramid import Factors
+from regweave.types import Float32Array, Geometry, ImagePair, Solution, Terms, WeightTable
+
+DeviceArray: TypeAlias = Any
+"""An array where the device keeps it; the loops hand it on and never look inside."""
+
+
+class DeviceScene(Protocol):
+    """Both images of a pair on a device, at one resolution."""
+
+    factors: Factors
+
+    @property
+    def geometry(self) -> Geometry:
+        """Grid of the fixed image at this resolution."""
+
+    def at(self, resolution: Resolution) -> DeviceScene:
+        """Return the same pair at another resolution."""
+
+
+class DeviceDescent(Protocol):
+    """A descent with its memory of earlier gradients."""
+
+    def update(self, force: DeviceArray) -> DeviceArray:
+        """Displacement of the control points, in voxels, for the force at each voxel."""
+
+
+class Device(Protocol):
+    """Protocol of a compute backend for registration.
+
+    Displacements u have shape (3, X, Y, Z), in voxels of the grid of the scene.
+    """
+
+    @property
+    def name(self) -> str:
+        """Word that chooses the device, and that the record of a run bears."""
+
+    def upload(self, array: Float32Array) -> DeviceArray:
+        """Bring an array to the device."""
+
+    def download(self, array: DeviceArray) -> Any:
+        """Bring an array to the host."""
+
+    def scene(self, pair: ImagePair, schedule: Schedule) -> Any:
+        """Return the pair at its own resolution, a `DeviceScene`."""
+
+    def change_level(self, u: DeviceArray, before: Factors, after: Factors, shape: tuple[int, int, int]) -> DeviceArray:
+        """Carry a displacement from one shrunken grid to another."""
+
+    def measure(self, scene: Any, u: DeviceArray, around: Around, scales: Any) -> tuple[Any, Any]:
+        """Terms of the labels around u, and the scales of the members: fitted where None are given, else as given."""
+
+    def terms(self, terms: Any) -> Terms:
+        """Bring terms to the host."""
+
+    def minimize(self, terms: Any, weights: WeightTable, schedule: Schedule) -> Solution:
+        """Best labelling and its certificate; the labels stay on the device."""
+
+    def compose(self, u: DeviceArray, around: Around, labels: DeviceArray) -> DeviceArray:
+        """Return u ∘ (id + d), d the free-form deformation whose control points took these labels."""
+
+    def smoothed(self, u: DeviceArray, sigma_mm: float, geometry: Geometry) -> DeviceArray:
+        """Smooth a displacement by a Gaussian, no further than it stays free of folds."""
+
+    def data_terms(
+        self, scene: Any, u: DeviceArray, members: Sequence[Member], weights: WeightTable, settings: Refine
+    ) -> Any:
+        """Weight map of each member, scaled so that a weight of one means a typical force of one at u."""
+
+    def forces(self, scene: Any, terms: Any, u: DeviceArray, smoothness: float) -> tuple[float, float, DeviceArray]:
+        """Cost of the data, weighted cost of the smoothness, and the force of both."""
+
+    def descent(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> DeviceDescent:
+        """Return a descent at its start."""
+
+    def held_back(self, u: DeviceArray, update: DeviceArray, grid: ControlGrid) -> DeviceArray:
+        """Return u ∘ (id + δ), δ that of the control points' update, held back where it would fold."""
+
+    def unfolded(
+        self, u: DeviceArray, factors: Factors, shape: tuple[int, int, int]
+    ) -> tuple[DeviceArray, DeviceArray]:
+        """Return u, smoothed where it folds on the grid of the image, and the displacement there."""
+
+
+DEVICES: dict[str, Callable[[], Device]] = {"cpu": CpuDevice}
+
+
+def get(name: str | None = None) -> Device:
+    """Return the device of that name, by default the host.
+
+    Raises
+    ------
+    UsageError
+        E173, where there is none.
+
+    Examples
+    --------
+    >>> get("cpu").name
+    'cpu'
+    """
+    name = "cpu" if name is None else name
+    if name not in DEVICES:
+        raise UsageError("E173", f"unknown device {name!r}", f"available: {', '.join(sorted(DEVICES))}")
+    return DEVICES[name]()

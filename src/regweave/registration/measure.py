@@ -1,0 +1,112 @@
+"""Terms of a discrete step: cost volumes, class shares, loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from regweave import losses
+from regweave.config.settings import Member, Schedule
+from regweave.energy.cost_volume import cost_volume, fit_scales
+from regweave.kernels import costs as kernels
+from regweave.kernels import fields
+from regweave.registration.scene import Scene
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.label_set import LabelSet
+from regweave.spatial.node_classes import RULES, one_hot
+from regweave.types import Float32Array, Float64Array, Terms
+
+VALID_SHARE = 0.25
+"""Nodes with less than this fraction of valid voxels in their support get zero unary cost."""
+
+
+@dataclass(frozen=True)
+class Around:
+    """The neighbourhood of an estimate that a step searches: nodes, labels, and how they are counted.
+
+    Parameters
+    ----------
+    grid : ControlGrid
+        Nodes on the fixed image at this level.
+    labels : LabelSet
+        Displacements that each node chooses from.
+    classes : tuple of ints
+        Columns of the weights.
+    schedule : Schedule
+        Bank, class rule, pairwise term and loss.
+    with_loss : bool
+        Measure the loss of every label too.
+    """
+
+    grid: ControlGrid
+    labels: LabelSet
+    classes: tuple[int, ...]
+    schedule: Schedule
+    with_loss: bool = False
+
+
+def measure(scene: Scene, u: Float32Array, around: Around, scales: Float64Array | None) -> tuple[Terms, Float64Array]:
+    """Terms around the estimate u, and the scales of the members, fitted where none are given."""
+    return complete(host_costs(scene, u, around.schedule.discrete, around), scene, u, around, scales)
+
+
+def host_costs(scene: Scene, u: Float32Array, members: Sequence[Member], around: Around) -> Float32Array:
+    """Raw costs (M, N, L) of some members, by the host: the way of a metric that a device has no kernel for."""
+    return cost_volume(scene.compare(members, u), around.grid, around.labels)
+
+
+def complete(
+    costs: Float32Array, scene: Scene, u: Float32Array, around: Around, scales: Float64Array | None
+) -> tuple[Terms, Float64Array]:
+    """Bring raw costs (M, N, L) of the bank to one scale, in place, and join what else an energy is made of."""
+    grid, labels = around.grid, around.labels
+    if scales is None:
+        scales = fit_scales(costs)
+    costs *= (1 / scales).astype(np.float32)[:, None, None]
+    valid = scene.valid(u)
+    if not valid.all():
+        costs[:, grid.pool(valid) < VALID_SHARE] = 0
+    terms = Terms(
+        costs=costs,
+        shares=_class_shares(scene, u, around),
+        shape=grid.nodes,
+        offsets=labels.in_units_of(grid.spacing),
+        loss=_loss(scene, u, around) if around.with_loss else None,
+        base=_node_displacements(u, grid) if around.schedule.pairwise == "elastic" else None,
+    )
+    return terms, scales
+
+
+def _class_shares(scene: Scene, u: Float32Array, around: Around) -> Float32Array:
+    """Columns of W that each node uses, (N, C), or each label of it, (N, L, C)."""
+    grid, schedule, classes = around.grid, around.schedule, around.classes
+    if scene.pair.moving_labels is None or len(classes) == 1:
+        shares = np.zeros((grid.n_nodes, len(classes)), dtype=np.float32)
+        shares[:, 0] = 1
+        return shares
+    rule = RULES[schedule.class_rule]
+    masks = one_hot(scene.moved_labels(u), classes)
+    box = grid.with_support(tuple(round(edge * schedule.class_reach) for edge in grid.support))
+    if schedule.class_at == "anchored":
+        return rule(box.pool(masks).T)
+    where = (*box.support_arguments, *around.labels.offsets)
+    return rule(np.stack([kernels.mean_volume(m[None], m[None], *where) for m in masks], axis=-1))
+
+
+def _loss(scene: Scene, u: Float32Array, around: Around) -> Float32Array:
+    moving, fixed = scene.moved_labels(u), scene.fixed_labels()
+    assert scene.pair.moving_labels is not None
+    chosen = around.schedule.loss_classes or scene.pair.moving_labels.values()
+    classes = (0, *(c for c in chosen if c != 0))
+    fixed_masks, moving_masks = (one_hot(labelled, classes)[1:] for labelled in (fixed, moving))
+    return losses.get(around.schedule.loss).volume(
+        fixed_masks, moving_masks, around.grid, around.labels.offsets, around.schedule.loss_settings
+    )
+
+
+def _node_displacements(u: Float32Array, grid: ControlGrid) -> Float64Array:
+    """Displacement that each node has so far, in control spacings, (N, 3)."""
+    at_nodes = fields.resample_field(u, grid.nodes, grid.spacing, grid.origin)
+    return np.asarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64)

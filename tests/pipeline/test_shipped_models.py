@@ -35,8 +35,7 @@ def test_a_file_comes_before_a_shipped_model_of_its_name(tmp_path, monkeypatch):
     assert find_model(name) == path
     write_model(tmp_path / name, read_model(name))
     assert find_model(name) == Path(name)
-    assert find_model("nothing") == Path("nothing")
-    with pytest.raises(RegweaveError, match=r"E101.*nothing"):
+    with pytest.raises(RegweaveError, match=r"E171.*no model file 'nothing'.*shipped are brain-t1, "):
         read_model("nothing")
 
 

@@ -72,8 +72,11 @@ def shipped_models() -> dict[str, Path]:
 def find_model(given: str | Path) -> Path:
     """Return the file of a model that is given by path, or by the name of a shipped one; a file comes first."""
     path, shipped = Path(given), shipped_models()
-    if exists(path) or str(given) not in shipped:
+    if exists(path):
         return path
+    if str(given) not in shipped:
+        message = f"there is no model file '{given}' and no shipped model of that name"
+        raise UsageError("E171", message, f"shipped are {', '.join(shipped)}")
     return shipped[str(given)]
 
 

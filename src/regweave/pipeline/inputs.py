@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from regweave import io
+from regweave import engines, io
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Member, Schedule, Settings
 from regweave.errors import RegweaveError, UsageError
@@ -65,6 +65,7 @@ def choose_settings(
         chosen = registration_settings.preset(preset)
     changes: dict[str, Any] = {}
     if engine is not None:
+        engines.get(engine)
         changes["engine"] = engine
     if members:
         changes["banks"] = {

@@ -24,6 +24,58 @@ TABLES = (
     ("`[refine]`: the continuous stage", Refine),
     ("`[[banks.mr]]` and `[[banks.ct]]`: the metrics that are compared", Member),
 )
+EFFECTS = {
+    Settings: {
+        "name": "none on the result",
+        "initial": "the first level undoes about half of its control spacing; the start must remove the rest",
+        "modality": "another bank and other windows; a wrong one compares what is not comparable",
+        "smoothness": "more: stiffer, less detail; less: follows noise. A model brings its own",
+        "engine": "`trws` and `fastpd` bound what is left to gain, `icm` is quicker and bounds nothing",
+        "engine_options": "more iterations: a smaller gap, more time",
+        "class_rule": "none without a model that has weights for structures",
+        "class_at": "none without such a model; `displaced` takes more time",
+        "class_reach": "more: the weights of a structure act further outside it",
+        "pairwise": "`elastic` pulls back to the start, `fluid` allows larger deformations",
+        "loss": "what training makes better; none on a registration",
+        "loss_options": "none on a registration",
+        "levels": "more levels: longer reach, finer detail, more time",
+        "reference_mm": "none on images that are longer than this",
+        "refine": "more: sharper borders; no steps: control points only",
+        "banks": "what counts as similar",
+    },
+    Level: {
+        "spacing_mm": "smaller: finer detail, more control points, more time",
+        "shrink": "more: faster, coarser",
+        "voxels_per_spacing": "more: finer images, more time",
+        "support": "larger: steadier, blurs borders, more time",
+        "labels_per_axis": "more: longer reach in one step, several times the time",
+        "steps": "more: closer to the optimum of the level, more time",
+        "first_step": "larger: longer reach; a level reaches about the sum of its steps",
+        "step_decay": "nearer to 1: longer reach, coarser end",
+    },
+    Refine: {
+        "steps": "more: sharper, more time; the gain fades",
+        "max_voxels": "fewer: faster, less memory, less detail in large images",
+        "spacing_voxels": "smaller: finer detail, rougher field",
+        "spacing_mm": "smaller: finer detail, rougher field",
+        "smoothness": "more: stiffer; less: rougher, Jacobians further from 1",
+        "smoothness_ct": "as `smoothness`",
+        "smoothness_multi": "as `smoothness`",
+        "rate": "larger: faster, may overshoot",
+        "radius_voxels": "larger: steadier, blurs borders",
+        "start_sigma": "larger: forgets more of what the levels found",
+    },
+    Member: {
+        "name": "none on the result",
+        "metric": "what is compared",
+        "window": "narrower: more contrast inside it, nothing outside",
+        "support": "larger: steadier, blurs borders, more time",
+        "sigma_voxels": "more: less noise, less detail",
+        "stage": "`levels` is robust, `refine` is precise",
+        "weight": "only the ratio to the other members matters",
+        "options": "see the metric below",
+    },
+}
 OPTIONS: dict[str, Any] = {"options": metrics, "engine_options": engines, "loss_options": losses}
 LIMITS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {}", "exclusiveMaximum": "below {}"}
 
@@ -46,8 +98,11 @@ def _section(title: str, model: type[BaseModel]) -> str:
     for key in model.model_fields:
         entry = schema["properties"][key]
         allowed = "; ".join(dict.fromkeys(_allowed(entry)))
-        rows.append(f"| `{key}` | {meanings[key]} | {allowed} | {_default(entry, key in schema.get('required', []))} |")
-    return "\n".join([title, "", "| key | meaning | allowed | default |", "|---|---|---|---|", *rows, ""])
+        cells = [f"`{key}`", meanings[key], allowed, _default(entry, key in schema.get("required", []))]
+        rows.append([*cells, EFFECTS[model].get(key, "")] if model in EFFECTS else cells)
+    head = ["key", "meaning", "allowed", "default", *(["effect"] if model in EFFECTS else [])]
+    table = [head, ["---"] * len(head), *rows]
+    return "\n".join([title, "", *(f"| {' | '.join(row)} |" for row in table), ""])
 
 
 def _meanings(text: str) -> dict[str, str]:

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.pipeline.node_evidence import NodeMaps
 from regweave.report.viewer.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
 from regweave.report.viewer.volumes import Display
-from regweave.types import Field, Geometry
+from regweave.types import Field, Geometry, NodeEvidence
 
 IMAGE = Geometry((8, 6, 5), np.diag([2.0, 2.0, 3.0, 1.0]))
 
@@ -34,14 +33,14 @@ def test_a_fold_has_the_code_zero_and_survives_merging():
     assert 0 < merged.sum() <= whole.sum()
 
 
-def nodes() -> NodeMaps:
+def nodes() -> NodeEvidence:
     """Two members, of which the first rules at one end and the second at the other."""
     place = np.diag([14.0, 10.0, 12.0, 1.0])
     influence = np.zeros((2, 2, 2, 2), dtype=np.float32)
     influence[0, 0], influence[1, 1] = 3.0, 3.0
     confidence = np.zeros((2, 2, 2), dtype=np.float32)
     confidence[1] = 0.5
-    return NodeMaps(Geometry((2, 2, 2), place), ("sad", "ncc"), influence, confidence)
+    return NodeEvidence(Geometry((2, 2, 2), place), ("sad", "ncc"), influence, confidence)
 
 
 def test_the_deciding_member_against_a_loop():
@@ -56,7 +55,7 @@ def test_the_deciding_member_against_a_loop():
 def test_no_member_decides_where_all_are_silent():
     silent = nodes()
     who, share = metric_map(
-        NodeMaps(silent.geometry, silent.members, 0 * silent.influence, silent.confidence), Display.of(IMAGE)
+        NodeEvidence(silent.geometry, silent.members, 0 * silent.influence, silent.confidence), Display.of(IMAGE)
     )
     assert not who.any()
     assert not share.any()

@@ -13,10 +13,10 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
+from regweave.io.records.demo import ColumnSummary, DemoSummary, PairedComparison
 from regweave.report import demo, reproduce
-from regweave.study.demo_summary import Against, Story, Trust
 
-STORY = Story(
+SUMMARY = DemoSummary(
     source="phantoms",
     n_train=4,
     n_test=2,
@@ -25,10 +25,10 @@ STORY = Story(
     dice={"before": [0.4, 0.4], "learned": [0.8, 0.8], "sad alone": [0.5, None]},
     learned="learned",
     best_single="sad alone",
-    against=[Against("sad alone", 0.3, 2, 0, 2)],
+    against=[PairedComparison("sad alone", 0.3, 2, 0, 2)],
     trust=[
-        Trust("background", {"sad": 0.5, "mi": 0.5}, True, None),
-        Trust("cord", {"sad": 0.1, "mi": 0.9}, True, "mi"),
+        ColumnSummary("background", {"sad": 0.5, "mi": 0.5}, True, None),
+        ColumnSummary("cord", {"sad": 0.1, "mi": 0.9}, True, "mi"),
     ],
     gain=0.1,
     shown={"a": 0.8},
@@ -82,7 +82,7 @@ def outcomes(record: dict, file: Path, write, chosen) -> set[str]:
 
 
 def test_a_demo_of_a_stranger(tmp_path):
-    record = json.loads(json.dumps(asdict(STORY)))
+    record = json.loads(json.dumps(asdict(SUMMARY)))
     every = [(path, value) for path in places(record) for value in (*STRANGE, GONE)]
     chosen = [every[i] for i in np.random.default_rng(0).choice(len(every), 150, replace=False)]
     assert outcomes(record, tmp_path / "demo.json", demo.write_page, chosen) == {"", "E102"}
@@ -90,7 +90,7 @@ def test_a_demo_of_a_stranger(tmp_path):
 
 @pytest.mark.parametrize("name", ["../../../x", "a/b", "", ".."])
 def test_a_demo_names_no_page_elsewhere(tmp_path, capsys, name):
-    record = {**asdict(STORY), "shown": {name: 0.8}}
+    record = {**asdict(SUMMARY), "shown": {name: 0.8}}
     (tmp_path / "demo.json").write_text(json.dumps(record))
     assert main(["report", str(tmp_path)]) == 3
     assert "shown: a name that no pair has" in capsys.readouterr().err

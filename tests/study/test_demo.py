@@ -1,4 +1,4 @@
-"""Where the scans of a demo come from, and the story that its numbers tell."""
+"""Where the scans of a demo come from, and the summary of its numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from regweave.datasets.manifest import read_pairs
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
+from regweave.io.records.demo import DemoSummary
 from regweave.jobs.methods import Method
 from regweave.jobs.store import Outcome
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.study.comparison import Scores
 from regweave.study.demo import SETTINGS, make_cohort, split_folder
-from regweave.study.demo_summary import Story, tell
+from regweave.study.demo_summary import summarise
 from regweave.types import WeightTable
 
 
@@ -90,8 +91,8 @@ def test_too_few_cases_are_an_error(tmp_path, names):
         split_folder(cases(tmp_path / "data", *names), tmp_path / "lists")
 
 
-def story(learned, single, *, gain=0.1, failed=False):
-    """Tell the story of two pairs with given Dice."""
+def summary(learned, single, *, gain=0.1, failed=False):
+    """Summarise two pairs with given Dice."""
     weights = WeightTable(np.array([[0.5, 0.75], [0.5, 0.25]]), ("sad", "mi"), (0, 1), 0.1)
     gates = {"0": {"used": False}, "1": {"used": True}}
     record = TrainingRecord(gates=gates, left_out_gain=None if gain is None else {"mean": gain})
@@ -111,15 +112,15 @@ def story(learned, single, *, gain=0.1, failed=False):
             outcomes[name, pair.id] = Outcome(f"{name}/{pair.id}", {"labels": labels})
     if failed:
         outcomes["model:weights", "a"] = Outcome("model:weights/a", None, "E140: memory")
-    return tell(Scores(pairs, methods, outcomes), model, source="x", n_train=3, shown=["a"], right={1: "sad"})
+    return summarise(Scores(pairs, methods, outcomes), model, source="x", n_train=3, shown=["a"], right={1: "sad"})
 
 
 def test_the_best_single_metric_is_chosen_on_training_pairs():
-    assert story((0.9, 0.8), (0.3, 0.3)).best_single == "mi alone"
+    assert summary((0.9, 0.8), (0.3, 0.3)).best_single == "mi alone"
 
 
 def test_gains_and_losses_are_told_alike():
-    win, loss = story((0.9, 0.8), (0.7, 0.7)), story((0.6, 0.8), (0.9, 0.9))
+    win, loss = summary((0.9, 0.8), (0.7, 0.7)), summary((0.6, 0.8), (0.9, 0.9))
     assert "from 0.400 to 0.850" in win.sentences()[0]
     assert "better by 0.150, better on 2 of 2 pairs and worse on 0" in win.sentences()[1]
     assert "worse by 0.200, better on 0 of 2 pairs and worse on 2" in loss.sentences()[1]
@@ -128,28 +129,28 @@ def test_gains_and_losses_are_told_alike():
 
 
 def test_nothing_learned_and_failures_are_said():
-    found = story((0.9, 0.8), (0.7, 0.7), gain=None, failed=True)
+    found = summary((0.9, 0.8), (0.7, 0.7), gain=None, failed=True)
     assert any("did not gain" in line for line in found.sentences())
     assert any("1 registrations failed" in line for line in found.sentences())
     assert found.dice["learned"] == [0.8, 0.8]
 
 
 def test_what_each_class_trusts_and_the_way_through_a_file(tmp_path):
-    found = story((0.9, 0.8), (0.7, 0.7))
+    found = summary((0.9, 0.8), (0.7, 0.7))
     assert [(row.name, row.used, row.right) for row in found.trust] == [
         ("background", False, None),
         ("cord", True, "sad"),
     ]
     assert found.trust[1].shares == {"sad": 0.75, "mi": 0.25}
     found.write(tmp_path)
-    assert Story.read(tmp_path) == found
+    assert DemoSummary.read(tmp_path) == found
     assert found.shown == {"a": 0.9}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"source": 1}'])
 def test_a_damaged_story_is_an_error_of_the_file(tmp_path, text):
     with pytest.raises(RegweaveError, match="E101"):
-        Story.read(tmp_path)
+        DemoSummary.read(tmp_path)
     (tmp_path / "demo.json").write_text(text)
     with pytest.raises(RegweaveError, match="E102"):
-        Story.read(tmp_path)
+        DemoSummary.read(tmp_path)

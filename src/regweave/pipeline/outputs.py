@@ -15,10 +15,9 @@ from regweave.io import (
     write_labels,
     write_transform,
 )
-from regweave.pipeline.node_evidence import NodeMaps
-from regweave.pipeline.view import write_view
+from regweave.io.records.view import write_view
 from regweave.spatial.warp import warp_image, warp_labels
-from regweave.types import Field, ImagePair, LabelMap, Transform, Volume
+from regweave.types import Field, ImagePair, LabelMap, NodeEvidence, Transform, Volume
 
 FILES = {
     "warped": "warped.nii.gz",
@@ -90,7 +89,7 @@ class OutputImages:
         The moving image and labels on the fixed grid, interpolated once from the originals.
     pair : ImagePair
         What was registered, at its start.
-    nodes : NodeMaps, optional
+    nodes : NodeEvidence, optional
         Evidence of the last discrete step, for the page.
     """
 
@@ -99,7 +98,7 @@ class OutputImages:
     warped: Volume
     warped_labels: LabelMap | None
     pair: ImagePair
-    nodes: NodeMaps | None = None
+    nodes: NodeEvidence | None = None
 
     @property
     def fixed(self) -> Volume:

@@ -17,9 +17,9 @@ from regweave.io import read_image, read_labels, read_transform
 from regweave.io.disk.files import is_file
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import recorded_modality
+from regweave.io.records import view
 from regweave.measures.inverse import InverseError
 from regweave.measures.scores import PairScore
-from regweave.pipeline import view
 from regweave.pipeline.outputs import FILES
 from regweave.pipeline.record import RunRecord
 from regweave.pipeline.rerun import recorded_rules

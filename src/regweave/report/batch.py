@@ -11,16 +11,14 @@ from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.disk.files import open_file
 from regweave.io.records.batch import BatchRecord, BatchRow
+from regweave.io.records.folders import INDEX, REPORT, RESULTS
 from regweave.io.records.schema import read_record
 from regweave.measures.rules import RULES
 from regweave.measures.verdict import Verdict, tally
 from regweave.report.page import asset, render
-from regweave.report.results import NAME as RESULTS
 from regweave.report.results import Results, Row, mean
 from regweave.report.viewer.png import SIGNATURE, data_address
 
-NAME = "index.html"
-PAGE = "report.html"
 LARGEST_THUMBNAIL = 100_000
 """Bytes; a larger picture is left out."""
 DICE = (("Dice before", ".3f"), ("Dice after", ".3f"), ("change", "+.3f"))
@@ -77,9 +75,9 @@ def write_page(folder: str | Path) -> Path:
     """
     where = Path(folder)
     record = read_record(BatchRecord, where / RESULTS)
-    with owned_path(where / NAME) as part:
+    with owned_path(where / INDEX) as part:
         part.write_text(batch_list(record, where), encoding="utf-8")
-    return where / NAME
+    return where / INDEX
 
 
 def batch_list(record: BatchRecord, folder: Path) -> str:
@@ -106,7 +104,7 @@ def evaluation_list(results: Results, links: Mapping[tuple[str, str], str]) -> s
     """Return the list of an evaluation as HTML; ``links`` are addresses by (pair, method)."""
     context = {
         "title": "Registrations",
-        "back": ("report.html", "Evaluation"),
+        "back": (REPORT, "Evaluation"),
         "tally": results.tally(),
         "waiting": 0,
         "rules": results.rules.name,
@@ -143,7 +141,7 @@ def _batch_line(row: BatchRow, folder: Path) -> Line:
         return Line(row.id, "fail", ": ".join([*code, str(row.message)]), ["fail", "error", *code], values)
     marks = list(dict.fromkeys([str(row.verdict), *(reason.rule for reason in row.reasons)]))
     text = "; ".join(reason.text for reason in row.reasons)
-    page = f"{row.folder}/{PAGE}"
+    page = f"{row.folder}/{REPORT}"
     link = page if (folder / page).is_file() else ""
     return Line(row.id, str(row.verdict), text, marks, values, "", link, _thumbnail(row.thumbnail, folder))
 

@@ -6,14 +6,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from regweave.io import owned_path
+from regweave.io.records.demo import DemoSummary
+from regweave.io.records.folders import DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT
 from regweave.report import evaluation, registration, training
 from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
-from regweave.study.demo import EVALUATION, MODEL
-from regweave.study.demo_summary import Story
-from regweave.study.worst_cases import PAGES
-
-NAME = "index.html"
 
 
 def write_page(folder: str | Path) -> Path:
@@ -30,39 +27,39 @@ def write_page(folder: str | Path) -> Path:
         The page.
     """
     where = Path(folder)
-    text = page_text(Story.read(where), where)
-    with owned_path(where / NAME) as part:
+    text = page_text(DemoSummary.read(where), where)
+    with owned_path(where / INDEX) as part:
         part.write_text(text, encoding="utf-8")
-    return where / NAME
+    return where / INDEX
 
 
 def write_pages(folder: str | Path) -> Path:
     """Write all pages of a demo: registrations that were kept, training, evaluation, and last the first page."""
     where = Path(folder)
-    story = Story.read(where)
-    training.write_page(where / MODEL)
-    for name in story.shown:
-        registration.write_page(where / EVALUATION / PAGES / name)
-    evaluation.write_page(where / EVALUATION)
+    summary = DemoSummary.read(where)
+    training.write_page(where / DEMO_MODEL)
+    for name in summary.shown:
+        registration.write_page(where / DEMO_EVALUATION / PAGES / name)
+    evaluation.write_page(where / DEMO_EVALUATION)
     return write_page(where)
 
 
-def page_text(story: Story, folder: Path) -> str:
+def page_text(summary: DemoSummary, folder: Path) -> str:
     """Return the page as HTML."""
-    columns = zip(*story.dice.values(), strict=True)
-    pages = {name: f"{EVALUATION}/{PAGES}/{name}/{registration.PAGE}" for name in story.shown}
+    columns = zip(*summary.dice.values(), strict=True)
+    pages = {name: f"{DEMO_EVALUATION}/{PAGES}/{name}/{REPORT}" for name in summary.shown}
 
     def found(place: str) -> str:
         return quote(place) if (folder / place).is_file() else ""
 
     context = {
-        "story": story,
-        "sentences": story.sentences(),
+        "summary": summary,
+        "sentences": summary.sentences(),
         "best": [max((v for v in column if v is not None), default=None) for column in columns],
-        "members": list(story.trust[0].shares),
-        "made": any(row.right for row in story.trust),
-        "evaluation": found(f"{EVALUATION}/{evaluation.NAME}"),
-        "training": found(training.page_path(Path(MODEL)).name),
+        "members": list(summary.trust[0].shares),
+        "made": any(row.right for row in summary.trust),
+        "evaluation": found(f"{DEMO_EVALUATION}/{REPORT}"),
+        "training": found(training.page_path(Path(DEMO_MODEL)).name),
         "pages": {name: found(place) for name, place in pages.items()},
     }
     return render("demo.j2", context, style=STYLE + asset("demo.css"))

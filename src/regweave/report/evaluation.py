@@ -13,16 +13,14 @@ from markupsafe import Markup
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.disk.texts import read_json
+from regweave.io.records.folders import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT
 from regweave.measures.rules import Rules
 from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import asset, render
 from regweave.report.records import Difference
 from regweave.report.results import Results, mean, title_of
-from regweave.study import demo_summary as story
-from regweave.study.worst_cases import PAGES
 
-NAME = "report.html"
 N_WORST = 10
 MEASURES = (
     ("hd95_mm", "HD95 mm", ".2f"),
@@ -60,9 +58,9 @@ def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
     where = Path(folder)
     results = Results.read(where, rules)
     links = page_links(where, results)
-    target = where / NAME
-    back = ("../index.html", "Demo") if (where.parent / story.NAME).is_file() else None
-    pages = {target: page_text(results, links, back), where / batch.NAME: batch.evaluation_list(results, links)}
+    target = where / REPORT
+    back = (f"../{INDEX}", "Demo") if (where.parent / DEMO).is_file() else None
+    pages = {target: page_text(results, links, back), where / INDEX: batch.evaluation_list(results, links)}
     for path, text in pages.items():
         with owned_path(path) as part:
             part.write_text(text, encoding="utf-8")
@@ -72,14 +70,14 @@ def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
 def page_links(folder: Path, results: Results) -> dict[tuple[str, str], str]:
     """Return relative addresses of the pages of single registrations, by (pair, method), for those that exist."""
     links = {}
-    for record in sorted((folder / PAGES).glob("*/page.json")):
+    for record in sorted((folder / PAGES).glob(f"*/{PAGE_RECORD}")):
         try:
             found = read_json(record)
         except RegweaveError:
             continue
-        if (record.parent / NAME).is_file():
+        if (record.parent / REPORT).is_file():
             key = (str(found.get("id")), str(found.get("method")))
-            links[key] = f"{PAGES}/{quote(record.parent.name)}/{NAME}"
+            links[key] = f"{PAGES}/{quote(record.parent.name)}/{REPORT}"
     known = {(row.id, row.method) for row in results.rows}
     return {key: link for key, link in links.items() if key in known}
 
@@ -94,7 +92,7 @@ def page_text(results: Results, links: Links, back: tuple[str, str] | None = Non
         "back": back,
         "results": results,
         "links": links,
-        "index": batch.NAME,
+        "index": INDEX,
         "ladder": [_rung(results, m, against.get(m)) for m in ordered],
         "before": mean([row.mean_dice("dice_before") for row in results.of(results.reference)]),
         "forest": _forest(results.reference, {m: against[m] for m in ordered if m in against}),

@@ -10,6 +10,7 @@ import numpy as np
 
 from regweave.io import owned_path
 from regweave.io.modality import describe_modalities, recorded_modality
+from regweave.io.records.folders import PAGE_RECORD, REPORT, RESULTS
 from regweave.measures.inverse import InverseError
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import STATES
@@ -17,13 +18,10 @@ from regweave.measures.verdict import Verdict, judge
 from regweave.report.charts import step_chart
 from regweave.report.page import asset, render
 from regweave.report.records import Provenance, ResultRecord
-from regweave.report.results import NAME as RESULTS
 from regweave.report.viewer.contents import Contents, read_contents
 from regweave.report.viewer.data import Shown, prepare, viewer_data
 from regweave.report.viewer.pictures import pictures
-from regweave.study.worst_cases import RECORD
 
-PAGE = "report.html"
 SCRIPTS = ("volume.js", "contour.js", "paint.js", "viewer.js", "controls.js", "signoff.js")
 COSTS = {"images, % of the first step": "data", "smoothness, %": "smoothness"}
 WHOLE = {"label": "", "name": "whole image", "dice_after": None}
@@ -52,15 +50,15 @@ def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
     """
     folder = Path(folder)
     contents = read_contents(folder)
-    with owned_path(folder / PAGE) as part:
+    with owned_path(folder / REPORT) as part:
         part.write_text(registration_page(contents, _owner(folder), rules), encoding="utf-8", newline="\n")
-    return folder / PAGE
+    return folder / REPORT
 
 
 def _owner(folder: Path) -> tuple[str, str] | None:
     """Return where the page of the evaluation is that kept this registration."""
-    kept = (folder / RECORD).is_file() and (folder.parents[1] / RESULTS).is_file()
-    return ("../../report.html", "Evaluation") if kept else None
+    kept = (folder / PAGE_RECORD).is_file() and (folder.parents[1] / RESULTS).is_file()
+    return (f"../../{REPORT}", "Evaluation") if kept else None
 
 
 def registration_page(contents: Contents, back: tuple[str, str] | None = None, rules: Rules | None = None) -> str:

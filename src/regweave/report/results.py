@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from regweave.io.records.folders import RESULTS
 from regweave.io.records.schema import read_record
 from regweave.measures.rules import LEVELS, RULES, Rules, default_rules
 from regweave.measures.scores import PairScore, When
 from regweave.measures.verdict import Verdict, failed, judge, tally
 from regweave.report.records import Criteria, EvaluationRecord, PairResult, PairScores
-
-NAME = "results.json"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Results:
         RegweaveError
             E101 where there are none, E102 where they are damaged, E178 where they are not what `evaluate` writes.
         """
-        record = read_record(EvaluationRecord, folder / NAME)
+        record = read_record(EvaluationRecord, folder / RESULTS)
         if rules is None and record.rules is not None:
             told = _rules(record.rules)
             return cls(record, [_row(r, told, keep=True) for r in record.results], told)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from regweave.io import atomic_path
 from regweave.io.records.effort import StageCost, read_effort
+from regweave.io.records.folders import DEMO, INDEX
 from regweave.measures.statistics import patients_of
 from regweave.model.model import Model, read_model
 from regweave.model.record import GateRecord, StageCount, TrainingRecord
 from regweave.report.charts import STYLE
 from regweave.report.charts import training as charts
 from regweave.report.page import asset, render
-from regweave.study import demo_summary as story
 
 
 def page_path(model: Path) -> Path:
@@ -36,7 +36,7 @@ def write_page(model_path: str | Path) -> Path:
         The page.
     """
     path = Path(model_path)
-    back = ("index.html", "Demo") if (path.parent / story.NAME).is_file() else None
+    back = (INDEX, "Demo") if (path.parent / DEMO).is_file() else None
     text = page_text(path.name, read_model(path), read_effort(path), back)
     target = page_path(path)
     with atomic_path(target) as part:

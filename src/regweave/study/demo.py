@@ -16,11 +16,13 @@ from regweave.datasets.manifest import FILES, PairFiles, read_pairs, write_pairs
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.io.disk.files import is_file, is_folder
+from regweave.io.records.demo import DemoSummary
 from regweave.io.records.effort import write_effort
+from regweave.io.records.folders import DEMO_EVALUATION, DEMO_MODEL
 from regweave.jobs.store import BatchProgress
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
-from regweave.study.demo_summary import Story, tell
+from regweave.study.demo_summary import summarise
 from regweave.study.evaluate import evaluate
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 from regweave.training.log import TrainProgress
@@ -36,7 +38,6 @@ LEAST_CASES = 6
 MOST_PAGES = 4
 """Held-out pairs with a page of their own, those with the lowest Dice."""
 LISTS = ("PAIRS.csv", "pairs.csv")
-MODEL, EVALUATION = "weights.json", "evaluation"
 IMAGE, LABELS = "image.nii.gz", "labels.nii.gz"
 
 _MEMBERS = [
@@ -210,8 +211,8 @@ def learn(
         if on_progress is not None:
             on_progress(progress)
 
-    model = train(lists.train, folder / MODEL, options=options, config=settings, workers=workers, on_progress=keep)
-    write_effort(folder / MODEL, stages)
+    model = train(lists.train, folder / DEMO_MODEL, options=options, config=settings, workers=workers, on_progress=keep)
+    write_effort(folder / DEMO_MODEL, stages)
     return model
 
 
@@ -223,21 +224,21 @@ def judge(
     classes: tuple[int, ...] | None = None,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
-) -> Story:
+) -> DemoSummary:
     """Register the held-out patients with the learned weights and with every tuned baseline; keep some results."""
     reading = Reading(classes=classes)
-    folder_of_results = folder / EVALUATION
+    folder_of_results = folder / DEMO_EVALUATION
     found = evaluate(
-        lists.test, folder_of_results, models=[folder / MODEL], baselines=True, train_pairs=lists.train,
+        lists.test, folder_of_results, models=[folder / DEMO_MODEL], baselines=True, train_pairs=lists.train,
         workers=workers, reading=reading, on_progress=on_progress,
     )  # fmt: skip
     scores = found.scores
     shown = worst_pairs(scores, MOST_PAGES)
     for pair in shown:
         keep_registration(shown_method(scores), pair, reading, folder_of_results, found.rules)
-    story = tell(
+    summary = summarise(
         scores, model, source=lists.source, n_train=len(read_pairs(lists.train)),
         shown=[pair.id for pair in shown], right=lists.right,
     )  # fmt: skip
-    story.write(folder)
-    return story
+    summary.write(folder)
+    return summary

@@ -1,166 +1,20 @@
-"""Summary of a demo, as numbers that its page and the terminal tell alike."""
+"""Summary of a demo, computed from its scores and its model."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
-from regweave.io import owned_path
-from regweave.io.disk.files import damaged, require_file
-from regweave.io.disk.output_names import SAFE_ID
-from regweave.io.disk.texts import parse_json, read_text
+from regweave.io.records.demo import BEFORE, NO_MASKS, ColumnSummary, DemoSummary, PairedComparison
 from regweave.jobs.methods import Method
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better
 from regweave.model.model import Model
 from regweave.study.comparison import Scores
 
-NAME = "demo.json"
 SINGLE = "single:"
-BEFORE = "before"
-NO_MASKS = "learned, no masks"
-
-
-@dataclass(frozen=True)
-class Against:
-    """The learned weights against one other method, by the mean Dice of each pair."""
-
-    method: str
-    difference: float
-    better: int
-    worse: int
-    pairs: int
-
-
-@dataclass(frozen=True)
-class Trust:
-    """Learned column of one class: its share of each metric, whether it is used, and the metric made to be right."""
-
-    name: str
-    shares: Mapping[str, float]
-    used: bool
-    right: str | None
-
-
-@dataclass(frozen=True)
-class Story:
-    """Summary of a demo; all values are JSON values.
-
-    Parameters
-    ----------
-    source : str
-        Where the scans come from.
-    n_train, n_test, n_patients : int
-        Pairs that were learned from, pairs of the test, and their patients.
-    structures : sequence of str
-        Names.
-    dice : mapping
-        By title of the method: mean Dice over all structures, then of each; None where there is none.
-    learned, best_single : str
-        Title of the learned weights, and of the single metric with the highest Dice on the training pairs.
-    against : sequence of Against
-        Learned weights against every baseline.
-    trust : sequence of Trust
-        Weights by class.
-    gain : float, optional
-        Gain of left-out patients in training; None where nothing learned is used.
-    shown : mapping
-        Pairs that have a page of their own, with their mean Dice by the learned weights; the lowest first.
-    failures : sequence of str
-        Registrations that failed.
-    """
-
-    source: str
-    n_train: int
-    n_test: int
-    n_patients: int
-    structures: Sequence[str]
-    dice: Mapping[str, Sequence[float | None]]
-    learned: str
-    best_single: str
-    against: Sequence[Against]
-    trust: Sequence[Trust]
-    gain: float | None
-    shown: Mapping[str, float]
-    failures: Sequence[str]
-
-    def opening(self) -> str:
-        """Tell where the scans come from and how they were used."""
-        source = self.source[:1].upper() + self.source[1:]
-        return f"{source}. Learned from {self.n_train} pairs, tried on {self.n_test} others."
-
-    def sentences(self) -> list[str]:
-        """Tell gains and losses alike, a sentence each."""
-        before, after = self.dice[BEFORE][0], self.dice[self.learned][0]
-        if before is None or after is None:
-            return ["No held-out pair could be registered with the learned weights."]
-        out = [
-            f"On {self.n_patients} held-out patients the learned weights bring the mean Dice from {before:.3f} to "
-            f"{after:.3f}."
-        ]
-        best = next(row for row in self.against if row.method == self.best_single)
-        others = [row for row in self.against if row is not best]
-        out.append(f"Against {best.method}, the best single metric of the training patients: {_difference(best)}.")
-        out += [f"Against {row.method}: {_difference(row)}." for row in others]
-        alone = self.dice.get(NO_MASKS, [None])[0]
-        if alone is not None:
-            out.append(f"Without masks of the moving images, with structures that the model predicts: {alone:.3f}.")
-        if self.gain is None:
-            out.append(
-                "In training, left-out patients did not gain by learning: the columns of the levels are uniform."
-            )
-        if any(row.right for row in self.trust):
-            out.append(
-                "The phantoms are made so that another metric is right in each organ; on real patients the gain is "
-                "much smaller."
-            )
-        if self.failures:
-            out.append(f"{len(self.failures)} registrations failed; the page of the evaluation names them.")
-        return out
-
-    def write(self, folder: Path) -> None:
-        """Write ``demo.json``."""
-        with owned_path(folder / NAME) as part:
-            part.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> Story:
-        """Read what `write` wrote.
-
-        Raises
-        ------
-        RegweaveError
-            E101 where there is none, E102 where it is damaged.
-        """
-        path = require_file(folder / NAME)
-        try:
-            # As JSON once more: from a mapping, strict validation would make no dataclass.
-            found = TypeAdapter(cls).validate_json(json.dumps(parse_json(read_text(path))), strict=True)
-            found.check()
-        except ValueError as error:
-            first = error.errors()[0] if isinstance(error, ValidationError) else None
-            what = str(error) if first is None else f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}"
-            raise damaged(f"'{path}'", f"it does not tell of a demo ({what})") from error
-        return found
-
-    def check(self) -> None:
-        """Raise ValueError where parts do not agree, or a pair is named so that its page would lie elsewhere."""
-        if any(SAFE_ID.fullmatch(name) is None for name in self.shown):
-            raise ValueError("shown: a name that no pair has")
-        if not {BEFORE, self.learned} <= self.dice.keys():
-            raise ValueError("dice: no row of the learned weights, or none before registration")
-        if any(len(row) != len(self.structures) + 1 for row in self.dice.values()):
-            raise ValueError("dice: a row needs a number for the mean and for each structure")
-        if self.best_single not in {row.method for row in self.against}:
-            raise ValueError("best_single: nothing is compared with it")
-        if len({tuple(row.shares) for row in self.trust}) != 1:
-            raise ValueError("trust: there is no class, or classes have different members")
 
 
 def title_of(method: Method) -> str:
@@ -177,10 +31,10 @@ def title_of(method: Method) -> str:
     return f"{method.name.removeprefix(SINGLE)} alone" if method.name.startswith(SINGLE) else f"{method.name} mix"
 
 
-def tell(
+def summarise(
     scores: Scores, model: Model, *, source: str, n_train: int, shown: Sequence[str], right: Mapping[int, str]
-) -> Story:
-    """Put the story together from the scores of an evaluation and the model that was evaluated.
+) -> DemoSummary:
+    """Put the summary together from the scores of an evaluation and the model that was evaluated.
 
     Parameters
     ----------
@@ -209,7 +63,7 @@ def tell(
     )
     by_pair = dict(zip((pair.id for pair in scores.pairs), scores.dice(learned).tolist(), strict=True))
     gain = model.training.left_out_gain
-    return Story(
+    return DemoSummary(
         source=source,
         n_train=n_train,
         n_test=len(scores.pairs),
@@ -231,11 +85,11 @@ def learned_method(scores: Scores) -> Method:
     return next(m for m in scores.methods if m.model is not None and not m.predicted)
 
 
-def _trust(model: Model, right: Mapping[int, str]) -> list[Trust]:
+def _trust(model: Model, right: Mapping[int, str]) -> list[ColumnSummary]:
     w, gates = model.weights, model.training.gates
     shares = w.matrix / np.maximum(np.abs(w.matrix).sum(axis=0), 1e-12)
     return [
-        Trust(
+        ColumnSummary(
             model.class_names.get(value, str(value)),
             dict(zip(w.members, shares[:, k].tolist(), strict=True)),
             str(value) not in gates or gates[str(value)].used,
@@ -245,18 +99,11 @@ def _trust(model: Model, right: Mapping[int, str]) -> list[Trust]:
     ]
 
 
-def _against(scores: Scores, learned: Method, other: Method) -> Against:
+def _against(scores: Scores, learned: Method, other: Method) -> PairedComparison:
     differences = scores.dice(learned) - scores.dice(other)
     counts = count_better(differences)
     n = int((~np.isnan(differences)).sum())
-    return Against(title_of(other), _mean(differences) or 0.0, counts.better, counts.worse, n)
-
-
-def _difference(row: Against) -> str:
-    if not row.pairs:
-        return "no pair in common"
-    word = "better" if row.difference > 0 else "worse" if row.difference < 0 else "no different"
-    return f"{word} by {abs(row.difference):.3f}, better on {row.better} of {row.pairs} pairs and worse on {row.worse}"
+    return PairedComparison(title_of(other), _mean(differences) or 0.0, counts.better, counts.worse, n)
 
 
 def _mean(values: Any) -> float | None:

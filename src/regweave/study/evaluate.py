@@ -15,6 +15,7 @@ from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import this_program
 from regweave.io.disk.working_folder import working_folder
+from regweave.io.records.folders import RESULTS
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.runner import Runner
@@ -102,7 +103,7 @@ class Evaluation:
             writer.writeheader()
             writer.writerows(self.rows())
         content = self.content()
-        with owned_path(folder / "results.json") as part:
+        with owned_path(folder / RESULTS) as part:
             part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
         with owned_path(folder / "summary.md") as part:
             part.write_text(summary_text(self.scores, content["comparison"], self.notes, self.rules), encoding="utf-8")

@@ -10,15 +10,13 @@ from pathlib import Path
 from regweave import notices
 from regweave.datasets.manifest import PairFiles
 from regweave.io import atomic_path, prepare_output
+from regweave.io.records.folders import PAGE_RECORD, PAGES
 from regweave.jobs.methods import Method
 from regweave.jobs.scoring import mean_dice
 from regweave.measures.rules import Rules
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.study.comparison import Scores
-
-PAGES = "pages"
-RECORD = "page.json"
 
 
 def shown_method(scores: Scores) -> Method:
@@ -75,7 +73,7 @@ def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder:
         )
     target = folder / PAGES / pair.id
     with prepare_output(target, overwrite=True) as part:
-        with atomic_path(part / RECORD) as record:
+        with atomic_path(part / PAGE_RECORD) as record:
             record.write_text(json.dumps({"id": pair.id, "method": method.name}) + "\n", encoding="utf-8")
         replace(result, rules=rules).write(part)  # its page links to the evaluation by that record
     return target

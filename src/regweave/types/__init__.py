@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from regweave.types.arrays import Float32Array, Float64Array, IntArray, LabelArray
 from regweave.types.energy import Energy, Solution, Terms
+from regweave.types.evidence import NodeEvidence
 from regweave.types.geometry import Geometry
 from regweave.types.images import LabelMap, Modality, Volume
 from regweave.types.pair import Image, ImagePair, StructureMaps
@@ -28,6 +29,7 @@ __all__ = [
     "LabelArray",
     "LabelMap",
     "Modality",
+    "NodeEvidence",
     "Solution",
     "StructureMaps",
     "Terms",

@@ -18,11 +18,12 @@ from regweave.cli.tables import text_table
 from regweave.config.settings import Settings
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
+from regweave.io.records.demo import DemoSummary
+from regweave.io.records.folders import DEMO, INDEX
 from regweave.jobs.store import BatchProgress
 from regweave.pipeline.inputs import choose_settings
 from regweave.report import demo as pages
 from regweave.study import demo as workflow
-from regweave.study.demo_summary import NAME, Story
 from regweave.training.log import TrainProgress
 
 EVERY = 20
@@ -71,12 +72,12 @@ def demo(
         shown.begin("phantoms" if data is None else "scans")
         scans = folder / "scans"
         lists = workflow.make_cohort(scans, seed) if data is None else workflow.split_folder(data, scans, seed)
-        story = run(folder, lists, shown, settings, parse_values(classes), workers)
+        summary = run(folder, lists, shown, settings, parse_values(classes), workers)
     if as_json:
-        print((output / NAME).read_text(encoding="utf-8"), end="")
+        print((output / DEMO).read_text(encoding="utf-8"), end="")
     else:
-        print(as_text(story, output, time.perf_counter() - start))
-    if story.failures:
+        print(as_text(summary, output, time.perf_counter() - start))
+    if summary.failures:
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
@@ -95,47 +96,47 @@ def run(
     settings: Settings,
     classes: tuple[int, ...] | None,
     workers: int | None,
-) -> Story:
+) -> DemoSummary:
     """Learn, judge and write the pages."""
     shown.begin("learning")
     model = workflow.learn(
         folder, lists, settings=settings, options=workflow.OPTIONS, classes=classes, workers=workers, on_progress=shown
     )
     shown.begin("held-out patients")
-    story = workflow.judge(folder, lists, model, classes=classes, workers=workers, on_progress=shown)
+    summary = workflow.judge(folder, lists, model, classes=classes, workers=workers, on_progress=shown)
     shown.begin("pages")
     pages.write_pages(folder)
-    return story
+    return summary
 
 
-def as_text(story: Story, output: Path, seconds: float) -> str:
-    """Tell the story within 80 columns."""
-    dice = [(title, ["-" if v is None else f"{v:.3f}" for v in values]) for title, values in story.dice.items()]
-    made = any(row.right for row in story.trust)
-    members = list(story.trust[0].shares)
+def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
+    """Write the summary within 80 columns."""
+    dice = [(title, ["-" if v is None else f"{v:.3f}" for v in values]) for title, values in summary.dice.items()]
+    made = any(row.right for row in summary.trust)
+    members = list(summary.trust[0].shares)
     trust = [
         (
             row.name,
             [*(f"{row.shares[m]:.2f}" for m in members), "learned" if row.used else "uniform"]
             + ([row.right or "-"] if made else []),
         )
-        for row in story.trust
+        for row in summary.trust
     ]
     minutes, rest = divmod(round(seconds), 60)
     return "\n".join(
         [
-            _filled(story.opening()),
+            _filled(summary.opening()),
             "",
             "Dice of the held-out patients",
-            text_table("", ["mean", *story.structures], dice),
+            text_table("", ["mean", *summary.structures], dice),
             "",
             "Share of each metric in the weights of a structure",
             text_table("", [*members, "weights", *(["made for"] if made else [])], trust),
             "",
-            *(_filled(f"- {line}", "  ") for line in story.sentences()),
+            *(_filled(f"- {line}", "  ") for line in summary.sentences()),
             "",
             f"time  {minutes}:{rest:02d} min",
-            f"open  {output / pages.NAME}",
+            f"open  {output / INDEX}",
         ]
     )
 

@@ -33,11 +33,12 @@ from regweave.cli.options import (
 )
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
+from regweave.io.records.folders import REPORT, RESULTS
 from regweave.jobs.cluster import WAIT_S
 from regweave.jobs.store import BatchProgress
 from regweave.measures.rules import read_rules
 from regweave.pipeline.reading import Reading
-from regweave.report import evaluation, registration
+from regweave.report import evaluation
 from regweave.study import evaluate as workflow
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 
@@ -129,7 +130,7 @@ def evaluate(
     for outcome in failures:
         print(f"failed {outcome.key}: {outcome.error}", file=sys.stderr)
     if as_json:
-        print((output / "results.json").read_text(encoding="utf-8"), end="")
+        print((output / RESULTS).read_text(encoding="utf-8"), end="")
     elif not quiet:
         print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
     if failures or missing:
@@ -142,7 +143,7 @@ def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: 
     written, status = [], EXIT_OK
     for pair in worst_pairs(found.scores, n):
         try:
-            written.append(keep_registration(method, pair, reading, folder, found.rules) / registration.PAGE)
+            written.append(keep_registration(method, pair, reading, folder, found.rules) / REPORT)
         except RegweaveError as error:  # the results are there; a page less is no reason to hide them
             status = error.exit_status
             print(f"no page of {pair.id}: {error}", file=sys.stderr)

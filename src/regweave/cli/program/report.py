@@ -15,13 +15,14 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
 from regweave.io.disk.texts import read_json
 from regweave.io.records.batch import FORMAT
+from regweave.io.records.folders import DEMO, RESULT, RESULTS
 from regweave.measures.rules import Rules, read_rules
 from regweave.report import batch, demo, evaluation, registration, reproduce, training
 
 
 def _write_list(folder: Path, rules: Rules | None) -> Path:
     """Write the pages of an evaluation or of a batch: both keep a list of results."""
-    if read_json(folder / "results.json").get("format") != FORMAT:
+    if read_json(folder / RESULTS).get("format") != FORMAT:
         return evaluation.write_page(folder, rules)
     if rules is not None:
         message = f"--rules is given, but '{folder}' is a batch, which keeps verdicts without their numbers"
@@ -30,12 +31,12 @@ def _write_list(folder: Path, rules: Rules | None) -> Path:
 
 
 JUDGED: dict[str, Callable[[Path, Rules | None], Path]] = {
-    "result.json": registration.write_page,
-    "results.json": _write_list,
+    RESULT: registration.write_page,
+    RESULTS: _write_list,
 }
 OTHERS: dict[str, Callable[[Path], Path]] = {
     "reproduce.json": reproduce.write_page,
-    "demo.json": demo.write_pages,
+    DEMO: demo.write_pages,
 }
 """What writes the page of a folder, by the file that tells what the folder is; the first two have verdicts."""
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
+from regweave.io.records.folders import REPORT
 from regweave.io.records.schema import read_record
 from regweave.report.charts import STYLE, bar_chart, box_plot, interval_plot
 from regweave.report.page import asset, environment, render
@@ -49,11 +50,11 @@ def write_page(folder: str | Path) -> Path:
             for e in record.experiments
         ],
     }
-    with owned_path(folder / "report.html") as part:
+    with owned_path(folder / REPORT) as part:
         part.write_text(render("reproduce.j2", context, style=STYLE + asset("reproduce.css")), encoding="utf-8")
     with owned_path(folder / "summary.md") as part:
         part.write_text(summary_text(record), encoding="utf-8")
-    return folder / "report.html"
+    return folder / REPORT
 
 
 def summary_text(record: ReproduceRecord) -> str:

@@ -11,12 +11,12 @@ from regweave.io.disk.files import damaged
 from regweave.io.disk.texts import read_json
 from regweave.io.grids import check_same_grid
 from regweave.io.images import read_labels, read_stored
+from regweave.io.records.folders import RESULT
 from regweave.io.records.schema import read_record
+from regweave.io.records.view import FOLDER, read_nodes
 from regweave.io.transforms.files import read_transform
-from regweave.pipeline.node_evidence import NodeMaps
-from regweave.pipeline.view import FOLDER, read_nodes
 from regweave.report.records import ResultRecord
-from regweave.types import Field, Float32Array, Geometry, LabelArray
+from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence
 
 IMAGES = {"fixed": f"{FOLDER}/fixed.nii.gz", "moving": f"{FOLDER}/moving.nii.gz", "warped": "warped.nii.gz"}
 LABELS = {
@@ -46,7 +46,7 @@ class Contents:
         Name of each input that was a file.
     field : Field
         The deformation, without the affine start.
-    nodes : NodeMaps, optional
+    nodes : NodeEvidence, optional
         Evidence of the last discrete step.
     """
 
@@ -57,7 +57,7 @@ class Contents:
     names: Mapping[int, str]
     sources: Mapping[str, str]
     field: Field
-    nodes: NodeMaps | None
+    nodes: NodeEvidence | None
 
 
 def read_contents(folder: Path) -> Contents:
@@ -69,7 +69,7 @@ def read_contents(folder: Path) -> Contents:
         E101 or E102 where a file is missing or damaged, E178 where the record is not one that we wrote, E198 where the
         folder was written without its view.
     """
-    record = read_record(ResultRecord, folder / "result.json")
+    record = read_record(ResultRecord, folder / RESULT)
     if not (folder / FOLDER / "view.json").is_file():
         message = f"'{folder}' has no folder '{FOLDER}': it was written without what the page shows"
         raise RegweaveError("E198", message, "register again without --no-report")

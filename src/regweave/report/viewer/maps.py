@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
-from regweave.pipeline.node_evidence import NodeMaps, deciding_member, on_image
 from regweave.report.viewer.volumes import Display
 from regweave.spatial.jacobian import determinant
-from regweave.types import Field, Float32Array
+from regweave.types import Field, Float32Array, Geometry, NodeEvidence
 
 JACOBIAN_RANGE = 4.0
 """The map of the Jacobian goes from a quarter to four times the volume."""
@@ -49,7 +49,7 @@ def jacobian_map(field: Field, display: Display) -> Coded:
     return Coded(codes, -limit - step, step)
 
 
-def confidence_map(nodes: NodeMaps, display: Display) -> Coded:
+def confidence_map(nodes: NodeEvidence, display: Display) -> Coded:
     """Code the gap between the best and the second label; the upper end of the scale is a high percentile."""
     values = on_image(nodes.confidence, nodes.geometry, display.geometry)
     high = float(np.percentile(nodes.confidence, CONFIDENCE_PERCENTILE)) or 1.0
@@ -57,7 +57,7 @@ def confidence_map(nodes: NodeMaps, display: Display) -> Coded:
     return Coded(codes, 0.0, high / 255)
 
 
-def metric_map(nodes: NodeMaps, display: Display) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def metric_map(nodes: NodeEvidence, display: Display) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return the deciding member, numbered from 1, and its share in percent, as uint8."""
     who, share = deciding_member(nodes, display.geometry)
     return who, np.rint(100 * share).astype(np.uint8)
@@ -85,3 +85,56 @@ def grid_field(field: Field, display: Display) -> tuple[NDArray[np.int16], int]:
     to_voxels = np.linalg.inv(display.geometry.affine[:3, :3])
     moved: Float32Array = np.tensordot(to_voxels, parts, axes=1).astype(np.float32)
     return np.clip(np.rint(moved / GRID_UNIT), -32767, 32767).astype(np.int16), step
+
+
+def on_image(values: Float32Array, nodes: Geometry, image: Geometry) -> Float32Array:
+    """Interpolate values at the nodes linearly on an image grid; beyond the nodes the nearest holds.
+
+    Parameters
+    ----------
+    values : float array of shape ``nodes.shape``
+        One number for each node.
+    nodes, image : Geometry
+        Grids of the nodes and of the result.
+
+    Returns
+    -------
+    float32 array of shape ``image.shape``
+
+    Examples
+    --------
+    >>> nodes = Geometry((2, 1, 1), np.diag([2.0, 1.0, 1.0, 1.0]))
+    >>> on_image(np.float32([[[0.0]], [[4.0]]]), nodes, Geometry((3, 1, 1), np.eye(4))).ravel().tolist()
+    [0.0, 2.0, 4.0]
+    """
+    step = np.asarray(np.linalg.solve(nodes.affine, image.affine), dtype=np.float64)
+    out: Float32Array = ndimage.affine_transform(
+        values.astype(np.float32), step[:3, :3], step[:3, 3], output_shape=image.shape, order=1, mode="nearest"
+    )
+    return out
+
+
+def deciding_member(maps: NodeEvidence, image: Geometry) -> tuple[NDArray[np.uint8], Float32Array]:
+    """Return for each voxel the member with the largest influence and its share of the sum of all.
+
+    Parameters
+    ----------
+    maps : NodeEvidence
+        Evidence on the control grid.
+    image : Geometry
+        Grid of the result.
+
+    Returns
+    -------
+    tuple of a uint8 and a float32 array of shape ``image.shape``
+        Number of the member, from 1, and 0 where no member tells the labels apart; its share, 0 to 1.
+    """
+    best = np.zeros(image.shape, dtype=np.float32)
+    total = np.zeros(image.shape, dtype=np.float32)
+    who = np.zeros(image.shape, dtype=np.uint8)
+    for number, values in enumerate(maps.influence, start=1):
+        here = on_image(values, maps.geometry, image)
+        total += here
+        who[here > best] = number
+        np.maximum(best, here, out=best)
+    return who, np.divide(best, total, out=np.zeros_like(best), where=total > 0)

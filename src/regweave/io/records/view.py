@@ -11,8 +11,7 @@ import numpy as np
 from regweave.io import atomic_path, write_image, write_labels
 from regweave.io.disk.arrays import read_arrays
 from regweave.io.disk.files import damaged, is_file
-from regweave.pipeline.node_evidence import NodeMaps
-from regweave.types import Geometry, LabelMap, Volume
+from regweave.types import Geometry, LabelMap, NodeEvidence, Volume
 
 FOLDER = "view"
 WHOLE_UNITS_RANGE = 2000.0
@@ -23,7 +22,7 @@ def write_view(
     folder: Path,
     images: Mapping[str, Volume],
     labels: Mapping[str, LabelMap | None],
-    nodes: NodeMaps | None,
+    nodes: NodeEvidence | None,
     words: Mapping[str, Mapping[str, str]],
 ) -> None:
     """Write the folder.
@@ -34,7 +33,7 @@ def write_view(
         Folder of the result.
     images, labels : mapping
         ``fixed`` and ``moving``, ``fixed_labels`` and ``moving_labels``, all at the start and on the fixed grid.
-    nodes : NodeMaps, optional
+    nodes : NodeEvidence, optional
         Evidence of the last discrete step; absent where the settings have no such step.
     words : mapping
         ``sources``, the name of each input that was a file, and ``names`` of the structures by label.
@@ -60,7 +59,7 @@ def write_view(
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def read_nodes(folder: Path, members: Sequence[str]) -> NodeMaps | None:
+def read_nodes(folder: Path, members: Sequence[str]) -> NodeEvidence | None:
     """Read the evidence of the last discrete step from the folder of a result, None where there is none."""
     path = folder / FOLDER / "nodes.npz"
     if not is_file(path):
@@ -76,7 +75,7 @@ def read_nodes(folder: Path, members: Sequence[str]) -> NodeMaps | None:
     except ValueError as error:
         raise damaged(f"'{path}'", f"it does not hold the maps of a result ({error})") from error
     x, y, z = confidence.shape
-    return NodeMaps(Geometry((x, y, z), affine), tuple(members), influence, confidence)
+    return NodeEvidence(Geometry((x, y, z), affine), tuple(members), influence, confidence)
 
 
 def _write_image(path: Path, volume: Volume) -> None:

@@ -16,8 +16,9 @@ import numpy as np
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Schedule, Settings
 from regweave.datasets.phantom import make_phantom
-from regweave.pipeline import inputs as given
+from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import Inputs, read_inputs
+from regweave.pipeline.recipe import Recipe
 from regweave.types import ImagePair, WeightTable
 
 PHANTOM = "phantom"
@@ -190,6 +191,5 @@ def settings_hash(settings: Settings) -> str:
 def prepare(name: PairName, settings: Settings, init: str = "none") -> Prepared:
     """Read a pair, start it, and give every member of the bank the same weight."""
     inputs = read(name)
-    modality = given.choose_bank(settings, inputs, None)
-    weights = given.choose_weights(settings, modality, None, None)
-    return Prepared(given.start(inputs, init), weights, settings.schedule(modality), settings)
+    recipe = Recipe.resolve(settings, inputs)
+    return Prepared(start_pair(inputs, init), recipe.weights, recipe.schedule, settings)

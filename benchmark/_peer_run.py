@@ -21,7 +21,7 @@ from _pairs import PHANTOM_SHAPE, PHANTOM_SPACING_MM, SETS, PairName
 from _peer_methods import FOLDER, Method
 from regweave.io import fill_value, write_image, write_labels
 from regweave.measures import dice, hd95_mm, regularity
-from regweave.pipeline import inputs as given
+from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import Reading, as_stored, read_inputs
 from regweave.spatial import warp_image, warp_labels
 from regweave.types import Field, ImagePair, LabelMap, Transform
@@ -60,7 +60,7 @@ def case_of(name: PairName, init: str) -> Iterator[Case]:
 def _started(paths: Mapping[str, Path], reading: Reading, init: str) -> ImagePair:
     """Read a pair at its start, on the grids of its files, as every peer reads it."""
     data = read_inputs(**paths, reading=reading)
-    return as_stored(given.start(data, init), data)
+    return as_stored(start_pair(data, init), data)
 
 
 def _resampled(pair: ImagePair, folder: Path) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from regweave.io.disk.files import exists, is_file, open_file, require_file, sha
 from regweave.io.disk.limits import MAX_NESTING
 from regweave.io.disk.texts import parse_json, parse_rows, parse_table, parse_toml, read_json, read_text
 from regweave.model.model import find_model, read_model, shipped_models
-from regweave.pipeline.inputs import start
+from regweave.pipeline.prepare import start_pair
 
 READERS = {
     "m.json": (read_model, "E170"),
@@ -88,7 +88,7 @@ def test_names_that_no_file_can_bear(tmp_path, name, bad):
 
 def test_long_names_where_a_word_is_allowed_too():
     with pytest.raises(UsageError, match="E187"):
-        start(None, "n" * 300)
+        start_pair(None, "n" * 300)
     assert str(find_model("n" * 300)) == "n" * 300
 
 

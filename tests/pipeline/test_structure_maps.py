@@ -219,7 +219,7 @@ def test_an_outline_that_is_alone_stays(model, settings):
 
 def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, monkeypatch):
     files = training_list.files(0)
-    monkeypatch.setattr("regweave.pipeline.inputs.start", lambda *_: pytest.fail("began to compute"))
+    monkeypatch.setattr("regweave.pipeline.prepare.start_pair", lambda *_: pytest.fail("began to compute"))
     with pytest.raises(RegweaveError, match=r"E170.*class predictor makes out"):
         register(files["fixed"], files["moving"], model=replace(model, class_predictor=None))
 

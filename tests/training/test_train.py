@@ -23,7 +23,7 @@ from regweave.jobs.methods import FACTORS, REFINE_FACTORS
 from regweave.jobs.scoring import score_dice
 from regweave.learning.samples import collect
 from regweave.model.model import Model, read_model, write_model
-from regweave.pipeline.inputs import start
+from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import Reading, read_inputs
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor
@@ -370,7 +370,7 @@ def test_memory_limit(training_list, four, tmp_path):
     assert again.evidence["learned_on"] == found.evidence["learned_on"]
     np.testing.assert_array_equal(again.model.weights.matrix, found.model.weights.matrix)
     # What the samples of a pair really take decides.
-    pair = start(read_inputs(**training_list.files(0)), "none")
+    pair = start_pair(read_inputs(**training_list.files(0)), "none")
     schedule = training_list.settings.schedule("mr")
     schedule = schedule.model_copy(update={"bank": schedule.discrete, "loss_classes": (3,)})
     samples = collect("p", pair, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3)), schedule, None)

@@ -19,8 +19,8 @@ from regweave.jobs.scoring import mean_dice
 from regweave.jobs.store import Outcome
 from regweave.model.model import Model, find_model, read_model
 from regweave.model.record import SmoothnessRecord
-from regweave.pipeline.inputs import class_predictor
 from regweave.pipeline.reading import Reading, pair_modalities
+from regweave.pipeline.recipe import class_predictor
 
 FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
 """Smoothness values that tuning may take, against that of the settings: nine over three decades."""

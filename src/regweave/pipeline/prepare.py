@@ -14,19 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from regweave.config.settings import Schedule, Settings
-from regweave.io.modality import BankName
-from regweave.io.structure_names import StructureMatch
+import numpy as np
+
+from regweave import io
+from regweave.config.settings import Settings
+from regweave.errors import UsageError
+from regweave.io.disk.files import exists
+from regweave.io.transforms.ends_check import require_direction
 from regweave.model.model import Model
-from regweave.pipeline import inputs as given
-from regweave.pipeline.memory import check_memory
 from regweave.pipeline.reading import Inputs, Reading, read_inputs
+from regweave.pipeline.recipe import ClassesFrom, Recipe, class_predictor, with_stated
 from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
+from regweave.registration.initial import METHODS, initial_affine
 from regweave.registration.refine import Refinement, RefineStep, refine
-from regweave.types import ImagePair, WeightTable
+from regweave.types import Field, Geometry, ImagePair
 
 T = TypeVar("T")
 
@@ -70,16 +74,16 @@ class Prepared:
 
     Parameters
     ----------
+    recipe : Recipe
+        What runs.
     data : Inputs
         Images and labels as they were read.
     pair : ImagePair
         The same at their start, with the labels that were given.
     seen : ImagePair
         The same as the weights look at them: with the classes that choose columns, and with structure maps.
-    settings, schedule, bank, model, weights
-        What runs.
-    match, classes_from
-        How the labels met the classes of the model, and what told the classes.
+    classes_from
+        What told the classes.
     start, reading
         Initial alignment, and the rules of reading with what the settings state.
     device : Device
@@ -88,16 +92,11 @@ class Prepared:
         Names images, labels and start.
     """
 
+    recipe: Recipe
     data: Inputs
     pair: ImagePair
     seen: ImagePair
-    settings: Settings
-    schedule: Schedule
-    bank: BankName
-    model: Model | None
-    weights: WeightTable
-    match: StructureMatch | None
-    classes_from: given.ClassesFrom
+    classes_from: ClassesFrom
     start: Any
     reading: Reading
     device: Device
@@ -122,39 +121,56 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
     """Read and check everything that a registration needs, and bring the pair to its start."""
     model, settings, device = request.model, request.settings, devices.get(request.device)
     with watch.stage("read"):
-        reading = given.with_stated(request.reading, settings, model)
+        reading = with_stated(request.reading, settings, model)
         key: Hashable = (request.identity, json.dumps(reading.to_json(), sort_keys=True))
         sources = (request.fixed, request.moving, request.fixed_labels, request.moving_labels)
         data = keep(("read", key), lambda: read_inputs(*sources, reading))
-        bank = given.choose_bank(settings, data, model)
-        match = given.match_classes(data.moving_labels, model)
-        data = given.with_model_names(data, model, match)
-        weights = given.choose_weights(settings, bank, model, request.metrics)
-        predictor = _predictor(model, keep)
-        schedule = settings.schedule(bank)
-        _check(data, settings, weights, schedule, predictor)
+        recipe = Recipe.resolve(settings, data, model, request.metrics, _predictor(model, keep))
+        data = recipe.name_structures(data)
     start = settings.initial if request.init is None else request.init
     with watch.stage("initial"):
         named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is kept for nobody
-        key = (key, named, tuple(model.class_names.items()) if model is not None and match is not None else None)
-        pair = keep(("start", key), lambda: given.start(data, start, follow_links=reading.follow_links))
+        key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
+        pair = keep(("start", key), lambda: start_pair(data, start, follow_links=reading.follow_links))
     with watch.stage("classes"):
-        maps = (key, request.predict_classes, weights.classes, _predictor_key(model), schedule.needs_anatomy(weights))
+        maps = (key, request.predict_classes, recipe.weights.classes, _predictor_key(model), recipe.compares_maps)
 
-        def seen_by_model() -> tuple[ImagePair, given.ClassesFrom]:
-            seen, told = given.see_classes(pair, weights, predictor, match, predict=request.predict_classes)
-            return given.see_anatomies(seen, weights, schedule, predictor), told
+        def seen_by_model() -> tuple[ImagePair, ClassesFrom]:
+            seen, told = recipe.attach_labels(pair, predict=request.predict_classes)
+            return recipe.attach_structure_maps(seen), told
 
         seen, classes_from = keep(("seen", maps), seen_by_model)
-        weights = given.heed_mask(weights, schedule, model, classes_from)
     return Prepared(
-        data, pair, seen, settings, schedule, bank, model, weights, match, classes_from, start, reading, device, maps
+        recipe.drop_label_members(classes_from), data, pair, seen, classes_from, start, reading, device, maps
     )
+
+
+def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False) -> ImagePair:
+    """Bring the pair to its start: the headers, moments, an affine registration, or a transform of any source."""
+    affine, field = np.eye(4), None
+    named = isinstance(init, str | Path)
+    if named and str(init) in METHODS:
+        affine = initial_affine(inputs.fixed, inputs.moving, str(init))
+    elif named and not exists(init):
+        raise UsageError("E187", f"unknown start '{init}'", f"use {', '.join(METHODS)}, or a transform file")
+    else:
+        transform = io.read_transform(init, inputs.fixed.geometry, follow_links=follow_links)
+        subject = str(init) if named else "the start"
+        if transform.ends is not None:
+            require_direction(transform.ends, "fixed_to_moving", subject)
+        affine, field = transform.affine, _on_grid(transform.field, inputs.fixed.geometry, subject)
+    io.check_overlap(inputs.fixed.geometry, inputs.moving.geometry, affine)
+    return ImagePair(inputs.fixed, inputs.moving, affine, None if field is None or not field.data.any() else field)
+
+
+def _on_grid(field: Field, geometry: Geometry, path: str | Path) -> Field:
+    io.check_same_grid(geometry, field.geometry, path)
+    return Field(field.data, geometry)
 
 
 def _predictor(model: Model | None, keep: Keep) -> ClassPredictor | None:
     """Class predictor of a model, parsed once."""
-    return keep(("predictor", _predictor_key(model)), lambda: given.class_predictor(model))
+    return keep(("predictor", _predictor_key(model)), lambda: class_predictor(model))
 
 
 def _predictor_key(model: Model | None) -> str | None:
@@ -163,32 +179,22 @@ def _predictor_key(model: Model | None) -> str | None:
     return json.dumps([model.class_predictor, model.weights.classes, model.modality], sort_keys=True)
 
 
-def _check(
-    data: Inputs, settings: Settings, weights: WeightTable, schedule: Schedule, predictor: ClassPredictor | None
-) -> None:
-    """Refuse what cannot run, before anything is computed."""
-    given.check_anatomies(weights, schedule, predictor)
-    structures = len(weights.classes) - 1 if schedule.needs_anatomy(weights) else 0
-    asked = predictor if structures or data.moving_labels is None else None
-    voxel_mm = None if asked is None else asked.voxel_mm
-    check_memory(data.fixed.geometry, data.moving.geometry, settings, schedule.modality, structures, voxel_mm)
-
-
 def align_levels(run: Prepared, keep: Keep, on_step: Callable[[Step], None] | None = None) -> Alignment:
     """Run the discrete levels; weights of the refinement do not change the result."""
-    coarse = given.coarse_weights(run.model, run.schedule)
-    names = tuple(m.name for m in run.schedule.discrete)
-    tables = [run.weights.select(names), None if coarse is None else coarse.select(names)]
+    recipe, schedule = run.recipe, run.recipe.schedule
+    names = tuple(m.name for m in schedule.discrete)
+    tables = [recipe.weights.select(names), None if recipe.coarse is None else recipe.coarse.select(names)]
     weighed = tuple(None if w is None else (w.matrix.tobytes(), w.classes, w.pairwise) for w in tables)
-    levels = run.schedule.model_copy(update={"bank": run.schedule.discrete}).model_dump_json()
+    levels = schedule.model_copy(update={"bank": schedule.discrete}).model_dump_json()
 
     def aligned() -> Alignment:
-        return align(run.seen, run.weights, run.schedule, coarse=coarse, on_step=on_step, device=run.device)
+        return align(run.seen, recipe.weights, schedule, coarse=recipe.coarse, on_step=on_step, device=run.device)
 
     return keep(("levels", run.key, run.device.name, levels, weighed), aligned)
 
 
 def refine_field(run: Prepared, aligned: Alignment, on_step: Callable[[RefineStep], None] | None = None) -> Refinement:
     """Run the continuous stage from the result of the levels."""
-    start, settings = aligned.displacement, run.settings.refine
-    return refine(run.seen, start, run.weights, run.schedule, settings, on_step=on_step, device=run.device)
+    recipe, start = run.recipe, aligned.displacement
+    settings = recipe.settings.refine
+    return refine(run.seen, start, recipe.weights, recipe.schedule, settings, on_step=on_step, device=run.device)

@@ -122,20 +122,16 @@ class Inputs:
 
     Parameters
     ----------
-    fixed, moving : Volume
-        Images with their modality.
-    fixed_labels, moving_labels : LabelMap, optional
-        Fixed labels are numbered as the moving ones are, by name.
+    fixed, moving : Image
+        Images with their modality and labels; the fixed labels are numbered as the moving ones are, by name.
     stored : mapping
         How ``fixed`` and ``moving`` are stored.
     hashes, sources : mapping
         SHA-256 of each thing that was read, and the path of each that was a file.
     """
 
-    fixed: Volume
-    moving: Volume
-    fixed_labels: LabelMap | None
-    moving_labels: LabelMap | None
+    fixed: Image
+    moving: Image
     stored: Mapping[str, Orientation]
     hashes: Mapping[str, str]
     sources: Mapping[str, str]
@@ -146,6 +142,16 @@ class Inputs:
         assert self.fixed.modality is not None
         assert self.moving.modality is not None
         return self.fixed.modality, self.moving.modality
+
+    @property
+    def fixed_labels(self) -> LabelMap | None:
+        """Segmentation of the fixed image."""
+        return self.fixed.labels
+
+    @property
+    def moving_labels(self) -> LabelMap | None:
+        """Segmentation of the moving image."""
+        return self.moving.labels
 
 
 def read_inputs(
@@ -171,10 +177,12 @@ def read_inputs(
         fixed_map = in_numbering(fixed_map, present, "the fixed labels", "the moving labels")
     files = {k: str(Path(s).absolute()) for k, s in sources.items() if isinstance(s, str | Path)}
     stored = {"fixed": Orientation.of(a.geometry), "moving": Orientation.of(b.geometry)}
-    return Inputs(
-        stored["fixed"].volume(a), stored["moving"].volume(b), stored["fixed"].labels(fixed_map),
-        stored["moving"].labels(moving_map), stored, hashes, files,
-    )  # fmt: skip
+
+    def image(volume: Volume, labels: LabelMap | None, of: Orientation) -> Image:
+        return Image.of(of.volume(volume), of.labels(labels))
+
+    pair = image(a, fixed_map, stored["fixed"]), image(b, moving_map, stored["moving"])
+    return Inputs(*pair, stored, hashes, files)
 
 
 def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:

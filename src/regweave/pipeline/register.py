@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from regweave import notices
+from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value
@@ -19,7 +20,6 @@ from regweave.measures.inverse import InverseError
 from regweave.measures.regularity import regularity
 from regweave.measures.scores import PairScore, score_labels
 from regweave.model.model import Model, read_model
-from regweave.pipeline import inputs as given
 from regweave.pipeline.machine import allowed_threads, peak_memory_mb
 from regweave.pipeline.node_evidence import Witness
 from regweave.pipeline.outputs import OutputImages
@@ -139,7 +139,7 @@ def register(
         tell = _Teller(on_progress, settings)
         record = _record(run, request, model)
         tell.begin(record.headline())
-        witness = Witness(run.weights, run.schedule, then=tell.level)
+        witness = Witness(run.recipe.weights, run.recipe.schedule, then=tell.level)
         with watch.stage("levels"):
             aligned = align_levels(run, afresh, witness if keep_view else tell.level)
         with watch.stage("refine"):
@@ -161,7 +161,7 @@ def register(
         steps=aligned.steps, refinement=refined.steps, regularity=numbers,
         inverse_consistency_mm=summary_mm(errors_mm), inverse_error=inverse_error,
         seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
-        weights=run.weights, settings=settings, modality=run.bank, hashes=run.data.hashes,
+        weights=run.recipe.weights, settings=settings, modality=run.recipe.bank, hashes=run.data.hashes,
         threads=n_threads, record=record, classes_from=run.classes_from, sources=run.data.sources,
     )  # fmt: skip
 
@@ -193,8 +193,8 @@ def transform_of(run: Prepared, refined: Refinement) -> Transform:
 
 def _record(run: Prepared, request: Request, model: str | Path | Model | None) -> RunRecord:
     return run_record(
-        run.data, run.reading, start_record(run.start, run.pair, run.reading), model_record(model, run.model),
-        run.bank, structure_record(run.match, run.data.moving_labels),
+        run.data, run.reading, start_record(run.start, run.pair, run.reading), model_record(model, run.recipe.model),
+        run.recipe.bank, structure_record(run.recipe.match, run.data.moving_labels),
         metrics=request.metrics and dict(request.metrics),
         predict_classes=request.predict_classes, device=run.device.name,
     )  # fmt: skip
@@ -211,7 +211,7 @@ def _settings(
         raise UsageError("E189", "weights by hand (--metric) and a model are both given", "give one of them")
     if model is not None and config is None and preset is None:
         config = model.settings
-    return given.choose_settings(preset or "default", config, engine, metrics)
+    return choose_settings(preset or "default", config, engine, metrics)
 
 
 def score_of(pair: ImagePair, warped: LabelMap | None) -> PairScore:

@@ -25,8 +25,8 @@ from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Verdict, judge
 from regweave.pipeline import outputs
-from regweave.pipeline.inputs import ClassesFrom
 from regweave.pipeline.outputs import OutputImages
+from regweave.pipeline.recipe import ClassesFrom
 from regweave.pipeline.record import RunRecord
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep

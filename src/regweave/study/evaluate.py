@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, check_leak, read_pairs
 from regweave.errors import UsageError
@@ -22,7 +23,6 @@ from regweave.jobs.runner import Runner
 from regweave.jobs.store import OnBatchProgress, worker_count
 from regweave.measures.rules import Rules, default_rules
 from regweave.model.model import Model
-from regweave.pipeline.inputs import choose_settings
 from regweave.pipeline.reading import Reading, in_one_numbering
 from regweave.study.comparison import Scores, compare
 from regweave.study.summary import summary_text

@@ -19,14 +19,14 @@ from regweave.kernels.threads import in_this_call, kernel_threads
 from regweave.learning.columns import Columns, Mapper, Trainer
 from regweave.learning.lssvm import Hyper
 from regweave.learning.search import search
-from regweave.pipeline import inputs as given
 from regweave.pipeline.memory import forecast
+from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import read_inputs
 from regweave.training.candidates import Trials
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import within
 from regweave.training.scan import Survey
-from regweave.types import Field, Float64Array, Image, ImagePair, WeightTable
+from regweave.types import Field, Float64Array, ImagePair, WeightTable
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,10 @@ class LearningStage:
         reading = self.trials.run.reading
         data = read_inputs(pair.fixed, pair.moving, pair.fixed_labels, pair.moving_labels, reading)
         if pair.id not in self._starts:
-            found = given.start(data, self.trials.settings.initial)
+            found = start_pair(data, self.trials.settings.initial)
             self._starts[pair.id] = (found.initial, found.initial_field)
         affine, start = self._starts[pair.id]
-        return ImagePair(
-            Image.of(data.fixed, data.fixed_labels), Image.of(data.moving, data.moving_labels), affine, start
-        )
+        return ImagePair(data.fixed, data.moving, affine, start)
 
     @contextmanager
     def _parallel(self) -> Iterator[Mapper]:

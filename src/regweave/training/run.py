@@ -26,8 +26,8 @@ from regweave.learning.lssvm import Hyper
 from regweave.learning.search import LEAST_CANDIDATES
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
-from regweave.pipeline.inputs import with_stated
 from regweave.pipeline.reading import in_one_numbering
+from regweave.pipeline.recipe import with_stated
 from regweave.training.candidates import Trials
 from regweave.training.column_selection import Choice, Scores, rebalance, strengthen, try_columns
 from regweave.training.learning_stage import LearningStage

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings, validate
 from regweave.datasets.manifest import read_pairs
 from regweave.io import require_absent
@@ -16,7 +17,6 @@ from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import BatchProgress, worker_count
 from regweave.model.model import Model, write_model
-from regweave.pipeline import inputs as given
 from regweave.pipeline.reading import Reading
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
@@ -90,7 +90,7 @@ def training_settings(
     preset: str, config: str | Path | Settings | None, metrics: Sequence[str] | None, loss: str | None
 ) -> Settings:
     """Return settings with the bank and the loss replaced where asked."""
-    settings = given.choose_settings(preset, config, None, dict.fromkeys(metrics, 1.0) if metrics else None)
+    settings = choose_settings(preset, config, None, dict.fromkeys(metrics, 1.0) if metrics else None)
     if loss is None:
         return settings
     return validate({**settings.model_dump(), "loss": loss}, "the command line")

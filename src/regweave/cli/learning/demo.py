@@ -15,13 +15,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from regweave.cli.help import WIDTH, command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import JsonOption, complete_preset, parse_values
 from regweave.cli.tables import text_table
+from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
 from regweave.io.records.demo import DemoSummary
 from regweave.io.records.folders import DEMO, INDEX
 from regweave.jobs.store import BatchProgress
-from regweave.pipeline.inputs import choose_settings
 from regweave.report import demo as pages
 from regweave.study import demo as workflow
 from regweave.training.log import TrainProgress

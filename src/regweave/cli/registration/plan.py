@@ -22,13 +22,14 @@ from regweave.cli.options import (
     NonFiniteOption,
     complete_preset,
 )
+from regweave.config.choice import choose_settings
 from regweave.io import overlap_fraction
 from regweave.io.modality import describe_modalities
 from regweave.kernels.threads import kernel_threads
-from regweave.pipeline import inputs as given
 from regweave.pipeline.machine import allowed_threads, physical_memory_mb
 from regweave.pipeline.memory import forecast
 from regweave.pipeline.reading import Reading, read_inputs
+from regweave.pipeline.recipe import bank_for, with_stated
 
 app = command_line()
 
@@ -53,13 +54,13 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Forecast peak memory and time of a registration, and print its grids and labels."""
-    settings = given.choose_settings(preset, config, None, None)
+    settings = choose_settings(preset, config, None, None)
     reading = Reading(
         nifti_frame, nonfinite, fixed_modality=fixed_modality, moving_modality=moving_modality,
         follow_links=follow_links,
     )  # fmt: skip
-    data = read_inputs(fixed, moving, reading=given.with_stated(reading, settings, None))
-    bank = given.choose_bank(settings, data, None)
+    data = read_inputs(fixed, moving, reading=with_stated(reading, settings, None))
+    bank = bank_for(data, None)
     n = allowed_threads(threads)
     with kernel_threads(n):
         found = forecast(data.fixed.geometry, data.moving.geometry, settings, bank, probe=True)

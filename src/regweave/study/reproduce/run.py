@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.errors import UsageError
@@ -19,7 +20,6 @@ from regweave.io.disk.working_folder import working_folder
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method
 from regweave.jobs.store import Outcome, run_tasks, worker_count
-from regweave.pipeline.inputs import choose_settings
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores, compare
 from regweave.study.reproduce.data import all_scans, find_scans

@@ -1,0 +1,237 @@
+"""Resolved configuration of one run: settings, bank, weights, predictor and classes.
+
+Everything that follows from a request and from the images is decided here once and handed on; what does not fit is
+refused before anything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from regweave.config.settings import BANKS, Schedule, Settings
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.modality import BankName, Stated, bank_of
+from regweave.io.structure_names import StructureMatch, match_structures, real_names
+from regweave.model.model import Model, read_model, shipped_models
+from regweave.pipeline.memory import check_memory
+from regweave.pipeline.reading import Inputs, Reading
+from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.types import Image, ImagePair, LabelMap, WeightTable
+
+ClassesFrom = Literal["labels", "predicted", "none"]
+"""What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All decisions of one registration.
+
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the run, those of the model where it brings them.
+    schedule : Schedule
+        Levels and the bank for the modalities of the pair.
+    weights : WeightTable
+        W of the finest level and of the refinement.
+    coarse : WeightTable, optional
+        W of the other levels, where a model acts at the finest one only.
+    model : Model, optional
+        Where the weights come from.
+    predictor : ClassPredictor, optional
+        What the model tells structures with.
+    match : StructureMatch, optional
+        Which moving label is which class of the model.
+    """
+
+    settings: Settings
+    schedule: Schedule
+    weights: WeightTable
+    coarse: WeightTable | None = None
+    model: Model | None = None
+    predictor: ClassPredictor | None = None
+    match: StructureMatch | None = None
+
+    @classmethod
+    def resolve(
+        cls, settings: Settings, inputs: Inputs, model: Model | None = None,
+        metrics: Mapping[str, float] | None = None, predictor: ClassPredictor | None = None,
+    ) -> Recipe:  # fmt: skip
+        """Decide what runs on a pair of images, or refuse it.
+
+        Parameters
+        ----------
+        settings : Settings
+            What `regweave.config.choice.choose_settings` chose.
+        inputs : Inputs
+            Images and labels as they were read.
+        model : Model, optional
+            Learned weights.
+        metrics : mapping, optional
+            Weights of members by hand.
+        predictor : ClassPredictor, optional
+            That of the model.
+        """
+        schedule = settings.schedule(bank_for(inputs, model))
+        weights = _weights(settings, schedule, model, metrics)
+        # A model that acts at the finest level only leaves the uniform bank to the others.
+        coarse = None if model is None or model.levels == "all" else schedule.start_weights(model.weights.pairwise)
+        found = cls(settings, schedule, weights, coarse, model, predictor, _match(inputs.moving_labels, model))
+        if predictor is None and found.compares_maps:
+            message = "the model weighs what its class predictor makes out in the images, and has none"
+            raise RegweaveError("E170", message, "train it again with `regweave train`")
+        found._check_memory(inputs)
+        return found
+
+    @property
+    def bank(self) -> BankName:
+        """Name of the bank."""
+        return self.schedule.modality
+
+    @property
+    def compares_maps(self) -> bool:
+        """True if a member with a weight compares structure maps."""
+        return self.schedule.needs_anatomy(self.weights)
+
+    def _check_memory(self, inputs: Inputs) -> None:
+        structures = len(self.weights.classes) - 1 if self.compares_maps else 0
+        asked = self.predictor if structures or inputs.moving_labels is None else None
+        voxel_mm = None if asked is None else asked.voxel_mm
+        check_memory(inputs.fixed.geometry, inputs.moving.geometry, self.settings, self.bank, structures, voxel_mm)
+
+    def name_structures(self, inputs: Inputs) -> Inputs:
+        """Name structures as the model does where the label maps have no names and go by number."""
+        if self.model is None or self.match is None or self.match.by == "name":
+            return inputs
+        names = real_names(self.model.class_names)
+
+        def named(image: Image) -> Image:
+            labels = image.labels
+            return replace(image, labels=labels and replace(labels, names={**names, **labels.names}))
+
+        return replace(inputs, fixed=named(inputs.fixed), moving=named(inputs.moving))
+
+    def attach_labels(self, pair: ImagePair, *, predict: bool) -> tuple[ImagePair, ClassesFrom]:
+        """Return the pair with the moving labels that choose the weights, and where they come from.
+
+        Parameters
+        ----------
+        pair : ImagePair
+            Images with the labels that were given.
+        predict : bool
+            Use the predictor even where there are labels.
+        """
+        if len(self.weights.classes) == 1:
+            return pair, "none"
+        if pair.moving_labels is not None and not predict:
+            return (
+                pair if self.match is None else pair.with_moving(labels=self.match.apply(pair.moving_labels))
+            ), "labels"
+        if self.predictor is None:
+            return pair.with_moving(labels=None), "none"
+        return pair.with_moving(labels=self.predictor.predict(pair.moving)), "predicted"
+
+    def attach_structure_maps(self, pair: ImagePair) -> ImagePair:
+        """Return the pair with structure maps of its images and of its moving labels, where a member compares them."""
+        if not self.compares_maps:
+            return pair
+        assert self.predictor is not None  # `resolve` has seen to it
+        fixed, moving = self.predictor.anatomy(pair.fixed), self.predictor.anatomy(pair.moving)
+        outline = moving if pair.moving_labels is None else self.predictor.outline(pair.moving_labels)
+        return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
+
+    def drop_label_members(self, classes_from: ClassesFrom) -> Recipe:
+        """Remove the weight of label-based members when labels are not given and training found no gain."""
+        if classes_from == "labels" or self.model is None or self.model.outline_without_mask:
+            return self
+        return replace(self, weights=self.schedule.without_mask(self.weights))
+
+
+def with_stated(reading: Reading, settings: Settings, model: Model | None) -> Reading:
+    """Take the modality that settings name for what a user says of both images, where no model brings them."""
+    stated: Stated = "auto" if settings.modality == "multi" else settings.modality
+    if stated == "auto" or model is not None:
+        return reading
+    fixed = stated if reading.fixed_modality == "auto" else reading.fixed_modality
+    moving = stated if reading.moving_modality == "auto" else reading.moving_modality
+    return replace(reading, fixed_modality=fixed, moving_modality=moving)
+
+
+def bank_for(inputs: Inputs, model: Model | None) -> BankName:
+    """Return the bank for the modalities of a pair, or refuse a model that was trained on another.
+
+    Raises
+    ------
+    RegweaveError
+        E172 where images and model differ.
+    """
+    found = bank_of(*inputs.modalities)
+    if model is None or model.modality == found:
+        return found
+    fixed, moving = inputs.modalities
+    fitting = [name for name, path in shipped_models().items() if read_model(path).modality == found]
+    others = f"use a model for such images (shipped: {', '.join(fitting)}), or" if fitting else ""
+    raise RegweaveError(
+        "E172",
+        f"the model was trained on {BANKS[model.modality]}; the fixed image is "
+        f"{fixed.upper()}, the moving image {moving.upper()}",
+        f"leave the model out, {others} state what the images are with --fixed-modality and --moving-modality",
+    )
+
+
+def _weights(
+    settings: Settings, schedule: Schedule, model: Model | None, members: Mapping[str, float] | None
+) -> WeightTable:
+    """W of a run: the model's, those given by hand, or those that the members start with."""
+    if model is not None:
+        _check_model(model, schedule)
+        return model.weights
+    start = schedule.start_weights(settings.smoothness)
+    if not members:
+        return start
+    given = np.array([[members[n]] for n in start.members], dtype=np.float64)
+    if not (np.isfinite(given).all() and given.min() >= 0 and given.sum() > 0):
+        raise UsageError("E188", f"weights of --metric are {given.ravel().tolist()}", "give numbers ≥ 0, not all zero")
+    return replace(start, matrix=given / given.sum())
+
+
+def _check_model(model: Model, schedule: Schedule) -> None:
+    """Refuse a model that belongs to another bank or other levels, or holds numbers that no training gives."""
+    names = tuple(m.name for m in schedule.bank)
+    if model.weights.members != names:
+        raise RegweaveError(
+            "E170",
+            f"the model is for members {', '.join(model.weights.members)}, the bank has {', '.join(names)}",
+            "use the settings stored with the model",
+        )
+    if not 0 <= model.weights.pairwise < np.inf:
+        raise RegweaveError(
+            "E170", f"the model's pairwise weight is {model.weights.pairwise}, allowed is 0 or more", "train it again"
+        )
+
+
+def _match(labels: LabelMap | None, model: Model | None) -> StructureMatch | None:
+    """Match moving labels with the classes of a model; None where one of them is not there, or nothing is chosen."""
+    if labels is None or model is None or len(model.weights.classes) == 1:
+        return None
+    known = {c: model.class_names.get(c, str(c)) for c in model.weights.classes if c != 0}
+    return match_structures(labels, known, "the moving labels", "the model")
+
+
+def class_predictor(model: Model | None) -> ClassPredictor | None:
+    """Return what tells the classes of an image without labels, where a model brings it and has columns to choose."""
+    if model is None or model.class_predictor is None or len(model.weights.classes) == 1:
+        return None
+    try:
+        found = ClassPredictor.from_dict(model.class_predictor)
+        unknown = [c for c in found.classes if c not in model.weights.classes]
+        if unknown or found.modality != model.modality:
+            raise ValueError(f"it tells {list(found.classes)} in {found.modality} images")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"the model's class predictor is malformed or does not fit its weights ({error})"
+        raise RegweaveError("E170", message, "train it again with `regweave train`") from error
+    return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave.kernels import fields
+from regweave.spatial.masking import inside
 from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.spatial.warp import inverse_of, voxel_matrix
 from regweave.types import Float32Array, Float64Array, IntArray, Volume
@@ -34,18 +35,27 @@ class Match:
     weight: Float64Array
 
 
+@dataclass(frozen=True, repr=False)
+class Coarse(Volume):
+    """Shrunken image with the share of each voxel that lies inside its mask, if it has one."""
+
+    weight: Float32Array | None = None
+
+
 class Level:
     """One resolution of the fit; maps are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels.
 
     Intensities of both images lie in [0, 1].
     """
 
-    def __init__(self, fixed: Volume, moving: Volume) -> None:
+    def __init__(self, fixed: Coarse, moving: Coarse) -> None:
         self.fixed, self.moving = fixed, moving
         shape = fixed.geometry.shape
         self.still = np.zeros((3, *shape), dtype=np.float32)
         self.bins: IntArray = np.minimum(fixed.data * N_BINS, N_BINS - 1).astype(np.int32).ravel()
         self.foreground = (fixed.data > fixed.data.mean()).ravel()
+        if fixed.weight is not None:
+            self.foreground &= fixed.weight.ravel() >= 0.5
         self.gradient = np.stack([_derivative(moving.data, axis) for axis in range(3)])
         centre, scale = (np.array(shape) - 1.0) / 2.0, max(shape) / 2.0
         self.to_centred = np.diag([1.0 / scale] * 3 + [1.0])
@@ -91,6 +101,10 @@ class Level:
         """Warp the moving image and compare it with what the fixed one predicts."""
         matrix = np.ascontiguousarray(theta @ self.to_centred)
         valid = fields.warp_valid(self.moving.geometry.shape, matrix, self.still).ravel().astype(np.float64)
+        if self.moving.weight is not None:
+            valid *= fields.warp(self.moving.weight, matrix, self.still, 0.0, True).ravel()
+        if self.fixed.weight is not None:
+            valid *= self.fixed.weight.ravel()
         if valid[self.foreground].sum() < LEAST_OVERLAP * self.foreground.sum():
             return Match(np.inf, matrix, valid, valid)
         warped = fields.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
@@ -116,11 +130,13 @@ class Level:
         return np.einsum("in,jn->ij", weighted, columns), np.einsum("in,n->i", weighted, match.residual)
 
 
-def coarser(volume: Volume, step_mm: float) -> Volume:
+def coarser(volume: Volume, step_mm: float) -> Coarse:
     """Average blocks of voxels so that they measure about ``step_mm``."""
     x, y, z = (max(1, round(step_mm / spacing)) for spacing in volume.geometry.spacing_mm.tolist())
     factors = (x, y, z)
-    return Volume(shrink(volume.data, factors), shrink_geometry(volume.geometry, factors))
+    found = inside(volume)
+    weight = None if found is None else shrink(found.astype(np.float32), factors)
+    return Coarse(shrink(volume.data, factors), shrink_geometry(volume.geometry, factors), weight=weight)
 
 
 def _derivative(data: Float32Array, axis: int) -> Float32Array:

@@ -11,7 +11,8 @@ from regweave.errors import UsageError
 from regweave.io.modality import with_modality
 from regweave.registration.correlation_ratio import Level, coarser
 from regweave.spatial.intensity import apply_window, default_window
-from regweave.types import Float64Array, Volume
+from regweave.spatial.masking import extrapolated, inside
+from regweave.types import Float64Array, Image, Volume
 
 # Voxels along the longest axis of the copies that the affine fit looks at, one after the other.
 RESOLUTIONS = (16, 32, 64)
@@ -24,7 +25,7 @@ def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
     Parameters
     ----------
     fixed, moving : Volume
-        The images, each on its own grid.
+        The images, each on its own grid; of an `Image` with a mask, what lies inside counts.
     method : {"none", "moments", "affine"}
         ``none`` trusts the positions in the headers; ``moments`` shifts the centre of one foreground onto the
         other, for images whose origins mean nothing; ``affine`` fits twelve parameters from there, for images
@@ -86,18 +87,19 @@ METHODS: dict[str, Callable[[Volume, Volume], Float64Array]] = {
 }
 
 
-def _windowed(fixed: Volume, moving: Volume) -> tuple[Volume, Volume]:
+def _windowed(fixed: Volume, moving: Volume) -> tuple[Image, Image]:
     return _in_window(with_modality(fixed)), _in_window(with_modality(moving))
 
 
-def _in_window(volume: Volume) -> Volume:
+def _in_window(volume: Volume) -> Image:
     """Map the window of the image's own modality to [0, 1]."""
     assert volume.modality is not None
     modality = volume.modality
-    low, high = default_window(volume.data, modality)
+    found, mask = inside(volume), volume.mask if isinstance(volume, Image) else None
+    low, high = default_window(volume.data if found is None else volume.data[found], modality)
     if high <= low:
-        return Volume(np.zeros_like(volume.data), volume.geometry)
-    return Volume(apply_window(volume.data, (low, high)), volume.geometry)
+        return Image(np.zeros_like(volume.data), volume.geometry, mask=mask)
+    return Image(apply_window(extrapolated(volume), (low, high)), volume.geometry, mask=mask)
 
 
 def _extent_mm(volume: Volume) -> float:
@@ -111,8 +113,10 @@ def _centre_on_centre(fixed: Volume, moving: Volume) -> Float64Array:
 
 
 def _centre_of_mass(volume: Volume) -> Float64Array:
-    """LPS centre of the intensities above the mean; the middle of the grid where there are none."""
+    """LPS centre of the intensities above the mean, inside the mask; the middle of the grid where there are none."""
     mass = np.where(volume.data > volume.data.mean(), volume.data, 0.0).astype(np.float64)
+    if (found := inside(volume)) is not None:
+        mass[~found] = 0.0
     total = mass.sum()
     if total == 0.0:
         return volume.geometry.points((np.array(volume.geometry.shape) - 1.0) / 2.0)

@@ -62,12 +62,15 @@ def complete(
 ) -> tuple[Terms, Float64Array]:
     """Bring raw costs (M, N, L) of the bank to one scale, in place, and join what else an energy is made of."""
     grid, labels = around.grid, around.labels
+    weight = scene.valid(u)
+    valid = None if weight.min() == 1 else grid.pool(weight)
+    if valid is not None and scene.masked:
+        costs *= valid[:, None]  # a cost is a mean over the support, to which voxels outside add nothing
     if scales is None:
         scales = fit_scales(costs)
     costs *= (1 / scales).astype(np.float32)[:, None, None]
-    valid = scene.valid(u)
-    if not valid.all():
-        costs[:, grid.pool(valid) < VALID_SHARE] = 0
+    if valid is not None:
+        costs[:, valid < VALID_SHARE] = 0
     terms = Terms(
         costs=costs,
         shares=_class_shares(scene, u, around),

@@ -16,6 +16,7 @@ from regweave.io.modality import modality_of
 from regweave.kernels import fields
 from regweave.spatial.channels import Channels, View
 from regweave.spatial.control_grid import nearest_whole
+from regweave.spatial.masking import inside
 from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
 from regweave.spatial.warp import encode, voxel_matrix
 from regweave.types import (
@@ -121,9 +122,28 @@ class Scene:
         return np.stack([fields.warp(shrink(share, factors), matrix, u, 0.0, True) for share in maps.shares])
 
     def valid(self, u: Float32Array) -> Float32Array:
-        """1 where the displaced voxel lies inside the moving image."""
+        """Weight of each voxel: 1 where it lies inside both masks and, displaced, inside the moving image; else 0.
+
+        Voxels of the level at the rim of a mask count in part.
+        """
         moving = shrink_geometry(self.pair.moving.geometry, self.moving_factors)
-        return np.asarray(fields.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
+        weight = np.asarray(fields.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
+        if self._moving_weight is not None:
+            weight *= fields.warp(self._moving_weight, self.matrix, u, 0.0, True)
+        return weight if self._fixed_weight is None else weight * self._fixed_weight
+
+    @property
+    def masked(self) -> bool:
+        """True if a mask leaves voxels out."""
+        return self._fixed_weight is not None or self._moving_weight is not None
+
+    @cached_property
+    def _fixed_weight(self) -> Float32Array | None:
+        return _weight(self.pair.fixed, self.factors)
+
+    @cached_property
+    def _moving_weight(self) -> Float32Array | None:
+        return _weight(self.pair.moving, self.moving_factors)
 
     def moved_labels(self, u: Float32Array) -> LabelArray:
         """Return the moving labels under the displacement u, nearest voxel, on this level's grid."""
@@ -146,6 +166,12 @@ def _scale(image: Volume, schedule: Schedule) -> Modality:
     if image.modality is not None:
         return image.modality
     return modality_of(image) if schedule.modality == "multi" else schedule.modality
+
+
+def _weight(image: Volume, factors: Factors) -> Float32Array | None:
+    """Share of each voxel of a level that lies inside the mask; None without one."""
+    found = inside(image)
+    return None if found is None else shrink(found.astype(np.float32), factors)
 
 
 def _nearest(labels: LabelMap, matrix: Float64Array, u: Float32Array) -> LabelArray:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import ndimage
 
 from regweave.spatial.intensity import Window, apply_window, default_window
+from regweave.spatial.masking import extrapolated, inside
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Modality, Volume
 
@@ -47,11 +48,16 @@ class Channels:
 
     @cached_property
     def _default_window(self) -> Window:
-        return default_window(self.image.data, self.modality)
+        found = inside(self.image)
+        return default_window(self.image.data if found is None else self.image.data[found], self.modality)
+
+    @cached_property
+    def _data(self) -> Float32Array:
+        return extrapolated(self.image)
 
     def _mapped(self, view: View) -> Float32Array:
         if view not in self._full:
             window = view.window or self._default_window
-            data = apply_window(self.image.data, window)
+            data = apply_window(self._data, window)
             self._full[view] = data if view.prepare is None else view.prepare(data)
         return self._full[view]

@@ -37,6 +37,7 @@ ORDER = (
     "training",
     "study",
     "report",
+    "api",
     "cli",
 )
 # Folders that see less than all that stands above them.

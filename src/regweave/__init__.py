@@ -8,33 +8,70 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from regweave.api.batch import batch
+    from regweave.api.register import register
+    from regweave.api.warp import warp, warp_labels, warp_points
     from regweave.config.settings import Settings, preset, preset_names
-    from regweave.pipeline.register import Progress, register
+    from regweave.errors import RegweaveError, RegweaveWarning
+    from regweave.model.model import Model
+    from regweave.pipeline.register import Progress
     from regweave.pipeline.result import Result
     from regweave.pipeline.saved import load
+    from regweave.study.evaluate import evaluate
     from regweave.training.estimator import MetricLearner
+    from regweave.types import Field, Geometry, Image, LabelMap, Transform, Volume, WeightTable
 
 __all__ = [
+    "Field",
+    "Geometry",
+    "Image",
+    "LabelMap",
     "MetricLearner",
+    "Model",
     "Progress",
+    "RegweaveError",
+    "RegweaveWarning",
     "Result",
     "Settings",
+    "Transform",
+    "Volume",
+    "WeightTable",
     "__version__",
+    "batch",
+    "evaluate",
     "load",
     "preset",
     "preset_names",
     "register",
+    "warp",
+    "warp_labels",
+    "warp_points",
 ]
 
 _HOMES = {
+    "Field": "types",
+    "Geometry": "types",
+    "Image": "types",
+    "LabelMap": "types",
     "MetricLearner": "training.estimator",
+    "Model": "model.model",
     "Progress": "pipeline.register",
+    "RegweaveError": "errors",
+    "RegweaveWarning": "errors",
     "Result": "pipeline.result",
     "Settings": "config.settings",
+    "Transform": "types",
+    "Volume": "types",
+    "WeightTable": "types",
+    "batch": "api.batch",
+    "evaluate": "study.evaluate",
     "load": "pipeline.saved",
     "preset": "config.settings",
     "preset_names": "config.settings",
-    "register": "pipeline.register",
+    "register": "api.register",
+    "warp": "api.warp",
+    "warp_labels": "api.warp",
+    "warp_points": "api.warp",
 }
 """Modules that are loaded when a name is first used: the program can speak before numpy is there."""
 

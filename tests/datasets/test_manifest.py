@@ -73,6 +73,7 @@ def test_columns_in_any_order_and_without_groups(folder):
         (f"{HEADER.replace('group', 'patient')}\na,{files()},p\n", "not known: patient"),
         (f"{HEADER},group\na,{files()},p,q\n", "columns"),
         (f"{HEADER}\na,{files()},p\na,{files()},q\n", "'a' occurs twice"),
+        (f"{HEADER}\na,{files()},p\nA,{files()},q\n", "'A' occurs twice"),
         (f"{HEADER}\n../x,{files()},p\n", "line 2: id '../x'"),
         (f"{HEADER}\n..,{files()},p\n", "id '..'"),
         (f"{HEADER}\na b,{files()},p\n", "id 'a b'"),

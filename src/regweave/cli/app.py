@@ -34,6 +34,7 @@ from regweave.errors import (
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "register": ("registration.register", "Register", "Register two images; write transforms, numbers and a page."),
+    "batch": ("registration.batch", "Register", "Register a list of pairs, each into its own folder."),
     "plan": ("registration.plan", "Register", "Forecast memory and time of a registration."),
     "report": ("program.report", "Look", "Make the page of a result again."),
     "rules": ("program.rules", "Look", "Print the rules for pass, look and fail."),

@@ -1,4 +1,4 @@
-"""Lists of image pairs: ``id,fixed,moving,fixed_labels,moving_labels[,group]``, one pair a line.
+"""Tables of image pairs: one pair a line, with the columns that a command needs.
 
 Paths are absolute or relative to the list. ``group`` names the patients a pair shows, several of them separated by
 ``+`` or ``;``; a pair belongs to each of its patients. Without the column, or where it is empty, a pair is a patient
@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regweave.errors import RegweaveError
 from regweave.io.disk.atomic import atomic_path
@@ -21,10 +22,13 @@ from regweave.io.disk.texts import read_text
 from regweave.io.images import require_image
 from regweave.measures.statistics import patients_of
 
-FILES = ("fixed", "moving", "fixed_labels", "moving_labels")
+IMAGES = ("fixed", "moving")
+FILES = (*IMAGES, "fixed_labels", "moving_labels")
 COLUMNS = ("id", *FILES, "group")
 SHOWN = 5
 """Problems of one kind that a message lists before it counts the rest."""
+Table = str | Path | Iterable[Mapping[str, Any]]
+"""A CSV file, or rows by column: dictionaries, or a pandas table."""
 
 
 @dataclass(frozen=True)
@@ -44,85 +48,173 @@ class PairFiles:
         return patients_of(self.group)
 
 
-def read_pairs(path: str | Path) -> list[PairFiles]:
-    """Read a list of pairs and check that each of its files can be opened.
+@dataclass(frozen=True)
+class TableColumns:
+    """TableColumns of a table that a command reads.
 
     Parameters
     ----------
-    path : path
-        CSV file in UTF-8 with the columns of the module's description, in any order.
+    required, optional : tuple of str
+        Names; a required cell may not be empty.
+    files : tuple of str
+        Those of them that name files.
+    why : str
+        What the required ones are needed for, for messages.
+    """
 
-    Returns
-    -------
-    list of PairFiles
-        In the order of the file, with absolute paths.
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    files: tuple[str, ...]
+    why: str
+
+
+SCORED = TableColumns(
+    ("id", *FILES), ("group",), FILES,
+    "scores are computed from both; to register without labels use `regweave batch`",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """Rows of a table, checked: ids are unique and safe, files can be opened.
+
+    Parameters
+    ----------
+    name : str
+        The table in messages.
+    folder : Path
+        What relative paths start from.
+    rows : tuple of mappings
+        Cells by column; those that name files are absolute, empty ones are left out.
+    """
+
+    name: str
+    folder: Path
+    rows: tuple[Mapping[str, str], ...]
+
+
+def read_table(table: Table, columns: TableColumns) -> PairTable:
+    """Read a table of pairs.
+
+    Parameters
+    ----------
+    table : path or rows
+        CSV file in UTF-8, a sequence of mappings, or a pandas table; columns in any order.
+    columns : TableColumns
+        What the command reads.
+
+    Raises
+    ------
+    RegweaveError
+        E132 where the table cannot be understood, E101 where it, or a file in it, cannot be opened.
+    """
+    if isinstance(table, str | Path):
+        path = require_file(table)
+        name, folder, lines = f"'{path}'", path.absolute().parent, _lines(path)
+    else:
+        name, folder, lines = "the table", Path.cwd(), _rows_in_memory(table)
+    if not lines:
+        raise _bad(name, "it is empty", f"begin with the line {','.join((*columns.required, *columns.optional))}")
+    _check_header(name, lines[0][1], columns)
+    rows = [_row(name, line, dict(zip(lines[0][1], cells, strict=True)), columns) for line, cells in lines[1:]]
+    if not rows:
+        raise _bad(name, "it has no pairs", "write one line for each pair below the header")
+    seen: set[str] = set()
+    for row in rows:
+        if row["id"].lower() in seen:
+            raise _bad(name, f"id {row['id']!r} occurs twice", "give each pair its own id, not by case alone")
+        seen.add(row["id"].lower())
+    placed = [{k: str(folder / v) if k in columns.files else v for k, v in row.items() if v} for row in rows]
+    _require_files(name, placed, columns)
+    return PairTable(name, folder, tuple(placed))
+
+
+def read_pairs(path: str | Path) -> list[PairFiles]:
+    """Read a list of pairs with labels; the paths of the result are absolute.
 
     Raises
     ------
     RegweaveError
         E132 where the list cannot be understood, E101 where it, or a file in it, cannot be opened.
     """
-    path = require_file(path)
-    pairs = [_pair(path, line, row) for line, row in _rows(path)]
-    if not pairs:
-        raise _bad(path, "it has no pairs", "write one line for each pair below the header")
-    seen: set[str] = set()
-    for pair in pairs:
-        if pair.id in seen:
-            raise _bad(path, f"id {pair.id!r} occurs twice", "give each pair its own id")
-        seen.add(pair.id)
-    _require_files(path, pairs)
-    return pairs
+    table = read_table(path, SCORED)
+    return [_pair(table.name, row) for row in table.rows]
 
 
-def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """Cells by column, without surrounding blanks, and the line they are on; blank lines do not count."""
+def _pair(name: str, row: Mapping[str, str]) -> PairFiles:
+    group = row.get("group", row["id"])
+    if not patients_of(group):
+        raise _bad(name, f"{row['id']}: group {group!r} names no patient", "write patients as p07 or p07+p11")
+    fixed, moving, fixed_labels, moving_labels = (Path(row[column]) for column in FILES)
+    return PairFiles(row["id"], fixed, moving, fixed_labels, moving_labels, group)
+
+
+def _lines(path: Path) -> list[tuple[int, list[str]]]:
+    """Cells without surrounding blanks, and the line they are on; blank lines do not count."""
+    name = f"'{path}'"
     try:
         reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
         lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise _bad(path, f"it is not CSV in UTF-8 ({type(error).__name__})", "save it as CSV, UTF-8") from error
-    if not lines:
-        raise _bad(path, "it is empty", f"begin with the line {','.join(COLUMNS)}")
-    header = lines[0][1]
-    missing = [name for name in COLUMNS[:-1] if name not in header]
-    unknown = [name for name in header if name not in COLUMNS]
-    if missing or unknown or len(set(header)) < len(header):
-        found = f"columns {','.join(header)}; missing: {', '.join(missing) or 'none'}"
+        raise _bad(name, f"it is not CSV in UTF-8 ({type(error).__name__})", "save it as CSV, UTF-8") from error
+    for line, cells in lines:
+        if len(cells) != len(lines[0][1]):
+            message = f"line {line} has {len(cells)} cells, the header {len(lines[0][1])}"
+            raise _bad(name, message, "correct the line")
+    return lines
+
+
+def _rows_in_memory(table: Any) -> list[tuple[int, list[str]]]:
+    """Lines of a table in memory; what is missing in a row, None or NaN, is an empty cell."""
+    rows = table.to_dict("records") if hasattr(table, "to_dict") else [dict(row) for row in table]
+    header = list(dict.fromkeys(str(name) for row in rows for name in row))
+    return [(1, header), *((n, [_cell(row.get(c)) for c in header]) for n, row in enumerate(rows, start=2))]
+
+
+def _cell(value: object) -> str:
+    if value is None or (not isinstance(value, str) and str(value) in {"nan", "<NA>"}):  # pandas' empty cells
+        return ""
+    if isinstance(value, str | Path | int):
+        return str(value).strip()
+    message = f"a cell of the table holds a {type(value).__name__}, needed are names of files and words"
+    raise RegweaveError("E132", message, "save images first, or register them one by one with `regweave.register`")
+
+
+def _check_header(name: str, header: Sequence[str], columns: TableColumns) -> None:
+    missing = [column for column in columns.required if column not in header]
+    unknown = [column for column in header if column not in (*columns.required, *columns.optional)]
+    twice = sorted({column for column in header if header.count(column) > 1})
+    if missing:
+        raise _bad(name, f"it lacks the columns {' and '.join(missing)} (missing: {', '.join(missing)})", columns.why)
+    if unknown or twice:
         # An unknown column may be a misspelt group, and then the check for leaks would pass in silence.
-        raise _bad(path, f"{found}; not known: {', '.join(unknown) or 'none'}", f"the columns are {','.join(COLUMNS)}")
-    for line, cells in lines[1:]:
-        if len(cells) != len(header):
-            raise _bad(path, f"line {line} has {len(cells)} cells, the header {len(header)}", "correct the line")
-    return [(line, dict(zip(header, cells, strict=True))) for line, cells in lines[1:]]
+        known = ", ".join((*columns.required, *columns.optional))
+        reason = f"columns not known: {', '.join(unknown) or 'none'}; columns twice: {', '.join(twice) or 'none'}"
+        raise _bad(name, reason, f"the columns are {known}")
 
 
-def _pair(path: Path, line: int, row: Mapping[str, str]) -> PairFiles:
-    empty = [name for name in COLUMNS[:-1] if not row[name]]
+def _row(name: str, line: int, row: Mapping[str, str], columns: TableColumns) -> Mapping[str, str]:
+    empty = [column for column in columns.required if not row[column]]
     if empty:
-        raise _bad(path, f"line {line} has nothing in {', '.join(empty)}", "fill the cells or remove the line")
+        raise _bad(name, f"line {line} has nothing in {', '.join(empty)}", "fill the cells or remove the line")
     if SAFE_ID.fullmatch(row["id"]) is None:
         hint = "use letters, digits, '_', '.' and '-', and begin with a letter, a digit or '_'"
-        raise _bad(path, f"line {line}: id {row['id']!r} is not usable", hint)
-    group = row.get("group") or row["id"]
-    if not patients_of(group):
-        raise _bad(path, f"line {line}: group {group!r} names no patient", "write patients as p07 or p07+p11")
-    folder = path.absolute().parent
-    fixed, moving, fixed_labels, moving_labels = (folder / row[name] for name in FILES)
-    return PairFiles(row["id"], fixed, moving, fixed_labels, moving_labels, group)
+        raise _bad(name, f"line {line}: id {row['id']!r} is not usable", hint)
+    return row
 
 
-def _require_files(path: Path, pairs: Sequence[PairFiles]) -> None:
+def _require_files(name: str, rows: Sequence[Mapping[str, str]], columns: TableColumns) -> None:
     problems = []
-    for row, pair in enumerate(pairs, start=1):
-        for column in FILES:
+    for number, row in enumerate(rows, start=1):
+        for column in columns.files:
             try:
-                require_image(getattr(pair, column))
+                if column in row:
+                    require_image(row[column])
             except RegweaveError as error:
-                problems.append(f"pair {row} ({pair.id}), {column}: {error.message}")
+                problems.append(f"pair {number} ({row['id']}), {column}: {error.message}")
     if problems:
         more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-        message = f"'{path}' names files that cannot be opened: {'; '.join(problems[:SHOWN])}{more}"
+        message = f"{name} names files that cannot be opened: {'; '.join(problems[:SHOWN])}{more}"
         raise RegweaveError("E101", message, "paths are absolute or relative to the list")
 
 
@@ -173,5 +265,5 @@ def check_leak(train_groups: Iterable[str], test_groups: Iterable[str], *, allow
     return common
 
 
-def _bad(path: Path, reason: str, hint: str) -> RegweaveError:
-    return RegweaveError("E132", f"'{path}' is not a usable list of pairs: {reason}", hint)
+def _bad(name: str, reason: str, hint: str) -> RegweaveError:
+    return RegweaveError("E132", f"{name} is not a usable list of pairs: {reason}", hint)

@@ -10,7 +10,7 @@ from pathlib import Path
 from regweave import registry
 from regweave.kernels import LIBRARY
 
-ELSEWHERE = ("cli", "report")
+ELSEWHERE = ("api", "cli", "report")
 """Folders whose code computes nothing."""
 UNUSED = ("learning", "training", "study")
 """Folders that no registration runs through."""

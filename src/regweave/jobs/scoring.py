@@ -67,7 +67,7 @@ def score_pair(task: ScoringTask) -> dict[str, Any]:
         JSON values: by label the state, the Dice before and after, the distances of surfaces and the volumes; time,
         memory, regularity, error of the inverse, warnings. What cannot be measured is None.
     """
-    _forget_peak()
+    forget_peak()
     model = task.model[0] if isinstance(task.model, tuple) else task.model
     with notices.muted():  # they are in the result, and many workers would talk at once
         result = register(
@@ -78,7 +78,7 @@ def score_pair(task: ScoringTask) -> dict[str, Any]:
             threads=1,
             reading=task.reading,
         )
-    peak_mb = _peak_mb()
+    peak_mb = measured_peak_mb()
     return {
         "labels": {str(row.pop("label")): row for row in result.structures()},
         "seconds": sum(result.seconds.values()),
@@ -141,13 +141,13 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """Start a new peak where the system can (Linux), so that a worker's task does not inherit the one before."""
     with suppress(OSError):
         (PROCESS / "clear_refs").write_text("5", encoding="ascii")
 
 
-def _peak_mb() -> float:
+def measured_peak_mb() -> float:
     """Peak of the current program; ``getrusage`` also knows that of the process which started it."""
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s*(\d+) kB", (PROCESS / "status").read_text(encoding="ascii"), re.MULTILINE)

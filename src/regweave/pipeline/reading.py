@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -19,6 +19,18 @@ from regweave.io.modality import Stated, with_modality
 from regweave.io.orientation import Orientation
 from regweave.io.structure_names import in_numbering, join_names, real_names
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
+
+
+class ReadingWords(TypedDict, total=False):
+    """Keyword arguments: the fields of `Reading` that users set."""
+
+    nifti_frame: NiftiFrame
+    nonfinite: NonFinite
+    label_names: str | Path | None
+    classes: tuple[int, ...] | None
+    fixed_modality: Stated
+    moving_modality: Stated
+    follow_links: bool
 
 
 @dataclass(frozen=True)

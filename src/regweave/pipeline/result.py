@@ -238,6 +238,12 @@ class Result:
 
         return figure(self._title(), self.fixed, self.images.before, self.warped, self.summary())
 
+    def picture(self) -> bytes:
+        """PNG of the middle planes before and after: fixed blue, moving orange, agreement grey."""
+        from regweave.report.card import picture  # noqa: PLC0415 (pages stand above results)
+
+        return picture(self.fixed, self.images.before, self.warped)
+
     def report(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the page of the result as one file that needs no other."""
         with _python_words():

@@ -47,9 +47,14 @@ def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapp
         "summary": summary,
         "rows": listed[:MOST_ROWS],
         "more": len(listed) - MOST_ROWS,
-        "picture": data_address(encode_png(_sheet(fusion(fixed, (before, after))))),
+        "picture": data_address(picture(fixed, before, after)),
     }
     return environment().get_template("card.j2").render(context)
+
+
+def picture(fixed: Volume, before: Volume, after: Volume) -> bytes:
+    """Return the middle planes before (above) and after as PNG."""
+    return encode_png(_sheet(fusion(fixed, (before, after))))
 
 
 def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> Any:

@@ -8,12 +8,12 @@ brings points from the fixed image to the moving one.
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from regweave.api.warp import Space, onto_grid, warp_points
 from regweave.cli.help import command_line, examples, input_option, method_option
 from regweave.cli.options import FollowOption, FrameOption, JsonOption, LabelNamesOption, NonFiniteOption
 from regweave.errors import UsageError
@@ -22,18 +22,13 @@ from regweave.io import (
     read_image,
     read_labels,
     read_points,
-    read_transform,
     require_absent,
     write_image,
     write_labels,
     write_points,
 )
-from regweave.io.formats.nifti_frame import NiftiFrame
-from regweave.io.images import read_stored
-from regweave.io.transforms.ends_check import require_direction, require_reference
-from regweave.io.transforms.memory import ANYWHERE
-from regweave.spatial import warp_image, warp_labels, warp_points
-from regweave.types import Direction, Field, Geometry, Transform
+from regweave.spatial import warp_image, warp_labels
+from regweave.types import Transform
 
 TransformOption = Annotated[
     str,
@@ -49,18 +44,6 @@ OtherGridOption = Annotated[
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
 
-IDENTITY = "identity"
-
-
-class Space(StrEnum):
-    """The two images that a transform connects."""
-
-    FIXED = "fixed"
-    MOVING = "moving"
-
-
-DIRECTIONS: dict[Space, Direction] = {Space.FIXED: "fixed_to_moving", Space.MOVING: "moving_to_fixed"}
-"""Which way points go that start in a space."""
 ToOption = Annotated[
     Space | None,
     input_option("--to", help="Space of the result; by default the grids tell, and fixed where both are the same."),
@@ -96,8 +79,9 @@ def image(
     """
     claim = require_absent(output, overwrite=overwrite)
     moving = read_image(file, nifti_frame=nifti_frame, nonfinite=nonfinite, follow_links=follow_links)
-    grid = _grid(reference, nifti_frame, follow_links)
-    path = _onto(transform, grid, target, other_grid=other_grid, follow_links=follow_links)
+    path = onto_grid(
+        transform, reference, to=target, other_grid=other_grid, nifti_frame=nifti_frame, follow_links=follow_links
+    )
     value = fill_value(moving) if fill is None else fill
     with claim.writing():
         write_image(output, warp_image(moving, path, fill=value))
@@ -126,8 +110,9 @@ def labels(
     """
     claim = require_absent(output, overwrite=overwrite)
     moving = read_labels(file, names_path=label_names, nifti_frame=nifti_frame, follow_links=follow_links)
-    grid = _grid(reference, nifti_frame, follow_links)
-    path = _onto(transform, grid, target, other_grid=other_grid, follow_links=follow_links)
+    path = onto_grid(
+        transform, reference, to=target, other_grid=other_grid, nifti_frame=nifti_frame, follow_links=follow_links
+    )
     warped = warp_labels(moving, path)
     with claim.writing():
         write_labels(output, warped)
@@ -155,8 +140,8 @@ def points(
         Path | None,
         input_option("--reference", "-r", help="Grid to sample a transform on that has none (e.g. B-spline)."),
     ] = None,
-    source: Annotated[Space, input_option("--from", help="Space of the points in FILE.")] = Space.FIXED,
-    target: Annotated[Space, input_option("--to", help="Space of the points in OUTPUT.")] = Space.MOVING,
+    source: Annotated[Space, input_option("--from", help="Space of the points in FILE.")] = "fixed",
+    target: Annotated[Space, input_option("--to", help="Space of the points in OUTPUT.")] = "moving",
     overwrite: OverwriteOption = False,
     nifti_frame: FrameOption = "auto",
     follow_links: FollowOption = False,
@@ -172,14 +157,13 @@ def points(
     if source == target:
         raise UsageError("E117", f"points are to go from {source} to {target}", "name two different spaces")
     where, names = read_points(file)
-    grid = None if reference is None else _grid(reference, nifti_frame, follow_links)
-    loaded = _load(transform, grid, follow_links)
-    if transform != IDENTITY:
-        require_direction(loaded.ends, DIRECTIONS[source], transform)
+    moved = warp_points(
+        where, transform, source=source, reference=reference, nifti_frame=nifti_frame, follow_links=follow_links
+    )
     with claim.writing():
-        write_points(output, warp_points(where, loaded), names)
+        write_points(output, moved, names)
     text = f"{len(names)} points, from {source} to {target} space, LPS mm"
-    _tell(text, as_json, output, points=len(names), source=str(source), target=str(target))
+    _tell(text, as_json, output, points=len(names), source=source, target=target)
 
 
 def _tell(text: str, as_json: bool, output: Path, **facts: object) -> None:
@@ -188,25 +172,7 @@ def _tell(text: str, as_json: bool, output: Path, **facts: object) -> None:
     print(content if as_json else f"wrote {output}: {text}")
 
 
-def _grid(reference: Path, frame: NiftiFrame, follow_links: bool) -> Geometry:
-    return read_stored(reference, frame, follow_links=follow_links).geometry
-
-
-def _load(transform: str, grid: Geometry | None, follow_links: bool) -> Transform:
-    if transform == IDENTITY:
-        return Transform(Field.zero(grid or ANYWHERE))
-    return read_transform(transform, grid, follow_links=follow_links)
-
-
-def _onto(transform: str, grid: Geometry, space: Space | None, *, other_grid: bool, follow_links: bool) -> Transform:
-    """Read a transform that brings images onto a grid, or refuse it."""
-    loaded = _load(transform, grid, follow_links)
-    if transform != IDENTITY:
-        require_reference(loaded.ends, grid, transform, space=space, other_grid=other_grid)
-    return loaded
-
-
 def _names(transform: Transform, space: Space | None, what: str) -> str:
     """Say which image was brought to which grid."""
-    back = space == Space.MOVING if transform.ends is None else transform.ends.direction == "moving_to_fixed"
+    back = space == "moving" if transform.ends is None else transform.ends.direction == "moving_to_fixed"
     return f"fixed {what} on the moving grid" if back else f"moving {what} on the fixed grid"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from regweave.api.progress import BatchBar
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
     FixedModalityOption,
@@ -35,7 +33,6 @@ from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
 from regweave.io.records.folders import REPORT, RESULTS
 from regweave.jobs.cluster import WAIT_S
-from regweave.jobs.store import BatchProgress
 from regweave.measures.rules import read_rules
 from regweave.pipeline.reading import Reading
 from regweave.report import evaluation
@@ -117,7 +114,7 @@ def evaluate(
     judged_by = None if rules is None else read_rules(rules)
     cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:
-        with _Shown(quiet) as shown:
+        with BatchBar(lines=True, shown=not quiet) as shown:
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
                 train_pairs=train_pairs, workers=workers, scheduler=cluster, resume=resume, allow_leak=allow_leak,
@@ -151,42 +148,3 @@ def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: 
     if not quiet:
         print("\n".join(f"page {path}" for path in written), file=sys.stderr, flush=True)
     return status
-
-
-class _Shown:
-    """A bar on a terminal, a line for each registration elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._bar: Progress | None = None
-        self._task: Any = None
-
-    def __enter__(self) -> _Shown:
-        if not self._quiet and sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("starting", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, progress: BatchProgress) -> None:
-        if self._quiet:
-            return
-        left = "" if math.isnan(progress.seconds_left) else f", {_duration(progress.seconds_left)} left"
-        failed = f", {progress.failed} failed" if progress.failed else ""
-        if self._bar is not None:
-            text = f"{progress.key[:40]}{failed}{left}"
-            self._bar.update(self._task, completed=progress.done, total=progress.total, description=text)
-        else:
-            key = progress.key or "taken from the earlier run"
-            print(f"[{progress.done}/{progress.total}] {key}{failed}{left}", file=sys.stderr, flush=True)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

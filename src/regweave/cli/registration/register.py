@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from regweave.api import register as api
+from regweave.api.progress import RegistrationBar
 from regweave.cli import words
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
@@ -31,9 +31,9 @@ from regweave.cli.tables import overlap_table, verdict_lines
 from regweave.errors import UsageError
 from regweave.io import prepare_output
 from regweave.measures.rules import Rules, default_rules, read_rules
-from regweave.pipeline import register as workflow
+from regweave.pipeline import register as pipeline
 from regweave.pipeline.outputs import FILES, parse_outputs
-from regweave.pipeline.reading import Reading
+from regweave.pipeline.reading import Reading, ReadingWords
 from regweave.pipeline.rerun import recorded_call, recorded_rules
 
 PAGE = FILES["report"]
@@ -102,10 +102,10 @@ def register(
     """Register MOVING to FIXED and write the warped image, both transforms, the numbers behind them and a page."""
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    reading = Reading(
-        nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
-        follow_links=follow_links,
-    )  # fmt: skip
+    reading: ReadingWords = {
+        "nifti_frame": nifti_frame, "nonfinite": nonfinite, "label_names": label_names,
+        "fixed_modality": fixed_modality, "moving_modality": moving_modality, "follow_links": follow_links,
+    }  # fmt: skip
     named = None if write is None else parse_outputs(write)
     page = not no_report and (named is None or "report" in named)
     given: dict[str, Any] = {
@@ -114,16 +114,17 @@ def register(
     }  # fmt: skip
     files = {"fixed": fixed, "moving": moving, "moving_labels": moving_labels, "fixed_labels": fixed_labels}
     if again is not None:
-        _refuse_beside_from(given, reading)
-        given = recorded_call(again, **files)
+        _refuse_beside_from(given, Reading(**reading))
+        given = {**recorded_call(again, **files), "keep_view": True}
     elif fixed is None or moving is None:
         raise UsageError("E192", "FIXED and MOVING are needed", "name both images, or a record with --from")
     else:
-        given |= {**files, "reading": reading}
+        given |= {**files, **reading}
     judged_by = _rules(rules, again)
     with prepare_output(output, overwrite=overwrite) as folder:
-        with _Shown(quiet) as shown:
-            result = workflow.register(**given, threads=threads, on_progress=shown, keep_view=page)
+        with RegistrationBar(lines=True, shown=not quiet) as shown:
+            run = api.register if again is None else pipeline.register
+            result = run(**given, threads=threads, on_progress=shown)
         result = result.with_command(("regweave", *words.given.get()))
         result = replace(result, rules=judged_by)
         usual = result.images.usual_outputs() if named is None else named
@@ -185,41 +186,3 @@ def parse_metrics(given: list[str] | None) -> dict[str, float] | None:
         except ValueError as error:
             raise UsageError("E188", f"--metric {text}: {weight!r} is not a number", "write NAME=0.5") from error
     return out
-
-
-class _Shown:
-    """A bar on a terminal, a line for each discrete step and every tenth gradient step elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._bar: Progress | None = None
-        self._quiet = quiet
-        self._task: Any = None
-
-    def __enter__(self) -> _Shown:
-        if not self._quiet and sys.stderr.isatty():
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("reading", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, progress: workflow.Progress) -> None:
-        if self._quiet:
-            return
-        if progress.stage == "begin":
-            print(progress.message, file=sys.stderr, flush=True)
-        elif self._bar is not None:
-            self._bar.update(
-                self._task, completed=progress.done, total=progress.total, description=progress.message[:44]
-            )
-        elif progress.stage == "levels" or progress.done % 10 == 0 or progress.done == progress.total:
-            print(f"[{progress.done}/{progress.total}] {progress.message}", file=sys.stderr, flush=True)

@@ -34,10 +34,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def record_text(content: Mapping[str, Any]) -> str:
+    """Return a JSON object as the text of a file."""
+    return json.dumps(plain(content), indent=2) + "\n"
+
+
 def write_record(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object, whole or not at all."""
     with atomic_path(path) as part:
-        part.write_text(json.dumps(plain(content), indent=2) + "\n", encoding="utf-8")
+        part.write_text(record_text(content), encoding="utf-8")
 
 
 def this_program() -> dict[str, Any]:

@@ -188,11 +188,11 @@ def _matrix(parts: Sequence[Checked], path: Path) -> Float64Array:
 
 def _on_grid(transform: Transform, geometry: Geometry | None) -> Transform:
     """Sample a field on another grid; it stays what the map is between the voxels of that grid."""
-    field = transform.field
     if geometry is None:
         return transform
-    if same_grid(geometry, field.geometry):
-        return Transform(Field(field.data, geometry), transform.affine, transform.ends)
+    if same_grid(geometry, transform.field.geometry):
+        return Transform(Field(transform.field.data, geometry), transform.affine, transform.ends, transform.knots)
+    field = transform.interpolated
     return Transform(_resampled(field, geometry), transform.affine, transform.ends, knots=field)
 
 

@@ -1,0 +1,1 @@
+"""Public functions of the package, which the command line calls too."""

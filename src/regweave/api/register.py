@@ -1,0 +1,118 @@
+"""Registration of two images, with the words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, Unpack
+
+from numpy.typing import ArrayLike
+
+from regweave.api.progress import RegistrationBar
+from regweave.config.settings import Settings
+from regweave.errors import UsageError
+from regweave.measures.rules import Rules, read_rules
+from regweave.model.model import Model
+from regweave.pipeline import register as pipeline
+from regweave.pipeline.reading import Reading, ReadingWords
+from regweave.pipeline.register import OnProgress
+from regweave.pipeline.result import Result
+from regweave.types import Image, LabelMap, Volume
+
+if TYPE_CHECKING:
+    import nibabel
+    import SimpleITK
+
+ImageLike: TypeAlias = (
+    "str | PathLike[str] | Volume | LabelMap | tuple[ArrayLike, ArrayLike] | SimpleITK.Image "
+    "| nibabel.spatialimages.SpatialImage"
+)
+"""A file, a folder with one image, an (array, RAS affine) tuple, or an image of SimpleITK, nibabel, ANTsPy, TorchIO or
+MONAI."""
+
+
+def register(
+    fixed: ImageLike,
+    moving: ImageLike,
+    *,
+    moving_labels: ImageLike | None = None,
+    fixed_labels: ImageLike | None = None,
+    preset: str | None = None,
+    config: str | Path | Settings | None = None,
+    model: str | Path | Model | None = None,
+    metrics: Mapping[str, float] | None = None,
+    init: str | Path | None = None,
+    engine: str | None = None,
+    predict_classes: bool = False,
+    threads: int | None = None,
+    rules: str | Path | Rules | None = None,
+    progress: bool = True,
+    on_progress: OnProgress | None = None,
+    **reading: Unpack[ReadingWords],
+) -> Result:
+    """Register a moving image to a fixed one.
+
+    Parameters
+    ----------
+    fixed, moving : ImageLike
+        Paths, images of SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, (array, RAS affine) tuples, Volumes, or
+        an `Image` with its labels.
+    moving_labels, fixed_labels : ImageLike, optional
+        Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
+        Without it a model's class predictor, if it has one, tells the classes; what it tells is not in the result.
+    preset : str, optional
+        Name of the settings, by default ``default``; see `preset_names`.
+    config : path or Settings, optional
+        Settings instead of a preset.
+    model : path, name or Model, optional
+        Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
+    metrics : mapping, optional
+        Members (or metrics) to use and their weights, instead of the bank of the settings.
+    init : "none", "moments", "affine" or path, optional
+        Start; by default what the settings say.
+    engine : str, optional
+        Inference engine instead of that of the settings.
+    predict_classes : bool
+        Let the class predictor choose the weights even where moving labels are given; these are warped and scored.
+    threads : int, optional
+        Threads of the kernels; the result does not depend on it.
+    rules : path or Rules, optional
+        Acceptance criteria of the verdict; by default the shipped ones.
+    progress : bool
+        Show a bar on a terminal and in a notebook.
+    on_progress : callable, optional
+        Called with a `Progress` after every step, in place of the bar.
+    **reading
+        How files are read: ``label_names`` (file with the names of the labels), ``classes`` (label values that are
+        kept), ``fixed_modality`` and ``moving_modality``, ``nifti_frame``, ``nonfinite``, ``follow_links``.
+
+    Returns
+    -------
+    Result
+        Transform, inverse, warped images and all measurements; ``save`` writes them.
+
+    Examples
+    --------
+    >>> import regweave as rw
+    >>> from regweave.datasets.phantom import make_phantom
+    >>> pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
+    >>> result = rw.register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
+    >>> result.regularity["folding_fraction"]
+    0.0
+    """
+    if preset is not None and config is not None:
+        raise UsageError("E189", "a preset and settings (config) are both given", "give one of them")
+    judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules
+    if isinstance(fixed, Image) and fixed_labels is None:
+        fixed_labels = fixed.labels
+    if isinstance(moving, Image) and moving_labels is None:
+        moving_labels = moving.labels
+    with RegistrationBar(shown=progress and on_progress is None) as bar:
+        result = pipeline.register(
+            fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels, preset=preset, config=config,
+            model=model, metrics=metrics, init=init, engine=engine, predict_classes=predict_classes, threads=threads,
+            reading=Reading(**reading), on_progress=on_progress or bar, keep_view=True,
+        )  # fmt: skip
+    return result if judged_by is None else replace(result, rules=judged_by)

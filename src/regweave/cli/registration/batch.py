@@ -1,0 +1,117 @@
+"""``regweave batch``: every pair of a list registered, each into its own folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regweave.api.batch import RESULTS
+from regweave.api.batch import batch as run
+from regweave.api.progress import BatchBar
+from regweave.cli.help import command_line, examples, machine_option, method_option
+from regweave.cli.options import (
+    FixedModalityOption,
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    LabelNamesOption,
+    MovingModalityOption,
+    NonFiniteOption,
+    RulesOption,
+    SchedulerOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WaitOption,
+    cluster_of,
+    complete_model,
+    complete_preset,
+)
+from regweave.cli.registration.register import parse_metrics
+from regweave.errors import EXIT_SOME_FAILED, Cancelled
+from regweave.jobs.cluster import WAIT_S
+from regweave.pipeline.outputs import FILES, parse_outputs
+
+app = command_line()
+
+
+@app.command(
+    epilog=examples(
+        "regweave batch pairs.csv -o results --workers 8",
+        "regweave batch pairs.csv -o results --workers 8 --resume",
+        "regweave batch pairs.csv -o results --model brain-t1 --write warped,labels",
+    )
+)
+def batch(
+    pairs: Annotated[Path, typer.Argument(help="List of pairs.", metavar="PAIRS.csv")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results, one folder a pair.")],
+    model: Annotated[
+        Path | None,
+        method_option(
+            help="Model of the rows that name none: a file or a shipped name.", autocompletion=complete_model
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None, method_option(help="Settings of the rows that name none.", autocompletion=complete_preset)
+    ] = None,
+    config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
+    metric: Annotated[
+        list[str] | None,
+        method_option(help="Use this metric or member; repeat for a mix.", metavar="NAME[=WEIGHT]"),
+    ] = None,
+    init: Annotated[str | None, method_option(help="Start of the rows that name none.")] = None,
+    engine: Annotated[str | None, method_option(help="Inference engine: trws, fastpd, icm.")] = None,
+    write: Annotated[
+        str | None,
+        typer.Option(help=f"Files beside each result.json: some of {', '.join(FILES)}.", metavar="NAMES"),
+    ] = None,
+    rules: RulesOption = None,
+    workers: Annotated[
+        int | None, machine_option(help="Processes, each with one thread; by default all cores.")
+    ] = None,
+    scheduler: SchedulerOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    wait_for_workers: WaitOption = WAIT_S,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a batch that was interrupted.")] = False,
+    label_names: LabelNamesOption = None,
+    fixed_modality: FixedModalityOption = "auto",
+    moving_modality: MovingModalityOption = "auto",
+    nifti_frame: FrameOption = "auto",
+    nonfinite: NonFiniteOption = "error",
+    follow_links: FollowOption = False,
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
+) -> None:
+    """Register every pair of a list; write a folder for each, results.csv, results.json and an index page.
+
+    The columns of the list are id, fixed, moving and, each optional and each
+    empty where a row has none, fixed_labels, moving_labels, model, preset and
+    init. Everything is checked before the first registration. Exit status 1
+    if some pairs failed: the others are there, and the failures are named.
+    """
+    cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
+    try:
+        with BatchBar(lines=True, shown=not quiet) as shown:
+            found = run(
+                pairs, output, model=model, preset=preset, config=config, metrics=parse_metrics(metric), init=init,
+                engine=engine, rules=rules, write=None if write is None else parse_outputs(write), workers=workers,
+                scheduler=cluster, resume=resume, on_progress=shown, label_names=label_names,
+                fixed_modality=fixed_modality, moving_modality=moving_modality, nifti_frame=nifti_frame,
+                nonfinite=nonfinite, follow_links=follow_links,
+            )  # fmt: skip
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished pairs are kept; continue with --resume") from error
+    for name, text in found.failures.items():
+        print(f"failed {name}: {text}", file=sys.stderr)
+    if as_json:
+        print((output / RESULTS[1]).read_text(encoding="utf-8"), end="")
+    elif not quiet:
+        print(f"{found.tally()}\ntable  {output / RESULTS[0]}\npage   {output / RESULTS[2]}")
+    if found.failures:
+        raise typer.Exit(EXIT_SOME_FAILED)

@@ -1,0 +1,204 @@
+"""A table of pairs: every row into its own folder, failures named, killed and resumed to the same result."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import regweave as rw
+from regweave.cli import main
+from regweave.io import write_image
+from regweave.io.images import read_image
+
+FILES = ("fixed", "moving", "fixed_labels", "moving_labels")
+START = "import sys; from regweave.cli import main; sys.exit(main())"
+TIMED = ("seconds", "peak_memory_mb", "peak_mb")
+
+
+@pytest.fixture(scope="module")
+def folder(training_list):
+    """Small pairs, and settings beside them; not to be written to."""
+    return training_list.folder
+
+
+def row(folder, n, *companions, **words):
+    names = {name: f"{name.removesuffix('_labels')}{n}{'_labels' * name.endswith('_labels')}.nii.gz" for name in FILES}
+    files = {name: str(folder / names[name]) for name in ("fixed", "moving", *companions)}
+    return {"id": f"p{n}", **files, **words}
+
+
+def listed(path, rows):
+    columns = list(dict.fromkeys(name for one in rows for name in one))
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def untimed(value):
+    if isinstance(value, dict):
+        return {k: untimed(v) for k, v in value.items() if k not in TIMED}
+    return [untimed(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.mark.usefixtures("in_process")
+def test_rows_of_every_kind(folder, tmp_path):
+    """Labels in one row, none in another, a third that cannot be registered: it stops nothing."""
+    flat = read_image(folder / "fixed2.nii.gz")
+    write_image(tmp_path / "flat.nii.gz", rw.Volume(np.zeros_like(flat.data), flat.geometry))
+    rows = [
+        row(folder, 0),
+        row(folder, 1, "fixed_labels", "moving_labels", init="moments"),
+        {**row(folder, 2), "moving": str(tmp_path / "flat.nii.gz")},
+    ]
+    told = []
+    found = rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", workers=1, on_progress=told.append)
+    assert [r["status"] for r in found.rows] == ["ok", "ok", "failed"]
+    assert list(found.failures) == ["p2"]
+    assert found.failures["p2"].startswith("E105: ")
+    assert told[-1].failed == 1
+    assert "1 failed" in repr(found)
+    assert found.rows[0]["mean_dice_after"] is None
+    one = found["p1"]
+    assert one.mean_dice["after"] == found.rows[1]["mean_dice_after"]
+    assert one.record.start["method"] == "moments"
+    assert found["p0"].record.start["method"] != "moments"
+    assert (tmp_path / "out" / "p0" / "report.html").is_file()
+    assert not (tmp_path / "out" / "p2").exists()
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [r["id"] for r in content["rows"]] == ["p0", "p1", "p2"]
+    lines = list(csv.DictReader((tmp_path / "out" / "results.csv").read_text().splitlines()))
+    assert [line["code"] for line in lines] == ["", "", "E105"]
+    assert lines[1]["mean_dice_after"] == repr(one.mean_dice["after"])
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "p0/report.html" in page
+    assert "E105" in page
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(found.table(), pandas.DataFrame)
+    assert list(found.table()["id"]) == ["p0", "p1", "p2"]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_row_is_what_register_gives(folder, tmp_path):
+    found = rw.batch([row(folder, 0)], tmp_path / "out", config=folder / "tiny.toml", workers=1)
+    alone = rw.register(folder / "fixed0.nii.gz", folder / "moving0.nii.gz", config=folder / "tiny.toml")
+    np.testing.assert_array_equal(found["p0"].transform.field.data, alone.transform.field.data)
+    alone.save(tmp_path / "alone")
+    for name in ("warped.nii.gz", "transform.h5", "inverse.h5", "displacement.nii.gz"):
+        assert (tmp_path / "out" / "p0" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_resumed_rows_are_not_run_again_unless_something_changed(folder, tmp_path, monkeypatch):
+    rows = [row(folder, 0), row(folder, 1)]
+    ran = []
+    from regweave.api import batch as module
+
+    plain = module.register_row
+    monkeypatch.setattr(plain.__module__ + ".register", _counted(ran))
+    rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", workers=1)
+    assert len(ran) == 2
+    with pytest.raises(rw.RegweaveError, match="E150"):
+        rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", workers=1)
+    rw.batch([*rows, row(folder, 2)], tmp_path / "out", config=folder / "tiny.toml", workers=1, resume=True)
+    assert len(ran) == 3
+    (tmp_path / "out" / "p1" / "result.json").unlink()  # a folder that is not whole does not count as done
+    again = rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", workers=1, resume=True)
+    assert len(ran) == 4
+    rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", init="moments", workers=1, resume=True)
+    assert len(ran) == 6
+    assert again["p1"].warnings is not None
+
+
+def _counted(ran):
+    from regweave.pipeline.register import register
+
+    def run(**arguments):
+        ran.append(arguments)
+        return register(**arguments)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"id": "tasks"}, "E132"),
+        ({"id": "../x"}, "E132"),
+        ({"id": "P1"}, "E132"),
+        ({"moving": "none.nii.gz"}, "E101"),
+        ({"model": "brane"}, "E1"),
+        ({"preset": "defalt"}, "E18"),
+        ({"init": "rigid?"}, "E187"),
+        ({"colour": "red"}, "E132"),
+        ({"fixed": 3.5}, "E132"),
+    ],
+)
+def test_everything_is_checked_before_anything_is_computed(folder, tmp_path, change, code):
+    rows = [row(folder, 1), {**row(folder, 0), **change}]
+    with pytest.raises(rw.RegweaveError, match=code):
+        rw.batch(rows, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_command(folder, tmp_path, capsys):
+    rows = [row(folder, 0), {**row(folder, 1), "moving": row(folder, 1)["fixed"]}]
+    table = listed(tmp_path / "pairs.csv", rows)
+    words = ["batch", str(table), "-o", str(tmp_path / "out"), "--config", str(folder / "tiny.toml"), "--workers", "1"]
+    assert main([*words, "--write", "transform"]) == 0
+    out, err = capsys.readouterr()
+    assert "2 of 2 passed" in out or "to look at" in out
+    assert "[2/2]" in err
+    assert all(len(line) <= 80 for line in err.splitlines())
+    assert not (tmp_path / "out" / "p0" / "warped.nii.gz").exists()
+    assert main([*words, "--write", "transform", "--resume", "--json", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert [r["status"] for r in json.loads(out)["rows"]] == ["ok", "ok"]
+    assert err == ""
+    (tmp_path / "damaged.nii.gz").write_bytes(b"no image")
+    bad = listed(tmp_path / "bad.csv", [row(folder, 0), {**row(folder, 1), "moving": str(tmp_path / "damaged.nii.gz")}])
+    words[1], words[3] = str(bad), str(tmp_path / "bad")
+    assert main(words) == 1
+    assert "failed p1: E1" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("in_process")
+def test_killed_and_resumed_to_the_same_bytes(folder, tmp_path):
+    table = listed(tmp_path / "pairs.csv", [row(folder, n, *FILES[2:]) for n in range(2)])
+    words = [sys.executable, "-c", START, "batch", str(table), "--config", str(folder / "tiny.toml"), "-o"]
+    first = subprocess.Popen([*words, str(tmp_path / "cut"), "--workers", "1", "--quiet"], start_new_session=True)
+    done = tmp_path / "cut" / "p0" / "result.json"
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "cut" / "tasks").glob("[0-9a-f]*.json")):
+        assert first.poll() is None, "the batch ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert not (tmp_path / "cut" / "results.json").exists()
+    kept = done.read_bytes()
+    for name in ("cut", "whole"):
+        rw.batch(table, tmp_path / name, config=folder / "tiny.toml", workers=1, resume=name == "cut")
+    assert done.read_bytes() == kept
+    cut, whole = (
+        {p.relative_to(tmp_path / name): p for p in (tmp_path / name).rglob("*") if p.is_file()}
+        for name in ("cut", "whole")
+    )
+    results = {path for path in whole if path.parts[0] != "tasks"}
+    assert results == {path for path in cut if path.parts[0] != "tasks"}
+    timed = {"result.json", "results.json", "results.csv", "report.html", "index.html"}
+    for path in results:
+        if path.name not in timed:
+            assert cut[path].read_bytes() == whole[path].read_bytes(), path
+        elif path.suffix == ".json":
+            assert untimed(json.loads(cut[path].read_text())) == untimed(json.loads(whole[path].read_text())), path

@@ -1,0 +1,200 @@
+"""The public names: what they are, and that they do in memory what the command does."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from typer.main import get_command
+
+import regweave as rw
+from regweave.api.progress import Bar, RegistrationBar
+from regweave.api.warp import GridWords
+from regweave.cli import main
+from regweave.cli.registration import batch as batch_command
+from regweave.cli.registration import register as register_command
+from regweave.datasets.phantom import make_phantom
+from regweave.io import write_image, write_labels
+from regweave.io.images import read_image, read_labels
+from regweave.pipeline.reading import ReadingWords
+
+NAMES = {
+    "Field", "Geometry", "Image", "LabelMap", "MetricLearner", "Model", "Progress", "RegweaveError", "RegweaveWarning",
+    "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "evaluate", "load", "preset",
+    "preset_names", "register", "warp", "warp_labels", "warp_points",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return make_phantom(shape=(22, 20, 18), spacing_mm=(9.0, 9.0, 9.0), seed=4).pair
+
+
+@pytest.fixture(scope="module")
+def tiny(training_list):
+    return training_list.settings
+
+
+@pytest.fixture(scope="module")
+def result(pair, tiny):
+    fixed, moving = rw.Image.of(pair.fixed, pair.fixed_labels), rw.Image.of(pair.moving, pair.moving_labels)
+    return rw.register(fixed, moving, config=tiny)
+
+
+def test_the_names_are_these_and_no_others():
+    assert set(rw.__all__) == NAMES
+    assert dir(rw) == sorted(rw.__all__)
+    for name in rw.__all__:
+        assert getattr(rw, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'regster'"):
+        rw.regster  # noqa: B018
+
+
+def test_modules_that_are_loaded_take_no_public_name():
+    code = (
+        "import pkgutil, importlib, regweave as rw\n"
+        "for m in pkgutil.walk_packages(rw.__path__, 'regweave.'):\n"
+        "    if '_core' not in m.name and '__main__' not in m.name: importlib.import_module(m.name)\n"
+        "import types; print([n for n in rw.__all__ if isinstance(getattr(rw, n), types.ModuleType)])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("function", "command"), [(rw.register, register_command), (rw.batch, batch_command)])
+def test_functions_have_the_words_of_the_command(function, command):
+    """Each option is an argument of the same name, but for those that only a command line has."""
+    only_there = {
+        "from", "help", "json", "quiet", "verbose", "no_report", "overwrite", "tls_ca", "tls_cert", "tls_key",
+        "wait_for_workers", "pairs",
+    }  # fmt: skip
+    renamed = {"metric": "metrics"}
+    arguments = {*inspect.signature(function).parameters, *ReadingWords.__annotations__}
+    only_there |= {"output", "write"} if function is rw.register else set()
+    options = {p.opts[0].lstrip("-").replace("-", "_") for p in get_command(command.app).params}
+    wanted = {renamed.get(name, name) for name in options - only_there}
+    assert wanted - arguments == set()
+
+
+def test_an_image_brings_its_labels(pair, tiny, result):
+    apart = rw.register(
+        pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=tiny
+    )
+    assert result.mean_dice == apart.mean_dice
+    np.testing.assert_array_equal(result.transform.field.data, apart.transform.field.data)
+
+
+def test_words_about_reading_reach_the_files(pair, tiny, tmp_path):
+    for name in ("fixed", "moving"):
+        write_image(tmp_path / f"{name}.nii.gz", getattr(pair, name))
+        write_labels(tmp_path / f"{name}_labels.nii.gz", getattr(pair, f"{name}_labels"))
+    (tmp_path / "names.json").write_text('{"1": "brain stem"}')
+    found = rw.register(
+        tmp_path / "fixed.nii.gz", tmp_path / "moving.nii.gz", fixed_labels=tmp_path / "fixed_labels.nii.gz",
+        moving_labels=tmp_path / "moving_labels.nii.gz", config=tiny, label_names=tmp_path / "names.json", classes=(1,),
+    )  # fmt: skip
+    assert [row["name"] for row in found.structures()] == ["brain stem"]
+    with pytest.raises(TypeError, match="label_nmes"):
+        rw.register(tmp_path / "fixed.nii.gz", tmp_path / "moving.nii.gz", label_nmes="x")
+
+
+def test_rules_judge_the_result(pair, tiny, tmp_path):
+    (tmp_path / "strict.toml").write_text('name = "strict"\n[least_jacobian]\nfail = 100.0\n')
+    found = rw.register(pair.fixed, pair.moving, config=tiny, rules=tmp_path / "strict.toml")
+    assert found.verdict.word == "fail"
+    assert found.verdict.rules == "strict"
+
+
+def test_preset_and_config_exclude_each_other(pair, tiny):
+    with pytest.raises(rw.RegweaveError, match="E189"):
+        rw.register(pair.fixed, pair.moving, config=tiny, preset="default")
+
+
+def test_warp_does_what_the_command_does(pair, result, tmp_path):
+    result.save(tmp_path / "out", write=["transform", "inverse"])
+    for name in ("fixed", "moving"):
+        write_image(tmp_path / f"{name}.nii.gz", getattr(pair, name))
+        write_labels(tmp_path / f"{name}_labels.nii.gz", getattr(pair, f"{name}_labels"))
+    files = {name: str(tmp_path / f"{name}.nii.gz") for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
+    there, back = str(tmp_path / "out" / "transform.h5"), str(tmp_path / "out" / "inverse.h5")
+    labels_to = ["-t", back, "-r", files["moving"], "-o", str(tmp_path / "l.nii")]
+    image_to = ["-t", there, "-r", files["fixed"], "-o", str(tmp_path / "w.nii")]
+    assert main(["warp", "image", files["moving"], *image_to]) == 0
+    by_command = read_image(tmp_path / "w.nii").data
+    for transform in (there, result.transform, result):
+        for reference in (pair.fixed, files["fixed"], None):
+            warped = rw.warp(files["moving"], transform, reference)
+            np.testing.assert_allclose(warped.data, by_command, atol=1e-3 * np.ptp(by_command))
+            np.testing.assert_allclose(warped.geometry.affine, pair.fixed.geometry.affine)
+    assert main(["warp", "labels", files["fixed_labels"], *labels_to]) == 0
+    labels = rw.warp_labels(pair.fixed_labels, result.inverse, pair.moving)
+    assert (labels.data == read_labels(tmp_path / "l.nii").data).mean() > 0.9999
+    with pytest.raises(rw.RegweaveError, match="E117"):
+        rw.warp(pair.moving, result.inverse, pair.fixed, to="fixed")
+    assert set(GridWords.__annotations__) == {"to", "other_grid", "nifti_frame", "follow_links"}
+
+
+def test_warp_on_a_grid_of_another_resolution(pair, result):
+    coarse = rw.Geometry((11, 10, 9), pair.fixed.geometry.affine @ np.diag([2.0, 2.0, 2.0, 1.0]))
+    reference = rw.Volume(np.arange(990, dtype=np.float32).reshape(11, 10, 9), coarse)
+    with pytest.raises(rw.RegweaveError, match="E118"):
+        rw.warp(pair.moving, result, reference)
+    warped = rw.warp(pair.moving, result, reference, other_grid=True)
+    np.testing.assert_allclose(warped.data, rw.warp(pair.moving, result).data[::2, ::2, ::2], atol=1e-2)
+
+
+def test_points_go_there_and_back(pair, result):
+    points = pair.fixed.geometry.points(np.array([[9.0, 9.0, 8.0]]))
+    moved = rw.warp_points(points, result)
+    np.testing.assert_array_equal(moved, result.warp_points(points))
+    np.testing.assert_allclose(rw.warp_points(moved, result, source="moving"), points, atol=1.0)
+    with pytest.raises(rw.RegweaveError, match="E117"):
+        rw.warp_points(points, result.inverse)
+    np.testing.assert_array_equal(rw.warp_points(points, "identity"), points)
+
+
+def test_warnings_follow_the_filters_of_python(pair, tiny):
+    holes = pair.fixed.data.copy()
+    holes[0, 0, 0] = np.nan
+    fixed = (holes, np.diag([-1.0, -1.0, 1.0, 1.0]) @ pair.fixed.geometry.affine)
+    with pytest.warns(rw.RegweaveWarning, match="W205"):
+        rw.register(fixed, pair.moving, config=tiny, nonfinite="mask")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="W205", category=rw.RegweaveWarning)
+        found = rw.register(fixed, pair.moving, config=tiny, nonfinite="mask")
+    assert any(text.startswith("W205") for text in found.warnings)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_wiped(pair, tiny, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    rw.register(pair.fixed, pair.moving, config=tiny)
+    drawn = sys.stderr.getvalue()
+    assert "━" in drawn
+    assert drawn.rsplit("\n", 1)[-1].endswith("\r")
+    assert max(len(part) for line in drawn.splitlines() for part in line.split("\r")) <= 79
+    for silent in ({"progress": False}, {"on_progress": lambda _: None}):
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        rw.register(pair.fixed, pair.moving, config=tiny, **silent)
+        assert sys.stderr.getvalue() == ""
+
+
+def test_nothing_is_drawn_in_a_pipe(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with RegistrationBar() as bar:
+        bar(rw.Progress("begin", 0, 2, "CT"))
+        bar(rw.Progress("levels", 1, 2, "step"))
+    assert sys.stderr.getvalue() == ""
+    with Bar(lines=True) as log:
+        log.draw(0.5, "not shown", line="[1/2] shown")
+    assert sys.stderr.getvalue() == "[1/2] shown\n"

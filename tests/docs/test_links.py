@@ -77,7 +77,7 @@ def test_every_setting_has_an_effect() -> None:
         assert set(model.model_fields) == set(effects), f"say what each key of {model.__name__} does"
 
 
-@pytest.mark.parametrize("maker", ["_make_cli", "_make_settings"])
+@pytest.mark.parametrize("maker", ["_make_architecture", "_make_cli", "_make_settings"])
 def test_made_pages_are_what_the_program_says(maker) -> None:
     module = script(maker)
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), f"run python docs/{maker}.py"

@@ -23,14 +23,14 @@ from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, read_pairs
 from regweave.jobs.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
 from regweave.jobs.runner import Runner
-from regweave.jobs.scoring import mean_dice
+from regweave.jobs.scoring import pair_score
 from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.model.model import write_model
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
-from regweave.training.run import Training
+from regweave.training.run import fit_model
 
 METHODS = {
     "global": TrainOptions(method="global"),
@@ -111,7 +111,7 @@ def baselines_of(base: Settings, pairs: Sequence[PairFiles], run: Runner, finali
     plan = [(f"first/{m.name}/{p.id}", m, p) for m in singles for p in pairs]
     dice: dict[str, list[float]] = {}
     for (_, method, _), outcome in zip(plan, run(plan, dice_only=True), strict=True):
-        dice.setdefault(method.name, []).append(float("nan") if outcome.error else mean_dice(outcome.value))
+        dice.setdefault(method.name, []).append(float("nan") if outcome.error else pair_score(outcome.value).mean())
     ranked = sorted(singles, key=lambda m: -float(np.nanmean(dice[m.name])))
     tuned = tune([uniform, *ranked[:finalists]], pairs, lambda work: run(work, dice_only=True))
     return [*tuned, *ranked[finalists:]]
@@ -137,7 +137,7 @@ def models_of(folder: Path, base: Settings, names: Sequence[str], reading: Readi
             print(f"training {name}", flush=True)
             run = Runner(reading, workers, None, folder / "tasks", None)
             listed = read_pairs(folder / "train.csv")
-            write_model(path, Training(listed, base, METHODS[name], run, folder / "tried", _tell, workers).fit())
+            write_model(path, fit_model(listed, base, METHODS[name], run, _tell, workers))
         out.append(path)
     return out
 

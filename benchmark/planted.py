@@ -14,7 +14,8 @@ from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.model.model import Model
 from regweave.study.comparison import Scores
 from regweave.study.evaluate import evaluate
-from regweave.training.train import TrainOptions, train
+from regweave.training.options import TrainOptions
+from regweave.training.run import train
 
 SETTINGS = ROOT / "benchmark" / "cases" / "planted.toml"
 SEEDS = {"train": range(1000, 1008), "test": range(1100, 1108)}

@@ -12,7 +12,8 @@ from _common import Claim, parser, write
 from _pairs import SETS, choose_set
 from _split import training_pairs, write_csv
 from regweave.training.log import TrainProgress
-from regweave.training.train import TrainOptions, train
+from regweave.training.options import TrainOptions
+from regweave.training.run import train
 
 METRICS = ("sad", "mi", "ncc", "dwt")
 

@@ -18,7 +18,7 @@ PLUG_INS = {"metrics", "losses", "engines", "predictors"}
 NO_NOUNS = {"what", "how", "whom", "who", "where", "when", "whether", "from", "it", "this", "these", "return", "make"}
 """Words with which a noun phrase does not begin."""
 REPORT_SEES = {"types", "errors", "notices", "extras", "io", "measures", "report"}
-OPTION_CLASSES = ("TrainOptions", "Hyper")
+OPTION_CLASSES = ("TrainOptions", "LssvmOptions")
 """Classes that state the defaults of learning; whoever repeats one must repeat it right."""
 LIBRARIES = {
     "_core": {"kernels"}, "SimpleITK": {"io"}, "nibabel": {"io"}, "typer": {"cli"}, "rich": {"cli"},

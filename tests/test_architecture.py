@@ -243,7 +243,7 @@ def test_rules_on_made_up_sources(rule: str, place: str, source: str, expected: 
     sources = {
         "__init__.py": '"""Root."""\n__all__ = ["public"]',
         "other/same.py": '"""Same."""\nclass Same:\n """Class."""\nnp.random.seed(0)',
-        "learning/options.py": '"""Options."""\nclass Hyper:\n """Hyper."""\n eta: float = 10.0',
+        "learning/options.py": '"""Options."""\nclass LssvmOptions:\n """Options."""\n eta: float = 10.0',
         place: source if rule == "docstrings" else f'"""Module."""\n{source}',
     }
     modules = {name: house_rules.Module(name, text) for name, text in sources.items()}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from regweave.study.evaluate import evaluate
-from regweave.training.train import TrainOptions, train
+from regweave.training.options import TrainOptions
+from regweave.training.run import train
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmark"
 

@@ -11,8 +11,9 @@ import pytest
 from regweave.config.settings import Schedule
 from regweave.datasets.phantom import make_phantom
 from regweave.learning import columns as module
-from regweave.learning.columns import Columns, Trainer
-from regweave.learning.lssvm import Hyper, fit_lssvm
+from regweave.learning.columns import FittedColumns, Trainer
+from regweave.learning.lssvm import fit_lssvm
+from regweave.learning.options import LssvmOptions
 from regweave.learning.samples import collect
 from regweave.types import LabelMap, WeightTable
 
@@ -22,7 +23,7 @@ SCHEDULE = Schedule.model_validate(
         "bank": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}],
     }
 )
-HYPER = Hyper(C=20.0, epsilon=0.02, rounds=1, max_outer=3)
+HYPER = LssvmOptions(C=20.0, epsilon=0.02, rounds=1, max_outer=3)
 START = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3, 4))
 
 
@@ -44,14 +45,14 @@ def fit_by_hand(pairs, trajectory, w0, classes, one_class, coarse=None, levels=(
     schedule = SCHEDULE.model_copy(update={"loss_classes": classes})
     samples = []
     for name, pair in pairs:
-        samples += collect(name, pair, trajectory, schedule, None, coarse=coarse, one_class=one_class)
+        samples += collect(name, pair, trajectory, schedule, coarse=coarse, one_class=one_class)
     samples = [s for s in samples if s.level in levels]
     h = HYPER
-    return fit_lssvm(samples, w0, C=h.C, alpha=h.alpha, eta=h.eta, epsilon=h.epsilon, max_outer=h.max_outer)
+    return fit_lssvm(samples, w0, h)
 
 
 @pytest.fixture(scope="module")
-def joint(pairs) -> Columns:
+def joint(pairs) -> FittedColumns:
     return trainer(pairs).joint()
 
 
@@ -79,7 +80,7 @@ def test_per_class_is_one_fit_for_each_with_its_own_pairwise_weight_divided_out(
 
 
 def test_one_column_for_all(pairs):
-    found = trainer(pairs).whole()
+    found = trainer(pairs).fit_global()
     w = fit_by_hand(
         pairs, START, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1), (3, 4), one_class=True
     ).weights
@@ -132,10 +133,10 @@ def test_a_pair_that_lacks_a_class_teaches_the_others(pairs):
     samples = [
         s
         for (n, pair), classes in zip(without, [(4,), (3, 4)], strict=True)
-        for s in collect(n, pair, START, SCHEDULE.model_copy(update={"loss_classes": classes}), None)
+        for s in collect(n, pair, START, SCHEDULE.model_copy(update={"loss_classes": classes}))
     ]
     h = HYPER
-    by_hand = fit_lssvm(samples, START, C=h.C, alpha=h.alpha, eta=h.eta, epsilon=h.epsilon, max_outer=h.max_outer)
+    by_hand = fit_lssvm(samples, START, h)
     np.testing.assert_array_equal(joint.weights.matrix, by_hand.weights.matrix)
 
 
@@ -145,7 +146,7 @@ def test_a_class_that_no_pair_shows_keeps_the_start(pairs):
     np.testing.assert_array_equal(found.weights.matrix[:, 1], START.matrix[:, 1])
     assert set(found.history) == {"0", "4"}
     nothing = [(name, lacking(lacking(pair, 3), 4)) for name, pair in pairs]
-    for way in ("whole", "per_class", "joint"):
+    for way in ("fit_global", "per_class", "joint"):
         found = getattr(trainer(nothing), way)()
         np.testing.assert_array_equal(found.weights.matrix, START.matrix)
         assert (found.n_registrations, found.n_inferences, found.history) == (0, 0, {})
@@ -154,5 +155,5 @@ def test_a_class_that_no_pair_shows_keeps_the_start(pairs):
 
 def test_surrogate_of_several_columns_is_their_mean():
     history = {"3": [{"predicted_loss": 0.4}, {"predicted_loss": 0.1}], "4": [{"predicted_loss": 0.6}]}
-    assert Columns(START, history).surrogate() == pytest.approx((0.5, 0.35))
-    assert Columns(START, {"search": [{"mean_dice": 0.5}]}).surrogate() is None
+    assert FittedColumns(START, history).surrogate() == pytest.approx((0.5, 0.35))
+    assert FittedColumns(START, {"search": [{"mean_dice": 0.5}]}).surrogate() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from regweave.errors import RegweaveWarning
 from regweave.learning import cccp, cutting_plane
 from regweave.learning.cutting_plane import Convex, Oracle
 from regweave.learning.lssvm import Fit, fit_lssvm
+from regweave.learning.options import LssvmOptions
 from regweave.learning.qp import Regulariser
 from regweave.learning.samples import Sample, can_lose
 from regweave.types import Terms, WeightTable
@@ -74,9 +75,11 @@ def code(labels) -> int:
 
 
 def fit(samples, **changes) -> Fit:
-    return fit_lssvm(
-        samples, W0, **{"engine": "exhaustive", "C": 20.0, "eta": 3.0, "epsilon": 1e-3, "max_outer": 10, **changes}
-    )
+    named = {f.name for f in fields(LssvmOptions)} & changes.keys()
+    options = LssvmOptions(C=20.0, eta=3.0, epsilon=1e-3, max_outer=10)
+    others = {name: value for name, value in changes.items() if name not in named}
+    options = replace(options, **{name: changes[name] for name in named})
+    return fit_lssvm(samples, W0, options, **{"engine": "exhaustive", **others})
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([1.0, 30.0, 300.0]), st.booleans())
@@ -273,7 +276,7 @@ def planted(seed: int, n: int = 6, nodes: int = 27) -> list[Sample]:
 def test_the_member_that_costs_what_is_lost_gets_the_weight():
     w0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1)
     for seed in range(3):
-        found = fit_lssvm(planted(seed), w0, C=100.0, eta=3.0, epsilon=1e-3)
+        found = fit_lssvm(planted(seed), w0, LssvmOptions(C=100.0, eta=3.0, epsilon=1e-3))
         a, b, c = found.weights.matrix[:, 0]
         assert b > 3 * max(a, c)
         assert found.history[-1].predicted_loss < 0.65 * found.history[0].predicted_loss

@@ -14,6 +14,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
 from regweave.learning.lssvm import fit_lssvm
+from regweave.learning.options import LssvmOptions
 from regweave.learning.samples import (
     Sample,
     Task,
@@ -161,7 +162,7 @@ def test_learning_on_a_phantom(pairs, one_class):
     start = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1) if one_class else W0
     schedule = SCHEDULE.model_copy(update={"loss_classes": (3,)}) if one_class else SCHEDULE
     samples = [s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, start, schedule, one_class=one_class)]
-    found = fit_lssvm(samples, start, C=100.0, eta=3.0, epsilon=5e-3, max_outer=10)
+    found = fit_lssvm(samples, start, LssvmOptions(C=100.0, eta=3.0, epsilon=5e-3, max_outer=10))
     first, last = found.history[0], found.history[-1]
     assert found.converged
     assert found.weights.matrix.shape == (2, 1 if one_class else 2)

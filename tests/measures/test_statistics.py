@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.measures.statistics import count_better, paired_bootstrap
+from regweave.measures.statistics import count_better, error_by_patient, paired_bootstrap
 
 
 def slow_bootstrap(differences, groups, n, seed):
@@ -71,3 +71,31 @@ def test_counts():
     assert count_better([0.02, -0.01, np.nan, 0.0, 0.5]) == (2, 1, 1)
     assert count_better([0.02, -0.01, np.nan, 0.0, 0.5], tolerance=0.02) == (1, 0, 3)
     assert count_better([]) == (0, 0, 0)
+
+
+def test_error_by_patient_is_the_usual_one_where_pairs_share_nobody():
+    values = np.random.default_rng(3).normal(0.02, 0.05, 12)
+    usual = values.std(ddof=1) / np.sqrt(12)
+    assert error_by_patient(values, [(f"p{i}",) for i in range(12)]) == pytest.approx(usual, rel=1e-12)
+
+
+def test_error_by_patient_against_what_repeated_cohorts_say():
+    """Patients with effects of their own, all against all: pairs taken for independent look too sure of themselves."""
+    rng = np.random.default_rng(0)
+    n, means, estimated, naive = 8, [], [], []
+    couples = [(a, b) for a in range(n) for b in range(n) if a != b]
+    for _ in range(400):
+        effect = rng.normal(0, 0.02, n)
+        values = [effect[a] + effect[b] + rng.normal(0, 0.005) for a, b in couples]
+        means.append(np.mean(values))
+        estimated.append(error_by_patient(values, [(str(a), str(b)) for a, b in couples]))
+        naive.append(np.std(values, ddof=1) / np.sqrt(len(values)))
+    true = np.std(means)
+    assert np.mean(estimated) == pytest.approx(true, rel=0.15)
+    assert np.mean(naive) < 0.4 * true
+
+
+def test_error_by_patient_of_one_patient_or_given_an_atlas():
+    assert error_by_patient([0.1, 0.2], [("a",), ("a",)]) == np.inf
+    alone = error_by_patient([0.1, 0.2, 0.4], ["a", "b", "c"])
+    assert error_by_patient([0.1, 0.2, 0.4], [("a", "atlas"), ("atlas", "b"), ("c", "atlas")]) == pytest.approx(alone)

@@ -19,7 +19,7 @@ from regweave.io.modality import modality_of
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading, in_one_numbering
 from regweave.pipeline.register import register
-from regweave.training.scan import choose_bank, survey
+from regweave.training.scan import choose_bank, scan
 from regweave.types import LabelMap, Volume, WeightTable
 
 BANK = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]
@@ -180,11 +180,11 @@ def test_a_list_is_numbered_by_name(listed, pair):
 
 def test_a_training_list_of_several_kinds_is_refused(listed):
     with pytest.raises(RegweaveError) as caught:
-        choose_bank(survey(listed, in_one_numbering(Reading(), listed)))
+        choose_bank(scan(listed, in_one_numbering(Reading(), listed)))
     assert caught.value.code == "E172"
     assert "p0" in caught.value.message
     assert "p1" in caught.value.message
-    assert choose_bank(survey(listed, Reading(moving_modality="mr"))) == "mr"
+    assert choose_bank(scan(listed, Reading(moving_modality="mr"))) == "mr"
 
 
 def test_the_first_line_says_what_runs(listed, tmp_path, capsys):

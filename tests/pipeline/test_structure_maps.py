@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from regweave.jobs import runner
 from regweave.jobs.methods import baseline_methods
 from regweave.jobs.runner import Runner
 from regweave.jobs.scoring import score_dice
+from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
@@ -25,10 +27,11 @@ from regweave.registration.data_terms import counted_once
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import voxel_matrix
 from regweave.training import predictors_by_fold as predictors_module
+from regweave.training import stages
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, SegmentedImage
-from regweave.training.refinement_weights import Mix, judge_without_mask
-from regweave.training.run import Training
+from regweave.training.refinement_weights import RefinementWeights, judge_without_mask
+from regweave.training.run import fit_model
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -249,7 +252,7 @@ def test_settings_that_wait_give_the_same_bits_as_those_without(settings, traini
 def train(pairs, settings, folder, told):
     runner = Runner(Reading(), 1, None, folder / "tasks", None)
     options = TrainOptions(folds=2, C=1.0, alpha=1.0, eta=1.0)
-    return Training(read_pairs(pairs), settings, options, runner, folder, lambda p: told.append(p.message)).fit()
+    return fit_model(read_pairs(pairs), settings, options, runner, lambda p: told.append(p.message))
 
 
 def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen(
@@ -296,7 +299,8 @@ def test_too_few_patients_leave_learned_members_out(settings, training_list, tmp
 
 def test_the_smoothness_is_tuned_again_where_the_members_changed(settings, training_list, tmp_path, monkeypatch):
     gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
-    monkeypatch.setattr("regweave.training.run.mix_refinement", lambda start, scores, *_: Mix(start, scores, (), gain))
+    found = partial(RefinementWeights, trail=(), gain=gain)
+    monkeypatch.setattr(stages, "mix_refinement", lambda start, scores, *_: found(start, scores))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
     before = model.training.smoothness.refine.smoothness
@@ -314,9 +318,9 @@ def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path,
     def mixed(start, scores, *_):
         matrix = start.matrix.copy()
         matrix[-1] = matrix[2]  # as if left-out patients had gained
-        return Mix(replace(start, matrix=matrix), scores, (), gain)
+        return RefinementWeights(replace(start, matrix=matrix), scores, (), gain)
 
-    monkeypatch.setattr("regweave.training.run.mix_refinement", mixed)
+    monkeypatch.setattr(stages, "mix_refinement", mixed)
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     told: list[str] = []
     model = train(pairs, settings, tmp_path / "work", told)
@@ -332,7 +336,9 @@ def test_one_standard_error_decides_without_a_mask(gain, used):
     pairs = [PairFiles(f"i{k}", *[Path("x")] * 4, f"p{k}") for k in range(4)]
 
     def scores(values):
-        return {p.id: {"labels": {"1": {"dice_after": v}}} for p, v in zip(pairs, values, strict=True)}
+        return {
+            p.id: PairScore((StructureScore(1, "x", "scored", 0.0, v),)) for p, v in zip(pairs, values, strict=True)
+        }
 
     found = judge_without_mask(
         scores([0.7 + gain, 0.5 + gain, 0.6 + 2 * gain, 0.7]), scores([0.7, 0.5, 0.6, 0.7]), pairs
@@ -343,7 +349,7 @@ def test_one_standard_error_decides_without_a_mask(gain, used):
 
 
 def test_the_smoothness_stays_where_no_member_changed(settings, training_list, tmp_path, monkeypatch):
-    monkeypatch.setattr("regweave.training.run.mix_refinement", lambda start, scores, *_: Mix(start, scores))
+    monkeypatch.setattr(stages, "mix_refinement", lambda start, scores, *_: RefinementWeights(start, scores))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
     assert model.training.refinement.smoothness is None

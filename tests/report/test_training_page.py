@@ -16,7 +16,7 @@ from regweave.io.records.effort import effort_path, read_effort, write_effort
 from regweave.model.model import Model, write_model
 from regweave.model.record import TrainingRecord
 from regweave.report.training import write_page
-from regweave.training.log import Effort
+from regweave.training.log import TrainingLog
 from regweave.types import WeightTable
 
 HOSTILE = '<img src=x onerror="alert(1)">'
@@ -177,7 +177,7 @@ def test_seconds_come_from_beside_the_model_and_from_no_other(tmp_path):
 
 def test_stages_have_their_own_counts():
     said = []
-    effort = Effort(said.append)
+    effort = TrainingLog(said.append)
     for _ in range(2):
         with effort.stage("tune"):
             effort.registrations += 3

@@ -20,7 +20,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
-from regweave.jobs.scoring import ScoringTask, mean_dice, mean_over_pairs, score_dice, score_pair
+from regweave.jobs.scoring import ScoringTask, mean_over_pairs, pair_score, score_dice, score_pair
 from regweave.jobs.store import Outcome
 from regweave.measures import assd_mm, dice, hd95_mm
 from regweave.model.model import Model, read_model, write_model
@@ -327,10 +327,11 @@ def test_a_vanished_structure_counts_zero_and_one_without_a_partner_not_at_all()
     np.testing.assert_array_equal(scores.dice(scores.methods[0], "4"), [0.8, 0.0, np.nan])
     np.testing.assert_array_equal(scores.dice(scores.methods[0]), [0.8, 0.0, np.nan])
     alone = {"state": "no reference", "dice_after": None}
-    assert mean_dice({"labels": {"1": alone, "2": {"dice_after": 0.5, "state": "scored"}}}) == 0.5
-    assert math.isnan(mean_dice({"labels": {}}))
-    assert mean_over_pairs([{"labels": {"1": alone}}, {"labels": {"2": {"dice_after": 0.5}}}]) == 0.5
-    assert math.isnan(mean_over_pairs([{"labels": {"1": alone}}]))
+    lone, other = (pair_score({"labels": {"1": alone}}), pair_score({"labels": {"2": {"dice_after": 0.5}}}))
+    assert pair_score({"labels": {"1": alone, "2": {"dice_after": 0.5, "state": "scored"}}}).mean() == 0.5
+    assert math.isnan(pair_score({"labels": {}}).mean())
+    assert mean_over_pairs([lone, other]) == 0.5
+    assert math.isnan(mean_over_pairs([lone]))
     text = summary_text(scores, [], [])
     assert "| uniform | 0.400 | 0.400 |" in text
     assert "| vanished | 1 | 1 |" in text
@@ -344,7 +345,7 @@ def test_page_terminal_and_evaluation_have_one_mean(folder):
     scores = score_dice(ScoringTask(named, {name: str(path) for name, path in named.items()}, Reading(), SMALL))
     result = register(*files[:2], fixed_labels=files[2], moving_labels=files[3], config=SMALL)
     expected = result.mean_dice["after"]
-    assert mean_dice(scores) == expected
+    assert pair_score(scores).mean() == expected
     assert result.summary()["mean_dice"]["after"] == expected
     rows = [LabelledStructure.model_validate(row) for row in result.structures()]
     assert ResultRecord.model_construct(structures=rows).score.mean() == expected

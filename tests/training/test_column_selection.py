@@ -9,10 +9,19 @@ import pytest
 
 from regweave.datasets.folds import Fold
 from regweave.datasets.manifest import PairFiles
-from regweave.learning.columns import Columns
-from regweave.learning.gate import Gate
-from regweave.learning.lssvm import Hyper
-from regweave.training.column_selection import BALANCES, Choice, gain_interval, gains, rebalance, try_columns
+from regweave.learning.columns import FittedColumns
+from regweave.learning.options import LssvmOptions
+from regweave.measures.scores import PairScore, StructureScore
+from regweave.training.candidates import Gate, gain_interval
+from regweave.training.column_selection import (
+    BALANCES,
+    ColumnSelection,
+    Trial,
+    gains,
+    rebalance,
+    strengthen,
+    try_columns,
+)
 from regweave.types import WeightTable
 
 W0 = WeightTable.constant(dict.fromkeys(("a", "b"), 1.0), 0.4, (0, 1, 2))
@@ -20,16 +29,20 @@ LEARNED = WeightTable(np.array([[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]]), ("a", "b"), 
 PAIRS = [PairFiles(f"p{n}", *[Path("x")] * 4, f"g{n}") for n in range(4)]
 FOLDS = [Fold(tuple(PAIRS[2:]), tuple(PAIRS[:2]), ()), Fold(tuple(PAIRS[:2]), tuple(PAIRS[2:]), ())]
 CURVE = [{"predicted_loss": 0.5}, {"predicted_loss": 0.2}]
-COLUMNS = [Columns(LEARNED, {"joint": CURVE})] * 2
+COLUMNS = [FittedColumns(LEARNED, {"joint": CURVE})] * 2
 BOTH = {p.id: frozenset({1, 2}) for p in PAIRS}
-HYPER = Hyper()
+OPTIONS = LssvmOptions()
 
 
-def score(one: float, two: float) -> dict:
-    return {"labels": {"1": {"dice_after": one}, "2": {"dice_after": two}}}
+def score(one: float, two: float) -> PairScore:
+    return PairScore(tuple(StructureScore(c, str(c), "scored", 0.0, d) for c, d in ((1, one), (2, two))))
 
 
 UNIFORM = {p.id: score(0.5, 0.5) for p in PAIRS}
+
+
+def trial(register) -> Trial:
+    return Trial(W0, COLUMNS, UNIFORM, FOLDS, register)
 
 
 class Register:
@@ -54,7 +67,8 @@ class Register:
 
 def test_gates_by_structure_and_what_is_tried():
     register = Register()
-    (half, half_line), (whole, whole_line) = try_columns(HYPER, W0, COLUMNS, UNIFORM, BOTH, FOLDS, register)
+    attempts = try_columns(OPTIONS, trial(register), BOTH)
+    (half, whole), (half_line, whole_line) = ([a.selection for a in attempts], [a.line for a in attempts])
     assert half.classes == whole.classes == (0, 1)  # the background gains with the mean
     expected = [[0.7] * 3, [0.9] * 3, [0.7, 0.7, 0.5], [0.9, 0.9, 0.5]]
     np.testing.assert_allclose([w.matrix[0] for w in register.seen[::2]], expected)
@@ -72,12 +86,12 @@ def test_nothing_is_registered_again_where_no_gate_opens():
     register = Register()
     worse = WeightTable(LEARNED.matrix[::-1].copy(), LEARNED.members, LEARNED.classes, 0.4)
     better_two = {name: score(0.6, 0.9) for name in UNIFORM}
-    found = try_columns(HYPER, W0, [Columns(worse)] * 2, better_two, BOTH, FOLDS, register)
+    found = try_columns(OPTIONS, Trial(W0, [FittedColumns(worse)] * 2, better_two, FOLDS, register), BOTH)
     assert len(register.seen) == 4
-    for choice, line in found:
-        assert (choice.classes, choice.gain, choice.value) == ((), None, 0.0)
-        assert line["dice_gated"] == line["dice_uniform"] == pytest.approx(0.75)
-        assert line["surrogate_learned"] is None
+    for attempt in found:
+        assert (attempt.selection.classes, attempt.selection.gain, attempt.selection.value) == ((), None, 0.0)
+        assert attempt.line["dice_gated"] == attempt.line["dice_uniform"] == pytest.approx(0.75)
+        assert attempt.line["surrogate_learned"] is None
 
 
 def test_a_structure_counts_where_both_maps_show_it():
@@ -90,8 +104,9 @@ def test_a_structure_counts_where_both_maps_show_it():
 
 
 def test_less_smoothness_with_the_same_columns():
-    choice = Choice(HYPER, 1.0, (1,), {1: Gate(0.1, 0.01, 4)}, {"mean": 0.05, "low": 0.0, "high": 0.1, "n": 4})
-    found = rebalance(choice, W0, COLUMNS, UNIFORM, FOLDS, Register(), least=0.0)
+    gates = {1: Gate(0.1, 0.01, 4)}
+    chosen = ColumnSelection(OPTIONS, 1.0, (1,), gates, {"mean": 0.05, "low": 0.0, "high": 0.1, "n": 4})
+    found = [(a.selection, a.line) for a in rebalance(chosen, trial(Register()), least=0.0)]
     assert [c.balance for c, _ in found] == list(BALANCES)
     best = max((c for c, _ in found), key=lambda c: c.value)
     assert best.balance == 0.1
@@ -105,16 +120,41 @@ def test_less_smoothness_with_the_same_columns():
 
 def test_no_less_smoothness_than_the_uniform_bank_was_tried_with():
     """A gain beyond the end of the curve could be that of the smoothness alone."""
-    choice = Choice(HYPER, 1.0, (1,), {}, {"mean": 0.05, "low": 0.0, "high": 0.1, "n": 4})
+    chosen = ColumnSelection(OPTIONS, 1.0, (1,), {}, {"mean": 0.05, "low": 0.0, "high": 0.1, "n": 4})
 
     def tried(least: float) -> list[float]:
-        return [c.balance for c, _ in rebalance(choice, W0, COLUMNS, UNIFORM, FOLDS, Register(), least=least)]
+        return [a.selection.balance for a in rebalance(chosen, trial(Register()), least=least)]
 
     assert tried(0.4) == []
     assert tried(0.05) == [0.3]
     assert tried(0.4 * 10**-1.5) == [0.3, 0.1, 0.03]  # from the middle of the curve to its end
-    closed = Choice(HYPER, 1.0, (), {})
-    assert rebalance(closed, W0, COLUMNS, UNIFORM, FOLDS, Register(), least=0.0) == []
+    closed = ColumnSelection(OPTIONS, 1.0, (), {})
+    assert rebalance(closed, trial(Register()), least=0.0) == []
+
+
+def test_stronger_columns_one_class_after_the_other():
+    """Class 1 gains by strength and keeps it while class 2, which does not, is tried."""
+    seen = []
+
+    def register(models):
+        factors = [of_folds[0].matrix.sum(axis=0) for of_folds in models]
+        seen.extend(factors)
+        dice = [(0.5 + 0.02 * (f[1] > 1) - 0.02 * (f[1] < 1), 0.5 - 0.01 * (f[2] != 1)) for f in factors]
+        return [{p.id: score(*d) for p in PAIRS} for d in dice]
+
+    found = strengthen(ColumnSelection(OPTIONS, 1.0, (), {}), trial(register))
+    np.testing.assert_allclose(seen, [[0.3, 1, 1], [3, 1, 1], [1, 0.3, 1], [1, 3, 1], [1, 3, 0.3], [1, 3, 3]])
+    assert [a.selection.strengths for a in found if a.selection.gain is not None] == [{1: 3.0}]
+    assert found[3].selection.value == pytest.approx(0.01)
+    assert all(a.line["surrogate_uniform"] is None for a in found)
+
+
+def test_a_class_that_all_pairs_together_did_not_teach_is_dropped():
+    chosen = ColumnSelection(OPTIONS, 1.0, (1, 2), {}, {"mean": 0.05, "low": 0.0, "high": 0.1, "n": 4}, 0.3)
+    partly = WeightTable(np.array([[0.5, 0.9, 0.5], [0.5, 0.1, 0.5]]), W0.members, W0.classes, W0.pairwise)
+    assert chosen.where_learned(W0, partly).classes == (1,)
+    assert chosen.where_learned(W0, W0) == chosen.unused()
+    assert (chosen.unused().gain, chosen.unused().balance) == (None, 1.0)
 
 
 def test_interval_goes_by_patient():

@@ -12,11 +12,11 @@ from regweave import MetricLearner
 from regweave.cli.learning.train import train as command
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
-from regweave.learning.lssvm import Hyper, fit_lssvm
+from regweave.learning.options import LssvmOptions
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.training.options import GRID, TrainOptions
-from regweave.training.train import train
+from regweave.training.run import train
 
 pytestmark = pytest.mark.usefixtures("in_process")
 QUICK = {
@@ -54,14 +54,11 @@ def test_options_and_defaults_are_those_of_training():
 
 
 def test_the_learner_underneath_has_the_same_defaults():
-    parameters, options = inspect.signature(fit_lssvm).parameters, TrainOptions()
-    for name in ("epsilon", "signed"):
-        assert parameters[name].default == getattr(options, name) == getattr(Hyper(), name)
-    for name in ("C", "alpha", "eta"):
-        assert parameters[name].default == getattr(Hyper(), name)
-        assert parameters[name].default in GRID[name]
-    assert parameters["max_outer"].default == Hyper().max_outer
-    assert options.rounds == Hyper().rounds
+    options, below = TrainOptions(), LssvmOptions()
+    for name in ("epsilon", "signed", "rounds"):
+        assert getattr(options, name) == getattr(below, name)
+    assert all(getattr(below, name) in GRID[name] for name in GRID)
+    assert below in options.grid()
 
 
 def test_the_command_has_the_same_defaults():

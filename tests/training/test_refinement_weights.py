@@ -9,7 +9,7 @@ import pytest
 
 from regweave.datasets.folds import Fold, one_by_one
 from regweave.datasets.manifest import PairFiles
-from regweave.jobs.scoring import mean_dice
+from regweave.measures.scores import PairScore, StructureScore
 from regweave.training.refinement_weights import FACTORS, mix_refinement
 from regweave.types import WeightTable
 
@@ -22,7 +22,7 @@ FOLDS = [Fold(tuple(p for p in PAIRS if p not in PAIRS[i : i + 2]), tuple(PAIRS[
 
 
 def scores_of(dice):
-    return {p.id: {"labels": {"3": {"dice_after": d}}} for p, d in zip(PAIRS, dice, strict=True)}
+    return {p.id: PairScore((StructureScore(3, "x", "scored", 0.0, d),)) for p, d in zip(PAIRS, dice, strict=True)}
 
 
 def shares(weights: WeightTable) -> dict[str, float]:
@@ -50,7 +50,7 @@ def test_a_member_that_waits_is_used_where_it_helps_everybody():
     assert (line["before"], line["used"]) == (0.0, max(FACTORS))
     assert shares(found.weights)["edges"] == pytest.approx(0.8)  # 8 of 1 + 1 + 8
     assert found.gain["mean"] == pytest.approx(0.08)
-    assert mean_dice(found.scores["p0"]) == pytest.approx(0.78)
+    assert found.scores["p0"].mean() == pytest.approx(0.78)
     assert [row["factor"] for row in line["curve"]] == list(FACTORS)
 
 

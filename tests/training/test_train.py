@@ -28,13 +28,13 @@ from regweave.pipeline.reading import Reading, read_inputs
 from regweave.pipeline.register import register
 from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.report.training import write_page
+from regweave.training import run as run_module
 from regweave.training.column_selection import STRENGTHS
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import segmented_images, within
-from regweave.training.run import Training
-from regweave.training.scan import survey
-from regweave.training.train import train
+from regweave.training.run import train
+from regweave.training.scan import scan
 from regweave.types import LabelMap, WeightTable
 
 QUICK = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.05, rounds=1, folds=2)
@@ -266,10 +266,10 @@ def without_label(training_list, number: int, label: int, path: Path) -> str:
 def test_a_pair_whose_label_maps_share_no_structure_is_left_out(training_list, tmp_path, monkeypatch):
     """It has no score: the mean of the others would be called the mean of all."""
 
-    def stop(self):
-        raise RegweaveError("stop", f"{[p.id for p in self.pairs]} without {self.failed}", "")
+    def stop(_context, state):
+        raise RegweaveError("stop", f"{[p.id for p in state.pairs]} without {state.failed}", "")
 
-    monkeypatch.setattr(Training, "_tune", stop)
+    monkeypatch.setattr(run_module, "tune", stop)
     labels = read_labels(training_list.files(0)["moving_labels"])
     other = LabelMap(np.where(labels.data != 0, 9, 0).astype(np.uint8), labels.geometry)
     write_labels(tmp_path / "other.nii.gz", other)
@@ -373,7 +373,7 @@ def test_memory_limit(training_list, four, tmp_path):
     pair = start_pair(read_inputs(**training_list.files(0)), "none")
     schedule = training_list.settings.schedule("mr")
     schedule = schedule.model_copy(update={"bank": schedule.discrete, "loss_classes": (3,)})
-    samples = collect("p", pair, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3)), schedule, None)
+    samples = collect("p", pair, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3)), schedule)
     for levels, used in (("all", samples), ("finest", samples[1:])):
         fits = 2.5 * sum(s.nbytes for s in used) / 2**20
         path = tmp_path / f"{levels}.json"
@@ -441,14 +441,14 @@ def test_overwrite_replaces_the_model(training_list, tmp_path):
 def test_a_file_that_appears_during_training_stays_and_the_model_is_kept_beside_it(
     training_list, tmp_path, monkeypatch
 ):
-    model, learn = tmp_path / "m.json", Training.fit
+    model, learn = tmp_path / "m.json", run_module.fit_model
 
-    def fit(self):
-        found = learn(self)
+    def fit(*args):
+        found = learn(*args)
         model.write_text("mine")
         return found
 
-    monkeypatch.setattr(Training, "fit", fit)
+    monkeypatch.setattr(run_module, "fit_model", fit)
     pairs = training_list.write(tmp_path / "two.csv", *(training_list.line(n) for n in range(2)))
     with pytest.raises(RegweaveError, match=r"E154.*kept as") as caught:
         run(pairs, model, training_list, classes=(3,), gate=False)
@@ -536,7 +536,7 @@ def test_each_image_once_with_its_patient(training_list, tmp_path):
     ]
 
 
-def test_survey_reads_each_file_once(four, training_list, monkeypatch):
+def test_scan_reads_each_file_once(four, training_list, monkeypatch):
     from regweave.datasets.manifest import read_pairs
 
     listed = read_pairs(four)
@@ -544,8 +544,8 @@ def test_survey_reads_each_file_once(four, training_list, monkeypatch):
     read = []
     whole = Reading.image
     monkeypatch.setattr(Reading, "image", lambda self, *of: (read.append(of[0]), whole(self, *of))[1])
-    found = survey([*listed, *again], Reading())
-    assert len(found.seen) == len(read) == 8
+    found = scan([*listed, *again], Reading())
+    assert len(found.contents) == len(read) == 8
     assert found.names == {3: "mandible"}
 
 

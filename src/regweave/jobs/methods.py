@@ -15,7 +15,7 @@ from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
-from regweave.jobs.scoring import mean_dice
+from regweave.jobs.scoring import pair_score
 from regweave.jobs.store import Outcome
 from regweave.model.model import Model, find_model, read_model
 from regweave.model.record import SmoothnessRecord
@@ -29,8 +29,8 @@ REFINE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
-class Knob:
-    """A smoothness that tuning turns: where it is, what it is multiplied with, and where the curve is kept."""
+class SmoothnessParameter:
+    """Smoothness weight that tuning searches: its place, its factors, and where its curve is kept."""
 
     name: str
     record: str
@@ -47,17 +47,17 @@ def _refine_smoothness(settings: Settings) -> float:
     return settings.refine.smoothness_for("mr" if settings.modality == "auto" else settings.modality)
 
 
-LEVELS = Knob(
+LEVELS = SmoothnessParameter(
     "levels", "tuning", FACTORS,
     lambda settings: settings.smoothness,
     lambda settings, value: settings.model_copy(update={"smoothness": value}),
 )  # fmt: skip
-REFINE = Knob(
+REFINE = SmoothnessParameter(
     "refine", "refine_tuning", REFINE_FACTORS,
     _refine_smoothness,
     lambda settings, value: settings.with_refine_smoothness(value),
 )  # fmt: skip
-KNOBS = (LEVELS, REFINE)
+PARAMETERS = (LEVELS, REFINE)
 
 
 def _curve(found: Mapping[float, float]) -> list[dict[str, float]]:
@@ -102,20 +102,20 @@ class Method:
     refine_tuning: Mapping[float, float] = field(default_factory=dict)
 
     @property
-    def knobs(self) -> tuple[Knob, ...]:
+    def parameters(self) -> tuple[SmoothnessParameter, ...]:
         """What tuning turns, in order: the smoothness of the levels, and of the refinement if there is one."""
         return (LEVELS, REFINE) if self.settings.refine.steps else (LEVELS,)
 
-    def at(self, knob: Knob, value: float) -> Method:
+    def at(self, parameter: SmoothnessParameter, value: float) -> Method:
         """Return the method with another smoothness."""
-        return replace(self, settings=knob.set(self.settings, value))
+        return replace(self, settings=parameter.set(self.settings, value))
 
-    def tuned(self, knob: Knob, found: Mapping[float, float]) -> Method:
+    def tuned(self, parameter: SmoothnessParameter, found: Mapping[float, float]) -> Method:
         """Take the smoothness with the best Dice, of equals the larger; where there is none, keep the settings'."""
         if not found:
             return self
-        settings = knob.set(self.settings, best_of(found))
-        return replace(self, settings=settings, **{knob.record: dict(sorted(found.items()))})  # type: ignore[arg-type]
+        settings = parameter.set(self.settings, best_of(found))
+        return replace(self, settings=settings, **{parameter.record: dict(sorted(found.items()))})  # type: ignore[arg-type]
 
     def describe(self) -> dict[str, Any]:
         """Everything that says what was run, as JSON values."""
@@ -190,9 +190,9 @@ def bank_of_list(settings: Settings, pairs: Sequence[PairFiles], reading: Readin
 
 def tuned_as(method: Method, record: SmoothnessRecord) -> Method:
     """Tune a method with the curves that training has recorded, instead of measuring them again."""
-    for knob, part in ((LEVELS, record), (REFINE, record.refine)):
+    for parameter, part in ((LEVELS, record), (REFINE, record.refine)):
         if part is not None:
-            method = method.tuned(knob, part.dice_by_smoothness())
+            method = method.tuned(parameter, part.dice_by_smoothness())
     return method
 
 
@@ -212,21 +212,21 @@ def tune(
     run : callable
         Runs (key, method, pair) triples and returns an outcome for each, in order.
     """
-    for knob in KNOBS:
-        turned = [m for m in methods if m.tunable and knob in m.knobs]
+    for parameter in PARAMETERS:
+        turned = [m for m in methods if m.tunable and parameter in m.parameters]
         dice: dict[str, dict[float, list[float]]] = {m.name: {} for m in turned}
         while plan := [
-            (f"tune/{m.name}/{knob.name}/{value!r}/{pair.id}", m.at(knob, value), pair, value)
+            (f"tune/{m.name}/{parameter.name}/{value!r}/{pair.id}", m.at(parameter, value), pair, value)
             for m in turned
-            for value in next_values(knob.values(m.settings), _means(dice[m.name]))
+            for value in next_values(parameter.values(m.settings), _means(dice[m.name]))
             if value not in dice[m.name]
             for pair in pairs
         ]:
             outcomes = run([(key, candidate, pair) for key, candidate, pair, _ in plan])
             for (_, candidate, _, value), outcome in zip(plan, outcomes, strict=True):
-                score = float("nan") if outcome.error is not None else mean_dice(outcome.value)
+                score = float("nan") if outcome.error is not None else pair_score(outcome.value).mean()
                 dice[candidate.name].setdefault(value, []).append(score)
-        methods = [method.tuned(knob, _means(dice.get(method.name, {}))) for method in methods]
+        methods = [method.tuned(parameter, _means(dice.get(method.name, {}))) for method in methods]
     return list(methods)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 
 from regweave.datasets.manifest import FILES, PairFiles
@@ -38,6 +39,12 @@ class Runner:
     def __exit__(self, *error: object) -> None:
         if self._team is not None:
             self._team.__exit__(*error)
+
+    def reading_by(self, reading: Reading) -> Runner:
+        """Return a runner that reads files under other rules, with the same processes and store."""
+        other = copy(self)
+        other.reading = reading
+        return other
 
     def hashes(self, pair: PairFiles) -> dict[str, str]:
         """SHA-256 of each file of a pair, by column."""

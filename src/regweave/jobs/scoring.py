@@ -17,7 +17,7 @@ from regweave import notices
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import FILES
 from regweave.jobs.kept import Kept
-from regweave.measures.scores import PairScore, When
+from regweave.measures.scores import PairScore
 from regweave.model.model import Model, read_model
 from regweave.pipeline.machine import peak_memory_mb, spare_memory_mb
 from regweave.pipeline.prepare import Request
@@ -120,20 +120,9 @@ def pair_score(scores: Mapping[str, Any]) -> PairScore:
     return PairScore.read((int(label), row) for label, row in scores["labels"].items())
 
 
-def mean_dice(scores: Mapping[str, Any], when: When = "dice_after") -> float:
-    """Return the mean Dice of a pair over the structures that both label maps show; NaN where there are none.
-
-    Examples
-    --------
-    >>> mean_dice({"labels": {"1": {"dice_after": 0.5}, "2": {"state": "vanished", "dice_after": 0.0}}})
-    0.25
-    """
-    return pair_score(scores).mean(when)
-
-
-def mean_over_pairs(scores: Iterable[Mapping[str, Any]]) -> float:
+def mean_over_pairs(scores: Iterable[PairScore]) -> float:
     """Return the mean of the mean Dice of pairs, without pairs that share no structure; NaN for none."""
-    values = [v for s in scores if not math.isnan(v := mean_dice(s))]
+    values = [v for s in scores if not math.isnan(v := s.mean())]
     return float(np.mean(values)) if values else math.nan
 
 

@@ -15,20 +15,10 @@ import numpy as np
 
 from regweave import notices
 from regweave.learning.cutting_plane import Convex, Minimum, Oracle, Round, minimise
+from regweave.learning.options import LssvmOptions
 from regweave.learning.qp import Regulariser
 from regweave.learning.samples import Found
 from regweave.types import Float64Array
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Numbers of the procedure: C, η, the tolerance ε on a slack, and the largest numbers of iterations."""
-
-    C: float
-    eta: float
-    epsilon: float
-    max_outer: int
-    max_inner: int
 
 
 @dataclass(frozen=True)
@@ -109,23 +99,23 @@ class _State:
 def learn(
     oracle: Oracle,
     regulariser: Regulariser,
-    settings: Settings,
+    options: LssvmOptions,
     on_progress: Callable[[Iteration], None] | None = None,
 ) -> Learned:
     """Minimise eq. (7) by Algorithm 1; numbers in the margin are the lines of its detailed version."""
-    record = _Recorder(oracle, regulariser, settings, on_progress)
-    state = _start(oracle, np.maximum(regulariser.w0, regulariser.lower), settings.eta)  # lines 1 to 3, 5, 6
+    record = _Recorder(oracle, regulariser, options, on_progress)
+    state = _start(oracle, np.maximum(regulariser.w0, regulariser.lower), options.eta)  # lines 1 to 3, 5, 6
     record(state)
     converged = False
-    while not converged and len(record.history) <= settings.max_outer:  # line 4
-        convex = Convex(regulariser, settings.C, state.psi)
-        found = minimise(oracle, convex, settings.epsilon, settings.max_inner)  # lines 7 to 11
-        if _falls(oracle, convex, state.w, found, settings):
-            state = _advance(oracle, state, found, settings.eta)  # lines 12, 13, 5, 6
+    while not converged and len(record.history) <= options.max_outer:  # line 4
+        convex = Convex(regulariser, options.C, state.psi)
+        found = minimise(oracle, convex, options.epsilon, options.max_inner)  # lines 7 to 11
+        if _falls(oracle, convex, state.w, found, options):
+            state = _advance(oracle, state, found, options.eta)  # lines 12, 13, 5, 6
         else:
             state = replace(state, rounds=found.rounds)
         # Slacks known to ε give an objective known to C·ε: a smaller step is none.
-        converged = record(state) <= settings.C * settings.epsilon and found.converged  # line 14
+        converged = record(state) <= options.C * options.epsilon and found.converged  # line 14
     return Learned(state.w, state.slacks, state.imputed, state.epsilon, converged, tuple(record.history))
 
 
@@ -167,11 +157,11 @@ def _predict(oracle: Oracle, w: Float64Array) -> float:
     return float(np.mean([d.delta for d in found]))
 
 
-def _falls(oracle: Oracle, convex: Convex, w: Float64Array, found: Minimum, settings: Settings) -> bool:
+def _falls(oracle: Oracle, convex: Convex, w: Float64Array, found: Minimum, options: LssvmOptions) -> bool:
     """Tell whether the new weights are no worse than w for the same D̂, by what is proved of both."""
     before, after = (convex.value(x, _proved(oracle, x)) for x in (w, found.w))
     at_least = convex.value(found.w, oracle.heights(found.w))
-    if at_least > before + settings.C * settings.epsilon:
+    if at_least > before + options.C * options.epsilon:
         notices.warn(
             f"W211: the learning objective would rise from {before:.6g} to {at_least:.6g}, beyond the duality gap, "
             f"after {len(found.rounds)} rounds of cutting planes; the earlier weights are kept; raise max_inner"
@@ -192,10 +182,10 @@ class _Recorder:
         self,
         oracle: Oracle,
         regulariser: Regulariser,
-        settings: Settings,
+        options: LssvmOptions,
         on_progress: Callable[[Iteration], None] | None,
     ) -> None:
-        self._oracle, self._regulariser, self._settings = oracle, regulariser, settings
+        self._oracle, self._regulariser, self._options = oracle, regulariser, options
         self._on_progress = on_progress
         self._levels: list[float] = []
         self._last = time.perf_counter()
@@ -205,7 +195,7 @@ class _Recorder:
         heights, ceilings = self._oracle.heights(state.w), self._oracle.ceilings(state.w)
         attained, least = (np.array([getattr(d, n) for d in state.imputed]) for n in ("value", "lower_bound"))
         objective, upper, lower, level = (
-            self._regulariser(state.w) + self._settings.C * float((planes + concave).mean())
+            self._regulariser(state.w) + self._options.C * float((planes + concave).mean())
             for planes, concave in (
                 (heights, attained),
                 (ceilings, attained),

@@ -5,7 +5,7 @@ Every function calls the one `align` for its samples and the one inference for i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -13,18 +13,24 @@ import numpy as np
 
 from regweave.config.settings import Schedule
 from regweave.learning.cccp import Iteration
-from regweave.learning.lssvm import Fit, Hyper, fit_lssvm
+from regweave.learning.lssvm import Fit, fit_lssvm
+from regweave.learning.options import LssvmOptions
 from regweave.learning.overlay import overlay
 from regweave.learning.samples import Sample, collect
 from regweave.types import ImagePair, WeightTable
 
 Mapper = Callable[..., Iterable[Any]]
 Load = Callable[[], ImagePair]
+Keep = Callable[[Hashable, Callable[[], Any]], Any]
 LEFT_OUT = ("seconds", "rounds")
 
 
+def _afresh(_key: Hashable, make: Callable[[], Any]) -> Any:
+    return make()
+
+
 @dataclass(frozen=True)
-class Columns:
+class FittedColumns:
     """Learned weights of the discrete members, and the curve behind each column.
 
     A class without a curve could not be learned, because no pair shows it, and has the start's column.
@@ -57,27 +63,31 @@ class Trainer:
         Levels and engine; its bank are the discrete members alone.
     start : WeightTable
         w₀, and the classes to learn.
-    hyper : Hyper
+    options : LssvmOptions
         Hyper-parameters.
     finest : bool
         Learn at the last level alone; the coarser ones keep the start.
     mapper : callable
         ``map`` or its like, over pairs and over samples; it does not change the result.
+    keep : callable
+        Returns the value of a key, made by a function if it is not kept: samples of a pair along the same trajectory
+        are the same whatever the hyper-parameters and the other pairs.
     """
 
     pairs: Sequence[tuple[str, Load]]
     schedule: Schedule
     start: WeightTable
-    hyper: Hyper
+    options: LssvmOptions
     finest: bool = False
     mapper: Mapper = map
+    keep: Keep = _afresh
 
-    def whole(self) -> Columns:
+    def fit_global(self) -> FittedColumns:
         """One column for everything, learned with the loss of all structures: the global mix."""
         found = self._rounds(self.start.background(), self.start.classes[1:], one_class=True)
         return self._columns({"all": found}, lambda fits: fits["all"].weights.repeat(self.start.classes))
 
-    def per_class(self) -> Columns:
+    def per_class(self) -> FittedColumns:
         """One column at a time, eqs. (4) to (11); the background's is learned with the loss of all structures."""
         found = {
             str(c): self._rounds(self.start.background(), self.start.classes[1:] if c == 0 else (c,), one_class=True)
@@ -95,15 +105,15 @@ class Trainer:
 
         return self._columns(found, stack)
 
-    def joint(self) -> Columns:
+    def joint(self) -> FittedColumns:
         """All columns and the pairwise weight in one quadratic programme, with the class rule of prediction."""
         found = self._rounds(self.start, self.start.classes[1:], one_class=False)
         return self._columns({"joint": found}, lambda fits: fits["joint"].weights)
 
     def _rounds(self, w0: WeightTable, classes: tuple[int, ...], *, one_class: bool) -> _Rounds:
         """Fit on samples along the trajectory of the current weights, which is refreshed from round to round."""
-        h, found = self.hyper, _Rounds(None, 0, 0)
-        for _ in range(h.rounds):
+        found = _Rounds(None, 0, 0)
+        for _ in range(self.options.rounds):
             trajectory = w0 if found.fit is None else found.fit.weights
             trajectory = trajectory.repeat(self.start.classes) if one_class else trajectory
             per_pair = self._samples(trajectory, classes, one_class)
@@ -111,10 +121,7 @@ class Trainer:
             samples = [s for of_pair in per_pair for s in of_pair or ()]
             if not samples:
                 return _Rounds(None, n_registrations, 0)
-            fit = fit_lssvm(
-                samples, w0, C=h.C, alpha=h.alpha, eta=h.eta, epsilon=h.epsilon, signed=h.signed,
-                engine=self.schedule.solver, max_outer=h.max_outer, mapper=self.mapper,
-            )  # fmt: skip
+            fit = fit_lssvm(samples, w0, self.options, engine=self.schedule.solver, mapper=self.mapper)
             shown = max(samples, key=lambda s: s.level)
             # One inference for the record: it teaches nothing and does not count.
             seen = overlay(shown, fit.imputed[shown.key], fit.weights, self.schedule.solver)
@@ -127,7 +134,11 @@ class Trainer:
         coarse = self.start if self.finest else None
 
         def samples_of(named: tuple[str, Load]) -> list[Sample] | None:
-            name, load = named
+            key = (named[0], classes, one_class, self.finest, trajectory.as_vector().tobytes())
+            found: list[Sample] | None = self.keep(key, lambda: collected(*named))
+            return found
+
+        def collected(name: str, load: Load) -> list[Sample] | None:
             pair = load()
             shown = tuple(c for c in classes if c in _in_both(pair))
             if not shown:
@@ -138,9 +149,11 @@ class Trainer:
 
         return list(self.mapper(samples_of, self.pairs))
 
-    def _columns(self, found: Mapping[str, _Rounds], weights: Callable[[Mapping[str, Fit]], WeightTable]) -> Columns:
+    def _columns(
+        self, found: Mapping[str, _Rounds], weights: Callable[[Mapping[str, Fit]], WeightTable]
+    ) -> FittedColumns:
         fits = {name: rounds.fit for name, rounds in found.items() if rounds.fit is not None}
-        return Columns(
+        return FittedColumns(
             weights(fits) if fits else self.start,
             {name: [_curve(i) for i in fit.history] for name, fit in fits.items()},
             sum(rounds.n_inferences for rounds in found.values()),

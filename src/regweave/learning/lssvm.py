@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from regweave.engines import Solver
-from regweave.learning.cccp import Iteration, Settings, learn
+from regweave.learning.cccp import Iteration, learn
 from regweave.learning.cutting_plane import Mapper, Oracle
+from regweave.learning.options import LssvmOptions
 from regweave.learning.qp import Regulariser
 from regweave.learning.samples import Sample
 from regweave.types import IntArray, WeightTable
@@ -47,35 +48,13 @@ class Fit:
     imputed: Mapping[tuple[str, int], IntArray]
 
 
-@dataclass(frozen=True)
-class Hyper:
-    """Hyper-parameters of Algorithm 1, and how often the trajectories are refreshed.
-
-    The one place of their defaults: functions, estimator and command take them from here.
-    """
-
-    C: float = 300.0
-    alpha: float = 1.0
-    eta: float = 10.0
-    epsilon: float = 1e-2
-    rounds: int = 1
-    max_outer: int = 6
-    signed: bool = False
-
-
 def fit_lssvm(
     samples: Sequence[Sample],
     w0: WeightTable,
+    options: LssvmOptions | None = None,
     *,
-    C: float = Hyper.C,
-    alpha: float = Hyper.alpha,
-    eta: float = Hyper.eta,
-    epsilon: float = Hyper.epsilon,
     pairwise_floor: float | None = None,
-    signed: bool = Hyper.signed,
     engine: str | Solver = "trws",
-    max_outer: int = Hyper.max_outer,
-    max_inner: int = 50,
     on_progress: Callable[[Iteration], None] | None = None,
     mapper: Mapper = map,
 ) -> Fit:
@@ -88,18 +67,12 @@ def fit_lssvm(
         whole ones learn all classes jointly.
     w0 : WeightTable
         Start and centre of the proximity term; its members and classes are the rows and columns learned.
-    C, alpha, eta : float
-        Weights of the slacks, of the proximity to w₀, and of the loss in imputation, eqs. (7) and (9).
-    epsilon : float
-        Tolerance on a slack, in units of the loss per node.
+    options : LssvmOptions, optional
+        Hyper-parameters.
     pairwise_floor : float, optional
         Least pairwise weight; a quarter of the start's where not given.
-    signed : bool
-        Let weights of members be negative, as the paper does.
     engine : str or Solver
         Inference engine; a name stands for its default options.
-    max_outer, max_inner : int
-        Largest numbers of imputations and, between two of them, of quadratic programmes.
     on_progress : callable, optional
         Called with each `Iteration`.
     mapper : callable
@@ -111,13 +84,13 @@ def fit_lssvm(
     """
     ordered = sorted(samples, key=lambda s: s.key)
     floor = FLOOR * w0.pairwise if pairwise_floor is None else pairwise_floor
-    settings = Settings(C, eta, epsilon, max_outer, max_inner)
-    _check(ordered, w0, settings, alpha, floor)
+    options = options or LssvmOptions()
+    _check(ordered, w0, options, floor)
     start = w0.as_vector()
-    lower = np.full(len(start), -np.inf if signed else 0.0)
+    lower = np.full(len(start), -np.inf if options.signed else 0.0)
     lower[-1] = floor
     oracle = Oracle(ordered, engine, mapper)
-    learned = learn(oracle, Regulariser(start, alpha, lower), settings, on_progress)
+    learned = learn(oracle, Regulariser(start, options.alpha, lower), options, on_progress)
     keys = [s.key for s in ordered]
     return Fit(
         weights=WeightTable.from_vector(learned.w, w0.members, w0.classes),
@@ -129,7 +102,7 @@ def fit_lssvm(
     )
 
 
-def _check(samples: Sequence[Sample], w0: WeightTable, settings: Settings, alpha: float, floor: float) -> None:
+def _check(samples: Sequence[Sample], w0: WeightTable, options: LssvmOptions, floor: float) -> None:
     if not samples:
         raise ValueError("no samples to learn from; give at least one pair with both label maps")
     repeated = sorted({a.key for a, b in pairwise(samples) if a.key == b.key})
@@ -139,11 +112,11 @@ def _check(samples: Sequence[Sample], w0: WeightTable, settings: Settings, alpha
     for s in samples:
         if s.shape != expected:
             raise ValueError(f"sample {s.key} has {s.shape} members and classes, w0 has {expected}; use the same bank")
-    numbers = {"C": settings.C, "alpha": alpha, "eta": settings.eta, "pairwise_floor": floor}
+    numbers = {"C": options.C, "alpha": options.alpha, "eta": options.eta, "pairwise_floor": floor}
     for name, value in numbers.items():
         if not (np.isfinite(value) and value >= 0):
             raise ValueError(f"{name} is {value}; it must be finite and 0 or more")
-    if not settings.epsilon > 0:
-        raise ValueError(f"epsilon is {settings.epsilon}; it must be above 0")
-    if settings.max_outer < 1 or settings.max_inner < 1:
-        raise ValueError(f"max_outer {settings.max_outer}, max_inner {settings.max_inner}; both must be 1 or more")
+    if not options.epsilon > 0:
+        raise ValueError(f"epsilon is {options.epsilon}; it must be above 0")
+    if options.max_outer < 1 or options.max_inner < 1:
+        raise ValueError(f"max_outer {options.max_outer}, max_inner {options.max_inner}; both must be 1 or more")

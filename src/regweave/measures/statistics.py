@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -116,3 +116,37 @@ def patients_of(group: str) -> tuple[str, ...]:
     (('p07', 'p11'), ('p07',))
     """
     return tuple(dict.fromkeys(name.strip() for name in re.split(r"[+;]", group) if name.strip()))
+
+
+def error_by_patient(gains: Sequence[float], patients: Sequence[Collection[str]]) -> float:
+    """Estimate the standard error of a mean gain with the jackknife by patient.
+
+    Each patient in turn is left out with all pairs that show it. Where every pair has a patient of its own, this is the
+    usual standard error of a mean; pairs that share a patient do not pass for independent ones. Infinite for fewer
+    than two patients.
+
+    Parameters
+    ----------
+    gains : floats of shape (N,)
+        One gain for each pair.
+    patients : sequence of N collections of str
+        Patients that each pair shows.
+
+    Examples
+    --------
+    >>> round(error_by_patient([0.0, 0.2, 0.1], [("a",), ("b",), ("c",)]), 4)
+    0.0577
+    >>> round(error_by_patient([0.0, 0.0, 0.2, 0.2, 0.1, 0.1], [(p,) for p in "aabbcc"]), 4)
+    0.0577
+    """
+    values = np.asarray(gains, dtype=np.float64)
+    means = []
+    for patient in sorted(set().union(*patients)):
+        kept = [v for v, shown in zip(values, patients, strict=True) if patient not in shown]
+        # Without an atlas that every pair shows nothing is left: the error is that of the others, given the atlas.
+        if kept:
+            means.append(np.mean(kept))
+    if len(means) < 2:
+        return float("inf")
+    spread = float(np.square(np.array(means) - np.mean(means)).sum())
+    return float(np.sqrt((len(means) - 1) / len(means) * spread))

@@ -11,7 +11,7 @@ import numpy as np
 
 from regweave.datasets.manifest import PairFiles
 from regweave.jobs.methods import Method
-from regweave.jobs.scoring import mean_dice, pair_score
+from regweave.jobs.scoring import pair_score
 from regweave.jobs.store import Outcome
 from regweave.measures.rules import Rules
 from regweave.measures.scores import When
@@ -75,9 +75,10 @@ class Scores:
     def _dice(outcome: Outcome, label: str | None, when: When) -> float:
         if outcome.error is not None:
             return float("nan")
+        score = pair_score(outcome.value)
         if label is None:
-            return mean_dice(outcome.value, when)
-        found = (s for s in pair_score(outcome.value).structures if str(s.label) == label)
+            return score.mean(when)
+        found = (s for s in score.structures if str(s.label) == label)
         return next((getattr(s, when) for s in found), float("nan"))
 
     def numbers(self, method: Method, name: str) -> list[float]:

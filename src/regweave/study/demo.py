@@ -27,7 +27,7 @@ from regweave.study.evaluate import evaluate
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
-from regweave.training.train import train
+from regweave.training.run import train
 from regweave.types import ImagePair
 
 N_TRAIN, N_TEST = 6, 4

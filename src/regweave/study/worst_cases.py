@@ -12,7 +12,7 @@ from regweave.datasets.manifest import PairFiles
 from regweave.io import atomic_path, prepare_output
 from regweave.io.records.folders import PAGE_RECORD, PAGES
 from regweave.jobs.methods import Method
-from regweave.jobs.scoring import mean_dice
+from regweave.jobs.scoring import pair_score
 from regweave.measures.rules import Rules
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
@@ -35,7 +35,9 @@ def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
         How many, at most.
     """
     method = shown_method(scores)
-    done = [(mean_dice(o.value), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None]
+    done = [
+        (pair_score(o.value).mean(), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None
+    ]
     # NaN, where nothing is scored, has no place among numbers: such pairs come last.
     return [pair for _, _, pair in sorted(done, key=lambda row: (math.isnan(row[0]), *row[:2]))[:n]]
 

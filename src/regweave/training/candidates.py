@@ -1,10 +1,13 @@
-"""Evaluation of candidate weights on training pairs."""
+"""Trial registrations of candidate weights, and the rule that accepts one: propose, run, accept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
+
+import numpy as np
 
 from regweave.config.settings import Settings
 from regweave.datasets.folds import Fold
@@ -12,17 +15,107 @@ from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
 from regweave.jobs.methods import Method
 from regweave.jobs.runner import Runner
+from regweave.jobs.scoring import mean_over_pairs, pair_score
 from regweave.jobs.store import content_hash
+from regweave.measures.scores import PairScore
+from regweave.measures.statistics import error_by_patient, paired_bootstrap
 from regweave.model.model import Levels, Model
-from regweave.training.column_selection import Scores
-from regweave.training.log import Effort
+from regweave.training.log import TrainingLog
 from regweave.training.predictors_by_fold import Predictors
 from regweave.types import WeightTable
 
+T = TypeVar("T", bound=Hashable)
+PairScores = Mapping[str, PairScore]
+"""Scores by pair id."""
+STANDARD_ERRORS = 1.0
+"""What is learned must gain at least this many standard errors of its mean gain."""
+CHOSEN_ERRORS = 2.0
+"""The best of several that are tried must gain this many."""
+
 
 @dataclass(frozen=True)
-class Trials:
-    """Registers pairs with weights, each combination once.
+class Gate:
+    """Decision about a candidate by its mean gain on left-out pairs.
+
+    Parameters
+    ----------
+    gain, standard_error : float
+        Mean gain in Dice, and its standard error.
+    n : int
+        Pairs.
+    wanted : float
+        Standard errors that the gain must exceed.
+    """
+
+    gain: float
+    standard_error: float
+    n: int
+    wanted: float = STANDARD_ERRORS
+
+    @classmethod
+    def of_pairs(cls, gains: Sequence[float], wanted: float = STANDARD_ERRORS) -> Gate:
+        """Judge gains with each pair as the unit of chance; those that are not finite do not count.
+
+        Examples
+        --------
+        >>> Gate.of_pairs([0.02, 0.03, 0.02]).open, Gate.of_pairs([0.02, -0.03, 0.01]).open
+        (True, False)
+        """
+        x = np.asarray(gains, dtype=np.float64)
+        x = x[np.isfinite(x)]
+        error = float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else math.inf
+        return cls(float(x.mean()) if len(x) else math.nan, error, len(x), wanted)
+
+    @classmethod
+    def of_patients(cls, gains: Sequence[float], pairs: Sequence[PairFiles], wanted: float = STANDARD_ERRORS) -> Gate:
+        """Judge gains with each patient as the unit of chance."""
+        error = error_by_patient(gains, [p.patients for p in pairs])
+        return cls(float(np.mean(gains)), error, len(gains), wanted)
+
+    @property
+    def open(self) -> bool:
+        """True if what was tried is used."""
+        return self.n > 1 and self.gain > self.wanted * self.standard_error
+
+
+def choose(tried: Mapping[T, PairScores], judge: Callable[[T], Gate], current: T) -> tuple[T, Gate]:
+    """Take the candidate with the largest mean Dice if its gate is open, else stay; of equals the current or the first.
+
+    Parameters
+    ----------
+    tried : mapping
+        Scores of left-out pairs by candidate.
+    judge : callable
+        Gate of a candidate: what left-out patients gain by it.
+    current : candidate
+        What is in use; it need not be among those that were tried.
+    """
+    best = max(tried, key=lambda c: (overall(tried[c]), c == current))
+    gate = judge(best)
+    return (best if gate.open else current), gate
+
+
+def overall(scores: PairScores, pairs: Iterable[str] | None = None) -> float:
+    """Mean Dice over pairs, by default all that have scores."""
+    return mean_over_pairs(scores[name] for name in (scores if pairs is None else pairs))
+
+
+def gains_over(before: PairScores, after: PairScores, pairs: Iterable[PairFiles]) -> list[float]:
+    """Gain in mean Dice of each of some pairs."""
+    return [after[p.id].mean() - before[p.id].mean() for p in pairs]
+
+
+def gain_interval(before: PairScores, after: PairScores, folds: Sequence[Fold]) -> dict[str, float]:
+    """Gain in mean Dice over all left-out pairs, with a 95 % interval by patient."""
+    left_out = [pair for fold in folds for pair in fold.test]
+    differences = gains_over(before, after, left_out)
+    interval = paired_bootstrap(differences, [p.group for p in left_out])
+    return {"mean": interval.mean, "low": interval.low, "high": interval.high, "n": len(differences)}
+
+
+@dataclass(frozen=True)
+class CandidateRunner:
+    """Registrations of pairs with weights, each combination once.
 
     Parameters
     ----------
@@ -32,7 +125,7 @@ class Trials:
         Settings with their modality.
     levels : "all" or "finest"
         Where the weights act.
-    effort : Effort
+    log : TrainingLog
         Counts the registrations.
     predictors : Predictors
         Tell the classes of a pair to weights that ask for them, without having seen its patients.
@@ -41,13 +134,13 @@ class Trials:
     run: Runner
     settings: Settings
     levels: Levels
-    effort: Effort
+    log: TrainingLog
     predictors: Predictors
-    _known: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _known: dict[str, PairScore] = field(default_factory=dict, compare=False)
 
     def __call__(
         self, work: Sequence[tuple[WeightTable, Sequence[PairFiles]]], *, predicted: bool = False
-    ) -> list[Scores]:
+    ) -> list[PairScores]:
         """Register pairs with weights, with their moving labels or as if there were none.
 
         Training needs every number, so a failure is an error.
@@ -66,15 +159,15 @@ class Trials:
                 keyed[-1].append((key, Method("try", self.settings, tried=model, predicted=predicted), p))
         todo = {key: (key, m, p) for row in keyed for key, m, p in row if key not in self._known}
         outcomes = self.run(list(todo.values()), dice_only=True) if todo else []
-        self.effort.registrations += len(todo)
+        self.log.count(registrations=len(todo))
         failed = {todo[o.key][2].id: o.error for o in outcomes if o.error is not None}
         if failed:
             listed = "; ".join(f"{name}: {error}" for name, error in sorted(failed.items()))
             raise RegweaveError("E135", f"training pairs failed: {listed}", "repair them or take them off the list")
-        self._known.update({o.key: o.value for o in outcomes})
+        self._known.update({o.key: pair_score(o.value) for o in outcomes})
         return [{p.id: self._known[key] for key, _, p in row} for row in keyed]
 
-    def left_out(self, folds: Sequence[Fold], models: Sequence[Sequence[WeightTable]]) -> list[Scores]:
+    def left_out(self, folds: Sequence[Fold], models: Sequence[Sequence[WeightTable]]) -> list[PairScores]:
         """Register the left-out pairs of each fold with its own weights; one set of scores for each set of models."""
         work = [(w, fold.test) for of_folds in models for w, fold in zip(of_folds, folds, strict=True)]
         found = iter(self(work))

@@ -13,17 +13,16 @@ from typing import Any, Self
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import FILES, PairFiles
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import sha256
 from regweave.jobs.methods import Method
 from regweave.jobs.runner import Runner
-from regweave.jobs.scoring import mean_over_pairs
+from regweave.jobs.scoring import mean_over_pairs, pair_score
 from regweave.jobs.store import worker_count
-from regweave.model.model import Levels, write_model
+from regweave.model.model import Levels
+from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.training.options import MethodName, TrainOptions
-from regweave.training.run import Training
-from regweave.training.train import training_settings
+from regweave.training.run import fit_model, training_settings
 from regweave.types import Transform
 
 Pair = PairFiles | tuple[str | Path, str | Path, str | Path, str | Path]
@@ -38,7 +37,7 @@ class MetricLearner:
     method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, max_memory_mb, budget, gate, seed
         As in `regweave.training.options.TrainOptions`.
     preset, config, metrics, loss, workers
-        As in `regweave.training.train.train`.
+        As in `regweave.training.run.train`.
 
     Attributes
     ----------
@@ -151,9 +150,9 @@ class MetricLearner:
         options = TrainOptions(**{f.name: getattr(self, f.name) for f in fields(TrainOptions)})
         options.check()
         settings = training_settings(self.preset, self.config, self.metrics, self.loss)
-        with self._runner() as (run, folder):
+        with self._runner(Reading()) as run:
             n = worker_count(self.workers, None)
-            self.model_ = Training(_listed(pairs, groups), settings, options, run, folder, lambda _: None, n).fit()
+            self.model_ = fit_model(_listed(pairs, groups), settings, options, run, lambda _: None, n)
         self.weights_ = self.model_.weights
         self.history_ = self.model_.training.to_json()["history"]
         self.classes_ = self.weights_.classes
@@ -178,15 +177,13 @@ class MetricLearner:
         """Mean Dice of the warped moving labels, over the structures of each pair first; ``y`` as in `fit`."""
         _refuse_target(y)
         model = self._fitted()
-        with self._runner() as (run, folder):
-            run.reading = replace(run.reading, classes=self.classes)
-            write_model(folder / "model.json", model)
-            method = Method("model", model.settings, (folder / "model.json", sha256(folder / "model.json")))
+        method = Method("model", model.settings, tried=replace(model, training=TrainingRecord()))
+        with self._runner(Reading(classes=self.classes)) as run:
             outcomes = run([(p.id, method, p) for p in _listed(pairs)], dice_only=True)
         failed = [f"{o.key}: {o.error}" for o in outcomes if o.error is not None]
         if failed:
             raise RegweaveError("E135", f"pairs cannot be registered: {'; '.join(failed)}", "repair or leave them out")
-        return mean_over_pairs(o.value for o in outcomes)
+        return mean_over_pairs(pair_score(o.value) for o in outcomes)
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):
@@ -194,11 +191,12 @@ class MetricLearner:
         return self.model_
 
     @contextmanager
-    def _runner(self) -> Iterator[tuple[Runner, Path]]:
-        with TemporaryDirectory(prefix="regweave-") as name:
-            folder = Path(name)
-            with Runner(Reading(), self.workers, None, folder / "tasks", None) as run:
-                yield run, folder
+    def _runner(self, reading: Reading) -> Iterator[Runner]:
+        with (
+            TemporaryDirectory(prefix="regweave-") as folder,
+            Runner(reading, self.workers, None, Path(folder), None) as run,
+        ):
+            yield run
 
 
 def _refuse_target(y: Any) -> None:

@@ -1,4 +1,4 @@
-"""Progress messages and effort counters of a training."""
+"""Counters and timers of the training stages, and progress events."""
 
 from __future__ import annotations
 
@@ -18,14 +18,29 @@ class TrainProgress:
 
 
 @dataclass
-class Effort:
-    """Counters and timers of the training stages; also emits progress messages."""
+class TrainingLog:
+    """Counters, the same wherever a training runs, and timers, which are not.
+
+    Parameters
+    ----------
+    tell_progress : callable
+        Takes a `TrainProgress`.
+    registrations, inferences : int
+        Work so far; finished work that was taken from disk or from memory counts.
+    seconds, counts : mappings
+        By stage.
+    """
 
     tell_progress: Callable[[TrainProgress], None]
     registrations: int = 0
     inferences: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def count(self, registrations: int = 0, inferences: int = 0) -> None:
+        """Add work."""
+        self.registrations += registrations
+        self.inferences += inferences
 
     def tell(self, stage: str, message: str) -> None:
         """Say where training is."""
@@ -53,7 +68,7 @@ class Effort:
 
         Examples
         --------
-        >>> Effort(print, 12, 340, {"tune": 1.25, "learn": 3.0}).text()
+        >>> TrainingLog(print, 12, 340, {"tune": 1.25, "learn": 3.0}).text()
         '12 registrations, 340 inferences; tune 1.2 s, learn 3.0 s'
         """
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())

@@ -8,11 +8,11 @@ from typing import Literal, get_args
 
 from regweave import extras
 from regweave.errors import UsageError
-from regweave.learning.lssvm import Hyper
+from regweave.learning.options import ALPHAS, LssvmOptions
 from regweave.model.model import Levels
 
 MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
-GRID = {"C": (Hyper.C,), "alpha": (0.05, Hyper.alpha), "eta": (Hyper.eta,)}
+GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 """Values tried for hyper-parameters that are not given."""
 LEAST = {"epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "budget": 1, "max_pairs": 1, "seed": 0}
 """Smallest value of each number; epsilon and the memory must be above theirs."""
@@ -30,7 +30,7 @@ class TrainOptions:
     classes : tuple of ints, optional
         Label values to learn; other labels become background. By default all, if every label map shows the same ones.
     C, alpha, eta, epsilon, signed
-        As in `regweave.learning.lssvm.fit_lssvm`.
+        As in `regweave.learning.options.LssvmOptions`.
     rounds : int
         How often the trajectories are refreshed.
     levels : "all" or "finest"
@@ -54,9 +54,9 @@ class TrainOptions:
     C: float | None = None
     alpha: float | None = None
     eta: float | None = None
-    epsilon: float = Hyper.epsilon
-    rounds: int = Hyper.rounds
-    signed: bool = Hyper.signed
+    epsilon: float = LssvmOptions.epsilon
+    rounds: int = LssvmOptions.rounds
+    signed: bool = LssvmOptions.signed
     levels: Levels = "all"
     folds: int = 3
     max_pairs: int | None = None
@@ -65,11 +65,11 @@ class TrainOptions:
     gate: bool = True
     seed: int = 0
 
-    def grid(self) -> list[Hyper]:
+    def grid(self) -> list[LssvmOptions]:
         """Hyper-parameters to try; a search has none."""
         values = {k: (v,) if (v := getattr(self, k)) is not None else GRID[k] for k in GRID}
         tried = [
-            Hyper(C=c, alpha=a, eta=e, epsilon=self.epsilon, rounds=self.rounds, signed=self.signed)
+            LssvmOptions(C=c, alpha=a, eta=e, epsilon=self.epsilon, rounds=self.rounds, signed=self.signed)
             for c in values["C"]
             for a in values["alpha"]
             for e in values["eta"]

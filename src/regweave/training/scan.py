@@ -19,8 +19,8 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Grids of the images of one pair, the structures of its two label maps, and the bank that compares the images."""
+class PairContents:
+    """Grids, structures and bank of one pair."""
 
     fixed: Geometry
     moving: Geometry
@@ -34,24 +34,24 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Survey:
+class DatasetScan:
     """Structures found by pair id, why other pairs cannot be read, and the names of the structures."""
 
-    seen: Mapping[str, Seen]
+    contents: Mapping[str, PairContents]
     failed: Mapping[str, RegweaveError]
     names: Mapping[int, str]
 
     def structures(self) -> list[int]:
         """Labels of all maps, ascending."""
-        return sorted({c for s in self.seen.values() for shown in s.shown for c in shown})
+        return sorted({c for s in self.contents.values() for shown in s.shown for c in shown})
 
     def lacking(self, classes: Sequence[int]) -> dict[str, list[int]]:
         """Structures that one of the maps of a pair does not show, by id of the pairs that lack any."""
-        found = {name: [c for c in classes if c not in s.in_both] for name, s in self.seen.items()}
+        found = {name: [c for c in classes if c not in s.in_both] for name, s in self.contents.items()}
         return {name: missing for name, missing in found.items() if missing}
 
 
-def survey(pairs: Sequence[PairFiles], reading: Reading) -> Survey:
+def scan(pairs: Sequence[PairFiles], reading: Reading) -> DatasetScan:
     """Read every file of a list once; pairs with a file that cannot be used are named, not fatal."""
     seen, failed = {}, {}
     names: dict[int, str] = {}
@@ -71,16 +71,16 @@ def survey(pairs: Sequence[PairFiles], reading: Reading) -> Survey:
         try:
             fixed, a, of_fixed = look(pair.fixed, pair.fixed_labels, reading.fixed_modality)
             moving, b, of_moving = look(pair.moving, pair.moving_labels, reading.moving_modality)
-            seen[pair.id] = Seen(fixed, moving, (a, b), bank_of(of_fixed, of_moving))
+            seen[pair.id] = PairContents(fixed, moving, (a, b), bank_of(of_fixed, of_moving))
         except RegweaveError as error:
             failed[pair.id] = error
-    return Survey(seen, failed, names)
+    return DatasetScan(seen, failed, names)
 
 
-def choose_bank(found: Survey) -> BankName:
+def choose_bank(found: DatasetScan) -> BankName:
     """Return the bank that compares the images of every pair, or refuse a list of several kinds (E172)."""
     kinds: dict[BankName, list[str]] = {}
-    for name, seen in found.seen.items():
+    for name, seen in found.contents.items():
         kinds.setdefault(seen.bank, []).append(name)
     if len(kinds) > 1:
         listed = "; ".join(f"{BANKS[kind]}: {', '.join(ids[:SHOWN])}" for kind, ids in sorted(kinds.items()))
@@ -92,7 +92,7 @@ def choose_bank(found: Survey) -> BankName:
     return next(iter(kinds))
 
 
-def choose_structures(found: Survey, wanted: Sequence[int] | None) -> tuple[int, ...]:
+def choose_structures(found: DatasetScan, wanted: Sequence[int] | None) -> tuple[int, ...]:
     """Return the structures to learn; all label maps must show the same ones, or the user must choose.
 
     Raises
@@ -111,7 +111,7 @@ def choose_structures(found: Survey, wanted: Sequence[int] | None) -> tuple[int,
             f"label maps differ: structures {union} in all, but not in both maps of {odd}",
             f"choose with --classes, for example {','.join(map(str, common)) or 'those that matter'}",
         )
-    empty = [c for c in chosen if all(c not in s.in_both for s in found.seen.values())]
+    empty = [c for c in chosen if all(c not in s.in_both for s in found.contents.values())]
     if empty or not chosen:
         what = f"structures {empty} are" if chosen else "all structures are"
         raise RegweaveError("E131", f"{what} empty in every pair", f"choose among {union}")

@@ -39,7 +39,7 @@ from regweave.pipeline.reading import Reading
 from regweave.report import training
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
-from regweave.training.train import train as workflow
+from regweave.training.run import train as workflow
 
 app = command_line()
 

@@ -23,7 +23,7 @@ from regweave.study.comparison import Scores
 from regweave.study.reproduce.protocols import Protocol, Split
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
-from regweave.training.run import Training
+from regweave.training.run import fit_model
 
 WORK = "work"
 """Folder for finished work; a folder without it is not one of ours."""
@@ -151,8 +151,7 @@ class Ladder:
             path.parent.mkdir(parents=True, exist_ok=True)
             n = worker_count(context.workers, context.scheduler)
             # One store of registrations for all models: the tuning of the uniform bank runs once.
-            store = context.store(self.protocol.name)
-            model = Training(split.train, context.settings, chosen, run, store, self._told, n).fit()
+            model = fit_model(split.train, context.settings, chosen, run, self._told, n)
         write_model(path, model)
         with atomic_path(mark) as part:
             part.write_text(f"{key} {sha256(path)}", encoding="ascii")

@@ -1,65 +1,79 @@
-"""Learning of columns from some pairs of a list: reading, memory, threads, and the method asked for."""
+"""Learner of columns from pairs on disk: memory, threads, and the method asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Schedule, Settings
 from regweave.datasets.manifest import PairFiles
-from regweave.io.modality import BankName
-from regweave.jobs.scoring import mean_over_pairs
+from regweave.jobs.kept import Kept
 from regweave.kernels.threads import in_this_call, kernel_threads
-from regweave.learning.columns import Columns, Mapper, Trainer
-from regweave.learning.lssvm import Hyper
+from regweave.learning.columns import FittedColumns, Mapper, Trainer
+from regweave.learning.options import LssvmOptions
 from regweave.learning.search import search
 from regweave.pipeline.memory import forecast
 from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import read_inputs
-from regweave.training.candidates import Trials
+from regweave.training.candidates import CandidateRunner, overall
+from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import within
-from regweave.training.scan import Survey
-from regweave.types import Field, Float64Array, ImagePair, WeightTable
+from regweave.training.scan import DatasetScan
+from regweave.training.state import TrainingContext, Weighed
+from regweave.types import ImagePair, WeightTable
 
 
 @dataclass(frozen=True)
-class LearningStage:
-    """Learns columns by the method of the options.
+class ColumnLearner:
+    """Learner of columns by the method of the options.
 
     Parameters
     ----------
     options : TrainOptions
         Method and limits.
-    modality : "ct", "mr" or "multi"
-        BankName to learn.
-    survey : Survey
+    schedule : Schedule
+        Levels and bank.
+    scan : DatasetScan
         Grids of the images, by pair.
-    trials : Trials
-        Registers for a search; its settings and effort are used by every method.
+    candidates : CandidateRunner
+        Registers for a search; its settings and rules of reading hold for every method.
+    log : TrainingLog
+        Counts the work.
+    kept : Kept
+        Samples of the pairs: those along the trajectory of the start serve every fold and all hyper-parameters.
     workers : int
         Threads.
     """
 
     options: TrainOptions
-    modality: BankName
-    survey: Survey
-    trials: Trials
+    schedule: Schedule
+    scan: DatasetScan
+    candidates: CandidateRunner
+    log: TrainingLog
+    kept: Kept
     workers: int
-    _starts: dict[str, tuple[Float64Array, Field | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, context: TrainingContext, state: Weighed) -> ColumnLearner:
+        """Return the learner of a training."""
+        return cls(
+            context.options, state.settings.schedule(state.modality), state.scan, state.candidates, context.log,
+            context.kept, context.workers,
+        )  # fmt: skip
 
     @property
-    def schedule(self) -> Schedule:
-        """Levels and bank."""
-        return self.trials.settings.schedule(self.modality)
+    def settings(self) -> Settings:
+        """Settings of the registrations."""
+        return self.candidates.settings
 
-    def learn(self, w0: WeightTable, pairs: Sequence[PairFiles], hyper: Hyper) -> Columns:
+    def learn(self, w0: WeightTable, pairs: Sequence[PairFiles], options: LssvmOptions) -> FittedColumns:
         """Learn from pairs that `sampled` chose; columns keep the start's balance with the smoothness."""
         if self.options.method == "search":
             return self._search(w0, pairs)
@@ -67,11 +81,10 @@ class LearningStage:
         start = w0.select(tuple(m.name for m in schedule.bank))
         with self._parallel() as mapper:
             named = [(p.id, partial(self._load, p)) for p in pairs]
-            trainer = Trainer(named, schedule, start, hyper, self.options.levels == "finest", mapper)
-            ways = {"lssvm": trainer.per_class, "lssvm-joint": trainer.joint, "global": trainer.whole}
+            trainer = Trainer(named, schedule, start, options, self.options.levels == "finest", mapper, self.kept)
+            ways = {"lssvm": trainer.per_class, "lssvm-joint": trainer.joint, "global": trainer.fit_global}
             found = ways[self.options.method]()
-        self.trials.effort.registrations += found.n_registrations
-        self.trials.effort.inferences += found.n_inferences
+        self.log.count(found.n_registrations, found.n_inferences)
         return replace(found, weights=w0.embed(start.balance(found.weights)))
 
     def sampled(self, pairs: Sequence[PairFiles]) -> list[PairFiles]:
@@ -82,37 +95,33 @@ class LearningStage:
         chosen = within([self._sample_mb(p) for p in ordered], limit, rng, self.options.max_pairs)
         if len(chosen) < min(len(ordered), self.options.max_pairs or len(ordered)):
             text = f"{len(chosen)} of {len(ordered)} pairs are learned from: the samples of all exceed {limit:g} MB"
-            self.trials.effort.tell("note", text)
+            self.log.tell("note", text)
         return [ordered[i] for i in chosen]
 
     def _sample_mb(self, pair: PairFiles) -> float:
         """Memory that the samples of a pair take: float32 costs, loss and shares."""
-        seen = self.survey.seen[pair.id]
-        sizes = forecast(seen.fixed, seen.moving, self.trials.settings, self.modality, probe=False).sizes
+        grids = self.scan.contents[pair.id]
+        sizes = forecast(grids.fixed, grids.moving, self.settings, self.schedule.modality, probe=False).sizes
         used = sizes[-1:] if self.options.levels == "finest" else sizes
-        columns = 1 + len(self.survey.structures()) if self.options.method == "lssvm-joint" else 1
+        columns = 1 + len(self.scan.structures()) if self.options.method == "lssvm-joint" else 1
         displaced = self.schedule.class_at == "displaced" and columns > 1
         per_label = len(self.schedule.discrete) + 1 + (columns if displaced else 0)
         return 4.0 * sum(s.n_nodes * (s.n_labels * per_label + columns) for s in used) / 2**20
 
-    def _search(self, w0: WeightTable, pairs: Sequence[PairFiles]) -> Columns:
+    def _search(self, w0: WeightTable, pairs: Sequence[PairFiles]) -> FittedColumns:
         def score(candidates: Sequence[WeightTable]) -> list[float]:
-            found = self.trials([(w, pairs) for w in candidates])
-            return [mean_over_pairs(scores.values()) for scores in found]
+            found = self.candidates([(w, pairs) for w in candidates])
+            return [overall(scores) for scores in found]
 
         found = search(score, w0, self.options.budget // len(pairs), self.options.seed)
         curve = [{"number": i, "mean_dice": v} for i, v in enumerate(found.history)]
-        return Columns(found.weights, {"search": curve})
+        return FittedColumns(found.weights, {"search": curve})
 
     def _load(self, pair: PairFiles) -> ImagePair:
-        """Read a pair at its start; images are not kept, but the start is."""
-        reading = self.trials.run.reading
+        """Read a pair at its start."""
+        reading = self.candidates.run.reading
         data = read_inputs(pair.fixed, pair.moving, pair.fixed_labels, pair.moving_labels, reading)
-        if pair.id not in self._starts:
-            found = start_pair(data, self.trials.settings.initial)
-            self._starts[pair.id] = (found.initial, found.initial_field)
-        affine, start = self._starts[pair.id]
-        return ImagePair(data.fixed, data.moving, affine, start)
+        return start_pair(data, self.settings.initial)
 
     @contextmanager
     def _parallel(self) -> Iterator[Mapper]:

@@ -1,0 +1,213 @@
+"""Stages of a training as pure functions: scan, tune, predict, weigh refinement, select columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from regweave.datasets.folds import one_by_one
+from regweave.errors import UsageError
+from regweave.jobs.methods import LEVELS, REFINE, Method, SmoothnessParameter, best_of, next_values
+from regweave.jobs.scoring import mean_over_pairs, pair_score
+from regweave.learning.search import LEAST_CANDIDATES
+from regweave.measures.scores import PairScore
+from regweave.pipeline.reading import in_one_numbering
+from regweave.pipeline.recipe import with_stated
+from regweave.training.candidates import CandidateRunner, PairScores, overall
+from regweave.training.column_learner import ColumnLearner
+from regweave.training.column_selection import Attempt, ColumnSelection, Trial, rebalance, strengthen, try_columns
+from regweave.training.options import TrainOptions
+from regweave.training.predictors_by_fold import Predictors, segmented_images
+from regweave.training.refinement_weights import RefinementWeights, judge_without_mask, mix_refinement
+from regweave.training.scan import choose_bank, choose_structures, scan
+from regweave.training.state import Listed, Predicted, Scanned, Selected, TrainingContext, Tuned, Weighed
+from regweave.types import WeightTable
+
+
+def scan_dataset(context: TrainingContext, state: Listed) -> Scanned:
+    """Read every file once, leave out pairs that cannot be read, and settle structures and modality."""
+    options, log = context.options, context.log
+    reading = with_stated(in_one_numbering(state.run.reading, state.pairs), state.settings, None)
+    found = scan(state.pairs, reading)
+    state = state.leave_out({name: str(error) for name, error in found.failed.items()}, log)
+    classes = choose_structures(found, options.classes)
+    skipped = found.lacking(classes)
+    bare = [name for name, missing in skipped.items() if len(missing) == len(classes)]
+    state = state.leave_out(dict.fromkeys(bare, "E131: its label maps share none of the structures"), log)
+    if options.method == "search":
+        _check_budget(options, len(state.pairs))
+    for name, missing in skipped.items():
+        log.tell("note", f"pair {name} does not show {missing} in both label maps: skipped there")
+    if options.classes is not None:
+        reading = replace(reading, classes=classes)
+    bank = choose_bank(found)
+    context.folds(state.pairs)  # before anything is computed: too few patients are an error of the list
+    return state.then(
+        Scanned, scan=found, classes=classes, skipped=skipped, modality=bank, run=state.run.reading_by(reading),
+        settings=state.settings.model_copy(update={"modality": bank}),
+    )  # fmt: skip
+
+
+def _check_budget(options: TrainOptions, n_pairs: int) -> None:
+    n = min(n_pairs, options.max_pairs or n_pairs)
+    if options.budget < LEAST_CANDIDATES * n:
+        message = f"a budget of {options.budget} registrations is too small for {n} pairs"
+        raise UsageError("E194", message, f"give at least {LEAST_CANDIDATES * n}, or lower --max-pairs")
+
+
+def tune(context: TrainingContext, state: Scanned) -> Tuned:
+    """Choose both smoothnesses of the uniform bank on the training pairs, as every baseline's are."""
+    uniform: PairScores = {}
+    found: dict[str, Any] = {}
+    least = 0.0
+    for parameter in Method("uniform", state.settings).parameters:
+        state, curve, scores = _try_values(context, state, parameter)
+        best = best_of(curve)
+        uniform = scores[best]
+        state = state.then(Scanned, settings=parameter.set(state.settings, best))
+        found[parameter.name] = tuning_record(best, curve)
+        if parameter is LEVELS:
+            least = min(curve)
+    smoothness = {**found["levels"], **{k: v for k, v in found.items() if k != "levels"}}
+    return state.then(Tuned, uniform=uniform, smoothness=smoothness, least_smoothness=least)
+
+
+def tuning_record(best: float, curve: Mapping[float, float]) -> dict[str, Any]:
+    """Return what a model keeps of a line search."""
+    listed = [{"smoothness": v, "mean_dice": d} for v, d in curve.items()]
+    return {"smoothness": best, "curve": listed, "mean_dice": curve[best]}
+
+
+def _try_values(
+    context: TrainingContext, state: Scanned, parameter: SmoothnessParameter
+) -> tuple[Scanned, dict[float, float], dict[float, PairScores]]:
+    """Go uphill from the settings' smoothness; mean Dice and scores by value. Pairs that fail are left out."""
+    base = Method("uniform", state.settings, tunable=True)
+    values = parameter.values(base.settings)
+    means: dict[float, float] = {}
+    scores: dict[float, PairScores] = {}
+    known: dict[tuple[float, str], PairScore] = {}
+    while tried := next_values(values, means):
+        cases = [(v, p) for v in tried for p in state.pairs]
+        plan = [(f"tune/{parameter.name}/{v!r}/{p.id}", base.at(parameter, v), p) for v, p in cases]
+        context.log.tell("tune", f"smoothness of the {parameter.name}, uniform bank: {len(plan)} registrations")
+        outcomes = dict(zip(cases, state.run(plan, dice_only=True), strict=True))
+        context.log.count(registrations=len(plan))
+        failed = {p.id: o.error for (_, p), o in outcomes.items() if o.error is not None}
+        known |= {(v, p.id): pair_score(o.value) for (v, p), o in outcomes.items() if o.error is None}
+        state = state.leave_out(failed, context.log)
+        scores = {v: {p.id: known[v, p.id] for p in state.pairs} for v in [*means, *tried]}
+        means = {v: mean_over_pairs(of.values()) for v, of in sorted(scores.items())}
+    return state, means, scores
+
+
+def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
+    """Learn to tell the classes of an image without labels; no predictor, with a note, where that cannot be."""
+    options, bank = context.options, state.modality
+    start = state.settings.schedule(bank).start_weights(state.settings.smoothness, (0, *state.classes))
+    grids = {name: {"fixed": c.fixed, "moving": c.moving} for name, c in state.scan.contents.items()}
+    predictors = Predictors(
+        segmented_images(state.pairs, state.run.hashes, lambda p: grids[p.id]), state.run.reading, start.classes,
+        "ct" if bank == "ct" else "mr", seed=options.seed, max_memory_mb=options.max_memory_mb,
+    )  # fmt: skip
+    predictor, reason = None, "one classifier does not read two modalities"
+    if bank != "multi":
+        try:
+            predictor = predictors.whole.to_dict()
+        except ValueError as error:
+            reason = str(error)
+    if predictor is None:
+        context.log.tell("note", f"the model has no class predictor: {reason}")
+    candidates = CandidateRunner(state.run, state.settings, options.levels, context.log, predictors)
+    return state.then(Predicted, start=start, predictor=predictor, candidates=candidates)
+
+
+def weigh_refinement(context: TrainingContext, state: Predicted) -> Weighed:
+    """Weigh the members of the refinement, tune its smoothness again, and settle what holds without moving labels."""
+    found = _search_weights(context, state)
+    if found.gain is not None:
+        state, found = _retune(context, state, found)
+    unmasked = state.settings.schedule(state.modality).without_mask(found.weights)
+    if (unmasked.matrix != found.weights.matrix).any():
+        context.log.tell("mix", f"without moving labels: {2 * len(state.pairs)} registrations")
+        used = state.candidates([(found.weights, state.pairs)], predicted=True)[0]
+        unused = state.candidates([(unmasked, state.pairs)])[0]
+        found = replace(found, without_mask=judge_without_mask(used, unused, state.pairs))
+    return state.then(Weighed, refinement=found)
+
+
+def _search_weights(context: TrainingContext, state: Predicted) -> RefinementWeights:
+    """Try other weights where there is a refinement; learned members only where every pair can be judged."""
+    members = [m for m in state.settings.schedule(state.modality).continuous if m.stage == "refine"]
+    if not state.settings.refine.steps:
+        return RefinementWeights(state.start, state.uniform)
+    without = state.candidates.predictors.without
+    judged = state.predictor is not None and all(without(p) is not None for p in state.pairs)
+    if any(m.sees_anatomy for m in members) and not judged:
+        members = [m for m in members if not m.sees_anatomy]
+        context.log.tell("note", "too few patients to judge what a predictor makes out: those members stay unused")
+
+    def register(weights: Sequence[WeightTable]) -> list[PairScores]:
+        context.log.tell("mix", f"members of the refinement: {len(weights) * len(state.pairs)} registrations")
+        return state.candidates([(w, state.pairs) for w in weights])
+
+    folds = one_by_one(state.pairs) if context.options.gate else []
+    return mix_refinement(state.start, state.uniform, [m.name for m in members], folds, register)
+
+
+def _retune(
+    context: TrainingContext, state: Predicted, weighed: RefinementWeights
+) -> tuple[Predicted, RefinementWeights]:
+    """Tune the smoothness of the refinement once more where its members changed: other forces, other balance."""
+    here = REFINE.get(state.settings)
+    scores = {here: weighed.scores}
+    found = {here: overall(weighed.scores)}
+    while tried := next_values(REFINE.values(state.settings), found):
+        for value in tried:
+            context.log.tell("mix", f"smoothness of the refinement: {len(state.pairs)} registrations")
+            other = replace(state.candidates, settings=REFINE.set(state.settings, value))
+            scores[value] = other([(weighed.weights, state.pairs)])[0]
+            found[value] = overall(scores[value])
+        found = dict(sorted(found.items()))
+    best = best_of(found)
+    settings = REFINE.set(state.settings, best)
+    candidates = replace(state.candidates, settings=settings)
+    record = tuning_record(best, found)
+    return (
+        replace(state, settings=settings, candidates=candidates),
+        replace(weighed, scores=scores[best], smoothness=record),
+    )
+
+
+def select_columns(context: TrainingContext, state: Weighed) -> Selected:
+    """Learn on each fold, register its left-out pairs, and decide hyper-parameters, share and gates."""
+    grid, w0 = context.options.grid(), state.refinement.weights
+    if not context.options.gate:
+        return state.then(Selected, selection=ColumnSelection(grid[0], 1.0, w0.classes, {}), by_fold=(), trail=())
+    learner, folds = ColumnLearner.of(context, state), context.folds(state.pairs)
+    shown = {name: contents.in_both for name, contents in state.scan.contents.items()}
+    register = partial(state.candidates.left_out, folds)
+    attempts: list[Attempt] = []
+    trials: dict[Any, Trial] = {}
+    for options in grid:
+        columns = []
+        for i, fold in enumerate(folds, start=1):
+            context.log.tell("gate", f"fold {i} of {len(folds)}, {options.words()}")
+            columns.append(learner.learn(w0, learner.sampled(fold.train), options))
+        trials[options] = Trial(w0, columns, state.refinement.scores, folds, register)
+        attempts += try_columns(options, trials[options], shown)
+    best = _best(attempts)
+    attempts += rebalance(best, trials[best.options], least=state.least_smoothness)
+    best = _best(attempts)
+    best = best if best.value > 0 else best.unused()
+    attempts += (strong := strengthen(best, trials[best.options]))
+    best = _best([Attempt(best, {}), *strong])
+    trail = [attempt.line for attempt in attempts]
+    return state.then(Selected, selection=best, by_fold=trials[best.options].columns, trail=trail)
+
+
+def _best(attempts: Sequence[Attempt]) -> ColumnSelection:
+    """Return the selection with the largest gain, of equals the first."""
+    return max((attempt.selection for attempt in attempts), key=lambda selection: selection.value)

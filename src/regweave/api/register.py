@@ -19,7 +19,7 @@ from regweave.pipeline import register as pipeline
 from regweave.pipeline.reading import Reading, ReadingWords
 from regweave.pipeline.register import OnProgress
 from regweave.pipeline.result import Result
-from regweave.types import Image, LabelMap, Volume
+from regweave.types import Image, LabelMap, Transform, Volume
 
 if TYPE_CHECKING:
     import nibabel
@@ -43,10 +43,11 @@ def register(
     config: str | Path | Settings | None = None,
     model: str | Path | Model | None = None,
     metrics: Mapping[str, float] | None = None,
-    init: str | Path | None = None,
+    init: str | Path | Transform | ArrayLike | None = None,
     engine: str | None = None,
     predict_classes: bool = False,
     threads: int | None = None,
+    device: str | None = None,
     rules: str | Path | Rules | None = None,
     progress: bool = True,
     on_progress: OnProgress | None = None,
@@ -70,14 +71,17 @@ def register(
         Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
     metrics : mapping, optional
         Members (or metrics) to use and their weights, instead of the bank of the settings.
-    init : "none", "moments", "affine" or path, optional
-        Start; by default what the settings say.
+    init : "none", "moments", "affine", path, Transform or matrix, optional
+        Start; by default what the settings say. A (4, 4) matrix, or a transform of SimpleITK, takes fixed points to
+        moving points in LPS millimetres.
     engine : str, optional
         Inference engine instead of that of the settings.
     predict_classes : bool
         Let the class predictor choose the weights even where moving labels are given; these are warped and scored.
     threads : int, optional
         Threads of the kernels; the result does not depend on it.
+    device : str, optional
+        What computes; by default, and today always, ``cpu``.
     rules : path or Rules, optional
         Acceptance criteria of the verdict; by default the shipped ones.
     progress : bool
@@ -113,6 +117,6 @@ def register(
         result = pipeline.register(
             fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels, preset=preset, config=config,
             model=model, metrics=metrics, init=init, engine=engine, predict_classes=predict_classes, threads=threads,
-            reading=Reading(**reading), on_progress=on_progress or bar, keep_view=True,
+            device=device, reading=Reading(**reading), on_progress=on_progress or bar, keep_view=True,
         )  # fmt: skip
     return result if judged_by is None else replace(result, rules=judged_by)

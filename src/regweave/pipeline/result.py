@@ -238,11 +238,11 @@ class Result:
 
         return figure(self._title(), self.fixed, self.images.before, self.warped, self.summary())
 
-    def picture(self) -> bytes:
-        """PNG of the middle planes before and after: fixed blue, moving orange, agreement grey."""
-        from regweave.report.card import picture  # noqa: PLC0415 (pages stand above results)
+    def thumbnail(self) -> bytes:
+        """Small PNG of the axial plane: fixed blue, warped orange, agreement grey."""
+        from regweave.report.card import thumbnail  # noqa: PLC0415 (pages stand above results)
 
-        return picture(self.fixed, self.images.before, self.warped)
+        return thumbnail(self.fixed, self.warped)
 
     def report(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the page of the result as one file that needs no other."""

@@ -82,7 +82,8 @@ def write_page(folder: str | Path) -> Path:
 
 def batch_list(record: BatchRecord, folder: Path) -> str:
     """Return the index of a batch as HTML; pictures and pages are those of its folder."""
-    lines = [_batch_line(row, folder) for row in record.rows]
+    labelled = any(row.mean_dice_after is not None for row in record.rows)
+    lines = [_batch_line(row, folder, labelled) for row in record.rows]
     verdicts = [
         Verdict("fail" if row.verdict is None else row.verdict) for row in record.rows if row.status != "pending"
     ]
@@ -94,7 +95,7 @@ def batch_list(record: BatchRecord, folder: Path) -> str:
         "rules": record.rules,
         "limits": {},
         "methods": [],
-        "columns": [*DICE, *OTHERS],
+        "columns": [*DICE, *OTHERS] if labelled else OTHERS,
         "lines": lines,
     }
     return _page(context)
@@ -128,12 +129,12 @@ def _evaluation_line(row: Row, link: str) -> Line:
     return Line(row.id, row.verdict.word, row.verdict.text, marks, values, row.method, link)
 
 
-def _batch_line(row: BatchRow, folder: Path) -> Line:
+def _batch_line(row: BatchRow, folder: Path, labelled: bool) -> Line:
     before, after, folding, seconds = (
         math.nan if v is None else v
         for v in (row.mean_dice_before, row.mean_dice_after, row.folding_percent, row.seconds)
     )
-    values = [before, after, after - before, folding, seconds]
+    values = [*([before, after, after - before] if labelled else []), folding, seconds]
     if row.status == "pending":
         return Line(row.id, "pending", "", ["pending"], values)
     if row.status == "failed":

@@ -22,8 +22,8 @@ PLANES = {"axial": (0, 1, 2, False), "coronal": (0, 2, 1, True), "sagittal": (1,
 """Display axis across, down and through, and whether the one down runs upwards."""
 BUDGET = 600_000
 """Voxels of a volume that planes are cut from."""
-HEIGHT = 150
-"""Pixels of the picture's planes."""
+HEIGHT, THUMBNAIL_HEIGHT = 150, 96
+"""Pixels of the planes of a card, and of a thumbnail, of which a page may carry hundreds."""
 MOST_ROWS = 12
 """Structures that a card lists; `Result.table` has all."""
 GAP = 4
@@ -47,14 +47,9 @@ def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapp
         "summary": summary,
         "rows": listed[:MOST_ROWS],
         "more": len(listed) - MOST_ROWS,
-        "picture": data_address(picture(fixed, before, after)),
+        "picture": data_address(encode_png(_sheet(fusion(fixed, (before, after))))),
     }
     return environment().get_template("card.j2").render(context)
-
-
-def picture(fixed: Volume, before: Volume, after: Volume) -> bytes:
-    """Return the middle planes before (above) and after as PNG."""
-    return encode_png(_sheet(fusion(fixed, (before, after))))
 
 
 def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> Any:
@@ -75,7 +70,7 @@ def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Ma
 
 def thumbnail(fixed: Volume, after: Volume) -> bytes:
     """Return a small PNG for the index of a batch: the axial plane, fixed blue, warped orange, agreement grey."""
-    return encode_png(fusion(fixed, (after,))[0][0])
+    return encode_png(fusion(fixed, (after,), THUMBNAIL_HEIGHT)[0][0])
 
 
 def show(page: Path) -> None:
@@ -88,7 +83,7 @@ def show(page: Path) -> None:
     display.display(display.HTML(frame.format(page.read_text(encoding="utf-8"))))
 
 
-def fusion(fixed: Volume, moving: Sequence[Volume]) -> list[list[NDArray[np.uint8]]]:
+def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> list[list[NDArray[np.uint8]]]:
     """Cut the middle planes of images on one grid and lay them over each other in two colours.
 
     Parameters
@@ -97,6 +92,8 @@ def fusion(fixed: Volume, moving: Sequence[Volume]) -> list[list[NDArray[np.uint
         Image in blue; the planes go through the centre of what is bright in it.
     moving : sequence of Volume
         Images in orange, windowed alike; where both agree the sum is grey.
+    height : int
+        Rows of each plane.
 
     Returns
     -------
@@ -106,13 +103,10 @@ def fusion(fixed: Volume, moving: Sequence[Volume]) -> list[list[NDArray[np.uint
     display = Display.of(fixed.geometry, BUDGET)
     still = _grey(display.image(fixed.data), fixed.data)
     centre = [int(np.average(np.arange(n), weights=_profile(still, axis))) for axis, n in enumerate(still.shape)]
-    return [
-        [
-            _plane(still, _grey(display.image(image.data), moving[0].data), centre, axes, display.geometry.spacing_mm)
-            for axes in PLANES.values()
-        ]
-        for image in moving
-    ]
+    greys = [_grey(display.image(image.data), moving[0].data) for image in moving]
+    fused = [np.stack([grey, (still + grey) / 2, still], axis=-1) for grey in greys]  # red is the moving image
+    spacing_mm = display.geometry.spacing_mm
+    return [[_plane(colours, centre, axes, spacing_mm, height) for axes in PLANES.values()] for colours in fused]
 
 
 def _profile(grey: Float32Array, axis: int) -> Any:
@@ -126,16 +120,16 @@ def _grey(data: Float32Array, like: Float32Array) -> Float32Array:
 
 
 def _plane(
-    fixed: Float32Array, moving: Float32Array, centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any
+    colours: Float32Array, centre: Sequence[int], axes: tuple[int, int, int, bool], spacing_mm: Any, height: int
 ) -> NDArray[np.uint8]:
+    """Cut a plane of an RGB volume and sample it with square pixels."""
     across, down, through, up = axes
-    a, b = (np.take(volume, centre[through], axis=through).T for volume in (fixed, moving))
-    colours = np.stack([b, (a + b) / 2, a], axis=-1)  # red is the moving image, blue the fixed one
-    pixel_mm = a.shape[0] * spacing_mm[down] / HEIGHT
-    width = max(1, round(a.shape[1] * spacing_mm[across] / pixel_mm))
-    rows = np.arange(HEIGHT) * a.shape[0] // HEIGHT
-    columns = np.arange(width) * a.shape[1] // width
-    out: NDArray[np.uint8] = np.rint(255 * colours[rows[:, None], columns]).astype(np.uint8)
+    cut = np.take(colours, centre[through], axis=through).swapaxes(0, 1)
+    pixel_mm = cut.shape[0] * spacing_mm[down] / height
+    width = max(1, round(cut.shape[1] * spacing_mm[across] / pixel_mm))
+    rows = np.arange(height) * cut.shape[0] // height
+    columns = np.arange(width) * cut.shape[1] // width
+    out: NDArray[np.uint8] = np.rint(255 * cut[rows[:, None], columns]).astype(np.uint8)
     return out[::-1] if up else out
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from regweave.model.record import OverlayRecord
 from regweave.report.charts.svg import Ink, drawing, tag, words
 
 CELL = 26.0
@@ -15,34 +14,45 @@ MARGIN = 34.0
 Rows = list[list[tuple[float, float]]]
 
 
-def overlay_chart(record: OverlayRecord, *, title: str, standalone: bool = False) -> Markup:
+def overlay_chart(
+    lines: Mapping[str, tuple[Sequence[str], float]],
+    counted: Sequence[str],
+    axes: Sequence[str],
+    *,
+    title: str,
+    standalone: bool = False,
+) -> Markup:
     """Draw both displacements as lines from each node; nodes at which nothing can be lost are faint dots.
 
     Parameters
     ----------
-    record : OverlayRecord
-        Both displacements of a slice, as `regweave.learning.overlay.overlay` made them.
+    lines : mapping
+        By name, the wide one first: displacements in the plane, a text line of pairs for each row of nodes, and their
+        loss, NaN where it is not known.
+    counted : sequence of str
+        A text line for each row: not 0 where something can be lost.
+    axes : sequence of str
+        Names of the two axes, or nothing.
     title : str
         Words.
     standalone : bool
         For a file of its own.
     """
     ink = Ink(standalone)
-    parts_of = {"predicted": record.predicted, "imputed": record.imputed}
-    rows = {name: _vectors(part.rows) for name, part in parts_of.items()}
-    counts = [_numbers(row) for row in record.counts]
-    axes = record.axes or ("", "")
+    rows = {name: _vectors(texts) for name, (texts, _) in lines.items()}
+    counts = [_numbers(row) for row in counted]
+    axes = axes or ("", "")
     size = (len(counts), max((len(row) for row in counts), default=0))
-    losses = {name: math.nan if part.loss is None else part.loss for name, part in parts_of.items()}
+    losses = {name: loss for name, (_, loss) in lines.items()}
     longest = max((math.hypot(*v) for of in rows.values() for row in of for v in row), default=0.0)
     reach = 0.7 * CELL / longest if longest > 0 else 0.0
     drawn = [words(title, 8, 18, ink, strong=True), *_legend(losses, ink)]
     top = 62.0
     for i, row in enumerate(counts):
-        for j, counted in enumerate(row):
+        for j, weight in enumerate(row):
             x, y = MARGIN + CELL * i, top + CELL * j
-            drawn.append(tag("circle", cx=x, cy=y, r=1.6, fill=ink("soft" if counted else "rule")))
-            if counted:
+            drawn.append(tag("circle", cx=x, cy=y, r=1.6, fill=ink("soft" if weight else "rule")))
+            if weight:
                 drawn += [_arrow(_at(rows[name], i, j), x, y, reach, k, ink) for k, name in enumerate(rows)]
     width = max(440.0, 2 * MARGIN + CELL * max(0, size[0] - 1))
     bottom = top + CELL * max(1, size[1])

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from regweave.model.model import Model
-from regweave.model.record import Candidate, FitPoint, Tuning
+from regweave.model.record import Candidate, FitPoint, OverlayRecord, Tuning
 from regweave.report.charts import bar_chart, interval_plot, line_chart, overlay_chart
 from regweave.types import Float64Array
 
@@ -33,7 +33,7 @@ def of_model(model: Model) -> dict[str, list[Markup]]:
         "gates": [gates(model)],
         "curves": curves(model),
         "surrogate": surrogate(record.surrogate_and_dice) if record.surrogate_and_dice else [],
-        "overlays": [overlay_chart(of, title=name) for name, of in overlays.items()],
+        "overlays": [_overlay(name, of) for name, of in overlays.items()],
         "smoothness": [chart for name, of in tuned.items() if of is not None and (chart := _tuning(name, of))],
     }
 
@@ -124,6 +124,12 @@ def surrogate(candidates: Sequence[Candidate]) -> list[Markup]:
         _half(losses, "Surrogate loss of the candidates", "candidate", "mean loss Δ"),
         _half(dice, "Dice of left-out masks", "candidate", "mean Dice"),
     ]
+
+
+def _overlay(name: str, record: OverlayRecord) -> Markup:
+    parts = {"predicted": record.predicted, "imputed": record.imputed}
+    lines = {key: (part.rows, _number(part.loss)) for key, part in parts.items()}
+    return overlay_chart(lines, record.counts, record.axes, title=name)
 
 
 def _tuning(name: str, tuned: Tuning) -> Markup:

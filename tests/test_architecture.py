@@ -260,7 +260,6 @@ def test_the_package_is_light() -> None:
     assert [name for name in HEAVY if name in run.stdout.split()] == []
 
 
-@pytest.mark.xfail(reason="resource and SIGHUP are needed at import; delete this mark when they are not")
 def test_the_program_starts_without_what_unix_alone_has() -> None:
     run = subprocess.run([sys.executable, "-c", ANYWHERE], text=True, capture_output=True, check=False)
     assert run.returncode == 0, run.stderr

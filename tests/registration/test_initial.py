@@ -11,7 +11,7 @@ from scipy import ndimage
 from regweave import _core
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.measures import dice
-from regweave.registration.correlation_ratio import Level, coarser
+from regweave.registration.correlation_ratio import PyramidLevel, coarser
 from regweave.registration.initial import initial_affine
 from regweave.spatial import warp_labels
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
@@ -120,7 +120,7 @@ def test_the_thread_count_does_not_change_a_bit(planted):
 def test_fit_never_costs_more_than_its_start(planted):
     fixed, moving, _ = planted
     image = head(*moving)
-    level = Level(*(coarser(v, 1.0) for v in (fixed, image)))
+    level = PyramidLevel(*(coarser(v, 1.0) for v in (fixed, image)))
     rng = np.random.default_rng(0)
     for _ in range(3):
         start = initial_affine(fixed, image, "moments")
@@ -142,7 +142,7 @@ def test_noise_that_has_no_affine_keeps_the_centres():
 def test_absurd_fit_is_rejected_aloud(planted, monkeypatch):
     fixed, moving, _ = planted
     image = head(*moving)
-    monkeypatch.setattr(Level, "fit", lambda self, affine: affine @ np.diag([0.3, 0.3, 0.3, 1.0]))
+    monkeypatch.setattr(PyramidLevel, "fit", lambda self, affine: affine @ np.diag([0.3, 0.3, 0.3, 1.0]))
     with pytest.warns(RegweaveWarning, match="W210"):
         found = initial_affine(fixed, image, "affine")
     np.testing.assert_array_equal(found, initial_affine(fixed, image, "moments"))

@@ -23,7 +23,7 @@ LEAST_CANDIDATES = 5
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Best weights of a search, its score, and the best score of each generation."""
 
     weights: WeightTable
@@ -32,7 +32,7 @@ class Found:
     n_scored: int
 
 
-def search(score: Score, start: WeightTable, n_candidates: int, seed: int = 0) -> Found:
+def search(score: Score, start: WeightTable, n_candidates: int, seed: int = 0) -> SearchResult:
     """Maximise a score over weights.
 
     Parameters
@@ -69,7 +69,7 @@ def search(score: Score, start: WeightTable, n_candidates: int, seed: int = 0) -
             if values[top] > value:
                 best, value = candidates[top], values[top]
             history.append(value)
-    return Found(best, value, tuple(history), n_scored)
+    return SearchResult(best, value, tuple(history), n_scored)
 
 
 def _normal(rng: np.random.Generator) -> Callable[..., Float64Array]:

@@ -37,12 +37,12 @@ class Match:
 
 @dataclass(frozen=True, repr=False)
 class Coarse(Volume):
-    """Shrunken image with the share of each voxel that lies inside its mask, if it has one."""
+    """Shrunken image, with the share of each voxel that lies inside its mask if it has one."""
 
     weight: Float32Array | None = None
 
 
-class Level:
+class PyramidLevel:
     """One resolution of the fit; maps are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels.
 
     Intensities of both images lie in [0, 1].

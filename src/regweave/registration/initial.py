@@ -9,7 +9,7 @@ import numpy as np
 from regweave import notices
 from regweave.errors import UsageError
 from regweave.io.modality import with_modality
-from regweave.registration.correlation_ratio import Level, coarser
+from regweave.registration.correlation_ratio import PyramidLevel, coarser
 from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.masking import extrapolated, inside
 from regweave.types import Float64Array, Image, Volume
@@ -66,7 +66,7 @@ def _affine(fixed: Volume, moving: Volume) -> Float64Array:
     start = affine = _centre_on_centre(*windowed)
     for resolution in RESOLUTIONS:
         step_mm = _extent_mm(fixed) / resolution
-        level = Level(*(coarser(image, step_mm) for image in windowed))
+        level = PyramidLevel(*(coarser(image, step_mm) for image in windowed))
         affine = level.fit(affine)
     ratio = float(np.linalg.det(affine[:3, :3]))
     before, after = level.cost(start), level.cost(affine)

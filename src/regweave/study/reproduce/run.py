@@ -127,7 +127,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Found:
+class Findings:
     """Numbers of one experiment, the seconds of its registrations, and slices to look at."""
 
     content: dict[str, Any]
@@ -143,7 +143,7 @@ class Experiment:
         self.reading = Reading(classes=tuple(sorted(protocol.classes)))
         self.run_pairs = context.runner(self.reading, protocol.name)
 
-    def run(self) -> Found:
+    def run(self) -> Findings:
         """Run it all; what an earlier run finished is taken from disk."""
         p, c = self.protocol, self.context
         scans = all_scans(p, c.data, c.folder / "scans" / p.name, c.seed, self._say)
@@ -167,7 +167,7 @@ class Experiment:
         pictures: dict[str, Any] = {"pair": splits[0].test[0].id, "shown": shown}
         pictures["samples"] = {s.name: sample_slice(s.image) for s in scans[:N_SAMPLES]}
         timing = {m.name: float(np.mean(found)) for m in scores.methods if (found := scores.numbers(m, "seconds"))}
-        return Found(content, timing, pictures)
+        return Findings(content, timing, pictures)
 
     def _say(self, message: str) -> None:
         self.context.tell(TrainProgress(self.protocol.name, message))

@@ -40,14 +40,14 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class HdfContents:
     """Contents of an HDF5 transform file: its transforms, and the texts at its root."""
 
     parts: list[Part]
     notes: Mapping[str, str]
 
 
-def read_hdf(path: Path) -> Stored:
+def read_hdf(path: Path) -> HdfContents:
     """Read the transforms of an HDF5 file in a child process, or raise E102, or E140 where they do not fit."""
     subject = f"'{path}'"
     size = _verified_size(path)
@@ -108,7 +108,7 @@ def _ending(status: int) -> str:
     return signal.Signals(-status).name if status < 0 else f"status {status}"
 
 
-def _parsed(answer: bytes, subject: str) -> Stored:
+def _parsed(answer: bytes, subject: str) -> HdfContents:
     length = int.from_bytes(answer[:8], "little")
     head = json.loads(answer[8 : 8 + length])
     if "refused" in head:
@@ -124,4 +124,4 @@ def _parsed(answer: bytes, subject: str) -> Stored:
         parameters: NDArray[Any] = np.frombuffer(answer, part["dtype"], part["parameters"], at)
         at += parameters.nbytes
         parts.append(Part(part["type"], parameters, fixed))
-    return Stored(parts, head["notes"])
+    return HdfContents(parts, head["notes"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import regweave
 from _common import ROOT, fingerprint
-from regweave.model.model import find_model
+from regweave.model.shipped import find_model
 
 FOLDER = ROOT / "benchmark" / "peers"
 VENV = ROOT / ".venv-peers"

@@ -25,7 +25,6 @@ from regweave.jobs.methods import REFINE, Method, baseline_methods, modality_of_
 from regweave.jobs.runner import Runner
 from regweave.jobs.scoring import pair_score
 from regweave.measures.statistics import count_better, paired_bootstrap
-from regweave.model.model import write_model
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores
 from regweave.training.log import TrainProgress
@@ -137,7 +136,7 @@ def models_of(folder: Path, base: Settings, names: Sequence[str], reading: Readi
             print(f"training {name}", flush=True)
             run = Runner(reading, workers, None, folder / "tasks", None)
             listed = read_pairs(folder / "train.csv")
-            write_model(path, fit_model(listed, base, METHODS[name], run, _tell, workers))
+            fit_model(listed, base, METHODS[name], run, _tell, workers).save(path)
         out.append(path)
     return out
 

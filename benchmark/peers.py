@@ -26,7 +26,7 @@ from _peer_run import Case, case_of, measure, start_scores
 from accuracy import Ledger, mean_dice
 from regweave.datasets.manifest import check_leak
 from regweave.errors import RegweaveError
-from regweave.model.model import read_model
+from regweave.model.model import Model
 
 NO_HEADERS = ("ibsr18_native",)
 NOMINAL_SPACING = ("acdc_cardiac",)
@@ -177,7 +177,7 @@ def main() -> None:
     chosen, data = choose_set(args.set)
     if chosen in NO_HEADERS and args.init == "none":
         raise SystemExit(f"the headers of {chosen} do not align its images; give --init affine")
-    for model in map(read_model, args.model):
+    for model in map(Model.load, args.model):
         trained_on = list(model.training.trained_on)
         try:
             check_leak(trained_on, _split.patients(chosen)[1])

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from _common import ROOT
 from _pairs import SETS, PairName, cases_of, files, subject_of
-from regweave.model.model import Model, read_model, write_model
+from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, SegmentedImage
-from regweave.training.run import plain
 
 MODELS = ROOT / "src" / "regweave" / "model"
 
@@ -34,20 +33,18 @@ def of_all_patients(model: Model, set_name: str) -> Model:
     options = TrainOptions()
     assert model.modality in ("ct", "mr")
     predictors = Predictors(
-        images, reading, model.weights.classes, model.modality, seed=options.seed, max_memory_mb=options.max_memory_mb
-    )
+        images, reading, model.weights.classes, model.modality,
+        kind=options.predictor, seed=options.seed, max_memory_mb=options.max_memory_mb,
+    )  # fmt: skip
     people = sorted({subject_of(case) for case in cases_of(set_name)})
     record = model.training.with_parts(predictor_groups=people)
-    return replace(model, class_predictor=plain(predictors.whole.to_dict()), training=record)
+    return replace(model, predictor=predictors.whole, training=record)
 
 
 def named(model: Model, set_name: str) -> Model:
     """Return the model with names of structures and without pictures."""
     names = {0: "background", **SETS[set_name].labels}
-    predictor = None if model.class_predictor is None else dict(model.class_predictor)
-    if predictor is not None and "names" in predictor:
-        predictor["names"] = {str(value): names[int(value)] for value in predictor["names"]}
-    return replace(model, class_names=names, class_predictor=predictor, training=model.training.without("overlays"))
+    return replace(model, class_names=names, training=model.training.without("overlays"))
 
 
 def main() -> None:
@@ -59,7 +56,7 @@ def main() -> None:
     options.add_argument("--folder", type=Path, default=MODELS, help="where to write it")
     args = options.parse_args()
     path = args.folder / f"{args.name}.json"
-    write_model(path, named(of_all_patients(read_model(args.model), args.set), args.set))
+    named(of_all_patients(Model.load(args.model), args.set), args.set).save(path)
     print(f"wrote {path.name}")
 
 

@@ -11,7 +11,7 @@ from regweave.datasets.phantom import PhantomPair, make_phantom
 from regweave.io import write_image, write_labels
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
-from regweave.predictors import voxel_mlp as class_predictor
+from regweave.predictors import _voxelwise, perceptron
 
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
 TINY = Settings.model_validate(
@@ -96,6 +96,6 @@ def in_process():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "on_processes", here)
-        patch.setattr(class_predictor, "SAMPLES", 1000)
-        patch.setattr(class_predictor, "STEPS", 5)
+        patch.setattr(_voxelwise, "SAMPLES", 1000)
+        patch.setattr(perceptron, "STEPS", 5)
         yield patch

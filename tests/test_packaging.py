@@ -14,7 +14,7 @@ import pytest
 import regweave
 from regweave import extras
 from regweave.errors import UsageError
-from regweave.model.model import shipped_models
+from regweave.model.shipped import shipped_models
 from regweave.training.options import TrainOptions
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.predictors import voxel_mlp as class_predictor
+from regweave.predictors import _voxelwise, perceptron
 from regweave.study import demo
 from regweave.training.options import TrainOptions
 
@@ -47,8 +47,8 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "on_processes", here)
-        patch.setattr(class_predictor, "SAMPLES", 1000)
-        patch.setattr(class_predictor, "STEPS", 5)
+        patch.setattr(_voxelwise, "SAMPLES", 1000)
+        patch.setattr(perceptron, "STEPS", 5)
         patch.setattr(demo, "SETTINGS", TINY)
         patch.setattr(demo, "OPTIONS", TrainOptions(C=10.0, alpha=1.0, eta=1.0, epsilon=0.1, folds=2))
         cohort = functools.partial(demo.make_cohort, n_train=4, n_test=2, make=tiny_pair)

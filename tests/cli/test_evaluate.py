@@ -16,7 +16,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.jobs.store import BatchProgress
-from regweave.model.model import Model, read_model, write_model
+from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.types import WeightTable
 
@@ -126,7 +126,7 @@ def test_progress_lines(capsys):
 
 def save(path, matrix, members=("sad", "ncc"), classes=(0, 4), **more):
     weights = WeightTable(np.array(matrix), members, classes, more.pop("pairwise", 0.05))
-    write_model(path, Model(weights, preset("default"), "ct", {4: "parotid"}, **more))
+    Model(weights, preset("default"), "ct", {4: "parotid"}, **more).save(path)
     return str(path)
 
 
@@ -166,7 +166,7 @@ def test_weights_show(tmp_path, capsys):
 
 def test_weights_show_whom_the_predictor_knows_and_what_needs_a_mask(tmp_path, capsys):
     path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], training=TrainingRecord(predictor_groups=("p1", "p2")))
-    write_model(path, replace(read_model(path), outline_without_mask=False))
+    replace(Model.load(path), outline_without_mask=False).save(path)
     assert main(["weights", "show", path]) == 0
     assert capsys.readouterr().out.splitlines()[2:4] == [
         "predictor    fitted to 2 patients",

@@ -24,7 +24,7 @@ from regweave.config.settings import Settings, parse, preset, preset_names
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
-from regweave.model.model import Model, write_model
+from regweave.model.model import Model
 from regweave.pipeline.register import register
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
@@ -271,9 +271,7 @@ def test_parse_metrics():
 
 def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc"), class_names=None) -> Path:
     matrix = np.random.default_rng(0).random((2, len(classes)))
-    write_model(
-        folder / "model.json", Model(WeightTable(matrix, members, classes, 0.1), SETTINGS, "mr", class_names or {})
-    )
+    Model(WeightTable(matrix, members, classes, 0.1), SETTINGS, "mr", class_names or {}).save(folder / "model.json")
     return folder / "model.json"
 
 

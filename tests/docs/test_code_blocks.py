@@ -32,7 +32,7 @@ from regweave.config.settings import Settings
 from regweave.jobs import methods
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
-from regweave.predictors import voxel_mlp as class_predictor
+from regweave.predictors import _voxelwise, perceptron
 from regweave.training import column_selection as cross_validation
 from regweave.training import options as train_options
 from regweave.training import run as training
@@ -194,8 +194,8 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_options, "GRID", {**train_options.GRID, "alpha": (1.0,)})
     for name, few in {"SHARES": (1.0,), "BALANCES": (), "STRENGTHS": (3.0,)}.items():
         monkeypatch.setattr(cross_validation, name, few)
-    monkeypatch.setattr(class_predictor, "SAMPLES", 500)
-    monkeypatch.setattr(class_predictor, "STEPS", 3)
+    monkeypatch.setattr(_voxelwise, "SAMPLES", 500)
+    monkeypatch.setattr(perceptron, "STEPS", 3)
 
 
 def run_page(page: Path, folder: Path, *, in_shell: bool) -> None:

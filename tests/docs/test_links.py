@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from regweave.model.model import read_model, shipped_models
+from regweave.model.model import Model
+from regweave.model.shipped import shipped_models
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -95,7 +96,7 @@ def test_pages_load_nothing_from_elsewhere() -> None:
 def test_the_page_of_learning_names_every_shipped_model_and_its_gain() -> None:
     text = (DOCS / "learning.md").read_text(encoding="utf-8")
     found = re.findall(r"^\| `([\w-]+)` \| [^|]+ \| (–|[+−][\d.]+)[^|]*\| (–|[+−][\d.]+)", text, flags=re.MULTILINE)
-    evidence = {name: read_model(path).training.to_json() for name, path in shipped_models().items()}
+    evidence = {name: Model.load(path).training.to_json() for name, path in shipped_models().items()}
     assert {name: (mix, columns) for name, mix, columns in found} == {
         name: (gain_of(e["refinement"]["gain"]), gain_of(e["left_out_gain"])) for name, e in evidence.items()
     }

@@ -15,8 +15,9 @@ from regweave.datasets.cohort import cohort_pair
 from regweave.datasets.phantom import make_phantom
 from regweave.datasets.planted import planted_pair
 from regweave.jobs import store, workers
-from regweave.model.model import read_model, shipped_models
-from regweave.predictors import voxel_mlp
+from regweave.model.model import Model
+from regweave.model.shipped import shipped_models
+from regweave.predictors import _voxelwise, perceptron
 from regweave.study import demo
 from regweave.study.reproduce import ladder, run
 from regweave.study.reproduce.experiments import PAROTID_TIME
@@ -43,7 +44,7 @@ def phantom(kind: str, seed: int) -> dict[str, Part]:
 
 def model_classes(name: str) -> tuple[str, tuple[int, ...]]:
     """Return the modality of a shipped model and the labels that it knows."""
-    model = read_model(name)
+    model = Model.load(name)
     return model.modality, model.weights.classes
 
 
@@ -63,8 +64,8 @@ def little_work() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "on_processes", here)
-        patch.setattr(voxel_mlp, "SAMPLES", 1000)
-        patch.setattr(voxel_mlp, "STEPS", 5)
+        patch.setattr(_voxelwise, "SAMPLES", 1000)
+        patch.setattr(perceptron, "STEPS", 5)
         fast = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.1, gate=False)
         models = {"mw": replace(fast, method="lssvm"), "joint": replace(fast, method="lssvm-joint")}
         patch.setattr(ladder, "QUICK", models)

@@ -11,14 +11,17 @@ import pytest
 SCORES = """
 import hashlib
 import numpy as np
-from regweave.predictors.voxel_mlp import HIDDEN
-from regweave.predictors.voxel_features import n_features
-from regweave.predictors.perceptron import fit_perceptron
+from regweave.predictors._features import n_features
+from regweave.predictors import perceptron
+from regweave.predictors.gaussian import fit_gaussians
+perceptron.STEPS = 6
 rng = np.random.default_rng(0)
 x = rng.random((3000, n_features("ct")))
 classes = (x[:, :5].sum(axis=1) * 1.2).astype(np.int32)
-found = fit_perceptron(x, classes, 7, HIDDEN, 5e-4, 6, rng)
-scores = found.scores(rng.random((40000, x.shape[1])).astype(np.float32))
+gauss = fit_gaussians(x, classes, 7, rng, shrinkage=0.3)
+found = perceptron.fit_perceptron(x, classes, 7, rng, options=perceptron.Options())
+y = rng.random((40000, x.shape[1])).astype(np.float32)
+scores = found.scores(y)
 from regweave.energy.features import joint_features
 from regweave.types import Terms
 line = np.array([-1.0, 0.0, 1.0])
@@ -26,7 +29,8 @@ costs, shares = rng.random((8, 16000, 27)).astype(np.float32), rng.random((16000
 terms = Terms(costs, shares, (40, 20, 20), (line, line, line))
 psi = joint_features(terms, rng.integers(0, 27, 16000).astype(np.int32)).unary
 print(hashlib.sha256(psi.tobytes()).hexdigest())
-print(*(hashlib.sha256(a.tobytes()).hexdigest() for a in (found.hidden, found.output, scores)))
+told = (found.hidden, found.output, scores, gauss.whiten, gauss.scores(y))
+print(*(hashlib.sha256(a.tobytes()).hexdigest() for a in told))
 """
 
 

@@ -11,8 +11,10 @@ import pytest
 
 from regweave.config.settings import BANKS
 from regweave.errors import RegweaveError
-from regweave.model.checks import MODALITIES, check_model
-from regweave.model.model import read_model, shipped_models
+from regweave.model.checks import MODALITIES, check_arrays, check_model
+from regweave.model.model import Model
+from regweave.model.shipped import shipped_models
+from regweave.predictors import Parts
 
 SHIPPED = json.loads(shipped_models()["hippocampus-t1"].read_text(encoding="utf-8"))
 MEMBER = next(iter(SHIPPED["weights"]))
@@ -72,7 +74,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     (in_perceptron(output_bias=[1e308]), "perceptron.output_bias has shape (1,) or a number beyond ±1e+06"),
     (in_perceptron(hidden_bias=[]), "perceptron.hidden_bias"),
     ({"class_predictor": []}, "class_predictor is [], not a table"),
-    ({"class_predictor": {}}, "malformed ('voxel_mm')"),
+    ({"class_predictor": {}}, "malformed ('perceptron')"),
 ]
 
 
@@ -81,7 +83,7 @@ def test_numbers_outside_their_range_are_named(change, says, tmp_path):
     path = tmp_path / "m.json"
     path.write_text(json.dumps({**copy.deepcopy(SHIPPED), **change}), encoding="utf-8")
     with pytest.raises(RegweaveError, match=re.escape(says)) as caught:
-        read_model(path)
+        Model.load(path)
     assert caught.value.code == "E170"
     assert str(path) in caught.value.message
     assert len(caught.value.message) < 600 + len(str(path))
@@ -97,8 +99,14 @@ def test_numbers_outside_their_range_are_named(change, says, tmp_path):
     ],
 )
 def test_what_is_no_number_lies_in_no_range(change, key):
+    content = {**SHIPPED, **change}
+
+    def check():
+        check_model(content)
+        check_arrays(Parts.from_json(content["class_predictor"]))
+
     with pytest.raises(ValueError, match=key):
-        check_model({**SHIPPED, **change})
+        check()
 
 
 def test_modalities_are_the_banks_of_the_settings():
@@ -107,4 +115,4 @@ def test_modalities_are_the_banks_of_the_settings():
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))
 def test_shipped_models_lie_within(name):
-    assert read_model(name).weights.matrix.any()
+    assert Model.load(name).weights.matrix.any()

@@ -7,8 +7,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from regweave.model.model import shipped_models
 from regweave.model.record import TrainingRecord, Tuning
+from regweave.model.shipped import shipped_models
 
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regweave import predictors
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels
-from regweave.model.model import Model, write_model
+from regweave.model.model import Model
 from regweave.pipeline.register import register
-from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.predictors import Examples, Predictor
 from regweave.study.evaluate import evaluate
 from regweave.types import LabelMap, WeightTable
 
@@ -23,12 +24,12 @@ CLASSES = tuple(range(7))
 
 
 @pytest.fixture(scope="module")
-def predictor(training_list, in_process) -> ClassPredictor:
-    in_process.setattr("regweave.predictors.voxel_mlp.SAMPLES", 4000)
-    in_process.setattr("regweave.predictors.voxel_mlp.STEPS", 30)
+def predictor(training_list, in_process) -> Predictor:
+    in_process.setattr("regweave.predictors._voxelwise.SAMPLES", 4000)
+    in_process.setattr("regweave.predictors.perceptron.STEPS", 30)
     files = [training_list.files(n) for n in (1, 2, 3)]
     labels = [read_labels(f["moving_labels"]) for f in files]
-    return ClassPredictor.fit([read_image(f["moving"]) for f in files], labels, CLASSES, "mr")
+    return predictors.fit("perceptron", Examples([read_image(f["moving"]) for f in files], labels, CLASSES, "mr"))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def model(predictor, training_list) -> Model:
     matrix = np.full((3, 7), 0.02)
     matrix[np.arange(7) % 3, np.arange(7)] = 0.96
     weights = WeightTable(matrix, ("sad", "mi", "fine"), CLASSES, 0.1)
-    return Model(weights, training_list.settings, "mr", class_predictor=predictor.to_dict())
+    return Model(weights, training_list.settings, "mr", predictor=predictor)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def field(result) -> np.ndarray:
 
 
 def test_predicted_labels_choose_the_weights_of_both_stages(model, predictor, files, predicted):
-    outline = predictor.predict(read_image(files["moving"]))
+    outline = predictor.labels(read_image(files["moving"]))
     assert set(CLASSES) <= {0, *outline.values()}
     asked = register(files["fixed"], files["moving"], moving_labels=outline, model=model)
     np.testing.assert_array_equal(field(predicted), field(asked))
@@ -64,7 +65,7 @@ def test_predicted_labels_choose_the_weights_of_both_stages(model, predictor, fi
     labels = {name: files[name] for name in ("fixed", "moving", "moving_labels")}
     for other in (
         register(**labels, model=model),
-        register(files["fixed"], files["moving"], model=replace(model, class_predictor=None)),
+        register(files["fixed"], files["moving"], model=replace(model, predictor=None)),
     ):
         assert (field(other) != field(predicted)).any()
         assert other.classes_from == ("none" if other.warped_labels is None else "labels")
@@ -91,11 +92,7 @@ def test_given_labels_are_scored_though_predicted_ones_choose(model, files, pred
 
 
 def test_one_column_has_nothing_to_predict(model, files, training_list):
-    plain = replace(
-        model,
-        weights=WeightTable.constant(dict.fromkeys(("sad", "mi", "fine"), 1.0), 0.1),
-        class_predictor={"not": "read"},
-    )
+    plain = replace(model, weights=WeightTable.constant(dict.fromkeys(("sad", "mi", "fine"), 1.0), 0.1))
     assert register(files["fixed"], files["moving"], model=plain).classes_from == "none"
     settings = training_list.settings
     assert register(**files, config=settings).classes_from == "none"
@@ -114,10 +111,12 @@ def test_one_column_has_nothing_to_predict(model, files, training_list):
     ids=str,
 )
 def test_a_malformed_predictor_is_refused(model, files, damage, tmp_path, training_list):
-    bad = replace(model, class_predictor={**model.class_predictor, **damage})
-    with pytest.raises(RegweaveError, match=r"E170.*class predictor"):
-        register(**files, model=bad)
-    write_model(tmp_path / "m.json", bad)
+    model.save(tmp_path / "m.json")
+    content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
+    content["class_predictor"] |= damage
+    (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(RegweaveError, match="E170"):
+        register(**files, model=tmp_path / "m.json")
     pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
     with pytest.raises(RegweaveError, match="E170"):
         evaluate(pairs, tmp_path / "out", models=[tmp_path / "m.json"])
@@ -125,7 +124,7 @@ def test_a_malformed_predictor_is_refused(model, files, damage, tmp_path, traini
 
 
 def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_list, predicted):
-    write_model(tmp_path / "mine.json", model)
+    model.save(tmp_path / "mine.json")
     pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
     found = evaluate(pairs, tmp_path / "out", models=[tmp_path / "mine.json"], workers=1)
     assert [m.name for m in found.scores.methods] == ["model:mine", "model:mine+predicted"]
@@ -142,8 +141,9 @@ def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_l
 
 def test_evaluation_of_some_structures(model, files, tmp_path, training_list):
     """A model of some structures can be evaluated on label maps that show more."""
-    few = replace(model, weights=replace(model.weights, matrix=model.weights.matrix[:, [0, 2, 3]], classes=(0, 2, 3)))
-    write_model(tmp_path / "few.json", replace(few, class_predictor=None))
+    weights = replace(model.weights, matrix=model.weights.matrix[:, [0, 2, 3]], classes=(0, 2, 3))
+    few = replace(model, predictor=None, weights=weights)
+    few.save(tmp_path / "few.json")
     pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
     words = ["evaluate", str(pairs), "--model", str(tmp_path / "few.json"), "--workers", "1", "--quiet"]
     assert main([*words, "-o", str(tmp_path / "all")]) == 0  # labels without a column ride along
@@ -154,7 +154,7 @@ def test_evaluation_of_some_structures(model, files, tmp_path, training_list):
 
 
 def test_command_line_says_where_the_classes_come_from(model, files, tmp_path, capsys):
-    write_model(tmp_path / "m.json", model)
+    model.save(tmp_path / "m.json")
     words = ["register", str(files["fixed"]), str(files["moving"]), "--model", str(tmp_path / "m.json")]
     assert main([*words, "-o", str(tmp_path / "out")]) == 0
     captured = capsys.readouterr()

@@ -20,7 +20,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_linear, write_transform
 from regweave.io.orientation import Orientation
-from regweave.model.model import Model, write_model
+from regweave.model.model import Model
 from regweave.pipeline import register as workflow
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import Progress, register
@@ -314,7 +314,7 @@ def test_model_brings_its_weights_and_its_settings(pair, plain, tmp_path):
     matrix = np.full((2, 7), 0.5)
     matrix[:, 3] = (1.0, 0.0)
     model = model_with(matrix, known, smoothness=0.2, name="learned")
-    write_model(tmp_path / "m.json", model)
+    model.save(tmp_path / "m.json")
     found = register(
         pair.fixed,
         pair.moving,

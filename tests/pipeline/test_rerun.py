@@ -13,7 +13,7 @@ from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import read_transform, sha256, write_image, write_labels, write_linear
-from regweave.model.model import Model, write_model
+from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.register import register
 from regweave.pipeline.rerun import recorded_call
@@ -47,7 +47,7 @@ def files(tmp_path_factory):
     weights = WeightTable(np.array([[0.7, 0.2], [0.3, 0.8]]), ("sad", "ncc"), (0, 11), 0.1)
     names = {0: "background", 11: pair.moving_labels.names[3]}
     model = Model(weights, SMALL, "mr", names, training=TrainingRecord(groups=("p1", "p2+p3")))
-    write_model(folder / "mine.json", model)
+    model.save(folder / "mine.json")
     return folder
 
 

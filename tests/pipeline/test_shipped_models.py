@@ -11,20 +11,20 @@ from regweave.config import settings as registration_settings
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.jobs.methods import model_methods
-from regweave.model.model import find_model, read_model, shipped_models, write_model
+from regweave.model.model import Model
+from regweave.model.shipped import find_model, shipped_models
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
-from regweave.predictors.voxel_mlp import ClassPredictor
 
 
 @pytest.mark.parametrize("name", shipped_models())
 def test_weights_fit_settings_and_predictor(name):
-    model = read_model(name)
+    model = Model.load(name)
     bank = model.settings.schedule(model.modality).bank
     assert model.weights.members == tuple(m.name for m in bank)
     assert np.isfinite(model.weights.matrix).all()
     assert (model.weights.matrix >= 0).all()
-    assert ClassPredictor.from_dict(model.class_predictor).modality == model.modality
+    assert model.predictor.modality == model.modality
     assert all(not model.class_names[c].isdigit() for c in model.weights.classes)
     assert model.training.groups
 
@@ -33,10 +33,10 @@ def test_a_file_comes_before_a_shipped_model_of_its_name(tmp_path, monkeypatch):
     name, path = next(iter(shipped_models().items()))
     monkeypatch.chdir(tmp_path)
     assert find_model(name) == path
-    write_model(tmp_path / name, read_model(name))
+    Model.load(name).save(tmp_path / name)
     assert find_model(name) == Path(name)
-    with pytest.raises(RegweaveError, match=r"E171.*no model file 'nothing'.*shipped are brain-t1, "):
-        read_model("nothing")
+    with pytest.raises(RegweaveError, match=r"E171.*no model file 'nothing'.*shipped: brain-t1, "):
+        Model.load("nothing")
 
 
 def test_used_by_name():

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from regweave import predictors
 from regweave.config.settings import Settings, validate
 from regweave.datasets.manifest import PairFiles, read_pairs
 from regweave.errors import RegweaveError, UsageError
@@ -22,7 +23,7 @@ from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
-from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.predictors import Examples
 from regweave.registration.data_terms import counted_once
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import voxel_matrix
@@ -157,16 +158,16 @@ def test_a_voxel_of_a_coarse_map_counts_once(settings):
 
 @pytest.fixture(scope="module")
 def model(training_list, settings, in_process) -> Model:
-    in_process.setattr("regweave.predictors.voxel_mlp.SAMPLES", 4000)
-    in_process.setattr("regweave.predictors.voxel_mlp.STEPS", 30)
+    in_process.setattr("regweave.predictors._voxelwise.SAMPLES", 4000)
+    in_process.setattr("regweave.predictors.perceptron.STEPS", 30)
     files = [training_list.files(n) for n in (1, 2, 3)]
     reading = Reading()
     images = [reading.image(f["moving"]) for f in files]
     labels = [reading.labels(f["moving_labels"], i.geometry) for f, i in zip(files, images, strict=True)]
-    found = ClassPredictor.fit(images, labels, tuple(range(7)), "mr")
+    found = predictors.fit("perceptron", Examples(images, labels, tuple(range(7)), "mr"))
     matrix = np.repeat(np.array([[0.3], [0.3], [0.2], [0.2], [0.0]]), 7, axis=1)
     weights = WeightTable(matrix, tuple(m.name for m in settings.schedule("mr").bank), tuple(range(7)), 0.1)
-    return Model(weights, settings, "mr", class_predictor=found.to_dict())
+    return Model(weights, settings, "mr", predictor=found)
 
 
 def test_a_model_compares_what_it_makes_out(model, training_list):
@@ -224,7 +225,7 @@ def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, m
     files = training_list.files(0)
     monkeypatch.setattr("regweave.pipeline.prepare.start_pair", lambda *_: pytest.fail("began to compute"))
     with pytest.raises(RegweaveError, match=r"E170.*class predictor makes out"):
-        register(files["fixed"], files["moving"], model=replace(model, class_predictor=None))
+        register(files["fixed"], files["moving"], model=replace(model, predictor=None))
 
 
 def test_without_a_model_such_members_are_refused_by_name(settings, training_list, tmp_path):
@@ -263,13 +264,13 @@ def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen
     handed: dict[str, set[str]] = {}
     fit = Predictors._fit
 
-    def watched(self, images, rarity):
-        found = fit(self, images, rarity)
-        handed[content(found.to_dict())] = {name for i in images for name in i.patients}
+    def watched(self, images, like):
+        found = fit(self, images, like)
+        handed[content(found)] = {name for i in images for name in i.patients}
         return found
 
     def content(predictor):
-        return str(predictor["perceptron"])
+        return str(predictor.save().to_json()["perceptron"])
 
     monkeypatch.setattr(predictors_module.Predictors, "_fit", watched)
     tried = []
@@ -281,9 +282,9 @@ def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen
     tried = [m for m in tried if m is not None]
     weighed = [m for m in tried if m.weights.matrix[-2:].any()]
     assert weighed
-    assert all(handed[content(m.class_predictor)] != {f"g{n}" for n in range(4)} for m in weighed)
-    assert all(m.class_predictor is None for m in tried if not m.weights.matrix[-2:].any())
-    assert handed[content(model.class_predictor)] == {f"g{n}" for n in range(4)}
+    assert all(handed[content(m.predictor)] != {f"g{n}" for n in range(4)} for m in weighed)
+    assert all(m.predictor is None for m in tried if not m.weights.matrix[-2:].any())
+    assert handed[content(model.predictor)] == {f"g{n}" for n in range(4)}
     assert not any("too few patients" in message for message in told)
 
 

@@ -13,7 +13,7 @@ import pytest
 from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.io.records.effort import effort_path, read_effort, write_effort
-from regweave.model.model import Model, write_model
+from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.report.training import write_page
 from regweave.training.log import TrainingLog
@@ -118,7 +118,7 @@ EVIDENCE = {
 def save(path: Path, evidence: object) -> Path:
     weights = WeightTable(np.array([[0.5, 0.65], [0.5, 0.35]]), ("sad", HOSTILE), (0, 4), 0.05)
     record = TrainingRecord.model_validate(evidence)
-    write_model(path, Model(weights, SETTINGS, "ct", {0: "background", 4: HOSTILE}, training=record))
+    Model(weights, SETTINGS, "ct", {0: "background", 4: HOSTILE}, training=record).save(path)
     return path
 
 

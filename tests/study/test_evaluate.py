@@ -23,7 +23,7 @@ from regweave.jobs.methods import FACTORS, REFINE_FACTORS, Method, baseline_meth
 from regweave.jobs.scoring import ScoringTask, mean_over_pairs, pair_score, score_dice, score_pair
 from regweave.jobs.store import Outcome
 from regweave.measures import assd_mm, dice, hd95_mm
-from regweave.model.model import Model, read_model, write_model
+from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
@@ -83,7 +83,7 @@ def folder(tmp_path_factory) -> Path:
 def model(folder) -> Path:
     weights = WeightTable(np.array([[0.3, 0.9], [0.7, 0.1]]), ("sad", "mi"), (0, 3), 0.1)
     path = folder / "mine.json"
-    write_model(path, Model(weights, SMALL, "mr", training=TrainingRecord(groups=("p7+p1", "p8"))))
+    Model(weights, SMALL, "mr", training=TrainingRecord(groups=("p7+p1", "p8"))).save(path)
     return path
 
 
@@ -193,7 +193,7 @@ def test_summary_tells_everything(found):
 
 def test_patients_of_the_class_predictor_alone_are_a_leak_too(folder, model, tmp_path):
     record = TrainingRecord(groups=("p7",), predictor_groups=("p0", "p7"))
-    write_model(tmp_path / "seen.json", replace(read_model(model), training=record))
+    replace(Model.load(model), training=record).save(tmp_path / "seen.json")
     with pytest.raises(RegweaveError, match="E133: 1 of 2 test patients were trained on: p0"):
         evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "seen.json"])
 
@@ -203,7 +203,7 @@ def test_model_leak_and_its_permission(folder, model, tmp_path):
         evaluate(folder / "pairs.csv", tmp_path / "out", models=[model])
     assert not (tmp_path / "out").exists()
     other = tmp_path / "mine.json"
-    write_model(other, replace(read_model(model), modality="ct"))
+    replace(Model.load(model), modality="ct").save(other)
     options = {"config": folder / "small.toml", "baselines": True, "allow_leak": True}
     found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[other], **options)
     assert [m.name for m in found.scores.methods] == ["uniform", "single:sad", "single:mi", "model:mine"]
@@ -262,7 +262,7 @@ def test_models_of_the_same_name(folder, model, tmp_path):
 
 def test_global_model_bears_its_name(folder, tmp_path):
     weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, tuple(range(7)))
-    write_model(tmp_path / "global.json", Model(weights, SMALL, "mr"))
+    Model(weights, SMALL, "mr").save(tmp_path / "global.json")
     found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "global.json"])
     assert {r["method"] for r in found.rows()} == {"global"}
     assert not found.scores.failures

@@ -22,11 +22,10 @@ from regweave.jobs import runner
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS
 from regweave.jobs.scoring import score_dice
 from regweave.learning.samples import collect
-from regweave.model.model import Model, read_model, write_model
+from regweave.model.model import Model
 from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import Reading, read_inputs
 from regweave.pipeline.register import register
-from regweave.predictors.voxel_mlp import ClassPredictor
 from regweave.report.training import write_page
 from regweave.training import run as run_module
 from regweave.training.column_selection import STRENGTHS
@@ -42,8 +41,8 @@ WORDS = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--roun
 CHILD = """
 import sys
 from regweave.cli import main
-from regweave.predictors import voxel_mlp as class_predictor
-class_predictor.SAMPLES, class_predictor.STEPS = 1000, 5
+from regweave.predictors import _voxelwise, perceptron
+_voxelwise.SAMPLES, perceptron.STEPS = 1000, 5
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """
@@ -86,14 +85,14 @@ def base(four, training_list, tmp_path_factory) -> Run:
 
 def test_the_model_is_all_that_is_left(base):
     assert [p.name for p in base.path.parent.iterdir()] == ["model.json"]
-    found = read_model(base.path)
+    found = Model.load(base.path)
     np.testing.assert_array_equal(found.weights.matrix, base.model.weights.matrix)
     assert found.weights.members == ("sad", "mi", "fine")
     assert found.weights.classes == tuple(range(7))
     assert found.class_names[3] == "mandible"
     assert found.evidence == base.evidence
-    assert found.class_predictor == base.model.class_predictor
-    predictor = ClassPredictor.from_dict(found.class_predictor)
+    predictor = found.predictor
+    assert predictor.save().to_json() == base.model.predictor.save().to_json()
     assert predictor.classes == tuple(range(7))
     assert predictor.record["n_images"] == 8  # both images of each patient were held out
     # Refinement members keep their weight, and each column its sum.
@@ -317,7 +316,7 @@ def test_chosen_structures_are_all_that_counts(training_list, four, tmp_path):
         masks = {name: alone(path) for name, path in files.items() if name.endswith("labels")}
         dice.append(register(**images, **masks, config=settings).dice[3]["after"])
     assert chosen["mean_dice"] == pytest.approx(np.mean(dice), rel=1e-12)
-    assert ClassPredictor.from_dict(found.model.class_predictor).classes == (0, 3)
+    assert found.model.predictor.classes == (0, 3)
 
 
 @pytest.mark.parametrize("method", ["lssvm", "lssvm-joint", "global", "search"])
@@ -435,7 +434,7 @@ def test_overwrite_replaces_the_model(training_list, tmp_path):
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
     (tmp_path / "m.json").write_text("old")
     found = run(pairs, tmp_path / "m.json", training_list, classes=(3,), gate=False, overwrite=True)
-    assert read_model(tmp_path / "m.json").training.to_json() == found.evidence
+    assert Model.load(tmp_path / "m.json").training.to_json() == found.evidence
 
 
 def test_a_file_that_appears_during_training_stays_and_the_model_is_kept_beside_it(
@@ -454,7 +453,7 @@ def test_a_file_that_appears_during_training_stays_and_the_model_is_kept_beside_
         run(pairs, model, training_list, classes=(3,), gate=False)
     kept = Path(re.search(r"kept as '(.*)'", str(caught.value))[1])
     assert model.read_text() == "mine"
-    assert read_model(kept).weights.classes == (0, 3)
+    assert Model.load(kept).weights.classes == (0, 3)
 
 
 def test_files_beside_the_model_are_not_replaced(training_list, tmp_path, capsys):
@@ -487,7 +486,7 @@ def test_command_line(training_list, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "class" in captured.out
     assert "done: " in captured.err
-    model = read_model(tmp_path / "m.json")
+    model = Model.load(tmp_path / "m.json")
     assert (model.levels, model.weights.members, model.settings.loss) == ("finest", ("sad", "ncc"), "voxel")
     assert model.training.options["max_memory_mb"] == 100
     assert main([*where, *words, *WORDS]) == 3
@@ -552,15 +551,15 @@ def test_scan_reads_each_file_once(four, training_list, monkeypatch):
 def test_a_model_of_a_later_kind_is_refused(tmp_path, training_list):
     weights = WeightTable.constant(dict.fromkeys(("sad", "mi", "fine"), 1.0), 0.1, (0, 3))
     model = Model(weights, training_list.settings, "mr", levels="finest", outline_without_mask=False)
-    write_model(tmp_path / "m.json", model)
-    found = read_model(tmp_path / "m.json")
-    assert (found.levels, found.class_predictor, found.outline_without_mask) == ("finest", None, False)
+    model.save(tmp_path / "m.json")
+    found = Model.load(tmp_path / "m.json")
+    assert (found.levels, found.predictor, found.outline_without_mask) == ("finest", None, False)
     content = json.loads((tmp_path / "m.json").read_text())
     for change in ({"levels": "coarsest"}, {"class_predictor": [1]}, {"outline_without_mask": 0}):
         (tmp_path / "n.json").write_text(json.dumps(content | change))
         with pytest.raises(RegweaveError, match="E170"):
-            read_model(tmp_path / "n.json")
+            Model.load(tmp_path / "n.json")
     del content["levels"], content["outline_without_mask"]
     (tmp_path / "n.json").write_text(json.dumps(content))
-    found = read_model(tmp_path / "n.json")
-    assert (found.levels, found.class_predictor, found.outline_without_mask) == ("all", None, True)
+    found = Model.load(tmp_path / "n.json")
+    assert (found.levels, found.predictor, found.outline_without_mask) == ("all", None, True)

@@ -17,10 +17,11 @@ from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
 from regweave.jobs.scoring import pair_score
 from regweave.jobs.store import Outcome
-from regweave.model.model import Model, find_model, read_model
+from regweave.model.model import Model
 from regweave.model.record import SmoothnessRecord
+from regweave.model.shipped import find_model
 from regweave.pipeline.reading import Reading, pair_modalities
-from regweave.pipeline.recipe import class_predictor
+from regweave.pipeline.recipe import predictor_of
 
 FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
 """Smoothness values that tuning may take, against that of the settings: nine over three decades."""
@@ -136,11 +137,11 @@ def model_methods(paths: Sequence[Path]) -> list[tuple[Method, Model]]:
     """
     out = []
     for path in map(find_model, paths):
-        model = read_model(path)
+        model = Model.load(path)
         name = "global" if path.stem == "global" else f"model:{path.stem}"
         method = Method(name, model.settings, (path.absolute(), sha256(path)))
         out.append((method, model))
-        if class_predictor(model) is not None:
+        if predictor_of(model) is not None:
             out.append((replace(method, name=f"{name}+predicted", predicted=True), model))
     names = [method.name for method, _ in out]
     if len(set(names)) < len(names):

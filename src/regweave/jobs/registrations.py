@@ -15,7 +15,8 @@ from regweave.io import image_sha256, prepare_output, sha256
 from regweave.io.disk.files import is_file
 from regweave.jobs.scoring import forget_peak, measured_peak_mb
 from regweave.measures.rules import Rules, default_rules, parse_rules
-from regweave.model.model import find_model, read_model
+from regweave.model.model import Model
+from regweave.model.shipped import find_model
 from regweave.pipeline.outputs import check_outputs
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
@@ -125,7 +126,7 @@ class _Hashes:
 
     def __call__(self, path: str, *, model: bool) -> str:
         if path not in self._known and model:
-            read_model(path)
+            Model.load(path)
             self._known[path] = sha256(path)
         elif path not in self._known:
             self._known[path] = image_sha256(path, follow_links=self._reading.follow_links)

@@ -18,7 +18,7 @@ from regweave.config.settings import Settings
 from regweave.datasets.manifest import FILES
 from regweave.jobs.kept import Kept
 from regweave.measures.scores import PairScore
-from regweave.model.model import Model, read_model
+from regweave.model.model import Model
 from regweave.pipeline.machine import peak_memory_mb, spare_memory_mb
 from regweave.pipeline.prepare import Request
 from regweave.pipeline.reading import Reading
@@ -105,7 +105,7 @@ def score_dice(task: ScoringTask) -> dict[str, Any]:
     dict
         ``labels`` of `score_pair`, without the distances of surfaces.
     """
-    model = kept()(task.model, partial(read_model, task.model[0])) if isinstance(task.model, tuple) else task.model
+    model = kept()(task.model, partial(Model.load, task.model[0])) if isinstance(task.model, tuple) else task.model
     request = Request(
         task.settings, **task.files, model=model, predict_classes=task.predict_classes, reading=task.reading,
         identity=task.home,

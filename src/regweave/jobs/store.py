@@ -26,6 +26,7 @@ from regweave.jobs.cluster import Cluster, as_cluster, on_cluster
 from regweave.jobs.program import program_hash
 from regweave.jobs.workers import Answer, Answers, Function, Team, on_processes
 from regweave.pipeline.machine import MAX_THREADS, allowed_threads
+from regweave.predictors import Predictor
 
 logger = logging.getLogger(__name__)
 
@@ -207,6 +208,8 @@ def _plain(value: Any) -> Any:
         return [value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Predictor):
+        return value.save().identity()
     if dataclasses.is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, Path):

@@ -1,7 +1,7 @@
 """Correlation of learned structure maps: one minus the local correlation, averaged over the structures.
 
 What is compared is not the image but how likely each structure is at each voxel, as the predictor of a model tells from
-the image alone (`regweave.predictors.voxel_mlp`). It makes the same mistakes in both images, so that maps which are
+the image alone (`regweave.predictors`). It makes the same mistakes in both images, so that maps which are
 wrong still match where the anatomy does.
 """
 

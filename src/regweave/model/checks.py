@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from regweave.errors import UsageError
+from regweave.predictors import Parts
+from regweave.registry import REGISTRIES
 
 MODALITIES = ("ct", "mr", "multi")
 """Banks that the rows of the weights may stand for."""
@@ -19,7 +24,6 @@ PREDICTOR_VOXEL_MM = (1e-4, 1e3)
 LARGEST_LAYER_WEIGHT = 1e6
 """Weights of a perceptron, whose features are about 1: float32 holds all sums."""
 MOST_LAYER_WEIGHTS = 10_000_000
-LAYERS = {"hidden": 2, "hidden_bias": 1, "output": 2, "output_bias": 1}
 
 
 def check_model(content: Mapping[str, Any]) -> None:
@@ -45,7 +49,7 @@ def check_model(content: Mapping[str, Any]) -> None:
     if content.get("scales") is not None:
         raise ValueError(f"scales is {_short(content['scales'])}, allowed: null; scales are fitted to each pair")
     if content.get("class_predictor") is not None:
-        _check_predictor(_table(content, "class_predictor", MOST_MEMBERS))
+        _table(content, "class_predictor", MOST_MEMBERS)
 
 
 def require_number(value: Any, key: str, allowed: tuple[float, float]) -> None:
@@ -67,23 +71,35 @@ def _check_weights(weights: Mapping[str, Any], classes: Mapping[str, Any]) -> No
         raise ValueError("weights are all 0: no metric has a say")
 
 
-def _check_predictor(predictor: Mapping[str, Any]) -> None:
-    require_number(predictor["voxel_mm"], "class_predictor.voxel_mm", PREDICTOR_VOXEL_MM)
-    names = _table(predictor, "names", MOST_CLASSES)
+def check_arrays(parts: Parts) -> None:
+    """Check the voxel size, the names and the arrays of a predictor; ValueError names what is wrong."""
+    require_number(parts.fields["voxel_mm"], "class_predictor.voxel_mm", PREDICTOR_VOXEL_MM)
+    names = _table(parts.fields, "names", MOST_CLASSES)
     for key, name in names.items():
         _name(name, f"class_predictor.names[{key[:40]!r}]")
-    layers = _table(predictor, "perceptron", len(LAYERS))
-    for key, ndim in LAYERS.items():
-        try:
-            values = np.array(layers[key], dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"class_predictor.perceptron.{key} is no array of numbers") from error
-        limit = LARGEST_LAYER_WEIGHT
-        if values.ndim != ndim or not 1 <= values.size <= MOST_LAYER_WEIGHTS or not (np.abs(values) <= limit).all():
+    limit = LARGEST_LAYER_WEIGHT
+    for key, values in parts.arrays.items():
+        if not 1 <= values.size <= MOST_LAYER_WEIGHTS or not (np.abs(values) <= limit).all():
             raise ValueError(
-                f"class_predictor.perceptron.{key} has shape {values.shape} or a number beyond ±{limit:g}, "
-                f"allowed: {ndim} axes of numbers within it"
+                f"class_predictor.{parts.kind}.{key[:40]} has shape {values.shape} or a number beyond ±{limit:g}, "
+                f"allowed: at most {MOST_LAYER_WEIGHTS} numbers within it"
             )
+
+
+def require_plugins(named: Any, path: str | Path) -> None:
+    """Raise E169 where a model needs a plug-in that is not here, with the package that it came from."""
+    if not isinstance(named, dict) or len(named) > MOST_MEMBERS:
+        return
+    for key, origin in named.items():
+        kind, _, name = str(key).partition("/")
+        registry = REGISTRIES.get(kind)
+        if registry is None or name in registry.available():
+            continue
+        told = origin if isinstance(origin, dict) else {}
+        package = " ".join(str(told[k]) for k in ("distribution", "version") if told.get(k))
+        place = f"package {package}" if package else str(told.get("from", "another program"))
+        message = f"{path} needs the {registry.noun} {name!r} of {place[:100]}, which is not here"
+        raise UsageError("E169", message, "install it if you trust it; a model cannot bring code")
 
 
 def _table(content: Mapping[str, Any], key: str, most: int) -> dict[str, Any]:

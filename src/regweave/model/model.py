@@ -1,25 +1,30 @@
-"""Trained model on disk: a readable JSON table of class × member, with the settings it belongs to."""
+"""Model of a registration: weights by class, settings, predictor and training record.
+
+On disk it is JSON to be read and edited by hand, or, with the suffix ``.zip``, the same JSON beside binary arrays.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from regweave import predictors
 from regweave.config.settings import Settings, describe_problems, validate
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.atomic import atomic_path
-from regweave.io.disk.files import exists
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import BankName
-from regweave.model.checks import check_model
-from regweave.model.record import TrainingRecord
+from regweave.model.archive import SUFFIX, Arrays, is_archive, read_archive, write_archive
+from regweave.model.checks import check_arrays, check_model, require_plugins
+from regweave.model.record import ModelCard, TrainingRecord
+from regweave.model.shipped import find_model
+from regweave.predictors import Parts, Predictor
 from regweave.types import WeightTable
 
 FORMAT = "regweave-model"
@@ -30,7 +35,7 @@ Levels = Literal["all", "finest"]
 
 @dataclass(frozen=True)
 class Model:
-    """A learned or hand-written weighting.
+    """Weights by class with the settings, predictor and record they belong to.
 
     Parameters
     ----------
@@ -46,11 +51,18 @@ class Model:
         What the model was trained on, and what was tried.
     levels : "all" or "finest"
         Where the weights act; with ``finest`` the coarser levels use the same weight for every member.
-    class_predictor : mapping, optional
-        What `regweave.predictors.voxel_mlp` needs to tell the classes of an image without a segmentation.
+    predictor : Predictor, optional
+        Tells the classes of an image without a segmentation.
     outline_without_mask : bool
         Where no moving labels are given, members that compare them take what the class predictor makes of the moving
         image instead; if False, the other members of the refinement have their weight there.
+    card : ModelCard, optional
+        What the model is for.
+
+    Examples
+    --------
+    >>> Model.load("hippocampus-t1").class_names[1]
+    'anterior'
     """
 
     weights: WeightTable
@@ -59,81 +71,116 @@ class Model:
     class_names: Mapping[int, str] = field(default_factory=dict)
     training: TrainingRecord = field(default_factory=TrainingRecord)
     levels: Levels = "all"
-    class_predictor: Mapping[str, Any] | None = None
+    predictor: Predictor | None = None
     outline_without_mask: bool = True
+    card: ModelCard | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a predictor that does not fit the weights."""
+        found = self.predictor
+        unknown = [] if found is None else [c for c in found.classes if c not in self.weights.classes]
+        if found is not None and (unknown or found.modality != self.modality) and len(self.weights.classes) > 1:
+            message = f"the model's class predictor tells {list(found.classes)} in {found.modality} images"
+            known = f"its weights are for {list(self.weights.classes)} in {self.modality} images"
+            raise RegweaveError("E170", f"{message}; {known}", "train it again with `regweave train`")
+
+    @classmethod
+    def load(cls, given: str | Path) -> Model:
+        """Read a model: a file, or the name of a shipped one.
+
+        Raises
+        ------
+        RegweaveError
+            E171 where there is neither, E170 with what is wrong with a file, E169 for a plug-in that is not installed.
+        """
+        path = find_model(given)
+        try:
+            text, arrays = read_archive(path) if is_archive(path) else (read_text(path), None)
+            content = parse_json(text)
+        except ValueError as error:
+            raise _bad(given, f"it is not JSON, or no archive with it ({error})") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise _bad(given, f"its format is not {FORMAT!r}")
+        if content.get("version") != VERSION:
+            raise _bad(given, f"found version {content.get('version')!r}, supported {VERSION}")
+        require_plugins(content.get("plugins", {}), given)
+        try:
+            check_model(content)
+            return _parse(content, arrays)
+        except UsageError as error:
+            raise _bad(given, error.message) from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _bad(given, f"a part is missing or malformed ({error})") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the model: JSON, or an archive with binary arrays where the name ends in ``.zip``.
+
+        The table reads ``weights[member][class value]``. The same model gives the same bytes.
+        """
+        path, parts = Path(path), None if self.predictor is None else self.predictor.save()
+        apart = path.suffix == SUFFIX
+        text = json.dumps(self._content(), indent=2, ensure_ascii=False)
+        if parts is not None:
+            # On one line at the end: thousands of numbers that nobody reads.
+            told = json.dumps(parts.to_json(arrays=not apart), ensure_ascii=False)
+            text = f'{text[:-2]},\n  "class_predictor": {told}\n}}'
+        if apart:
+            write_archive(path, text + "\n", {} if parts is None else parts.arrays)
+            return
+        with atomic_path(path) as part:
+            part.write_text(text + "\n", encoding="utf-8")
+
+    def class_name(self, value: int) -> str:
+        """Name of a class, its number where it has none."""
+        return self.class_names.get(value, "background" if value == 0 else str(value))
+
+    def weights_table(self) -> dict[str, dict[str, float]]:
+        """Weights by name of the class and member: ``pandas.DataFrame(model.weights_table())`` shows them."""
+        w = self.weights
+        return {
+            self.class_name(c): dict(zip(w.members, w.matrix[:, k].tolist(), strict=True))
+            for k, c in enumerate(w.classes)
+        }
+
+    def plugins(self) -> dict[str, dict[str, str | None]]:
+        """Plug-ins that the model needs and that do not come with the package."""
+        found = self.settings.plugins()
+        kind = None if self.predictor is None else self.predictor.save().kind
+        origin = None if kind is None else predictors.registry.origin(kind)
+        if origin is not None and origin.place != "regweave":
+            found[f"predictors/{kind}"] = origin.record()
+        return found
+
+    def _content(self) -> dict[str, Any]:
+        w, plugins = self.weights, self.plugins()
+        table = {
+            member: {str(c): float(w.matrix[m, k]) for k, c in enumerate(w.classes)}
+            for m, member in enumerate(w.members)
+        }
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            **({} if self.card is None else {"card": self.card.model_dump(exclude_none=True)}),
+            **({"plugins": plugins} if plugins else {}),
+            "modality": self.modality,
+            "classes": {str(c): self.class_name(c) for c in w.classes},
+            "pairwise": w.pairwise,
+            "weights": table,
+            "levels": self.levels,
+            "outline_without_mask": self.outline_without_mask,
+            "scales": None,  # readers of earlier versions look for the key
+            "settings": self.settings.model_dump(mode="json"),
+            "evidence": self.training.to_json(),
+        }
 
 
-def shipped_models() -> dict[str, Path]:
-    """Models that come with the package, for users without training data, by name."""
-    folder = Path(str(resources.files("regweave").joinpath("model")))
-    return {path.stem: path for path in sorted(folder.glob("*.json"))}
-
-
-def find_model(given: str | Path) -> Path:
-    """Return the file of a model that is given by path, or by the name of a shipped one; a file comes first."""
-    path, shipped = Path(given), shipped_models()
-    if exists(path):
-        return path
-    if str(given) not in shipped:
-        message = f"there is no model file '{given}' and no shipped model of that name"
-        raise UsageError("E171", message, f"shipped are {', '.join(shipped)}")
-    return shipped[str(given)]
-
-
-def write_model(path: str | Path, model: Model) -> None:
-    """Write a model; the table reads ``weights[member][class value]``."""
-    w = model.weights
-    table = {
-        member: {str(c): float(w.matrix[m, k]) for k, c in enumerate(w.classes)} for m, member in enumerate(w.members)
-    }
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "modality": model.modality,
-        "classes": {str(c): model.class_names.get(c, "background" if c == 0 else str(c)) for c in w.classes},
-        "pairwise": w.pairwise,
-        "weights": table,
-        "levels": model.levels,
-        "outline_without_mask": model.outline_without_mask,
-        "scales": None,  # readers of earlier versions look for the key
-        "settings": model.settings.model_dump(mode="json"),
-        "evidence": model.training.to_json(),
-    }
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    if model.class_predictor is not None:
-        # On one line at the end: thousands of numbers that nobody reads.
-        text = f'{text[:-2]},\n  "class_predictor": {json.dumps(model.class_predictor, ensure_ascii=False)}\n}}'
-    with atomic_path(path) as part:
-        part.write_text(text + "\n", encoding="utf-8")
-
-
-def read_model(path: str | Path) -> Model:
-    """Read a model, a file or a shipped one; E170 names what is wrong with a file that is not one."""
-    try:
-        content = parse_json(read_text(find_model(path)))
-    except ValueError as error:
-        raise _bad(path, f"it is not JSON ({error})") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise _bad(path, f"its format is not {FORMAT!r}")
-    if content.get("version") != VERSION:
-        raise _bad(path, f"found version {content.get('version')!r}, supported {VERSION}")
-    try:
-        check_model(content)
-        return _parse(content)
-    except UsageError as error:
-        raise _bad(path, error.message) from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise _bad(path, f"a part is missing or malformed ({error})") from error
-
-
-def _parse(content: Mapping[str, Any]) -> Model:
+def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:
     classes = tuple(sorted(int(c) for c in content["classes"]))
     if not classes or classes[0] != 0:
         raise ValueError("classes must hold 0, the background")
     table = content["weights"]
     members = tuple(table)
     matrix = np.array([[float(table[m][str(c)]) for c in classes] for m in members], dtype=np.float64)
-    predictor = content.get("class_predictor")
     levels = content.get("levels", "all")
     if levels not in get_args(Levels):
         raise ValueError(f"levels are {levels!r}, allowed: {', '.join(get_args(Levels))}")
@@ -145,18 +192,30 @@ def _parse(content: Mapping[str, Any]) -> Model:
         settings=validate(content["settings"], "the model"),
         modality=content["modality"],
         class_names={int(c): str(n) for c, n in content["classes"].items()},
-        training=_training(content.get("evidence", {})),
+        training=_valid(TrainingRecord, "evidence", content.get("evidence", {})),
         levels=levels,
-        class_predictor=predictor,
+        predictor=_predictor(content.get("class_predictor"), arrays),
         outline_without_mask=without_mask,
+        card=None if content.get("card") is None else _valid(ModelCard, "card", content["card"]),
     )
 
 
-def _training(content: Any) -> TrainingRecord:
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def _valid(kind: type[Kind], key: str, content: Any) -> Kind:
     try:
-        return TrainingRecord.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
-        raise ValueError(f"evidence: {describe_problems(error)}") from error
+        raise ValueError(f"{key}: {describe_problems(error)}") from error
+
+
+def _predictor(content: Any, arrays: Arrays | None) -> Predictor | None:
+    if content is None:
+        return None
+    parts = Parts.from_json(content, arrays)
+    check_arrays(parts)
+    return predictors.load(parts)
 
 
 def _bad(path: str | Path, reason: str) -> RegweaveError:

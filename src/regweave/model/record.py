@@ -18,6 +18,30 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
 
+class ModelCard(BaseModel):
+    """Model card: what a model is for, in words.
+
+    Parameters
+    ----------
+    images : str
+        Kind of images.
+    field_of_view : str, optional
+        What they show.
+    data, licence : str, optional
+        Where the training images come from, and their terms.
+    avoid : str, optional
+        When not to use the model.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_max_length=1000)
+
+    images: str
+    field_of_view: str | None = None
+    data: str | None = None
+    licence: str | None = None
+    avoid: str | None = None
+
+
 class Gain(_Part):
     """Mean gain in Dice on left-out pairs, with the 95 % interval of the mean."""
 

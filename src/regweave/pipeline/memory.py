@@ -13,7 +13,7 @@ from regweave.errors import RegweaveError, ResourceError
 from regweave.io.modality import BankName
 from regweave.metrics import sad
 from regweave.pipeline.machine import physical_memory_mb
-from regweave.predictors.voxel_features import WorkingGrid
+from regweave.predictors.base import WorkingGrid
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
 from regweave.spatial.pyramid import shrink_geometry

@@ -23,8 +23,7 @@ from regweave.io.disk.files import exists
 from regweave.io.transforms.ends_check import require_direction
 from regweave.model.model import Model
 from regweave.pipeline.reading import Inputs, Reading, read_inputs
-from regweave.pipeline.recipe import ClassesFrom, Recipe, class_predictor, with_stated
-from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.pipeline.recipe import ClassesFrom, Recipe, with_stated
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
@@ -125,7 +124,7 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         key: Hashable = (request.identity, json.dumps(reading.to_json(), sort_keys=True))
         sources = (request.fixed, request.moving, request.fixed_labels, request.moving_labels)
         data = keep(("read", key), lambda: read_inputs(*sources, reading))
-        recipe = Recipe.resolve(settings, data, model, request.metrics, _predictor(model, keep))
+        recipe = Recipe.resolve(settings, data, model, request.metrics)
         data = recipe.name_structures(data)
     start = settings.initial if request.init is None else request.init
     with watch.stage("initial"):
@@ -133,7 +132,8 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
         pair = keep(("start", key), lambda: start_pair(data, start, follow_links=reading.follow_links))
     with watch.stage("classes"):
-        maps = (key, request.predict_classes, recipe.weights.classes, _predictor_key(model), recipe.compares_maps)
+        told_by = None if recipe.predictor is None else recipe.predictor.save().identity()
+        maps = (key, request.predict_classes, recipe.weights.classes, told_by, recipe.compares_maps)
 
         def seen_by_model() -> tuple[ImagePair, ClassesFrom]:
             seen, told = recipe.attach_labels(pair, predict=request.predict_classes)
@@ -166,17 +166,6 @@ def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False) -> Imag
 def _on_grid(field: Field, geometry: Geometry, path: str | Path) -> Field:
     io.check_same_grid(geometry, field.geometry, path)
     return Field(field.data, geometry)
-
-
-def _predictor(model: Model | None, keep: Keep) -> ClassPredictor | None:
-    """Class predictor of a model, parsed once."""
-    return keep(("predictor", _predictor_key(model)), lambda: class_predictor(model))
-
-
-def _predictor_key(model: Model | None) -> str | None:
-    if model is None or model.class_predictor is None:
-        return None
-    return json.dumps([model.class_predictor, model.weights.classes, model.modality], sort_keys=True)
 
 
 def align_levels(run: Prepared, keep: Keep, on_step: Callable[[Step], None] | None = None) -> Alignment:

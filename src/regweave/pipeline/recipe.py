@@ -16,10 +16,12 @@ from regweave.config.settings import BANKS, Schedule, Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.modality import BankName, Stated, bank_of
 from regweave.io.structure_names import StructureMatch, match_structures, real_names
-from regweave.model.model import Model, read_model, shipped_models
+from regweave.model.model import Model
+from regweave.model.shipped import shipped_models
 from regweave.pipeline.memory import check_memory
 from regweave.pipeline.reading import Inputs, Reading
-from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.predictors import Predictor
+from regweave.predictors.base import maps_from_labels
 from regweave.types import Image, ImagePair, LabelMap, WeightTable
 
 ClassesFrom = Literal["labels", "predicted", "none"]
@@ -42,7 +44,7 @@ class Recipe:
         W of the other levels, where a model acts at the finest one only.
     model : Model, optional
         Where the weights come from.
-    predictor : ClassPredictor, optional
+    predictor : Predictor, optional
         What the model tells structures with.
     match : StructureMatch, optional
         Which moving label is which class of the model.
@@ -53,13 +55,13 @@ class Recipe:
     weights: WeightTable
     coarse: WeightTable | None = None
     model: Model | None = None
-    predictor: ClassPredictor | None = None
+    predictor: Predictor | None = None
     match: StructureMatch | None = None
 
     @classmethod
     def resolve(
         cls, settings: Settings, inputs: Inputs, model: Model | None = None,
-        metrics: Mapping[str, float] | None = None, predictor: ClassPredictor | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> Recipe:  # fmt: skip
         """Decide what runs on a pair of images, or refuse it.
 
@@ -73,13 +75,12 @@ class Recipe:
             Learned weights.
         metrics : mapping, optional
             Weights of members by hand.
-        predictor : ClassPredictor, optional
-            That of the model.
         """
         schedule = settings.schedule(bank_for(inputs, model))
         weights = _weights(settings, schedule, model, metrics)
         # A model that acts at the finest level only leaves the uniform bank to the others.
         coarse = None if model is None or model.levels == "all" else schedule.start_weights(model.weights.pairwise)
+        predictor = predictor_of(model)
         found = cls(settings, schedule, weights, coarse, model, predictor, _match(inputs.moving_labels, model))
         if predictor is None and found.compares_maps:
             message = "the model weighs what its class predictor makes out in the images, and has none"
@@ -133,15 +134,15 @@ class Recipe:
             ), "labels"
         if self.predictor is None:
             return pair.with_moving(labels=None), "none"
-        return pair.with_moving(labels=self.predictor.predict(pair.moving)), "predicted"
+        return pair.with_moving(labels=self.predictor.labels(pair.moving)), "predicted"
 
     def attach_structure_maps(self, pair: ImagePair) -> ImagePair:
         """Return the pair with structure maps of its images and of its moving labels, where a member compares them."""
         if not self.compares_maps:
             return pair
         assert self.predictor is not None  # `resolve` has seen to it
-        fixed, moving = self.predictor.anatomy(pair.fixed), self.predictor.anatomy(pair.moving)
-        outline = moving if pair.moving_labels is None else self.predictor.outline(pair.moving_labels)
+        fixed, moving = self.predictor.maps(pair.fixed), self.predictor.maps(pair.moving)
+        outline = moving if pair.moving_labels is None else maps_from_labels(pair.moving_labels, self.predictor)
         return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
 
     def drop_label_members(self, classes_from: ClassesFrom) -> Recipe:
@@ -173,7 +174,7 @@ def bank_for(inputs: Inputs, model: Model | None) -> BankName:
     if model is None or model.modality == found:
         return found
     fixed, moving = inputs.modalities
-    fitting = [name for name, path in shipped_models().items() if read_model(path).modality == found]
+    fitting = [name for name, path in shipped_models().items() if Model.load(path).modality == found]
     others = f"use a model for such images (shipped: {', '.join(fitting)}), or" if fitting else ""
     raise RegweaveError(
         "E172",
@@ -222,16 +223,6 @@ def _match(labels: LabelMap | None, model: Model | None) -> StructureMatch | Non
     return match_structures(labels, known, "the moving labels", "the model")
 
 
-def class_predictor(model: Model | None) -> ClassPredictor | None:
+def predictor_of(model: Model | None) -> Predictor | None:
     """Return what tells the classes of an image without labels, where a model brings it and has columns to choose."""
-    if model is None or model.class_predictor is None or len(model.weights.classes) == 1:
-        return None
-    try:
-        found = ClassPredictor.from_dict(model.class_predictor)
-        unknown = [c for c in found.classes if c not in model.weights.classes]
-        if unknown or found.modality != model.modality:
-            raise ValueError(f"it tells {list(found.classes)} in {found.modality} images")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        message = f"the model's class predictor is malformed or does not fit its weights ({error})"
-        raise RegweaveError("E170", message, "train it again with `regweave train`") from error
-    return found
+    return None if model is None or len(model.weights.classes) == 1 else model.predictor

@@ -19,7 +19,7 @@ from regweave.measures.body import body_mask
 from regweave.measures.inverse import InverseError
 from regweave.measures.regularity import regularity
 from regweave.measures.scores import PairScore, score_labels
-from regweave.model.model import Model, read_model
+from regweave.model.model import Model
 from regweave.pipeline.machine import allowed_threads, peak_memory_mb
 from regweave.pipeline.node_evidence import Witness
 from regweave.pipeline.outputs import OutputImages
@@ -129,7 +129,7 @@ def register(
     n_threads = allowed_threads(threads)
     watch = Stopwatch()
     with kernel_threads(n_threads), notices.collected() as caught:
-        loaded = read_model(model) if isinstance(model, str | Path) else model
+        loaded = Model.load(model) if isinstance(model, str | Path) else model
         settings = _settings(preset, config, loaded, engine, metrics)
         request = Request(
             settings, fixed, moving, fixed_labels, moving_labels, loaded, metrics, init, predict_classes,

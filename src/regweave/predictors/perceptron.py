@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
 
+from regweave import registry
+from regweave.predictors._voxelwise import VoxelPredictor, blocks, by_blocks, fit_voxelwise
+from regweave.predictors.base import Examples, Parts, Predictor
 from regweave.types import Float32Array, Float64Array, IntArray
 
-ROWS = 64
-"""Rows multiplied at a time: too few for a BLAS to share among threads, so results do not depend on their number.
+STEPS = 200
+"""L-BFGS iterations; stopping short of the minimum is part of the regularisation."""
 
-OpenBLAS shares products of more than 262144 multiplications; 64 rows of 48 hidden units and 46 features have 141312.
-"""
 
-BLOCKS = 512
-"""Blocks of rows that are scored at a time."""
+class Options(registry.Options):
+    """Size and regularisation.
+
+    Parameters
+    ----------
+    hidden : int
+        Units of the hidden layer.
+    penalty : float
+        Weight of the squares of both layers.
+    """
+
+    hidden: int = Field(default=48, ge=1, le=256)
+    penalty: float = Field(default=5e-4, ge=0, le=1)
 
 
 @dataclass(frozen=True)
@@ -37,44 +52,55 @@ class Perceptron:
     output: Float64Array
     output_bias: Float64Array
 
+    @property
+    def n_features(self) -> int:
+        """Features that it reads."""
+        return len(self.hidden)
+
+    @property
+    def n_classes(self) -> int:
+        """Classes that it tells."""
+        return len(self.output_bias)
+
     def scores(self, x: Float32Array) -> Float32Array:
         """Score of each class, (n, C), for features (n, F)."""
         w, b, v, c = (p.astype(np.float32) for p in (self.hidden, self.hidden_bias, self.output, self.output_bias))
-        out = np.empty((len(x), len(c)), dtype=np.float32)
-        # A part at a time: the hidden layer of a whole image would be larger than the image many times over.
-        for begin in range(0, len(x), ROWS * BLOCKS):
-            rows = x[begin : begin + ROWS * BLOCKS]
-            blocks = np.tanh(_blocks(rows) @ w + b) @ v + c
-            out[begin : begin + len(rows)] = blocks.reshape(-1, len(c))[: len(rows)]
-        return out
+        return by_blocks(x, lambda part: np.tanh(part @ w + b) @ v + c, self.n_classes)
 
     def with_bias(self, added: Float64Array) -> Perceptron:
         """Return the same classifier with other odds of the classes, (C,)."""
         return Perceptron(self.hidden, self.hidden_bias, self.output, self.output_bias + added)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists of numbers."""
-        return {name: getattr(self, name).tolist() for name in self.__dataclass_fields__}
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the layers by name."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Perceptron:
-        """Inverse of `to_dict`; ValueError where the layers do not fit each other."""
-        w, b, v, c = (np.array(content[name], dtype=np.float64) for name in cls.__dataclass_fields__)
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Perceptron:
+        """Inverse of `arrays`; KeyError or ValueError where the layers do not fit each other."""
+        w, b, v, c = (arrays[name] for name in cls.__dataclass_fields__)
         if w.ndim != 2 or v.ndim != 2 or b.shape != (w.shape[1],) or v.shape != (len(b), len(c)) or c.ndim != 1:
             raise ValueError(f"layers of shapes {w.shape}, {b.shape}, {v.shape}, {c.shape} do not fit")
-        if not all(np.isfinite(p).all() for p in (w, b, v, c)):
-            raise ValueError("the classifier holds numbers that are not finite")
         return cls(w, b, v, c)
+
+
+def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPredictor:
+    """Learn from segmented images."""
+    return fit_voxelwise("perceptron", examples, partial(fit_perceptron, options=options), like)
+
+
+def load(parts: Parts) -> VoxelPredictor:
+    """Return the predictor that was saved."""
+    return VoxelPredictor.load(parts, Perceptron.of)
 
 
 def fit_perceptron(
     x: Float64Array,
     classes: IntArray,
     n_classes: int,
-    hidden: int,
-    penalty: float,
-    steps: int,
     rng: np.random.Generator,
+    *,
+    options: Options,
 ) -> Perceptron:
     """Minimise the mean cross-entropy + ½ · penalty · |layers|² on standardised features.
 
@@ -84,21 +110,19 @@ def fit_perceptron(
         Features.
     classes : int array of shape (n,)
         Number of the class of each row.
-    n_classes, hidden : int
-        Sizes of the layers.
-    penalty : float
-        Weight of the squares of both layers, without their biases.
-    steps : int
-        L-BFGS iterations; stopping short of the minimum is part of the regularisation.
+    n_classes : int
+        Size of the second layer.
     rng : Generator
         Draws the starting layers.
+    options : Options
+        Size of the first layer; weight of the squares of both, without their biases.
     """
     mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-6
-    f = x.shape[1]
+    f, hidden = x.shape[1], options.hidden
     shapes = ((f, hidden), (hidden,), (hidden, n_classes), (n_classes,))
     cuts = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
-    rows = _blocks((x - mean) / spread)
-    wanted = _blocks(np.eye(n_classes)[classes])
+    rows = blocks((x - mean) / spread)
+    wanted = blocks(np.eye(n_classes)[classes])
     start = [rng.normal(size=shapes[0]) / np.sqrt(f), np.zeros(hidden)]
     start += [0.1 * rng.normal(size=shapes[2]) / np.sqrt(hidden), np.zeros(n_classes)]
 
@@ -106,14 +130,14 @@ def fit_perceptron(
         return [part.reshape(shape) for part, shape in zip(np.split(p, cuts), shapes, strict=True)]
 
     def objective(p: Float64Array) -> tuple[float, Float64Array]:
-        value, gradient = _cross_entropy(unpack(p), rows, wanted, len(x), penalty)
+        value, gradient = _cross_entropy(unpack(p), rows, wanted, len(x), options.penalty)
         return value, np.concatenate([g.ravel() for g in gradient])
 
     from scipy import optimize  # noqa: PLC0415 (a fifth of the program's start, and used by training alone)
 
-    options = {"maxiter": steps, "maxfun": 2 * steps}
+    limits = {"maxiter": STEPS, "maxfun": 2 * STEPS}
     begin = np.concatenate([s.ravel() for s in start])
-    found = optimize.minimize(objective, begin, jac=True, method="L-BFGS-B", options=options)
+    found = optimize.minimize(objective, begin, jac=True, method="L-BFGS-B", options=limits)
     w, b, v, c = unpack(found.x)
     return Perceptron(w / spread[:, None], b - (mean / spread) @ w, v, c)
 
@@ -136,11 +160,3 @@ def _cross_entropy(
     dw = (x.transpose(0, 2, 1) @ da).sum(axis=0) + penalty * w
     dv = (a.transpose(0, 2, 1) @ dz).sum(axis=0) + penalty * v
     return value, [dw, da.sum(axis=(0, 1)), dv, dz.sum(axis=(0, 1))]
-
-
-def _blocks(rows: Any) -> Any:
-    """Rows (n, F) as (blocks, `ROWS`, F), filled with zeros at the end."""
-    n, f = rows.shape
-    padded = np.zeros((-(-n // ROWS) * ROWS, f), dtype=rows.dtype)
-    padded[:n] = rows
-    return padded.reshape(-1, ROWS, f)

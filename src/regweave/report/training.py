@@ -10,7 +10,7 @@ from regweave.io import atomic_path
 from regweave.io.records.effort import StageCost, read_effort
 from regweave.io.records.folders import DEMO, INDEX
 from regweave.measures.statistics import patients_of
-from regweave.model.model import Model, read_model
+from regweave.model.model import Model
 from regweave.model.record import GateRecord, StageCount, TrainingRecord
 from regweave.report.charts import STYLE
 from regweave.report.charts import training as charts
@@ -37,7 +37,7 @@ def write_page(model_path: str | Path) -> Path:
     """
     path = Path(model_path)
     back = (INDEX, "Demo") if (path.parent / DEMO).is_file() else None
-    text = page_text(path.name, read_model(path), read_effort(path), back)
+    text = page_text(path.name, Model.load(path), read_effort(path), back)
     target = page_path(path)
     with atomic_path(target) as part:
         part.write_text(text, encoding="utf-8")

@@ -179,5 +179,5 @@ class CandidateRunner:
         predictor = self.predictors.without(pair) if schedule.needs_anatomy(weights) else None
         return Model(
             weights, self.settings, self.settings.modality,  # type: ignore[arg-type]
-            levels=self.levels, class_predictor=predictor,
+            levels=self.levels, predictor=predictor,
         )  # fmt: skip

@@ -42,7 +42,7 @@ class MetricLearner:
     Attributes
     ----------
     model_ : Model
-        What was learned, with its training record; ``regweave.model.model.write_model`` writes it.
+        What was learned, with its training record; its ``save`` writes it.
     weights_ : WeightTable
         W of the model.
     history_ : dict
@@ -81,6 +81,7 @@ class MetricLearner:
         budget: int = 400,
         gate: bool = True,
         seed: int = 0,
+        predictor: str = "perceptron",
         preset: str = "default",
         config: str | Path | Settings | None = None,
         metrics: Sequence[str] | None = None,
@@ -102,6 +103,7 @@ class MetricLearner:
         self.budget = budget
         self.gate = gate
         self.seed = seed
+        self.predictor = predictor
         self.preset = preset
         self.config = config
         self.metrics = metrics

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from regweave import extras
+from regweave import extras, predictors
 from regweave.errors import UsageError
 from regweave.learning.options import ALPHAS, LssvmOptions
 from regweave.model.model import Levels
@@ -47,6 +47,8 @@ class TrainOptions:
         Use a column only where left-out patients gained by it; without it, everything that was learned is used.
     seed : int
         Chooses folds, pairs and candidates.
+    predictor : str
+        Name of the predictor that tells the classes of images without labels.
     """
 
     method: MethodName = "lssvm-joint"
@@ -64,6 +66,7 @@ class TrainOptions:
     budget: int = 400
     gate: bool = True
     seed: int = 0
+    predictor: str = "perceptron"
 
     def grid(self) -> list[LssvmOptions]:
         """Hyper-parameters to try; a search has none."""
@@ -82,6 +85,7 @@ class TrainOptions:
             value = getattr(self, name)
             if value not in known:
                 raise UsageError("E194", f"unknown {name} {value!r}", f"available: {', '.join(known)}")
+        predictors.get(self.predictor)
         for name in ("C", "alpha", "eta"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from regweave import predictors
 from regweave.datasets.manifest import PairFiles
 from regweave.pipeline.reading import Reading
-from regweave.predictors.voxel_mlp import ClassPredictor
+from regweave.predictors import Examples, Predictor
 from regweave.types import Geometry, Modality
 
 BYTES_PER_VOXEL = 8.0
@@ -93,6 +93,8 @@ class Predictors:
         Label values, 0 first.
     modality : "ct" or "mr"
         How intensities are mapped.
+    kind : str
+        Name of the predictor.
     seed : int
         Draws voxels, images and parts.
     max_memory_mb : float
@@ -106,18 +108,19 @@ class Predictors:
         classes: tuple[int, ...],
         modality: Modality,
         *,
+        kind: str,
         seed: int,
         max_memory_mb: float,
     ) -> None:
         self._images, self._reading, self._classes, self._modality = images, reading, classes, modality
-        self._seed, self._max_memory_mb = seed, max_memory_mb
+        self._kind, self._seed, self._max_memory_mb = kind, seed, max_memory_mb
         names = sorted({name for image in images for name in image.patients})
         order = np.random.default_rng(seed).permutation(len(names))
         self._part = {names[place]: number % PARTS for number, place in enumerate(order)}
-        self._known: dict[frozenset[int], Mapping[str, Any] | None] = {}
+        self._known: dict[frozenset[int], Predictor | None] = {}
 
     @cached_property
-    def whole(self) -> ClassPredictor:
+    def whole(self) -> Predictor:
         """The predictor of all patients.
 
         Raises
@@ -127,22 +130,23 @@ class Predictors:
         """
         return self._fit(self._images, None)
 
-    def without(self, pair: PairFiles) -> Mapping[str, Any] | None:
+    def without(self, pair: PairFiles) -> Predictor | None:
         """Return a predictor that knows no patient of a pair; None where too little is left to learn from."""
         parts = frozenset(self._part[name] for name in pair.patients if name in self._part)
         if parts not in self._known:
             left = [i for i in self._images if not parts & {self._part[name] for name in i.patients}]
             try:
-                self._known[parts] = self._fit(left, self.whole.record["rarity"]).to_dict() if left else None
+                self._known[parts] = self._fit(left, self.whole) if left else None
             except ValueError:
                 self._known[parts] = None
         return self._known[parts]
 
-    def _fit(self, images: Sequence[SegmentedImage], rarity: float | None) -> ClassPredictor:
+    def _fit(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
         sizes = [BYTES_PER_VOXEL * float(np.prod(i.geometry.shape)) / 2**20 for i in images]
         chosen = [images[k] for k in within(sizes, self._max_memory_mb, np.random.default_rng(self._seed))]
         volumes = [self._reading.image(i.image) for i in chosen]
         labels = [self._reading.labels(i.labels, v.geometry) for i, v in zip(chosen, volumes, strict=True)]
         segmented = [found for found in labels if found is not None]
         patients = ["+".join(sorted(i.patients)) for i in chosen]
-        return ClassPredictor.fit(volumes, segmented, self._classes, self._modality, self._seed, patients, rarity)
+        examples = Examples(volumes, segmented, self._classes, self._modality, self._seed, patients)
+        return predictors.fit(self._kind, examples, like)

@@ -20,7 +20,7 @@ from regweave.jobs.kept import Kept
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import BatchProgress, worker_count
 from regweave.learning.columns import FittedColumns
-from regweave.model.model import Model, write_model
+from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.training.column_learner import ColumnLearner
@@ -89,7 +89,7 @@ def train(
     ):
         model = fit_model(listed, settings, options, runner, tell, n)
         with claim.writing(keep=True):
-            write_model(path, model)
+            model.save(path)
     clear(store, ("tasks",))
     return model
 
@@ -165,7 +165,7 @@ def _fit_columns(context: TrainingContext, state: Selected) -> Model:
         class_names=names,
         training=TrainingRecord.model_validate(plain(content)),
         levels=context.options.levels,
-        class_predictor=state.predictor,
+        predictor=state.predictor,
         outline_without_mask=without_mask is None or without_mask["used"],
     )
 
@@ -183,7 +183,8 @@ def _record(
         "registrations": context.log.registrations,
         "inferences": context.log.inferences,
         "stages": context.log.counts,
-        "options": dict(vars(context.options)),
+        # The kind of the predictor stands with the predictor.
+        "options": {name: value for name, value in vars(context.options).items() if name != "predictor"},
         "learned_on": used,
         "smoothness": state.smoothness,
         "refinement": state.refinement.record(),

@@ -110,12 +110,13 @@ def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
     grids = {name: {"fixed": c.fixed, "moving": c.moving} for name, c in state.scan.contents.items()}
     predictors = Predictors(
         segmented_images(state.pairs, state.run.hashes, lambda p: grids[p.id]), state.run.reading, start.classes,
-        "ct" if bank == "ct" else "mr", seed=options.seed, max_memory_mb=options.max_memory_mb,
+        "ct" if bank == "ct" else "mr",
+        kind=options.predictor, seed=options.seed, max_memory_mb=options.max_memory_mb,
     )  # fmt: skip
     predictor, reason = None, "one classifier does not read two modalities"
     if bank != "multi":
         try:
-            predictor = predictors.whole.to_dict()
+            predictor = predictors.whole
         except ValueError as error:
             reason = str(error)
     if predictor is None:

@@ -15,6 +15,7 @@ from regweave.io.modality import BankName
 from regweave.jobs.kept import Kept
 from regweave.jobs.runner import Runner
 from regweave.learning.columns import FittedColumns
+from regweave.predictors import Predictor
 from regweave.training.candidates import CandidateRunner, PairScores
 from regweave.training.column_selection import ColumnSelection
 from regweave.training.log import TrainingLog
@@ -109,7 +110,7 @@ class Predicted(Tuned):
     """Class predictors are fitted, and candidates can be registered; ``start`` is the uniform bank."""
 
     start: WeightTable
-    predictor: Mapping[str, Any] | None
+    predictor: Predictor | None
     candidates: CandidateRunner
 
 

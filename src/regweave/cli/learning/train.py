@@ -78,6 +78,9 @@ def train(
     budget: Annotated[int, method_option(help="Registrations that one search may spend.")] = 400,
     gate: Annotated[bool, method_option(help="Use a column only where left-out patients gained.")] = True,
     seed: Annotated[int, method_option(help="Chooses folds and pairs.")] = 0,
+    predictor: Annotated[
+        str, method_option(help="What tells the structures of an image without labels: perceptron or gaussian.")
+    ] = "perceptron",
     workers: Annotated[int | None, machine_option(help="Processes of this machine.")] = None,
     scheduler: SchedulerOption = None,
     tls_ca: TlsCaOption = None,
@@ -106,7 +109,7 @@ def train(
     options = TrainOptions(
         method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]
         signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb, budget=budget,  # type: ignore[arg-type]
-        gate=gate, seed=seed,
+        gate=gate, seed=seed, predictor=predictor,
     )  # fmt: skip
     reading = Reading(
         nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,

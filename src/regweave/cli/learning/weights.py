@@ -15,8 +15,9 @@ from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.measures.statistics import patients_of
-from regweave.model.model import Model, read_model, shipped_models
+from regweave.model.model import Model
 from regweave.model.record import Gain, GateRecord, TrainingRecord
+from regweave.model.shipped import shipped_models
 
 ModelArgument = Annotated[
     list[Path],
@@ -30,22 +31,51 @@ app = command_line(help=__doc__)
 
 @app.command("list", epilog=examples("regweave weights list"))
 def list_(*, as_json: JsonOption = False) -> None:
-    """Name the models that come with the package; `--model NAME` uses one."""
-    shipped = {name: read_model(path) for name, path in shipped_models().items()}
+    """Show the cards of the models that come with the package; `--model NAME` uses one."""
+    shipped = {name: Model.load(path) for name, path in shipped_models().items()}
     if as_json:
         print(
             json.dumps([{"name": n, **as_dict(Path(n), m)} for n, m in shipped.items()], indent=1, ensure_ascii=False)
         )
         return
-    for name, model in shipped.items():
-        names = ", ".join(_class_name(model, c) for c in model.weights.classes[1:])
-        print(textwrap.fill(f"{name}  {model.modality}: {names}", WIDTH, subsequent_indent="    "))
+    print("\n\n".join(card_text(name, model) for name, model in shipped.items()))
+
+
+def card_text(name: str, model: Model) -> str:
+    """Lay out the card of a model: images, structures, patients, gain, licence, and when not to use it."""
+    record, card = model.training, model.card
+    structures = ", ".join(model.class_name(c) for c in model.weights.classes[1:])
+    patients = len(_patients(record.groups))
+    facts = {
+        "images": None if card is None else card.images,
+        "shows": None if card is None else card.field_of_view,
+        "structures": structures,
+        "trained on": f"{patients} patients, {len(record.pairs)} pairs" if record.pairs else None,
+        "data": None if card is None else card.data,
+        "gain": "; ".join(_gains(record)) or None,
+        "licence": None if card is None else card.licence,
+        "not for": None if card is None else card.avoid,
+    }
+    lines = [
+        textwrap.fill(f"  {key:<12}{value}", WIDTH, subsequent_indent=" " * 14, break_long_words=False)
+        for key, value in facts.items()
+        if value
+    ]
+    return "\n".join([f"{name}  {model.modality}", *lines])
+
+
+def _gains(record: TrainingRecord) -> list[str]:
+    """Gains in Dice on left-out patients, of the refinement's weights and of the learned columns."""
+    refined = None if record.refinement is None else record.refinement.gain
+    found = {"weights of the refinement": refined, "columns by structure": record.left_out_gain}
+    told = {name: _signed([g.mean, g.low, g.high]) for name, g in found.items() if g is not None}
+    return [f"{name} {mean} Dice on left-out patients [{low}, {high}]" for name, (mean, low, high) in told.items()]
 
 
 @app.command(epilog=examples("regweave weights show weights.json"))
 def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     """Print the weight of each member for each class, and what training recorded."""
-    read = {path: read_model(path) for path in models}
+    read = {path: Model.load(path) for path in models}
     if as_json:
         print(json.dumps([as_dict(path, model) for path, model in read.items()], indent=1, ensure_ascii=False))
         return
@@ -57,7 +87,7 @@ def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     """Print the weights of two or more models side by side, with the differences from the first."""
     if len(models) < 2:
         raise UsageError("E192", "one model is given, comparing needs two or more", "name another MODEL.json")
-    read = [read_model(path) for path in models]
+    read = [Model.load(path) for path in models]
     rows = _compared(read)
     if as_json:
         content = {"models": [str(path) for path in models], "rows": rows}
@@ -76,8 +106,9 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
     w = model.weights
     return {
         "file": str(path),
+        "card": None if model.card is None else model.card.model_dump(),
         "modality": model.modality,
-        "classes": {str(c): _class_name(model, c) for c in w.classes},
+        "classes": {str(c): model.class_name(c) for c in w.classes},
         "members": list(w.members),
         "weights": {m: dict(zip(map(str, w.classes), row.tolist(), strict=True)) for m, row in _members(model)},
         "pairwise": w.pairwise,
@@ -91,7 +122,7 @@ def as_text(path: Path, model: Model) -> str:
     gates = model.training.gates
     header, lines = list(w.members), []
     for k, value in enumerate(w.classes):
-        lines.append((_class_name(model, value), [_cell(v) for v in w.matrix[:, k].tolist()]))
+        lines.append((model.class_name(value), [_cell(v) for v in w.matrix[:, k].tolist()]))
     if gates:
         header.append("gate")
         lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
@@ -134,7 +165,7 @@ def _decision(gates: Mapping[str, GateRecord], value: int) -> str:
 
 def _compared(models: Sequence[Model]) -> list[dict[str, Any]]:
     """Weights by class and member, None where a model lacks either, and the differences from the first model."""
-    names = {c: _class_name(model, c) for model in reversed(models) for c in model.weights.classes}
+    names = {c: model.class_name(c) for model in reversed(models) for c in model.weights.classes}
     members = list(dict.fromkeys(m for model in models for m in model.weights.members))
     rows = [_difference_row("smoothness", None, [model.weights.pairwise for model in models])]
     rows += [
@@ -160,10 +191,6 @@ def _weight(model: Model, member: str, value: int) -> float | None:
 
 def _members(model: Model) -> list[tuple[str, Any]]:
     return list(zip(model.weights.members, model.weights.matrix, strict=True))
-
-
-def _class_name(model: Model, value: int) -> str:
-    return model.class_names.get(value, "background" if value == 0 else str(value))
 
 
 def _row_title(row: Mapping[str, Any]) -> str:

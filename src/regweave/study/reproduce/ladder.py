@@ -17,7 +17,7 @@ from regweave.jobs.program import program_hash
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import BatchProgress, content_hash, worker_count
 from regweave.measures.statistics import paired_bootstrap
-from regweave.model.model import Model, read_model, write_model
+from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores
 from regweave.study.reproduce.protocols import Protocol, Split
@@ -121,7 +121,7 @@ class Ladder:
         if method.model is None:
             curve = [{"smoothness": s, "mean_dice": d} for s, d in method.tuning.items()]
             return {**line, "tuning": curve}
-        model = read_model(method.model[0])
+        model = Model.load(method.model[0])
         w, record = model.weights, model.training.to_json()
         return {
             **line,
@@ -147,12 +147,12 @@ class Ladder:
             key = content_hash([program_hash(), chosen, context.settings, files])
             mark = path.with_suffix(".key")
             if path.is_file() and mark.is_file() and mark.read_text(encoding="ascii") == f"{key} {sha256(path)}":
-                return read_model(path)
+                return Model.load(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             n = worker_count(context.workers, context.scheduler)
             # One store of registrations for all models: the tuning of the uniform bank runs once.
             model = fit_model(split.train, context.settings, chosen, run, self._told, n)
-        write_model(path, model)
+        model.save(path)
         with atomic_path(mark) as part:
             part.write_text(f"{key} {sha256(path)}", encoding="ascii")
         return model

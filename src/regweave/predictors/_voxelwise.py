@@ -1,55 +1,92 @@
-"""Voxel classifier used as a substitute for a missing moving segmentation.
+"""Voxel classifier used as a substitute for a missing segmentation.
 
-A small classifier of voxels, trained on the images and label maps that also train the weights. It decides which
-column of W a node uses, for which a rough outline is enough, and its maps of both images are what the metric `anatomy`
-compares; it is no segmentation tool.
+Voxels of segmented images are drawn on a coarse grid, the same number from each class; a classifier is fitted to their
+features, and held-out images choose how much the true frequency of the classes counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
-from scipy import ndimage
+from numpy.typing import NDArray
 
-from regweave.predictors import voxel_features as see
-from regweave.predictors.perceptron import Perceptron, fit_perceptron
-from regweave.spatial.pyramid import shrink, shrink_geometry
-from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, StructureMaps, Volume
+from regweave.predictors import _features as see
+from regweave.predictors.base import Examples, Parts, Predictor
+from regweave.spatial.pyramid import shrink_geometry
+from regweave.types import (
+    Float32Array,
+    Float64Array,
+    IntArray,
+    LabelArray,
+    LabelMap,
+    Modality,
+    StructureMaps,
+    Volume,
+)
 
 SAMPLES = 40_000
 """Voxels to train on, shared among images and classes."""
 BACKGROUND_SHARES = 4
 """The background is as varied as many structures and gets this many shares of the samples."""
-HIDDEN = 48
-PENALTY = 5e-4
-STEPS = 200
 FOLDS = 3
 SCORED_IMAGES = 12
 """Held-out images that are scored, at most."""
 RARITY = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Powers of the class frequencies that are tried: 0 takes classes as equally likely, 1 as often as they occur."""
 DEFAULT_RARITY = 0.75
-BLUR_VOXELS = 0.7
-"""Blur of outlines, in working voxels: what the classifier tells has no sharper edges."""
+ROWS = 64
+"""Rows multiplied at a time: too few for a BLAS to share among threads, so results do not depend on their number.
+
+OpenBLAS shares products of more than 262144 multiplications; 64 rows of 48 hidden units and 46 features have 141312.
+"""
+BLOCKS = 512
+"""Blocks of rows that are scored at a time: the hidden layer of a whole image would be many times larger than it."""
+
+
+class Classifier(Protocol):
+    """Interface of a classifier of feature vectors."""
+
+    @property
+    def n_features(self) -> int:
+        """Features that it reads."""
+
+    @property
+    def n_classes(self) -> int:
+        """Classes that it tells."""
+
+    def scores(self, x: Float32Array) -> Float32Array:
+        """Score of each class, (n, C), for features (n, F): log probabilities but for a constant."""
+
+    def with_bias(self, added: Float64Array) -> Classifier:
+        """Return the same classifier with other odds of the classes, (C,)."""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the numbers by name."""
+
+
+FitClassifier = Callable[[Float64Array, IntArray, int, np.random.Generator], Classifier]
+"""Features (n, F), class numbers (n,), number of classes and a generator, to a classifier."""
 
 
 @dataclass(frozen=True)
-class ClassPredictor:
-    """Tells the classes of the voxels of an image.
+class VoxelPredictor:
+    """Classifier of the voxels of an image.
 
     Parameters
     ----------
+    kind : str
+        Name of the predictor that it is.
     classes : tuple of ints
         Label values, the background 0 first.
     modality : "ct" or "mr"
         How intensities are mapped.
     voxel_mm : float
         Size of the voxels that it works on.
-    perceptron : Perceptron
-        The classifier.
+    classifier : Classifier
+        Of the features of a voxel.
     names : mapping
         Names of the classes by label value.
     record : mapping
@@ -57,124 +94,125 @@ class ClassPredictor:
         that they chose; only the last where there was nothing to hold out.
     """
 
+    kind: str
     classes: tuple[int, ...]
     modality: Modality
     voxel_mm: float
-    perceptron: Perceptron
+    classifier: Classifier
     names: Mapping[int, str] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def fit(
-        cls,
-        volumes: Sequence[Volume],
-        label_maps: Sequence[LabelMap],
-        classes: tuple[int, ...],
-        modality: Modality,
-        seed: int = 0,
-        groups: Sequence[Hashable] | None = None,
-        rarity: float | None = None,
-    ) -> ClassPredictor:
-        """Train on segmented images.
-
-        Parameters
-        ----------
-        volumes, label_maps : sequences of the same length
-            Images and their segmentations on the same grids.
-        classes : tuple of ints
-            Label values, 0 first; labels without a place here count as background.
-        modality : "ct" or "mr"
-            How intensities are mapped.
-        seed : int
-            Draws the voxels and the starting point; the same seed gives the same numbers.
-        groups : sequence, optional
-            Patient of each image, so that one patient is never both trained on and held out. By default each image
-            is a patient.
-        rarity : float, optional
-            Use this power of the class frequencies; without it, held-out images choose it.
-
-        Returns
-        -------
-        ClassPredictor
-            Trained on all images; its record comes from up to three folds that held patients out.
-        """
-        _check(volumes, label_maps, classes, groups)
-        voxel_mm = see.working_voxel_mm([v.geometry for v in volumes])
-        quota = SAMPLES // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
-        samples = [
-            _draw(volume, _numbers(labels.data, classes), modality, voxel_mm, quota, np.random.default_rng([seed, n]))
-            for n, (volume, labels) in enumerate(zip(volumes, label_maps, strict=True))
-        ]
-        _require_classes(samples, classes)
-        names = {value: name for labels in label_maps for value, name in labels.names.items() if value in classes}
-
-        def train(chosen: Sequence[int]) -> tuple[ClassPredictor, Float64Array]:
-            found = _train([samples[n] for n in chosen], len(classes), np.random.default_rng([seed, len(volumes)]))
-            return cls(classes, modality, voxel_mm, found[0], names), found[1]
-
-        scores = []
-        for rest, held_out in _folds(groups or range(len(volumes))) if rarity is None else ():
-            part, odds = train(rest)
-            scores += [_score(part, odds, volumes[n], _numbers(label_maps[n].data, classes)) for n in held_out]
-        record = _record(scores, classes) if rarity is None else {"rarity": rarity}
-        whole, odds = train(range(len(volumes)))
-        perceptron = whole.perceptron.with_bias(record["rarity"] * odds)
-        return cls(classes, modality, voxel_mm, perceptron, names, record)
-
-    def predict(self, volume: Volume) -> LabelMap:
+    def labels(self, volume: Volume) -> LabelMap:
         """Return the likeliest class of each voxel, on the grid of the image."""
         scores, grid = self.scores(volume)
         labels = np.array(self.classes, dtype=np.int32)[scores.argmax(axis=0)]
         return LabelMap(grid.fine(labels), volume.geometry, self.names)
 
-    def anatomy(self, volume: Volume) -> StructureMaps:
-        """Return how likely each structure is, on the working grid laid along the axes of the image."""
+    def maps(self, volume: Volume) -> StructureMaps:
+        """Return the probability of each structure, on the working grid laid along the axes of the image."""
         scores, grid = self.scores(volume)
         likely = np.exp(scores - scores.max(axis=0))
         shares = np.asarray(grid.along_image(likely[1:] / likely.sum(axis=0)), dtype=np.float32)
         return StructureMaps(shares, shrink_geometry(volume.geometry, grid.factors))
 
-    def outline(self, labels: LabelMap) -> StructureMaps:
-        """Return labels as `anatomy` gives an image: the share of each structure in a working voxel, blurred."""
-        grid = see.WorkingGrid.of(labels.geometry, self.voxel_mm)
-        masks = [shrink((labels.data == c).astype(np.float32), grid.factors) for c in self.classes[1:]]
-        shares = [ndimage.gaussian_filter(m, BLUR_VOXELS, mode="nearest", truncate=3.0) for m in masks]
-        return StructureMaps(np.stack(shares), shrink_geometry(labels.geometry, grid.factors))
-
     def scores(self, volume: Volume) -> tuple[Float32Array, see.WorkingGrid]:
         """Score of each class on the working grid, (C, blocks), and that grid."""
         grid = see.WorkingGrid.of(volume.geometry, self.voxel_mm)
         found = see.features(volume, grid, self.modality, self.voxel_mm)
-        scores = self.perceptron.scores(found.reshape(len(found), -1).T)
+        scores = self.classifier.scores(found.reshape(len(found), -1).T)
         return np.ascontiguousarray(scores.T).reshape(-1, *found.shape[1:]), grid
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers and strings that JSON can hold; `from_dict` gives back the same predictor."""
-        return {
+    def save(self) -> Parts:
+        """Return the parts from which `load` gives back the same predictor."""
+        fields = {
             "features": see.VERSION,
             "classes": list(self.classes),
             "names": {str(value): name for value, name in self.names.items()},
             "modality": self.modality,
             "voxel_mm": self.voxel_mm,
-            "perceptron": self.perceptron.to_dict(),
-            "record": dict(self.record),
         }
+        return Parts(self.kind, fields, self.classifier.arrays(), self.record)
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ClassPredictor:
-        """Inverse of `to_dict`; KeyError or ValueError where something is missing or does not fit."""
+    def load(cls, parts: Parts, classifier_of: Callable[[Mapping[str, NDArray[Any]]], Classifier]) -> VoxelPredictor:
+        """Inverse of `save`; KeyError or ValueError where something is missing or does not fit."""
+        content = parts.fields
         if content["features"] != see.VERSION:
             raise ValueError(f"class predictor with features {content['features']!r}, supported {see.VERSION}")
         classes = tuple(int(c) for c in content["classes"])
-        perceptron = Perceptron.from_dict(content["perceptron"])
-        if len(classes) != len(perceptron.output_bias):
-            raise ValueError(f"{len(classes)} classes, but the classifier tells {len(perceptron.output_bias)}")
+        classifier = classifier_of(parts.arrays)
+        if len(classes) != classifier.n_classes:
+            raise ValueError(f"{len(classes)} classes, but the classifier tells {classifier.n_classes}")
         expected = see.n_features(content["modality"])
-        if perceptron.hidden.shape[0] != expected:
-            raise ValueError(f"{perceptron.hidden.shape[0]} features, {content['modality']} images have {expected}")
+        if classifier.n_features != expected:
+            raise ValueError(f"{classifier.n_features} features, {content['modality']} images have {expected}")
         names = {int(value): str(name) for value, name in content["names"].items()}
         voxel_mm = float(content["voxel_mm"])
-        return cls(classes, content["modality"], voxel_mm, perceptron, names, dict(content["record"]))
+        return cls(parts.kind, classes, content["modality"], voxel_mm, classifier, names, dict(parts.record))
+
+
+def fit_voxelwise(
+    kind: str, examples: Examples, fit_classifier: FitClassifier, like: Predictor | None = None
+) -> VoxelPredictor:
+    """Train on segmented images.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the predictor.
+    examples : Examples
+        Images, segmentations and classes.
+    fit_classifier : callable
+        Fits the classifier to balanced samples.
+    like : Predictor, optional
+        Use the power of the class frequencies that this one found; without it, held-out images choose it.
+
+    Returns
+    -------
+    VoxelPredictor
+        Trained on all images; its record comes from up to three folds that held patients out.
+    """
+    examples.check()
+    volumes, label_maps, classes, seed = examples.volumes, examples.label_maps, examples.classes, examples.seed
+    voxel_mm = see.working_voxel_mm([v.geometry for v in volumes])
+    quota = SAMPLES // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
+    numbers = [_numbers(labels.data, classes) for labels in label_maps]
+    samples = [
+        _draw(volume, numbers[n], examples.modality, voxel_mm, quota, np.random.default_rng([seed, n]))
+        for n, volume in enumerate(volumes)
+    ]
+    _require_classes(samples, classes)
+    names = {value: name for labels in label_maps for value, name in labels.names.items() if value in classes}
+
+    def train(chosen: Sequence[int]) -> tuple[VoxelPredictor, Float64Array]:
+        rng = np.random.default_rng([seed, len(volumes)])
+        found, odds = _train([samples[n] for n in chosen], len(classes), fit_classifier, rng)
+        return VoxelPredictor(kind, classes, examples.modality, voxel_mm, found, names), odds
+
+    scores = []
+    for rest, held_out in _folds(examples.groups or range(len(volumes))) if like is None else ():
+        part, odds = train(rest)
+        scores += [_score(part, odds, volumes[n], numbers[n]) for n in held_out]
+    record = _record(scores, classes) if like is None else {"rarity": like.save().record["rarity"]}
+    whole, odds = train(range(len(volumes)))
+    return replace(whole, classifier=whole.classifier.with_bias(record["rarity"] * odds), record=record)
+
+
+def blocks(rows: Any) -> Any:
+    """Rows (n, F) as (blocks, `ROWS`, F), filled with zeros at the end."""
+    n, f = rows.shape
+    padded = np.zeros((-(-n // ROWS) * ROWS, f), dtype=rows.dtype)
+    padded[:n] = rows
+    return padded.reshape(-1, ROWS, f)
+
+
+def by_blocks(x: NDArray[Any], score: Callable[[Any], Any], n_classes: int) -> Float32Array:
+    """Scores (n, C) of rows (n, F), a part at a time, from a function of blocks (B, `ROWS`, F)."""
+    out = np.empty((len(x), n_classes), dtype=np.float32)
+    for begin in range(0, len(x), ROWS * BLOCKS):
+        rows = x[begin : begin + ROWS * BLOCKS]
+        out[begin : begin + len(rows)] = score(blocks(rows)).reshape(-1, n_classes)[: len(rows)]
+    return out
 
 
 @dataclass(frozen=True)
@@ -211,11 +249,13 @@ def _draw(
     return _Sample(found.reshape(len(found), -1).T[rows], coarse[rows], np.bincount(coarse).astype(np.float64))
 
 
-def _train(samples: Sequence[_Sample], n_classes: int, rng: np.random.Generator) -> tuple[Perceptron, Float64Array]:
+def _train(
+    samples: Sequence[_Sample], n_classes: int, fit_classifier: FitClassifier, rng: np.random.Generator
+) -> tuple[Classifier, Float64Array]:
     """Fit the classifier to balanced samples; the log odds (C,) of true to sampled frequencies come with it."""
     x = np.concatenate([s.features for s in samples]).astype(np.float64)
     numbers = np.concatenate([s.numbers for s in samples])
-    found = fit_perceptron(x, numbers, n_classes, HIDDEN, PENALTY, STEPS, rng)
+    found = fit_classifier(x, numbers, n_classes, rng)
     true = np.sum([np.pad(s.occurrence, (0, n_classes - len(s.occurrence))) for s in samples], axis=0)
     sampled = np.bincount(numbers, minlength=n_classes)
     # Half a voxel stands for a class that these images lack.
@@ -236,7 +276,7 @@ def _folds(groups: Sequence[Hashable]) -> list[tuple[list[int], list[int]]]:
     return [(rest, held_out[: SCORED_IMAGES // n_folds]) for rest, held_out in split]
 
 
-def _score(part: ClassPredictor, odds: Float64Array, volume: Volume, truth: IntArray) -> Float64Array:
+def _score(part: VoxelPredictor, odds: Float64Array, volume: Volume, truth: IntArray) -> Float64Array:
     """Dice of each structure and, last, the share of right voxels, for each `RARITY`: (R, C)."""
     scores, grid = part.scores(volume)
     out = np.full((len(RARITY), len(odds)), np.nan)
@@ -274,22 +314,3 @@ def _require_classes(samples: Sequence[_Sample], classes: tuple[int, ...]) -> No
     missing = [value for number, value in enumerate(classes) if number not in seen]
     if missing:
         raise ValueError(f"no training label map shows class {missing} at working resolution; leave it out of classes")
-
-
-def _check(
-    volumes: Sequence[Volume],
-    label_maps: Sequence[LabelMap],
-    classes: tuple[int, ...],
-    groups: Sequence[Hashable] | None,
-) -> None:
-    if not volumes or len(volumes) != len(label_maps) or (groups is not None and len(groups) != len(volumes)):
-        n_groups = "none" if groups is None else len(groups)
-        raise ValueError(
-            f"{len(volumes)} images, {len(label_maps)} label maps, groups: {n_groups}; give as many of each"
-        )
-    if len(classes) < 2 or classes[0] != 0 or len(set(classes)) != len(classes):
-        raise ValueError(f"classes are {classes}; give 0, the background, then each structure once")
-    for n, (volume, labels) in enumerate(zip(volumes, label_maps, strict=True)):
-        if volume.data.shape != labels.data.shape:
-            shapes = f"{volume.data.shape} and {labels.data.shape}"
-            raise ValueError(f"image {n} and its label map have shapes {shapes}; resample one onto the other")

@@ -1,0 +1,159 @@
+"""Model files: JSON and archive hold the same, the same bytes each time, and nothing of a stranger runs."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.model import archive
+from regweave.model.model import Model
+from regweave.model.record import ModelCard
+from regweave.model.shipped import find_model, shipped_models
+from regweave.predictors import Parts
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model.load("hippocampus-t1")
+
+
+def parts_of(path):
+    with zipfile.ZipFile(path) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def pack(path, parts):
+    with zipfile.ZipFile(path, "w") as opened:
+        for name, content in parts.items():
+            opened.writestr(name, content)
+
+
+def test_json_is_what_was_shipped(model, tmp_path):
+    model.save(tmp_path / "m.json")
+    written, shipped = (json.loads(p.read_text("utf-8")) for p in (tmp_path / "m.json", find_model("hippocampus-t1")))
+    for key in ("weights", "classes", "evidence", "class_predictor", "pairwise", "modality"):
+        assert written[key] == shipped[key]
+
+
+def test_an_archive_holds_the_same_in_the_same_bytes(model, tmp_path):
+    model.save(tmp_path / "a.zip")
+    model.save(tmp_path / "b.zip")
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    back = Model.load(tmp_path / "a.zip")
+    back.save(tmp_path / "back.json")
+    model.save(tmp_path / "m.json")
+    assert (tmp_path / "back.json").read_bytes() == (tmp_path / "m.json").read_bytes()
+    found = parts_of(tmp_path / "a.zip")
+    assert sorted(found) == ["arrays.safetensors", "model.json"]
+    assert json.loads(found["model.json"])["class_predictor"]["perceptron"] == {}
+
+
+def test_an_archive_is_told_by_its_bytes_and_not_by_its_name(model, tmp_path):
+    model.save(tmp_path / "a.zip")
+    (tmp_path / "a.zip").rename(tmp_path / "a.json")
+    np.testing.assert_array_equal(Model.load(tmp_path / "a.json").weights.matrix, model.weights.matrix)
+
+
+def test_a_model_without_a_predictor(model, tmp_path):
+    replace(model, predictor=None).save(tmp_path / "a.zip")
+    assert Model.load(tmp_path / "a.zip").predictor is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model.json": b"{"}, "it is not JSON"),
+        ({"more.txt": b""}, "allowed: model.json and arrays.safetensors"),
+        ({"arrays.safetensors": b"\xff" * 40}, "arrays.safetensors is damaged"),
+        ({"arrays.safetensors": struct.pack("<Q", 1 << 60) + b"{}"}, "arrays.safetensors is damaged"),
+        ({"arrays.safetensors": save({"hidden": np.zeros((2, 2), np.int64)})}, "is int64, allowed: float32, float64"),
+        ({"arrays.safetensors": save({"hidden": np.full((2, 2), np.nan)})}, "hidden has shape (2, 2) or a number"),
+        ({"arrays.safetensors": save({})}, "malformed ('hidden')"),
+    ],
+)
+def test_damaged_and_hostile_archives_are_refused(model, tmp_path, change, says):
+    model.save(tmp_path / "a.zip")
+    pack(tmp_path / "bad.zip", {**parts_of(tmp_path / "a.zip"), **change})
+    with pytest.raises(RegweaveError) as caught:
+        Model.load(tmp_path / "bad.zip")
+    assert caught.value.code == "E170"
+    assert says in caught.value.message
+    assert "bad.zip" in caught.value.message
+
+
+def test_a_bomb_is_read_no_further_than_its_limit(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(archive.LONGEST, "model.json", 1 << 20)
+    model.save(tmp_path / "a.zip")
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("model.json", b" " * (1 << 24))
+        opened.writestr("arrays.safetensors", parts_of(tmp_path / "a.zip")["arrays.safetensors"])
+    assert (tmp_path / "bad.zip").stat().st_size < 1 << 20
+    with pytest.raises(RegweaveError, match=r"E170.*model\.json is longer than 1048576 bytes"):
+        Model.load(tmp_path / "bad.zip")
+
+
+def test_a_cut_archive_is_refused(model, tmp_path):
+    model.save(tmp_path / "a.zip")
+    (tmp_path / "bad.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:-50])
+    with pytest.raises(RegweaveError, match=r"E170.*the archive is damaged"):
+        Model.load(tmp_path / "bad.zip")
+
+
+@pytest.mark.parametrize(("given", "says"), [("brane-t1", "did you mean brain-t1?"), ("nope", "shipped: brain-t1, ")])
+def test_a_name_that_is_none_gets_the_shipped_ones(given, says):
+    with pytest.raises(UsageError, match=f"E171: there is no model file '{given}' and no shipped model") as caught:
+        Model.load(given)
+    assert says in str(caught.value)
+
+
+def test_a_plug_in_that_is_not_here_is_named_with_its_package(model, tmp_path):
+    model.save(tmp_path / "m.json")
+    content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
+    content["plugins"] = {"metrics/cubes": {"from": "x", "distribution": "regweave-cubes", "version": "0.3"}}
+    content["settings"]["banks"]["mr"][0]["metric"] = "cubes"
+    (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"E169: .*m\.json needs the metric 'cubes' of package regweave-cubes 0\.3,"):
+        Model.load(tmp_path / "m.json")
+
+
+def test_an_unknown_predictor_is_refused(model, tmp_path):
+    model.save(tmp_path / "m.json")
+    content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
+    content["class_predictor"] |= {"kind": "unet", "unet": {"w": [1.0]}}
+    (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(RegweaveError, match="unknown predictor 'unet'"):
+        Model.load(tmp_path / "m.json")
+
+
+def test_a_predictor_that_does_not_fit_the_weights_is_refused(model):
+    with pytest.raises(RegweaveError, match=r"E170: .*tells \[0, 1, 2\] in mr images; its weights are for .* in ct"):
+        replace(model, modality="ct")
+
+
+def test_weights_as_a_table(model):
+    table = model.weights_table()
+    assert list(table) == ["background", "anterior", "posterior"]
+    assert table["anterior"]["sad"] == model.weights.matrix[0, 1]
+
+
+@pytest.mark.parametrize("name", sorted(shipped_models()))
+def test_shipped_models_have_a_card(name, tmp_path):
+    card = Model.load(name).card
+    assert isinstance(card, ModelCard)
+    assert all((card.images, card.field_of_view, card.data, card.licence, card.avoid))
+    Model.load(name).save(tmp_path / "m.json")
+    assert Model.load(tmp_path / "m.json").card == card
+
+
+def test_arrays_apart_and_within_are_the_same(model):
+    parts = model.predictor.save()
+    whole, bare = Parts.from_json(parts.to_json()), Parts.from_json(parts.to_json(arrays=False), parts.arrays)
+    assert whole.fields == bare.fields
+    assert all((whole.arrays[name] == bare.arrays[name]).all() for name in parts.arrays)

@@ -11,7 +11,7 @@ import tomli_w
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from regweave import engines, losses, metrics
-from regweave.config.stages import MOST_LEVELS, Checked, Level, Refine, Smoothness, within_image
+from regweave.config.stages import MOST_LEVELS, Level, Refine, Smoothness, StrictModel, within_image
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.texts import parse_toml, read_text
 from regweave.io.modality import BankName
@@ -59,7 +59,7 @@ def known(registry: Registry, name: str, options: Mapping[str, Any] | None = Non
         raise ValueError(f"{error.message}; {error.hint}") from error
 
 
-class Member(Checked):
+class Member(StrictModel):
     """One configured metric of a bank.
 
     Parameters
@@ -132,7 +132,7 @@ class Member(Checked):
         return metrics.registry.options(self.metric, self.options)
 
 
-class Schedule(Checked):
+class Schedule(StrictModel):
     """All that the coarse-to-fine loop needs besides images and weights."""
 
     levels: Levels
@@ -204,7 +204,7 @@ class Schedule(Checked):
         return tuple(level.scaled(min(1.0, longest / self.reference_mm)) for level in self.levels)
 
 
-class Settings(Checked):
+class Settings(StrictModel):
     """One registration's settings, as in a preset file.
 
     Parameters

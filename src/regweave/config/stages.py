@@ -24,13 +24,13 @@ Millimetres = Annotated[float, Field(ge=1e-3, le=1e4)]
 Smoothness = Annotated[float, Field(ge=1e-9, le=1e6)]
 
 
-class Checked(BaseModel):
+class StrictModel(BaseModel):
     """Validated frozen settings: unknown keys are errors, and so are infinite numbers, which TOML has."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Level(Checked):
+class Level(StrictModel):
     """One level of the pyramid.
 
     Parameters
@@ -94,7 +94,7 @@ def within_image(wanted: NDArray[Any], geometry: Geometry) -> tuple[int, int, in
     return x, y, z
 
 
-class Refine(Checked):
+class Refine(StrictModel):
     """The continuous stage after the discrete levels; ``steps = 0`` leaves it out.
 
     Parameters

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from regweave.api.progress import BatchBar
 from regweave.cli import main
 from regweave.cli.learning import evaluate as command
 from regweave.cli.tables import terminal_text
@@ -116,7 +117,7 @@ def test_cancelling_says_what_is_kept(case, capsys, monkeypatch):
 
 
 def test_progress_lines(capsys):
-    shown = command._Shown(quiet=False)
+    shown = BatchBar(lines=True)
     shown(BatchProgress(3, 9, 0, "", float("nan")))
     shown(BatchProgress(4, 9, 1, "uniform/a", 3723.4))
     assert capsys.readouterr().err == (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -174,14 +176,22 @@ def test_python_gives_the_same_bits_as_the_command(result, inputs):
 
 def test_what_is_printed(call, inputs):
     labels = ("--moving-labels", "moving_labels.nii.gz", "--fixed-labels", "fixed_labels.nii.gz")
-    status, out, err = call(*labels)
+    status, out, err = call(*labels, "-v")
     assert status == 0
     for word in ("structure", "mandible", "mean", "verdict", "solver", "folding", "time", "result"):
         assert word in out
     lines = [line for line in err.splitlines() if line.startswith("[")]
     assert lines[0].startswith("[1/7] 48 mm step 1: energy ")
     assert lines[-1].startswith("[7/7] refine step 4")
+    assert re.search(r"^time +\d+\.\d s, with files and page \d+\.\d s$", out, re.MULTILINE)
     assert "\x1b[" not in out + err
+
+
+def test_steps_are_shown_on_request_only(call):
+    _, _, err = call()
+    assert "energy" not in err
+    assert re.search(r"^files and page +\d+\.\d s$", err, re.MULTILINE)
+    assert all(len(line) <= 80 for line in err.splitlines())
 
 
 def test_quiet(call):
@@ -484,14 +494,14 @@ def test_ctrl_c_in_mid_run_ends_at_once_and_leaves_nothing(inputs, tmp_path):
     (tmp_path / "long.toml").write_text(endless.toml())
     images = (inputs / "fixed.nii.gz", inputs / "moving.nii.gz")
     process = subprocess.Popen(
-        command("register", *images, "-o", tmp_path / "out", "--config", tmp_path / "long.toml"),
+        command("register", *images, "-o", tmp_path / "out", "--config", tmp_path / "long.toml", "-v"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        assert process.stderr.readline().startswith("MR · ")
-        assert process.stderr.readline().startswith("[1/")
+        told = list(itertools.takewhile(lambda line: not line.startswith("[1/"), process.stderr))
+        assert any(line.startswith("MR · ") for line in told)
         assert any(p.name.startswith(".out.part-") for p in tmp_path.iterdir())
         start = time.perf_counter()
         process.send_signal(signal.SIGINT)

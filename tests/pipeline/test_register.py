@@ -405,10 +405,17 @@ def test_label_that_leaves_the_image_is_told(pair):
 def test_progress(pair):
     told: list[Progress] = []
     run(pair, on_progress=told.append)
-    assert [p.done for p in told] == list(range(10))
-    assert {p.total for p in told} == {9}
-    assert [p.stage for p in told] == ["begin"] + ["levels"] * 4 + ["refine"] * 5
-    assert told[0].message == "MR · start none · no model"
+    assert list(dict.fromkeys(p.stage for p in told)) == [
+        "read", "initial", "classes", "begin", "levels", "refine", "outputs", "measure",
+    ]  # fmt: skip
+    steps = [p for p in told if "step" in p.message]
+    assert [p.done for p in steps] == list(range(1, 10))
+    assert {p.total for p in steps} == {9}
+    assert [p.stage for p in steps] == ["levels"] * 4 + ["refine"] * 5
+    assert [p.message for p in told if p.stage == "begin"] == ["MR · start none · no model"]
+    fractions = [p.fraction for p in told]
+    assert fractions == sorted(fractions)
+    assert fractions[0] == 0 < steps[0].fraction < steps[3].fraction < fractions[-1] < 1
 
 
 def test_an_error_in_a_callback_comes_out_and_threads_are_restored(pair):

@@ -10,11 +10,15 @@ from typing import Self
 
 from regweave.io.libraries import in_notebook
 from regweave.jobs.store import BatchProgress
-from regweave.pipeline.register import Progress
+from regweave.pipeline.register import STAGES, Progress
 
 BAR = 20
 """Characters of the bar."""
 WIDTH = 79
+BEFORE_FILES = 0.8
+"""Share of a command's time that the registration takes; the rest goes to files and page."""
+LEAST_S = 0.05
+"""Seconds of a stage that a log mentions."""
 EVERY_S = 0.1
 """Seconds between two drawings."""
 
@@ -108,13 +112,49 @@ def duration(seconds: float) -> str:
 
 
 class RegistrationBar(Bar):
-    """Progress of one registration: what runs, its stages, and how far they are."""
+    """Progress of one registration: its stages with their seconds, and with ``verbose`` every step.
+
+    Parameters
+    ----------
+    lines, shown
+        As in `Bar`.
+    verbose : bool
+        Print a line for each step too.
+    writes : bool
+        Whether files follow: the registration is then a part of the bar.
+    """
+
+    def __init__(self, *, lines: bool = False, shown: bool = True, verbose: bool = False, writes: bool = False) -> None:
+        super().__init__(lines=lines, shown=shown)
+        self._verbose, self._part = verbose, BEFORE_FILES if writes else 1.0
+        self._stage, self._since = "", time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
         """Take a step."""
         if progress.stage == "begin":
             self.say(progress.message)
             return
-        counted = f"[{progress.done}/{progress.total}] {progress.message}"
-        told = progress.stage == "levels" or progress.done % 10 == 0 or progress.done == progress.total
-        self.draw(progress.done / max(progress.total, 1), progress.message, line=counted if told else None)
+        if progress.stage != self._stage:
+            self.stage(progress.stage, progress.message, self._part * progress.fraction)
+            return
+        counted = f"{progress.done}/{progress.total}"
+        if self._verbose:
+            self.say(f"[{counted}] {progress.message}")
+        words = f"{STAGES[progress.stage]} {counted}"
+        self.draw(self._part * progress.fraction, words)
+
+    def stage(self, name: str, words: str, fraction: float) -> None:
+        """Begin a stage; a log has the seconds of the one before."""
+        self._end_stage()
+        self._stage, self._words, self._since = name, words, time.monotonic()
+        self.draw(fraction, words)
+
+    def __exit__(self, *raised: object) -> None:
+        if raised[0] is None:
+            self._end_stage()
+        super().__exit__(*raised)
+
+    def _end_stage(self) -> None:
+        seconds = time.monotonic() - self._since
+        if self._stage and self._lines and seconds >= LEAST_S:
+            self.say(f"{self._words:<27}{seconds:6.1f} s")

@@ -54,6 +54,20 @@ class LevelPlan:
 
 
 @dataclass(frozen=True)
+class StageWork:
+    """Work of the stages, in units of one absolute difference: each level, the refinement, the outputs."""
+
+    levels: tuple[float, ...]
+    refine: float
+    outputs: float
+
+    @property
+    def total(self) -> float:
+        """Work of all."""
+        return sum(self.levels) + self.refine + self.outputs
+
+
+@dataclass(frozen=True)
 class Plan:
     """Forecast of one registration."""
 
@@ -62,6 +76,7 @@ class Plan:
     refine_steps: int
     peak_memory_mb: float
     seconds: float
+    work: StageWork
 
 
 def forecast(
@@ -76,14 +91,19 @@ def forecast(
     levels = [_size(fixed, level, n) for n, level in enumerate(schedule.levels_for(fixed))]
     refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
+    refined = settings.refine.steps * max(sum(m.weight > 0 for m in schedule.continuous), 1)
+    work = StageWork(
+        tuple(len(bank) * prod(p.shape) * p.steps * (WORK["cost"] * p.n_labels + WORK["features"]) for p in levels),
+        WORK["refine"] * prod(refine_shape) * refined,
+        WORK["outputs"] * prod(fixed.shape),
+    )
     return Plan(
         tuple(levels),
         len(bank),
         settings.refine.steps,
         _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings, structures),
-        _seconds(levels, len(bank), refine_shape, settings, sum(m.weight > 0 for m in schedule.continuous), fixed.shape)
-        if probe
-        else float("nan"),
+        _seconds_per_voxel_label() * work.total if probe else float("nan"),
+        work,
     )
 
 
@@ -129,20 +149,6 @@ def _predictor_mb(geometry: Geometry, voxel_mm: float) -> float:
     working = prod(shrink_geometry(geometry, factors).shape)
     voxels = prod(geometry.shape)
     return (BYTES_PER_VOXEL["predictor"] * working + BYTES_PER_VOXEL["seen"] * voxels) / 2**20
-
-
-def _seconds(
-    levels: list[LevelPlan],
-    n_members: int,
-    refine_shape: tuple[int, int, int],
-    settings: Settings,
-    n_refined: int,
-    full_shape: tuple[int, int, int],
-) -> float:
-    compared = sum(float(np.prod(p.shape)) * p.steps * (WORK["cost"] * p.n_labels + WORK["features"]) for p in levels)
-    refined = WORK["refine"] * float(np.prod(refine_shape)) * settings.refine.steps * max(n_refined, 1)
-    outputs = WORK["outputs"] * float(np.prod(full_shape))
-    return _seconds_per_voxel_label() * (compared * n_members + refined + outputs)
 
 
 def _seconds_per_voxel_label() -> float:

@@ -104,13 +104,16 @@ class Prepared:
 
 @dataclass
 class Stopwatch:
-    """Seconds of the stages of a run."""
+    """Seconds of the stages of a run; ``on_stage`` is told when one begins."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    on_stage: Callable[[str], None] | None = None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a block."""
+        if self.on_stage is not None:
+            self.on_stage(name)
         start = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - start

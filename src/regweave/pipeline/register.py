@@ -21,6 +21,7 @@ from regweave.measures.regularity import regularity
 from regweave.measures.scores import PairScore, score_labels
 from regweave.model.model import Model
 from regweave.pipeline.machine import allowed_threads, peak_memory_mb
+from regweave.pipeline.memory import Plan, forecast
 from regweave.pipeline.node_evidence import Witness
 from regweave.pipeline.outputs import OutputImages
 from regweave.pipeline.prepare import (
@@ -43,16 +44,39 @@ from regweave.spatial.warp import to_field, warp_image, warp_labels
 from regweave.types import Ends, Field, Float32Array, ImagePair, LabelMap, Transform
 
 VOLUME_CHANGE_LIMIT = 0.5
+STAGES = {
+    "read": "reading",
+    "initial": "initial alignment",
+    "classes": "structures",
+    "levels": "levels",
+    "refine": "refinement",
+    "outputs": "inverse and warped images",
+    "measure": "measurements",
+}
+"""Stages of a registration, in their order, and their names for users."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run: ``done`` of ``total`` steps, and what the last one was."""
+    """Position of a run in its stages.
+
+    Parameters
+    ----------
+    stage : str
+        One of `STAGES`; ``begin`` once, when it is known what runs.
+    done, total : int
+        Steps of the levels and of the refinement; the total is 0 before it is known.
+    message : str
+        The stage that begins, or what the last step was.
+    fraction : float
+        Share of the forecast work that is done, 0 to 1.
+    """
 
     stage: str
     done: int
     total: int
     message: str
+    fraction: float = 0.0
 
 
 OnProgress = Callable[[Progress], None]
@@ -127,7 +151,8 @@ def register(
     0.0
     """
     n_threads = allowed_threads(threads)
-    watch = Stopwatch()
+    tell = _Teller(on_progress)
+    watch = Stopwatch(on_stage=tell.stage)
     with kernel_threads(n_threads), notices.collected() as caught:
         loaded = Model.load(model) if isinstance(model, str | Path) else model
         settings = _settings(preset, config, loaded, engine, metrics)
@@ -136,7 +161,8 @@ def register(
             reading or Reading(), device,
         )  # fmt: skip
         run = prepare(request, afresh, watch)
-        tell = _Teller(on_progress, settings)
+        grids = run.pair.fixed.geometry, run.pair.moving.geometry
+        tell.weigh(forecast(*grids, settings, run.recipe.bank, probe=False))
         record = _record(run, request, model)
         tell.begin(record.headline())
         witness = Witness(run.recipe.weights, run.recipe.schedule, then=tell.level)
@@ -254,26 +280,48 @@ def _look_out(
 
 
 class _Teller:
-    """Turns steps into progress."""
+    """Turns stages and steps into progress, weighed by the forecast of their work."""
 
-    def __init__(self, on_progress: OnProgress | None, settings: Settings) -> None:
+    def __init__(self, on_progress: OnProgress | None) -> None:
         self._tell = on_progress
-        self._total = sum(level.steps for level in settings.levels) + settings.refine.steps
-        self._done = 0
+        self._done, self._total = 0, 0
+        self._shares: list[float] = []
+        self._stage, self._fraction = "", 0.0
 
-    def _next(self, stage: str, message: str) -> None:
-        self._done += 1
+    def weigh(self, plan: Plan) -> None:
+        """Learn the number of the steps, and how much work each of them and what follows will be."""
+        work = plan.work
+        steps = [w / size.steps for w, size in zip(work.levels, plan.sizes, strict=True) for _ in range(size.steps)]
+        steps += [work.refine / max(plan.refine_steps, 1)] * plan.refine_steps
+        self._total = len(steps)
+        self._shares = [*steps, work.outputs / 3, 2 * work.outputs / 3]
+
+    def _say(self, message: str, stage: str | None = None) -> None:
         if self._tell is not None:
-            self._tell(Progress(stage, self._done, self._total, message))
+            self._tell(Progress(stage or self._stage, self._done, self._total, message, self._fraction))
+
+    def _advance(self) -> None:
+        counted = self._done + (self._stage == "measure")
+        self._fraction = sum(self._shares[:counted]) / (sum(self._shares) or 1.0)
 
     def begin(self, message: str) -> None:
         """Say what runs before anything is computed."""
-        if self._tell is not None:
-            self._tell(Progress("begin", 0, self._total, message))
+        self._say(message, "begin")
+
+    def stage(self, name: str) -> None:
+        """Say that a stage begins."""
+        self._stage = name
+        self._advance()
+        self._say(STAGES[name])
+
+    def _next(self, message: str) -> None:
+        self._done += 1
+        self._advance()
+        self._say(message)
 
     def level(self, step: Step) -> None:
         s = step.solution
-        self._next("levels", f"{step.spacing_mm:g} mm step {step.step + 1}: energy {s.energy:.2f}, gap {s.gap:.2%}")
+        self._next(f"{step.spacing_mm:.3g} mm step {step.step + 1}: energy {s.energy:.2f}, gap {s.gap:.2%}")
 
     def refine(self, step: RefineStep) -> None:
-        self._next("refine", f"refine step {step.step + 1}: cost {step.data + step.smoothness:.1f}")
+        self._next(f"refine step {step.step + 1}: cost {step.data + step.smoothness:.1f}")

@@ -96,7 +96,7 @@ def evaluate(
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
 ) -> None:
     """Register every pair with every method; write results.csv, results.json, summary.md and HTML pages.
 

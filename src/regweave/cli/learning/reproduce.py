@@ -58,7 +58,7 @@ def reproduce(
     wait_for_workers: WaitOption = WAIT_S,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
 ) -> None:
     """Run the experiments of Ferrante et al. 2017 and put the paper's figures beside ours.
 

@@ -97,7 +97,7 @@ def train(
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
 ) -> None:
     """Learn how much each structure trusts each metric, from masks alone; write a model and its page.
 

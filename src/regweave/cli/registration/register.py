@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 
 from regweave.api import register as api
-from regweave.api.progress import RegistrationBar
+from regweave.api.progress import BEFORE_FILES, RegistrationBar
 from regweave.cli import words
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
@@ -97,9 +98,11 @@ def register(
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every step with its energy.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
 ) -> None:
     """Register MOVING to FIXED and write the warped image, both transforms, the numbers behind them and a page."""
+    began = time.monotonic()
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
     reading: ReadingWords = {
@@ -121,12 +124,12 @@ def register(
     else:
         given |= {**files, **reading}
     judged_by = _rules(rules, again)
-    with prepare_output(output, overwrite=overwrite) as folder:
-        with RegistrationBar(lines=True, shown=not quiet) as shown:
-            run = api.register if again is None else pipeline.register
-            result = run(**given, threads=threads, on_progress=shown)
-        result = result.with_command(("regweave", *words.given.get()))
-        result = replace(result, rules=judged_by)
+    bar = RegistrationBar(lines=True, shown=not quiet, verbose=verbose, writes=True)
+    with prepare_output(output, overwrite=overwrite) as folder, bar as shown:
+        run = api.register if again is None else pipeline.register
+        result = run(**given, threads=threads, on_progress=shown)
+        result = replace(result.with_command(("regweave", *words.given.get())), rules=judged_by)
+        shown.stage("write", "files and page" if page else "files", BEFORE_FILES)
         usual = result.images.usual_outputs() if named is None else named
         result.write(folder, [name for name in usual if name != "report" or not no_report])
     if as_json:
@@ -143,7 +146,8 @@ def register(
     if result.record is not None and result.record.structures is not None:
         console.print(f"structures  {result.record.structures_met()}", soft_wrap=True)
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
-    console.print(f"time        {sum(result.seconds.values()):.1f} s")
+    whole = time.monotonic() - began
+    console.print(f"time        {sum(result.seconds.values()):.1f} s, with files{' and page' * page} {whole:.1f} s")
     console.print(f"result      {output}", soft_wrap=True)
     if page:
         console.print(f"page        {output / PAGE}", soft_wrap=True)

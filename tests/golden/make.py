@@ -26,6 +26,7 @@ import doors
 from texts import change, page_text
 
 import regweave as rw
+from regweave import kernels
 
 __all__ = ["change", "page_text"]
 NUMBERS = Path(__file__).with_name("numbers.json")
@@ -101,7 +102,8 @@ def machine() -> str:
     text = info.read_text(encoding="utf-8").split("\n\n")[0] if info.exists() else platform.processor()
     told = re.findall(r"^(?:vendor_id|cpu family|model|stepping|flags)\s*: (.*)$", text, flags=re.MULTILINE)
     kind = hashlib.sha256("\n".join(told or [text]).encode()).hexdigest()[:12]
-    return f"{platform.machine()} processor {kind}, numpy {np.__version__}, scipy {scipy.__version__}"
+    build = "" if kernels.BUILD == "avx2" else f", {kernels.BUILD} kernels"
+    return f"{platform.machine()} processor {kind}, numpy {np.__version__}, scipy {scipy.__version__}{build}"
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], *, same_machine: bool) -> list[str]:

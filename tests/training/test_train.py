@@ -17,7 +17,7 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import read_labels, write_labels
+from regweave.io import read_image, read_labels, write_labels
 from regweave.jobs import runner
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS
 from regweave.jobs.scoring import score_dice
@@ -90,7 +90,7 @@ def test_the_model_is_all_that_is_left(base):
     assert found.weights.members == ("sad", "mi", "fine")
     assert found.weights.classes == tuple(range(7))
     assert found.class_names[3] == "mandible"
-    assert found.evidence == base.evidence
+    assert found.training.to_json() == base.evidence
     predictor = found.predictor
     assert predictor.save().to_json() == base.model.predictor.save().to_json()
     assert predictor.classes == tuple(range(7))
@@ -563,3 +563,24 @@ def test_a_model_of_a_later_kind_is_refused(tmp_path, training_list):
     (tmp_path / "n.json").write_text(json.dumps(content))
     found = Model.load(tmp_path / "n.json")
     assert (found.levels, found.predictor, found.outline_without_mask) == ("all", None, True)
+
+
+def test_images_in_memory_give_the_model_of_their_files(training_list, tmp_path):
+    options = replace(QUICK, classes=(3,), gate=False, method="global")
+    common = {"options": options, "config": training_list.settings, "workers": 1}
+    lines = [training_list.line(n, f"pair{n}", f"pair{n}") for n in range(2)]
+    filed = train(training_list.write(tmp_path / "pairs.csv", *lines), **common)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["pairs.csv"]
+    names = ("fixed", "moving", "fixed_labels", "moving_labels")
+    pairs = [
+        tuple((read_labels if name.endswith("labels") else read_image)(training_list.files(n)[name]) for name in names)
+        for n in range(2)
+    ]
+    model = train(pairs, tmp_path / "m.json", **common)
+    np.testing.assert_array_equal(model.weights.matrix, filed.weights.matrix)
+    assert model.predictor.save().to_json() == filed.predictor.save().to_json()
+    assert model.class_names == filed.class_names == {0: "background", 3: "mandible"}
+    assert model.training.without("pairs") == filed.training.without("pairs")
+    with pytest.raises(UsageError, match=r"E194.*cannot be continued"):
+        train(pairs, tmp_path / "n.json", resume=True, **common)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.json", "pairs.csv"]

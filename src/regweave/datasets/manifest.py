@@ -129,15 +129,15 @@ def read_table(table: Table, columns: TableColumns) -> PairTable:
     return PairTable(name, folder, tuple(placed))
 
 
-def read_pairs(path: str | Path) -> list[PairFiles]:
-    """Read a list of pairs with labels; the paths of the result are absolute.
+def read_pairs(listed: Table) -> list[PairFiles]:
+    """Read a list of pairs with labels, a file or rows; the paths of the result are absolute.
 
     Raises
     ------
     RegweaveError
         E132 where the list cannot be understood, E101 where it, or a file in it, cannot be opened.
     """
-    table = read_table(path, SCORED)
+    table = read_table(listed, SCORED)
     return [_pair(table.name, row) for row in table.rows]
 
 

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import FILES, PairFiles
+from regweave.datasets.in_memory import Pairs, pairs_on_disk
+from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs.methods import Method
 from regweave.jobs.runner import Runner
@@ -24,9 +25,6 @@ from regweave.pipeline.register import register
 from regweave.training.options import MethodName, TrainOptions
 from regweave.training.run import fit_model, training_settings
 from regweave.types import Transform
-
-Pair = PairFiles | tuple[str | Path, str | Path, str | Path, str | Path]
-"""A line of a list, or its files: fixed, moving, fixed labels, moving labels."""
 
 
 class MetricLearner:
@@ -135,32 +133,32 @@ class MetricLearner:
         changed = (f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default)
         return f"{type(self).__name__}({', '.join(changed)})"
 
-    def fit(self, pairs: Sequence[Pair], y: None = None, *, groups: Sequence[str] | None = None) -> Self:
+    def fit(self, pairs: Pairs, y: None = None, *, groups: Sequence[str] | None = None) -> Self:
         """Learn a model.
 
         Parameters
         ----------
-        pairs : sequence of PairFiles or tuples of four paths
-            Training pairs: fixed, moving, fixed labels, moving labels.
+        pairs : path, table, or sequence
+            Training pairs, as in `regweave.training.run.train`.
         y : None
             There for scikit-learn; the masks of the pairs are what is learned from.
         groups : sequence of str, optional
-            Patients of each pair, ``p07`` or ``p07+p11``; by default those of the PairFiles, else each pair is a
-            patient of its own.
+            Patients of each pair, ``p07`` or ``p07+p11``; by default those of the rows, else each pair is a patient
+            of its own.
         """
         _refuse_target(y)
         options = TrainOptions(**{f.name: getattr(self, f.name) for f in fields(TrainOptions)})
         options.check()
         settings = training_settings(self.preset, self.config, self.metrics, self.loss)
-        with self._runner(Reading()) as run:
-            n = worker_count(self.workers, None)
-            self.model_ = fit_model(_listed(pairs, groups), settings, options, run, lambda _: None, n)
+        n = worker_count(self.workers, None)
+        with self._runner(Reading(), pairs, groups) as (run, listed):
+            self.model_ = fit_model(listed, settings, options, run, lambda _: None, n)
         self.weights_ = self.model_.weights
         self.history_ = self.model_.training.to_json()["history"]
         self.classes_ = self.weights_.classes
         return self
 
-    def predict(self, pairs: Sequence[Pair]) -> list[Transform]:
+    def predict(self, pairs: Pairs) -> list[Transform]:
         """Register pairs; the moving labels, where the list has them, choose the weights.
 
         Returns
@@ -168,20 +166,20 @@ class MetricLearner:
         list of Transform
             Fixed to moving points, one for each pair.
         """
-        model = self._fitted()
-        reading = Reading(classes=self.classes)
-        return [
-            register(p.fixed, p.moving, moving_labels=p.moving_labels, model=model, reading=reading).transform
-            for p in _listed(pairs)
-        ]
+        model, reading = self._fitted(), Reading(classes=self.classes)
+        with self._runner(reading, pairs) as (_, listed):
+            return [
+                register(p.fixed, p.moving, moving_labels=p.moving_labels, model=model, reading=reading).transform
+                for p in listed
+            ]
 
-    def score(self, pairs: Sequence[Pair], y: None = None) -> float:
+    def score(self, pairs: Pairs, y: None = None) -> float:
         """Mean Dice of the warped moving labels, over the structures of each pair first; ``y`` as in `fit`."""
         _refuse_target(y)
         model = self._fitted()
         method = Method("model", model.settings, tried=replace(model, training=TrainingRecord()))
-        with self._runner(Reading(classes=self.classes)) as run:
-            outcomes = run([(p.id, method, p) for p in _listed(pairs)], dice_only=True)
+        with self._runner(Reading(classes=self.classes), pairs) as (run, listed):
+            outcomes = run([(p.id, method, p) for p in listed], dice_only=True)
         failed = [f"{o.key}: {o.error}" for o in outcomes if o.error is not None]
         if failed:
             raise RegweaveError("E135", f"pairs cannot be registered: {'; '.join(failed)}", "repair or leave them out")
@@ -193,32 +191,17 @@ class MetricLearner:
         return self.model_
 
     @contextmanager
-    def _runner(self, reading: Reading) -> Iterator[Runner]:
+    def _runner(
+        self, reading: Reading, pairs: Pairs, groups: Sequence[str] | None = None
+    ) -> Iterator[tuple[Runner, list[PairFiles]]]:
+        """Runner of registrations and the files of the pairs; both end with the block."""
         with (
             TemporaryDirectory(prefix="regweave-") as folder,
-            Runner(reading, self.workers, None, Path(folder), None) as run,
+            Runner(reading, self.workers, None, Path(folder) / "tasks", None) as run,
         ):
-            yield run
+            yield run, pairs_on_disk(pairs, Path(folder) / "images", groups)
 
 
 def _refuse_target(y: Any) -> None:
     if y is not None:
         raise ValueError("y was given and would not be used; patients go into groups=, masks into the pairs")
-
-
-def _listed(pairs: Sequence[Pair], groups: Sequence[str] | None = None) -> list[PairFiles]:
-    if groups is not None and len(groups) != len(pairs):
-        raise ValueError(f"{len(pairs)} pairs and {len(groups)} groups; give one group for each pair")
-    width = len(str(len(pairs)))
-    out = []
-    for n, pair in enumerate(pairs):
-        if isinstance(pair, PairFiles):
-            listed = pair
-        elif len(pair) == len(FILES):
-            name = f"pair{n:0{width}d}"
-            fixed, moving, fixed_labels, moving_labels = (Path(f).absolute() for f in pair)
-            listed = PairFiles(name, fixed, moving, fixed_labels, moving_labels, name)
-        else:
-            raise ValueError(f"pair {n} has {len(pair)} files; give {', '.join(FILES)}")
-        out.append(listed if groups is None else replace(listed, group=str(groups[n])))
-    return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import numpy as np
 from regweave import __version__, notices
 from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings, validate
-from regweave.datasets.manifest import PairFiles, read_pairs
+from regweave.datasets.in_memory import Pairs, pairs_on_disk
+from regweave.datasets.manifest import PairFiles
+from regweave.errors import UsageError
 from regweave.io import require_absent
 from regweave.io.disk.working_folder import clear, working_folder
 from regweave.jobs.cluster import Cluster, require_cluster
@@ -32,8 +35,8 @@ from regweave.training.state import Listed, Selected, TrainingContext
 
 
 def train(
-    pairs: str | Path,
-    output: str | Path,
+    pairs: Pairs,
+    output: str | Path | None = None,
     *,
     options: TrainOptions | None = None,
     preset: str = "default",
@@ -47,14 +50,16 @@ def train(
     reading: Reading | None = None,
     on_progress: Callable[[TrainProgress | BatchProgress], None] | None = None,
 ) -> Model:
-    """Learn weights from a list of pairs and write the model.
+    """Learn weights from pairs with labels.
 
     Parameters
     ----------
-    pairs : path
-        List of pairs with both label maps; see `regweave.datasets.manifest`.
-    output : path
-        Model to write, when all is done. Until then finished registrations are kept in a folder beside it.
+    pairs : path, table, or sequence
+        Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving image,
+        fixed labels and moving labels, as files or in memory; see `regweave.datasets.in_memory.pairs_on_disk`.
+    output : path, optional
+        Model to write, when all is done. Until then finished registrations are kept in a folder beside it. Without it
+        nothing is left on disk.
     options : TrainOptions, optional
         Method, structures, hyper-parameters, folds.
     preset, config : optional
@@ -66,7 +71,7 @@ def train(
     workers, scheduler : optional
         Processes of this machine, or a Dask scheduler.
     resume : bool
-        Continue after a run that was stopped; the model is the same, bit for bit.
+        Continue after a run that was stopped, whose pairs were files; the model is the same, bit for bit.
     overwrite : bool
         Replace an older model.
     reading : Reading, optional
@@ -74,23 +79,28 @@ def train(
     on_progress : callable, optional
         Called with a `TrainProgress` when a stage begins, and with a `BatchProgress` after every registration.
     """
-    options, path = options or TrainOptions(), Path(output)
+    options, tell = options or TrainOptions(), on_progress or (lambda _: None)
     options.check()
     n = worker_count(workers, scheduler)
     settings = training_settings(preset, config, metrics, loss)
-    claim = require_absent(path, overwrite=overwrite)
-    listed = read_pairs(pairs)
-    require_cluster(scheduler)
-    store = path.with_name(path.name + ".work")
-    tell = on_progress or (lambda _: None)
-    with (
-        working_folder(store, "tasks", "a training that was stopped", resume=resume),
-        Runner(reading or Reading(), workers, scheduler, store / "tasks", tell) as runner,
-    ):
-        model = fit_model(listed, settings, options, runner, tell, n)
-        with claim.writing(keep=True):
-            model.save(path)
-    clear(store, ("tasks",))
+    with TemporaryDirectory(prefix="regweave-") as name:
+        images = Path(name) / "images"
+        path = Path(name) / "model.json" if output is None else Path(output)
+        claim = require_absent(path, overwrite=overwrite)
+        listed = pairs_on_disk(pairs, images)
+        if resume and images.exists():
+            message = "a training from images in memory cannot be continued"
+            raise UsageError("E194", message, "save the images and give their files, or leave resume out")
+        require_cluster(scheduler)
+        store = path.with_name(path.name + ".work")
+        with (
+            working_folder(store, "tasks", "a training that was stopped", resume=resume),
+            Runner(reading or Reading(), workers, scheduler, store / "tasks", tell) as runner,
+        ):
+            model = fit_model(listed, settings, options, runner, tell, n)
+            with claim.writing(keep=True):
+                model.save(path)
+        clear(store, ("tasks",))
     return model
 
 

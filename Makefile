@@ -76,6 +76,7 @@ type: $(VENV)/.package $(VENV)/.lint
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the documentation is in site/index.html"
 
 bench: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python benchmark/run.py

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import unicodedata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,23 +61,13 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
-def script(name: str) -> Any:
-    """Load a Python file of the docs folder."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_setting_has_an_effect() -> None:
+def test_every_setting_has_an_effect(script) -> None:
     for model, effects in script("_make_settings").EFFECTS.items():
         assert set(model.model_fields) == set(effects), f"say what each key of {model.__name__} does"
 
 
 @pytest.mark.parametrize("maker", ["_make_architecture", "_make_cli", "_make_settings"])
-def test_made_pages_are_what_the_program_says(maker) -> None:
+def test_made_pages_are_what_the_program_says(maker, script) -> None:
     module = script(maker)
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), f"run python docs/{maker}.py"
 

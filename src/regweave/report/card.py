@@ -54,7 +54,9 @@ def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapp
 
 def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> Any:
     """Draw the middle planes before and after as a matplotlib figure; the parameters are those of `card`."""
-    extras.load("matplotlib.pyplot", "notebook", "a figure")  # lets a notebook know how to show figures
+    pyplot = extras.load("matplotlib.pyplot", "notebook", "a figure")
+    if in_notebook():  # the backend of a notebook shows figures once it is loaded, which pyplot puts off
+        pyplot.switch_backend(pyplot.get_backend())
     drawn = extras.load("matplotlib.figure", "notebook", "a figure").Figure(figsize=(9, 6), layout="constrained")
     axes = drawn.subplots(2, len(PLANES))
     means = summary["mean_dice"]

@@ -127,8 +127,9 @@ def batch(
     Parameters
     ----------
     table : path, mappings or pandas table
-        Columns ``id``, ``fixed``, ``moving``, and if wanted ``fixed_labels``, ``moving_labels``, ``model``, ``preset``,
-        ``init``, each of which may be empty in a row. Paths are relative to the CSV file, or to the present folder.
+        Columns ``id``, ``fixed``, ``moving``, and if wanted ``fixed_labels``, ``moving_labels``, ``fixed_mask``,
+        ``moving_mask``, ``model``, ``preset``, ``init``, each of which may be empty in a row. Paths are relative to the
+        CSV file, or to the present folder.
     output : path
         Folder for the results: ``output/ID`` is what ``regweave register -o`` writes; besides there are results.csv,
         results.json and index.html.

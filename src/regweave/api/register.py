@@ -39,6 +39,8 @@ def register(
     *,
     moving_labels: ImageLike | None = None,
     fixed_labels: ImageLike | None = None,
+    fixed_mask: ImageLike | None = None,
+    moving_mask: ImageLike | None = None,
     preset: str | None = None,
     config: str | Path | Settings | None = None,
     model: str | Path | Model | None = None,
@@ -59,10 +61,13 @@ def register(
     ----------
     fixed, moving : ImageLike
         Paths, images of SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, (array, RAS affine) tuples, Volumes, or
-        an `Image` with its labels.
+        an `Image` with its labels and mask.
     moving_labels, fixed_labels : ImageLike, optional
         Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
         Without it a model's class predictor, if it has one, tells the classes; what it tells is not in the result.
+    fixed_mask, moving_mask : ImageLike, optional
+        Regions that count, on the grids of their images; 0 is outside. A lesion, a couch or what lies beyond the field
+        of view then has no say.
     preset : str, optional
         Name of the settings, by default ``default``; see `preset_names`.
     config : path or Settings, optional
@@ -109,13 +114,16 @@ def register(
     if preset is not None and config is not None:
         raise UsageError("E189", "a preset and settings (config) are both given", "give one of them")
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules
-    if isinstance(fixed, Image) and fixed_labels is None:
-        fixed_labels = fixed.labels
-    if isinstance(moving, Image) and moving_labels is None:
-        moving_labels = moving.labels
+    if isinstance(fixed, Image):
+        fixed_labels = fixed.labels if fixed_labels is None else fixed_labels
+        fixed_mask = fixed.mask if fixed_mask is None else fixed_mask
+    if isinstance(moving, Image):
+        moving_labels = moving.labels if moving_labels is None else moving_labels
+        moving_mask = moving.mask if moving_mask is None else moving_mask
     with RegistrationBar(shown=progress and on_progress is None) as bar:
         result = pipeline.register(
-            fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels, preset=preset, config=config,
+            fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels, fixed_mask=fixed_mask,
+            moving_mask=moving_mask, preset=preset, config=config,
             model=model, metrics=metrics, init=init, engine=engine, predict_classes=predict_classes, threads=threads,
             device=device, reading=Reading(**reading), on_progress=on_progress or bar, keep_view=True,
         )  # fmt: skip

@@ -27,6 +27,8 @@ FollowOption = Annotated[
     input_option("--follow-links", help="Let headers (.mhd, .nhdr) name files of voxels outside of their folder."),
 ]
 
+FixedMaskOption = Annotated[Path | None, input_option(help="Region of the fixed image that counts: any number but 0.")]
+MovingMaskOption = Annotated[Path | None, input_option(help="The same for the moving image.")]
 FixedModalityOption = Annotated[
     Stated,
     input_option(

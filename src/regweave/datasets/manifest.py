@@ -24,6 +24,7 @@ from regweave.measures.statistics import patients_of
 
 IMAGES = ("fixed", "moving")
 FILES = (*IMAGES, "fixed_labels", "moving_labels")
+MASKS = ("fixed_mask", "moving_mask")
 COLUMNS = ("id", *FILES, "group")
 SHOWN = 5
 """Problems of one kind that a message lists before it counts the rest."""
@@ -41,6 +42,13 @@ class PairFiles:
     fixed_labels: Path
     moving_labels: Path
     group: str
+    fixed_mask: Path | None = None
+    moving_mask: Path | None = None
+
+    @property
+    def files(self) -> dict[str, Any]:
+        """Files of the pair by column; masks where there are any."""
+        return {name: path for name in (*FILES, *MASKS) if (path := getattr(self, name)) is not None}
 
     @property
     def patients(self) -> tuple[str, ...]:
@@ -69,7 +77,7 @@ class TableColumns:
 
 
 SCORED = TableColumns(
-    ("id", *FILES), ("group",), FILES,
+    ("id", *FILES), ("group", *MASKS), (*FILES, *MASKS),
     "scores are computed from both; to register without labels use `regweave batch`",
 )  # fmt: skip
 
@@ -146,7 +154,8 @@ def _pair(name: str, row: Mapping[str, str]) -> PairFiles:
     if not patients_of(group):
         raise _bad(name, f"{row['id']}: group {group!r} names no patient", "write patients as p07 or p07+p11")
     fixed, moving, fixed_labels, moving_labels = (Path(row[column]) for column in FILES)
-    return PairFiles(row["id"], fixed, moving, fixed_labels, moving_labels, group)
+    fixed_mask, moving_mask = (Path(row[column]) if column in row else None for column in MASKS)
+    return PairFiles(row["id"], fixed, moving, fixed_labels, moving_labels, group, fixed_mask, moving_mask)
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:
@@ -224,11 +233,13 @@ def write_pairs(path: str | Path, pairs: Iterable[PairFiles]) -> None:
     folder = path.absolute().parent
     with atomic_path(path) as part, part.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        pairs = list(pairs)
+        masks = tuple(column for column in MASKS if any(column in pair.files for pair in pairs))
+        writer.writerow((*COLUMNS, *masks))
         for pair in pairs:
-            files = (Path(getattr(pair, column)).absolute() for column in FILES)
-            shown = [f.relative_to(folder) if f.is_relative_to(folder) else f for f in files]
-            writer.writerow([pair.id, *(f.as_posix() for f in shown), pair.group])
+            files = {column: path.absolute() for column, path in pair.files.items()}
+            shown = {c: (f.relative_to(folder) if f.is_relative_to(folder) else f).as_posix() for c, f in files.items()}
+            writer.writerow([pair.id, *(shown[c] for c in FILES), pair.group, *(shown.get(c, "") for c in masks)])
 
 
 def check_leak(train_groups: Iterable[str], test_groups: Iterable[str], *, allow: bool = False) -> tuple[str, ...]:

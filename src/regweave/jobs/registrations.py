@@ -9,7 +9,7 @@ from typing import Any
 
 from regweave import notices
 from regweave.config.settings import Settings, preset
-from regweave.datasets.manifest import IMAGES, PairTable, TableColumns
+from regweave.datasets.manifest import IMAGES, MASKS, PairTable, TableColumns
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256, prepare_output, sha256
 from regweave.io.disk.files import is_file
@@ -23,7 +23,7 @@ from regweave.pipeline.register import register
 from regweave.pipeline.result import Result
 from regweave.registration.initial import METHODS
 
-COMPANIONS = ("fixed_labels", "moving_labels")
+COMPANIONS = ("fixed_labels", "moving_labels", *MASKS)
 COLUMNS = TableColumns(
     ("id", *IMAGES), (*COMPANIONS, "model", "preset", "init", "group"), (*IMAGES, *COMPANIONS),
     "each line names a pair and its two images",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
 
-from regweave.datasets.manifest import FILES, PairFiles
+from regweave.datasets.manifest import PairFiles
 from regweave.io import image_sha256
 from regweave.jobs.cluster import Cluster
 from regweave.jobs.methods import Method
@@ -48,10 +48,10 @@ class Runner:
 
     def hashes(self, pair: PairFiles) -> dict[str, str]:
         """SHA-256 of each file of a pair, by column."""
-        for path in (getattr(pair, name) for name in FILES):
+        for path in pair.files.values():
             if path not in self._known:
                 self._known[path] = image_sha256(path, follow_links=self.reading.follow_links)
-        return {name: self._known[getattr(pair, name)] for name in FILES}
+        return {name: self._known[path] for name, path in pair.files.items()}
 
     def __call__(self, plan: Sequence[tuple[str, Method, PairFiles]], *, dice_only: bool = False) -> list[Outcome]:
         """Run each triple; an outcome for each, in order. With ``dice_only``, nothing but overlaps is measured."""
@@ -62,7 +62,7 @@ class Runner:
         )  # fmt: skip
 
     def _task(self, method: Method, pair: PairFiles) -> ScoringTask:
-        files = {name: getattr(pair, name) for name in FILES}
+        files = pair.files
         reading = Reading.from_json(self.reading.to_json())  # its paths absolute: a worker may be anywhere
         return ScoringTask(
             files, self.hashes(pair), reading, method.settings, method.tried or method.model, method.predicted

@@ -15,7 +15,6 @@ import numpy as np
 
 from regweave import notices
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import FILES
 from regweave.jobs.kept import Kept
 from regweave.measures.scores import PairScore
 from regweave.model.model import Model
@@ -55,7 +54,7 @@ class ScoringTask:
     @property
     def home(self) -> str:
         """Content of the pair: tasks of one home share what they prepare."""
-        return "".join(self.sha256[name] for name in FILES)
+        return " ".join(f"{name}={digest}" for name, digest in sorted(self.sha256.items()))
 
 
 def score_pair(task: ScoringTask) -> dict[str, Any]:

@@ -29,10 +29,11 @@ BYTES_PER_VOXEL = {
     "structure": 16.0,
     "predictor": 420.0,
     "seen": 24.0,
+    "mask": 24.0,
 }
 """Bytes held at the peak: fields and outputs on the fixed grid, inverse on the moving one, views, refinement, and
 for each structure that a model makes out its maps, in two members of the refinement; features of a class predictor on
-its own grid, and what it holds of the image."""
+its own grid, and what it holds of the image; a mask, and the image extrapolated beyond it."""
 FINEST_SPACING = 1 / 16
 """Control points that lie closer together than this, in voxels, have nothing to look at."""
 MOST_PER_AXIS = 1024
@@ -80,11 +81,13 @@ class Plan:
 
 
 def forecast(
-    fixed: Geometry, moving: Geometry, settings: Settings, modality: BankName, *, probe: bool, structures: int = 0
-) -> Plan:
+    fixed: Geometry, moving: Geometry, settings: Settings, modality: BankName, *, probe: bool, structures: int = 0,
+    masked_voxels: int = 0,
+) -> Plan:  # fmt: skip
     """Forecast memory and, with ``probe``, time from the speed of one small cost volume on this machine.
 
-    ``structures`` are those that a model makes out in the images, where its refinement compares them.
+    ``structures`` are those that a model makes out in the images, where its refinement compares them, ``masked_voxels``
+    the voxels of images that have a mask.
     """
     schedule = settings.schedule(modality)
     bank = schedule.discrete
@@ -101,7 +104,8 @@ def forecast(
         tuple(levels),
         len(bank),
         settings.refine.steps,
-        _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings, structures),
+        _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings, structures)
+        + BYTES_PER_VOXEL["mask"] * masked_voxels / 2**20,
         _seconds_per_voxel_label() * work.total if probe else float("nan"),
         work,
     )
@@ -173,12 +177,13 @@ def check_memory(
     modality: BankName,
     structures: int = 0,
     predictor_mm: float | None = None,
+    masked_voxels: int = 0,
 ) -> None:
     """Refuse a run that cannot fit, before it starts.
 
     ``predictor_mm`` is the size of the voxels on which a model tells the classes of the images, where it has to.
     """
-    plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures)
+    plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures, masked_voxels=masked_voxels)
     told = 0.0 if predictor_mm is None else max(_predictor_mb(g, predictor_mm) for g in (fixed, moving))
     needed, there = max(plan.peak_memory_mb, PROGRAM_MB + told), physical_memory_mb()
     if needed > there:

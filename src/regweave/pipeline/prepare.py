@@ -50,7 +50,7 @@ def afresh(key: Hashable, make: Callable[[], T]) -> T:
 class Request:
     """One registration as it is asked for; see `regweave.pipeline.register.register` for the fields.
 
-    ``identity`` names the content of the four sources, so that what is made of them can be kept; None keeps nothing.
+    ``identity`` names the content of all sources, so that what is made of them can be kept; None keeps nothing.
     """
 
     settings: Settings
@@ -64,6 +64,8 @@ class Request:
     predict_classes: bool = False
     reading: Reading = field(default_factory=Reading)
     device: str | None = None
+    fixed_mask: Any = None
+    moving_mask: Any = None
     identity: Hashable = None
 
 
@@ -126,7 +128,8 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         reading = with_stated(request.reading, settings, model)
         key: Hashable = (request.identity, json.dumps(reading.to_json(), sort_keys=True))
         sources = (request.fixed, request.moving, request.fixed_labels, request.moving_labels)
-        data = keep(("read", key), lambda: read_inputs(*sources, reading))
+        masks = {"fixed_mask": request.fixed_mask, "moving_mask": request.moving_mask}
+        data = keep(("read", key), lambda: read_inputs(*sources, reading, **masks))
         recipe = Recipe.resolve(settings, data, model, request.metrics)
         data = recipe.name_structures(data)
     start = settings.initial if request.init is None else request.init

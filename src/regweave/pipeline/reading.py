@@ -96,15 +96,29 @@ class Reading:
         """Read labels and put them on the grid of their image."""
         if source is None:
             return None
-        labels = io.read_labels(source, nifti_frame=self.nifti_frame, follow_links=self.follow_links)
         subject = str(source) if isinstance(source, str | Path) else "the label map"
-        names = labels.names if self.label_names is None else io.read_names(self.label_names)
-        named = LabelMap(labels.data, io.check_same_grid(geometry, labels.geometry, subject), names)
+        named = self._on_grid(source, geometry, subject)
+        if self.label_names is not None:
+            named = replace(named, names=io.read_names(self.label_names))
         if self.numbering is not None:
             named = in_numbering(named, self.numbering, f"'{subject}'", "the first label maps of the list")
         if self.classes is None:
             return named
         return replace(named, data=np.where(np.isin(named.data, self.classes), named.data, 0))
+
+    def mask(self, source: Any, geometry: Geometry) -> LabelMap | None:
+        """Read a mask and put it on the grid of its image; every number but 0 is inside."""
+        if source is None:
+            return None
+        subject = str(source) if isinstance(source, str | Path) else "the mask"
+        found = self._on_grid(source, geometry, subject)
+        if not found.data.any():
+            raise RegweaveError("E131", f"'{subject}' holds no voxel: it is 0 everywhere", "give another mask, or none")
+        return LabelMap(found.data, found.geometry)
+
+    def _on_grid(self, source: Any, geometry: Geometry, subject: str) -> LabelMap:
+        found = io.read_labels(source, nifti_frame=self.nifti_frame, follow_links=self.follow_links)
+        return replace(found, geometry=io.check_same_grid(geometry, found.geometry, subject))
 
     def names_beside(self, source: str | Path) -> Mapping[int, str]:
         """Names of the labels of a file, without reading the labels."""
@@ -135,7 +149,7 @@ class Inputs:
     Parameters
     ----------
     fixed, moving : Image
-        Images with their modality and labels; the fixed labels are numbered as the moving ones are, by name.
+        Images with their modality, labels and masks; the fixed labels are numbered as the moving ones are, by name.
     stored : mapping
         How ``fixed`` and ``moving`` are stored.
     hashes, sources : mapping
@@ -156,6 +170,11 @@ class Inputs:
         return self.fixed.modality, self.moving.modality
 
     @property
+    def masked_voxels(self) -> int:
+        """Voxels of the images that have a mask."""
+        return sum(image.data.size for image in (self.fixed, self.moving) if image.mask is not None)
+
+    @property
     def fixed_labels(self) -> LabelMap | None:
         """Segmentation of the fixed image."""
         return self.fixed.labels
@@ -167,12 +186,14 @@ class Inputs:
 
 
 def read_inputs(
-    fixed: Any, moving: Any, fixed_labels: Any = None, moving_labels: Any = None, reading: Reading | None = None
-) -> Inputs:
-    """Read and check images and label maps; label maps take their image's grid."""
+    fixed: Any, moving: Any, fixed_labels: Any = None, moving_labels: Any = None, reading: Reading | None = None,
+    *, fixed_mask: Any = None, moving_mask: Any = None,
+) -> Inputs:  # fmt: skip
+    """Read and check images, label maps and masks; label maps and masks take their image's grid."""
     reading = reading or Reading()
     sources = {
-        "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels
+        "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels,
+        "fixed_mask": fixed_mask, "moving_mask": moving_mask,
     }  # fmt: skip
     a, b = reading.image(fixed, reading.fixed_modality), reading.image(moving, reading.moving_modality)
     fixed_map, moving_map = reading.labels(fixed_labels, a.geometry), reading.labels(moving_labels, b.geometry)
@@ -182,7 +203,8 @@ def read_inputs(
             subject = f"'{source}'" if isinstance(source, str | Path) else "the label map"
             message = f"{subject} shows no structure: every voxel of the {name} labels is 0"
             raise RegweaveError("E131", message, "give the right label map, or leave it out")
-    values = {"fixed": a, "moving": b, "fixed_labels": fixed_map, "moving_labels": moving_map}
+    inside = reading.mask(fixed_mask, a.geometry), reading.mask(moving_mask, b.geometry)
+    values = dict(zip(sources, (a, b, fixed_map, moving_map, *inside), strict=True))
     hashes = {k: _hash(s, values[k], reading) for k, s in sources.items() if s is not None}
     if fixed_map is not None and moving_map is not None:
         present = real_names(moving_map.names, moving_map.values())
@@ -190,11 +212,11 @@ def read_inputs(
     files = {k: str(Path(s).absolute()) for k, s in sources.items() if isinstance(s, str | Path)}
     stored = {"fixed": Orientation.of(a.geometry), "moving": Orientation.of(b.geometry)}
 
-    def image(volume: Volume, labels: LabelMap | None, of: Orientation) -> Image:
-        return Image.of(of.volume(volume), of.labels(labels))
-
-    pair = image(a, fixed_map, stored["fixed"]), image(b, moving_map, stored["moving"])
-    return Inputs(*pair, stored, hashes, files)
+    fixed_image, moving_image = (
+        Image.of(of.volume(volume), of.labels(labels), of.labels(mask))
+        for volume, labels, mask, of in zip((a, b), (fixed_map, moving_map), inside, stored.values(), strict=True)
+    )
+    return Inputs(fixed_image, moving_image, stored, hashes, files)
 
 
 def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:

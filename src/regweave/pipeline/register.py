@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regweave import notices
 from regweave.config.choice import choose_settings
@@ -40,8 +41,9 @@ from regweave.pipeline.result import Result
 from regweave.registration.align import Step
 from regweave.registration.refine import Refinement, RefineStep
 from regweave.spatial.invert import Inversion, inverse_errors_mm, invert, summary_mm
+from regweave.spatial.masking import inside
 from regweave.spatial.warp import to_field, warp_image, warp_labels
-from regweave.types import Ends, Field, Float32Array, ImagePair, LabelMap, Transform
+from regweave.types import Ends, Field, Float32Array, Image, ImagePair, LabelMap, Transform
 
 VOLUME_CHANGE_LIMIT = 0.5
 STAGES = {
@@ -88,6 +90,8 @@ def register(
     *,
     moving_labels: Any = None,
     fixed_labels: Any = None,
+    fixed_mask: Any = None,
+    moving_mask: Any = None,
     preset: str | None = None,
     config: str | Path | Settings | None = None,
     model: str | Path | Model | None = None,
@@ -111,6 +115,9 @@ def register(
     moving_labels, fixed_labels : optional
         Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
         Without it a model's class predictor, if it has one, tells the classes; what it tells is not in the result.
+    fixed_mask, moving_mask : optional
+        Regions that count, given as labels are, on the grids of their images; 0 is outside. A lesion, a couch or what
+        lies beyond the field of view then has no say.
     preset : str, optional
         Name of the settings, by default ``default``; see ``regweave presets``.
     config : path or Settings, optional
@@ -158,7 +165,7 @@ def register(
         settings = _settings(preset, config, loaded, engine, metrics)
         request = Request(
             settings, fixed, moving, fixed_labels, moving_labels, loaded, metrics, init, predict_classes,
-            reading or Reading(), device,
+            reading or Reading(), device, fixed_mask, moving_mask,
         )  # fmt: skip
         run = prepare(request, afresh, watch)
         grids = run.pair.fixed.geometry, run.pair.moving.geometry
@@ -177,7 +184,7 @@ def register(
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
             warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)
         with watch.stage("measure"):
-            numbers = regularity(transform.field)
+            numbers = regularity(transform.field, inside(pair.fixed))
             errors_mm = inverse_errors_mm(transform, inversion.transform)
             inverse_error = _inverse_error(pair, inversion, errors_mm)
             score = score_of(pair, warped_labels)
@@ -249,9 +256,15 @@ def score_of(pair: ImagePair, warped: LabelMap | None) -> PairScore:
 
 
 def _inverse_error(pair: ImagePair, inversion: Inversion, errors_mm: Float32Array) -> InverseError:
-    bodies = body_mask(pair.moving, pair.moving_labels), body_mask(pair.fixed, pair.fixed_labels)
+    moving, fixed = (_body(image) for image in (pair.moving, pair.fixed))
     spacing_mm = float(pair.fixed.geometry.spacing_mm.max())
-    return InverseError.of(inversion.residual_mm, bodies[0], errors_mm, bodies[1], spacing_mm)
+    return InverseError.of(inversion.residual_mm, moving, errors_mm, fixed, spacing_mm)
+
+
+def _body(image: Image) -> NDArray[np.bool_]:
+    """Voxels of the body that the mask lets count; the whole mask where it shows none of the body."""
+    body, mask = body_mask(image, image.labels), inside(image)
+    return body if mask is None else (body & mask if (body & mask).any() else mask)
 
 
 def _look_out(
@@ -263,6 +276,7 @@ def _look_out(
     if inverse_error.notable:
         mind = "contours and images are not affected; mind it if you use inverse.h5 there"
         notices.warn(f"W202: {inverse_error.words()}; {mind}")
+    _look_outside(pair)
     if warped is None or pair.moving_labels is None:
         return
     voxel = [abs(np.linalg.det(v.geometry.affine[:3, :3])) for v in (pair.moving_labels, warped)]
@@ -277,6 +291,21 @@ def _look_out(
             )
         elif abs(after - before) > VOLUME_CHANGE_LIMIT * before:
             notices.warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
+
+
+def _look_outside(pair: ImagePair) -> None:
+    """Warn of structures that lie outside a mask in part: they are scored whole, though nothing guides them there."""
+    for name, image in (("fixed", pair.fixed), ("moving", pair.moving)):
+        mask, labels = inside(image), image.labels
+        if mask is None or labels is None:
+            continue
+        shares = {v: float((~mask)[labels.data == v].mean()) for v in labels.values()}
+        outside = [f"{labels.name(v)} {share:.0%}" for v, share in shares.items() if share > 0]
+        if outside:
+            notices.warn(
+                f"W214: structures lie outside the {name} mask in part ({', '.join(outside)}); they are scored whole, "
+                "and outside the field only follows its surroundings"
+            )
 
 
 class _Teller:

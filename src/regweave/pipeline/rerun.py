@@ -18,7 +18,7 @@ from regweave.pipeline.reading import Reading
 from regweave.pipeline.record import MEMORY
 
 RECORD = "result.json"
-INPUTS = ("fixed", "moving", "fixed_labels", "moving_labels")
+INPUTS = ("fixed", "moving", "fixed_labels", "moving_labels", "fixed_mask", "moving_mask")
 
 
 def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
     record : path
         ``result.json``, or the folder that holds it.
     **files : paths, optional
-        Where ``fixed``, ``moving``, ``fixed_labels`` and ``moving_labels`` are now, if not where the record says.
+        Where ``fixed``, ``moving``, their labels and masks are now, if not where the record says.
 
     Raises
     ------

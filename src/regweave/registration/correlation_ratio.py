@@ -37,7 +37,7 @@ class Match:
 
 @dataclass(frozen=True, repr=False)
 class Coarse(Volume):
-    """Shrunken image, with the share of each voxel that lies inside its mask if it has one."""
+    """Shrunken image with the share of each voxel inside its mask."""
 
     weight: Float32Array | None = None
 

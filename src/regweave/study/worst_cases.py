@@ -63,10 +63,9 @@ def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder:
     Path
         Folder of the result, ``pages/<id>``; an earlier one of that name is replaced.
     """
-    files = {name: getattr(pair, name) for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
     with notices.muted():
         result = register(
-            **files,
+            **pair.files,
             config=None if method.model is not None else method.settings,
             model=None if method.model is None else method.model[0],
             predict_classes=method.predicted,

@@ -120,7 +120,7 @@ class ColumnLearner:
     def _load(self, pair: PairFiles) -> ImagePair:
         """Read a pair at its start."""
         reading = self.candidates.run.reading
-        data = read_inputs(pair.fixed, pair.moving, pair.fixed_labels, pair.moving_labels, reading)
+        data = read_inputs(**pair.files, reading=reading)
         return start_pair(data, self.settings.initial)
 
     @contextmanager

@@ -71,6 +71,8 @@ def scan(pairs: Sequence[PairFiles], reading: Reading) -> DatasetScan:
         try:
             fixed, a, of_fixed = look(pair.fixed, pair.fixed_labels, reading.fixed_modality)
             moving, b, of_moving = look(pair.moving, pair.moving_labels, reading.moving_modality)
+            for mask, grid in ((pair.fixed_mask, fixed), (pair.moving_mask, moving)):
+                reading.mask(mask, grid)
             seen[pair.id] = PairContents(fixed, moving, (a, b), bank_of(of_fixed, of_moving))
         except RegweaveError as error:
             failed[pair.id] = error

@@ -102,7 +102,8 @@ def evaluate(
 
     The columns of the list are id, fixed, moving, fixed_labels, moving_labels
     and, if patients have several pairs, group: the patients of a pair, with +
-    between them. Exit status 1 if some registrations failed: the others are
+    between them; fixed_mask and moving_mask name the regions that count.
+    Exit status 1 if some registrations failed: the others are
     in the results, and the failures are named there.
     """
     if preset is not None and config is not None:

@@ -104,7 +104,8 @@ def train(
     What is learned is used, structure by structure, only where it raised the
     Dice of warped masks of patients that were left out. The columns of the
     list are id, fixed, moving, fixed_labels, moving_labels and, if patients
-    have several pairs, group: the patients of a pair, with + between them.
+    have several pairs, group: the patients of a pair, with + between them;
+    fixed_mask and moving_mask name the regions that count.
     """
     options = TrainOptions(
         method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]

@@ -91,9 +91,10 @@ def batch(
     """Register every pair of a list; write a folder for each, results.csv, results.json and an index page.
 
     The columns of the list are id, fixed, moving and, each optional and each
-    empty where a row has none, fixed_labels, moving_labels, model, preset and
-    init. Everything is checked before the first registration. Exit status 1
-    if some pairs failed: the others are there, and the failures are named.
+    empty where a row has none, fixed_labels, moving_labels, fixed_mask,
+    moving_mask, model, preset and init. Everything is checked before the
+    first registration. Exit status 1 if some pairs failed: the others are
+    there, and the failures are named.
     """
     cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:

@@ -14,10 +14,12 @@ from rich.table import Table
 
 from regweave.cli.help import command_line, examples, machine_option, method_option
 from regweave.cli.options import (
+    FixedMaskOption,
     FixedModalityOption,
     FollowOption,
     FrameOption,
     JsonOption,
+    MovingMaskOption,
     MovingModalityOption,
     NonFiniteOption,
     complete_preset,
@@ -48,6 +50,8 @@ def plan(
     nifti_frame: FrameOption = "auto",
     nonfinite: NonFiniteOption = "error",
     follow_links: FollowOption = False,
+    fixed_mask: FixedMaskOption = None,
+    moving_mask: MovingMaskOption = None,
     fixed_modality: FixedModalityOption = "auto",
     moving_modality: MovingModalityOption = "auto",
     threads: Annotated[int | None, machine_option(help="Threads that the run would use.")] = None,
@@ -59,11 +63,13 @@ def plan(
         nifti_frame, nonfinite, fixed_modality=fixed_modality, moving_modality=moving_modality,
         follow_links=follow_links,
     )  # fmt: skip
-    data = read_inputs(fixed, moving, reading=with_stated(reading, settings, None))
+    masks = {"fixed_mask": fixed_mask, "moving_mask": moving_mask}
+    data = read_inputs(fixed, moving, reading=with_stated(reading, settings, None), **masks)
     bank = bank_for(data, None)
     n = allowed_threads(threads)
     with kernel_threads(n):
-        found = forecast(data.fixed.geometry, data.moving.geometry, settings, bank, probe=True)
+        grids = data.fixed.geometry, data.moving.geometry
+        found = forecast(*grids, settings, bank, probe=True, masked_voxels=data.masked_voxels)
     overlap = overlap_fraction(data.fixed.geometry, data.moving.geometry, np.eye(4))
     if as_json:
         numbers = {

@@ -17,11 +17,13 @@ from regweave.api.progress import BEFORE_FILES, RegistrationBar
 from regweave.cli import words
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
+    FixedMaskOption,
     FixedModalityOption,
     FollowOption,
     FrameOption,
     JsonOption,
     LabelNamesOption,
+    MovingMaskOption,
     MovingModalityOption,
     NonFiniteOption,
     RulesOption,
@@ -60,6 +62,8 @@ def register(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
     moving_labels: Annotated[Path | None, input_option(help="Segmentation of the moving image.")] = None,
     fixed_labels: Annotated[Path | None, input_option(help="Segmentation of the fixed image, for Dice.")] = None,
+    fixed_mask: FixedMaskOption = None,
+    moving_mask: MovingMaskOption = None,
     again: Annotated[
         Path | None,
         input_option("--from", help="Run a result.json again: same files, settings, bits.", metavar="RESULT.json"),
@@ -116,6 +120,7 @@ def register(
         "engine": engine, "device": device,
     }  # fmt: skip
     files = {"fixed": fixed, "moving": moving, "moving_labels": moving_labels, "fixed_labels": fixed_labels}
+    files |= {"fixed_mask": fixed_mask, "moving_mask": moving_mask}
     if again is not None:
         _refuse_beside_from(given, Reading(**reading))
         given = {**recorded_call(again, **files), "keep_view": True}

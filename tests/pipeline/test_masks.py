@@ -1,0 +1,134 @@
+"""Masks from files to the record: read, checked, used again, and listed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from regweave import notices
+from regweave.config.settings import Settings
+from regweave.datasets.manifest import read_pairs, write_pairs
+from regweave.datasets.phantom import make_phantom
+from regweave.errors import RegweaveError
+from regweave.io import write_image, write_labels
+from regweave.jobs.registrations import COLUMNS
+from regweave.measures.regularity import regularity
+from regweave.pipeline.memory import BYTES_PER_VOXEL, forecast
+from regweave.pipeline.reading import read_inputs
+from regweave.pipeline.register import register
+from regweave.pipeline.rerun import recorded_call
+from regweave.types import Geometry, LabelMap
+
+SETTINGS = Settings.model_validate(
+    {
+        "name": "small",
+        "smoothness": 0.1,
+        "levels": [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}],
+        "refine": {"steps": 2},
+        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
+    }
+)
+SHAPE = (24, 22, 20)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return make_phantom(seed=3, shape=SHAPE, spacing_mm=(8.0, 8.0, 8.0)).pair
+
+
+@pytest.fixture(scope="module")
+def mask(pair):
+    inside = np.zeros(SHAPE, dtype=np.uint8)
+    inside[:, :12] = 255
+    return LabelMap(inside, pair.fixed.geometry)
+
+
+@pytest.fixture(scope="module")
+def files(pair, mask, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("masks")
+    paths = {name: folder / f"{name}.nii.gz" for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
+    write_image(paths["fixed"], pair.fixed)
+    write_image(paths["moving"], pair.moving)
+    write_labels(paths["fixed_labels"], pair.fixed_labels)
+    write_labels(paths["moving_labels"], pair.moving_labels)
+    paths["fixed_mask"] = folder / "fixed_mask.nii.gz"
+    write_labels(paths["fixed_mask"], mask)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def result(files):
+    with notices.muted():
+        return register(**files, config=SETTINGS)
+
+
+def test_a_mask_changes_the_result_and_stands_in_the_record(files, result, tmp_path):
+    plain = register(**{k: v for k, v in files.items() if k != "fixed_mask"}, config=SETTINGS)
+    assert not np.array_equal(result.transform.field.data, plain.transform.field.data)
+    result.save(tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8"))
+    assert record["provenance"]["inputs"]["fixed_mask"]["path"] == str(files["fixed_mask"])
+    with notices.muted():
+        again = register(**recorded_call(tmp_path / "out" / "result.json"))
+    assert np.array_equal(again.transform.field.data, result.transform.field.data)
+    assert again.hashes == result.hashes
+
+
+def test_numbers_are_those_of_the_inside(result, mask):
+    assert result.regularity == regularity(result.transform.field, mask.data != 0)
+    assert result.regularity["sdlogj"] != regularity(result.transform.field)["sdlogj"]
+
+
+def test_structures_outside_are_named_and_scored_whole(result, pair):
+    (warning,) = [w for w in result.warnings if w.startswith("W214")]
+    cut = [v for v in pair.fixed_labels.values() if (pair.fixed_labels.data[:, 12:] == v).any()]
+    assert all(f"{v} " in warning for v in cut)
+    assert len(result.score.structures) == len(pair.fixed_labels.values())
+
+
+def test_the_order_of_axes_in_a_file_does_not_matter(pair, mask, result):
+    """The same image and mask, stored with turned axes."""
+
+    def turned(values, geometry):
+        affine = geometry.affine[:, [1, 0, 2, 3]].copy()
+        return np.ascontiguousarray(values.swapaxes(0, 1)), np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
+
+    image, region = (turned(v.data, pair.fixed.geometry) for v in (pair.fixed, mask))
+    found = register(image, pair.moving, moving_labels=pair.moving_labels, fixed_mask=region, config=SETTINGS)
+    back = found.transform.field.data.swapaxes(1, 2)
+    np.testing.assert_allclose(back, result.transform.field.data, atol=1e-3)
+
+
+def test_masks_that_do_not_fit_are_refused(pair, mask):
+    elsewhere = LabelMap(mask.data, Geometry(SHAPE, pair.fixed.geometry.affine @ np.diag([1.1, 1, 1, 1])))
+    with pytest.raises(RegweaveError, match=r"E112.*the mask"):
+        register(pair.fixed, pair.moving, fixed_mask=elsewhere, config=SETTINGS)
+    nothing = LabelMap(np.zeros(SHAPE, dtype=np.uint8), pair.moving.geometry)
+    with pytest.raises(RegweaveError, match=r"E131.*holds no voxel"):
+        register(pair.fixed, pair.moving, moving_mask=nothing, config=SETTINGS)
+
+
+def test_lists_have_masks_where_a_row_names_one(files, tmp_path):
+    names = list(files)
+    rows = [["a", *map(str, files.values()), ""], ["b", *map(str, files.values())]]
+    rows[1][names.index("fixed_mask") + 1] = ""
+    rows[1].append(str(files["fixed_mask"]))
+    path = tmp_path / "pairs.csv"
+    path.write_text("\n".join(map(",".join, [["id", *names, "moving_mask"], *rows])) + "\n", encoding="utf-8")
+    first, second = read_pairs(path)
+    assert first.files == files
+    assert second.files == {**{k: v for k, v in files.items() if k != "fixed_mask"}, "moving_mask": files["fixed_mask"]}
+    write_pairs(tmp_path / "again.csv", [first, second])
+    assert read_pairs(tmp_path / "again.csv") == [first, second]
+    assert {"fixed_mask", "moving_mask"} <= set(COLUMNS.optional) & set(COLUMNS.files)
+
+
+def test_memory_counts_masks(pair, mask):
+    data = read_inputs(pair.fixed, pair.moving, fixed_mask=mask)
+    assert data.masked_voxels == mask.data.size
+    grids = pair.fixed.geometry, pair.moving.geometry
+    plain, masked = (forecast(*grids, SETTINGS, "mr", probe=False, masked_voxels=n) for n in (0, data.masked_voxels))
+    expected = BYTES_PER_VOXEL["mask"] * mask.data.size / 2**20
+    assert masked.peak_memory_mb - plain.peak_memory_mb == pytest.approx(expected)

@@ -20,7 +20,7 @@ FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all clean
+.PHONY: help setup demo test test-all lint format type docs gallery bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all clean
 
 help:
 	@echo "targets: demo test test-all lint format type docs bench golden sanitize sanitize-thread portable stub fuzz wheel wheel-test sdist all setup clean"
@@ -77,6 +77,10 @@ type: $(VENV)/.package $(VENV)/.lint
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the documentation is in site/index.html"
+
+# Run the pages of the gallery again and write their notebooks.
+gallery: $(VENV)/.package $(VENV)/.test $(VENV)/.docs
+	$(ONE_BLAS) $(BIN)/python docs/_make_gallery.py
 
 bench: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python benchmark/run.py

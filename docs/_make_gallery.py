@@ -21,7 +21,7 @@ SHAPE, SPACING_MM = (56, 56, 40), (3.5, 3.5, 4.5)
 KEPT = ("image/png", "text/html", "text/plain")
 """Forms of an output, the best first; a notebook keeps one."""
 SECONDS = 600
-WIDTH, COLOURS = 700, 48
+WIDTH, COLOURS = 700, 128
 
 
 def cells_of(page: str) -> list[tuple[str, str]]:

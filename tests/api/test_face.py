@@ -81,6 +81,17 @@ def test_functions_have_the_words_of_the_command(function, command):
     assert wanted - arguments == set()
 
 
+def test_an_image_brings_its_mask(pair, tiny, result):
+    fixed, moving = (rw.Volume(v.data, v.geometry) for v in (pair.fixed, pair.moving))
+    inside = np.zeros(fixed.data.shape, dtype=np.uint8)
+    inside[:, 3:-3] = 1
+    mask = rw.LabelMap(inside, fixed.geometry)
+    named = rw.register(fixed, moving, fixed_mask=mask, config=tiny)
+    carried = rw.register(rw.Image.of(fixed, mask=mask), moving, config=tiny)
+    assert np.array_equal(named.transform.field.data, carried.transform.field.data)
+    assert not np.array_equal(named.transform.field.data, result.transform.field.data)
+
+
 def test_an_image_brings_its_labels(pair, tiny, result):
     apart = rw.register(
         pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=tiny

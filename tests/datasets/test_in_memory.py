@@ -42,18 +42,21 @@ def test_what_is_in_memory_is_written_once_and_whole(training_list, tmp_path):
     array = np.random.default_rng(0).random((5, 6, 7)).astype(np.float32)
     rows = [
         {"id": "a", "fixed": fixed, "moving": (array, affine), **{c: files[0][c] for c in FILES[2:]}},
-        {"fixed": fixed, "moving": files[1]["moving"], "fixed_labels": labels, "moving_labels": labels},
-    ]
+        {"fixed": fixed, "moving": files[1]["moving"], "fixed_labels": labels, "moving_labels": labels,
+         "fixed_mask": (np.ones(fixed.data.shape, dtype=np.uint8), np.diag([-1, -1, 1, 1]) @ fixed.geometry.affine)},
+    ]  # fmt: skip
     a, b = pairs_on_disk(rows, tmp_path / "images")
     assert (a.id, b.id, a.group, b.group) == ("a", "pair1", "a", "pair1")
     assert a.fixed == b.fixed
     assert b.fixed_labels == b.moving_labels
-    assert len(list((tmp_path / "images").glob("*.nrrd"))) == 3
+    assert len(list((tmp_path / "images").glob("*.nrrd"))) == 4
     assert (a.moving_labels, b.moving) == (files[0]["moving_labels"], files[1]["moving"])
     for source, path in ((fixed, a.fixed), ((array, affine), a.moving)):
         before, after = read_image(source), read_image(path)
         np.testing.assert_array_equal(before.data, after.data)
         np.testing.assert_allclose(before.geometry.affine, after.geometry.affine, rtol=1e-14, atol=1e-14)
+    assert (a.fixed_mask, b.moving_mask) == (None, None)
+    assert read_labels(b.fixed_mask).data.all()
     after = read_labels(b.fixed_labels)
     np.testing.assert_array_equal(after.data, labels.data)
     assert after.names == labels.names != {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.datasets.manifest import FILES, PairFiles, Table, read_pairs
+from regweave.datasets.manifest import FILES, IMAGES, MASKS, PairFiles, Table, read_pairs
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.types import LabelMap, Volume
@@ -63,14 +63,15 @@ def _row(pair: Any, number: int, name: str, folder: Path) -> dict[str, Any]:
     else:
         message = f"pair {number} has {len(pair)} files, needed are {len(FILES)}"
         raise RegweaveError("E132", message, f"give {', '.join(FILES)}")
-    return {column: _file(cell, column, folder) if column in FILES else cell for column, cell in row.items()}
+    named = (*FILES, *MASKS)
+    return {column: _file(cell, column, folder) if column in named else cell for column, cell in row.items()}
 
 
 def _file(source: Any, column: str, folder: Path) -> Any:
     """Path of an image; one in memory is written under the hash of its content. NRRD keeps every bit of a grid."""
     if source is None or isinstance(source, str | Path):
         return source
-    value = read_labels(source) if column.endswith("_labels") else read_image(source)
+    value = read_image(source) if column in IMAGES else read_labels(source)
     digest = hashlib.sha256(np.ascontiguousarray(value.data).tobytes() + value.geometry.affine.tobytes())
     names = value.names if isinstance(value, LabelMap) else {}
     digest.update(repr((value.data.dtype.str, value.data.shape, sorted(names.items()))).encode())

@@ -10,10 +10,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from regweave.api.batch import batch
     from regweave.api.register import register
+    from regweave.api.train import train
     from regweave.api.warp import warp, warp_labels, warp_points
     from regweave.config.settings import Settings, preset, preset_names
     from regweave.errors import RegweaveError, RegweaveWarning
-    from regweave.model.model import Model
+    from regweave.model.model import Model, models
     from regweave.pipeline.register import Progress
     from regweave.pipeline.result import Result
     from regweave.pipeline.saved import load
@@ -40,9 +41,11 @@ __all__ = [
     "batch",
     "evaluate",
     "load",
+    "models",
     "preset",
     "preset_names",
     "register",
+    "train",
     "warp",
     "warp_labels",
     "warp_points",
@@ -66,9 +69,11 @@ _HOMES = {
     "batch": "api.batch",
     "evaluate": "study.evaluate",
     "load": "pipeline.saved",
+    "models": "model.model",
     "preset": "config.settings",
     "preset_names": "config.settings",
     "register": "api.register",
+    "train": "api.train",
     "warp": "api.warp",
     "warp_labels": "api.warp",
     "warp_points": "api.warp",

@@ -7,6 +7,7 @@ import io
 import subprocess
 import sys
 import warnings
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -16,17 +17,20 @@ import regweave as rw
 from regweave.api.progress import Bar, RegistrationBar
 from regweave.api.warp import GridWords
 from regweave.cli import main
+from regweave.cli.learning import evaluate as evaluate_command
+from regweave.cli.learning import train as train_command
 from regweave.cli.registration import batch as batch_command
 from regweave.cli.registration import register as register_command
 from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
 from regweave.io.images import read_image, read_labels
 from regweave.pipeline.reading import ReadingWords
+from regweave.training.options import TrainOptions
 
 NAMES = {
     "Field", "Geometry", "Image", "LabelMap", "MetricLearner", "Model", "Progress", "RegweaveError", "RegweaveWarning",
-    "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "evaluate", "load", "preset",
-    "preset_names", "register", "warp", "warp_labels", "warp_points",
+    "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "evaluate", "load", "models",
+    "preset", "preset_names", "register", "train", "warp", "warp_labels", "warp_points",
 }  # fmt: skip
 
 
@@ -66,15 +70,26 @@ def test_modules_that_are_loaded_take_no_public_name():
     assert found.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("function", "command"), [(rw.register, register_command), (rw.batch, batch_command)])
+@pytest.mark.parametrize(
+    ("function", "command"),
+    [
+        (rw.register, register_command),
+        (rw.batch, batch_command),
+        (rw.train, train_command),
+        (rw.evaluate, evaluate_command),
+    ],
+)
 def test_functions_have_the_words_of_the_command(function, command):
     """Each option is an argument of the same name, but for those that only a command line has."""
     only_there = {
         "from", "help", "json", "quiet", "verbose", "no_report", "overwrite", "tls_ca", "tls_cert", "tls_key",
         "wait_for_workers", "pairs",
     }  # fmt: skip
-    renamed = {"metric": "metrics"}
+    renamed = {"metric": "metrics", "c": "C", "model": "model" if function is not rw.evaluate else "models"}
+    renamed |= {"no_gate": "gate"}
     arguments = {*inspect.signature(function).parameters, *ReadingWords.__annotations__}
+    arguments |= {f.name for f in fields(TrainOptions)} if function is rw.train else set()
+    only_there |= {"pages"} if function is rw.evaluate else set()
     only_there |= {"output", "write"} if function is rw.register else set()
     options = {p.opts[0].lstrip("-").replace("-", "_") for p in get_command(command.app).params}
     wanted = {renamed.get(name, name) for name in options - only_there}
@@ -209,3 +224,36 @@ def test_nothing_is_drawn_in_a_pipe(monkeypatch):
     with Bar(lines=True) as log:
         log.draw(0.5, "not shown", line="[1/2] shown")
     assert sys.stderr.getvalue() == "[1/2] shown\n"
+
+
+def test_models_and_their_repr():
+    shipped = rw.models()
+    assert "brain-t1" in shipped
+    assert repr(shipped["brain-t1"]).startswith("Model for MR: CSF, GM, WM; members ")
+    assert len(repr(shipped["brain-t1"])) < 200
+
+
+@pytest.mark.usefixtures("in_process")
+def test_train_and_evaluate_in_memory(training_list, tmp_path, monkeypatch):
+    """Images from memory give what their files give, and nothing is left on disk."""
+    monkeypatch.chdir(tmp_path)
+    files = [training_list.files(n) for n in range(3)]
+    read = {"fixed": read_image, "moving": read_image, "fixed_labels": read_labels, "moving_labels": read_labels}
+    memory = [tuple(read[name](path) for name, path in of_pair.items()) for of_pair in files]
+    words = {"config": training_list.settings, "workers": 1}
+    rows = [{"id": f"pair{n}", **f} for n, f in enumerate(files)]
+    from_files, from_memory = rw.evaluate(rows, **words), rw.evaluate(memory, **words)
+    dice = [[row["dice_after"] for row in found.rows()] for found in (from_files, from_memory)]
+    assert dice[0] == dice[1]
+    assert list(tmp_path.iterdir()) == []
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(from_memory.table(), pandas.DataFrame)
+    assert set(from_memory.table()["id"]) == {"pair0", "pair1", "pair2"}
+    quick = {"method": "global", "C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.1, "rounds": 1, "folds": 2}
+    model = rw.train(memory, **words, **quick)
+    assert isinstance(model, rw.Model)
+    assert list(tmp_path.iterdir()) == []
+    judged = rw.evaluate(memory[:1], models=[model], workers=1, allow_leak=True)
+    assert judged.scores.methods[0].name == "model:model1"
+    with pytest.raises(TypeError, match="etha"):
+        rw.train(memory, etha=3.0)

@@ -172,7 +172,15 @@ def test_check_lists_all_files(case, capsys):
     nib.save(image, case / "bad.nii")
     (case / "cut.nii.gz").write_bytes((case / "fixed.nii.gz").read_bytes()[:500])
     assert run(case, "check", "fixed.nii.gz") == 0
-    capsys.readouterr()
+    assert re.fullmatch(r"\S+: ok, 14×13×12, .* mm, RAS, .* to .*, not CT\n", capsys.readouterr().out)
+    assert run(case, "check", "-v", "fixed.nii.gz") == 0
+    assert "sha256" in capsys.readouterr().out
+    assert run(case, "check", "fixed.nii.gz", "moving.nii.gz") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("pair: can be registered, overlap ")
+    far = nib.load(case / "fixed.nii.gz")
+    nib.save(nib.Nifti1Image(far.get_fdata(), far.affine + 1e4 * np.eye(4, k=3)), case / "far.nii")
+    assert run(case, "check", "fixed.nii.gz", "far.nii") == 0
+    assert "--init moments" in capsys.readouterr().out
     assert run(case, "check", "fixed.nii.gz", "bad.nii", "cut.nii.gz", "none.nii") == 3
     text = capsys.readouterr().out
     assert re.findall(r"error (E\d+)", text) == ["E110", "E104", "E102", "E101"]

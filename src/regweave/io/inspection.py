@@ -15,7 +15,8 @@ from regweave.io.formats.stored import Stored
 from regweave.io.formats.validate import constant_error, nonfinite_error
 from regweave.io.geometry import shear_angle
 from regweave.io.images import image_sha256, read_stored
-from regweave.types import Geometry
+from regweave.io.modality import modality_of
+from regweave.types import Geometry, Volume
 
 CLASH = "E110"
 
@@ -99,6 +100,7 @@ def _add_values(stored: Stored, facts: dict[str, Any], problems: list[RegweaveEr
     if finite.size:
         facts["minimum"], facts["maximum"] = float(finite.min()), float(finite.max())
         facts["mean"] = float(finite.mean(dtype=np.float64))
+        facts["ct"] = modality_of(Volume(finite.astype(np.float32), stored.geometry)) == "ct"
     bad = nonfinite_error(data, stored.subject)
     if bad is None:
         bad = constant_error(data, stored.scaling, stored.subject)

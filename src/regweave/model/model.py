@@ -23,7 +23,7 @@ from regweave.io.modality import BankName
 from regweave.model.archive import SUFFIX, Arrays, is_archive, read_archive, write_archive
 from regweave.model.checks import check_arrays, check_model, require_plugins
 from regweave.model.record import ModelCard, TrainingRecord
-from regweave.model.shipped import find_model
+from regweave.model.shipped import find_model, shipped_models
 from regweave.predictors import Parts, Predictor
 from regweave.types import WeightTable
 
@@ -33,7 +33,7 @@ Levels = Literal["all", "finest"]
 """Where learned weights act: at every level, or at the last one and in the refinement."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """Weights by class with the settings, predictor and record they belong to.
 
@@ -130,6 +130,10 @@ class Model:
         with atomic_path(path) as part:
             part.write_text(text + "\n", encoding="utf-8")
 
+    def __repr__(self) -> str:
+        structures = ", ".join(self.class_name(c) for c in self.weights.classes if c != 0) or "no structures"
+        return f"Model for {self.modality.upper()}: {structures}; members {', '.join(self.weights.members)}"
+
     def class_name(self, value: int) -> str:
         """Name of a class, its number where it has none."""
         return self.class_names.get(value, "background" if value == 0 else str(value))
@@ -172,6 +176,11 @@ class Model:
             "settings": self.settings.model_dump(mode="json"),
             "evidence": self.training.to_json(),
         }
+
+
+def models() -> dict[str, Model]:
+    """Models that come with the package, by name; ``register(…, model=NAME)`` uses one."""
+    return {name: Model.load(path) for name, path in shipped_models().items()}
 
 
 def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:

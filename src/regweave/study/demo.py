@@ -230,7 +230,7 @@ def judge(
     folder_of_results = folder / DEMO_EVALUATION
     found = evaluate(
         lists.test, folder_of_results, models=[folder / DEMO_MODEL], baselines=True, train_pairs=lists.train,
-        workers=workers, reading=reading, on_progress=on_progress,
+        workers=workers, classes=classes, on_progress=on_progress,
     )  # fmt: skip
     scores = found.scores
     shown = worst_pairs(scores, MOST_PAGES)

@@ -7,11 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Unpack
 
+from regweave import extras
 from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import PairFiles, check_leak, read_pairs
+from regweave.datasets.in_memory import Pairs, pairs_on_disk
+from regweave.datasets.manifest import PairFiles, check_leak
 from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import this_program
@@ -21,9 +24,9 @@ from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import OnBatchProgress, worker_count
-from regweave.measures.rules import Rules, default_rules
+from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.model.model import Model
-from regweave.pipeline.reading import Reading, in_one_numbering
+from regweave.pipeline.reading import Reading, ReadingWords, in_one_numbering
 from regweave.study.comparison import Scores, compare
 from regweave.study.summary import summary_text
 
@@ -71,6 +74,11 @@ class Evaluation:
             for label, row in outcome.value["labels"].items()
         ]
 
+    def table(self) -> Any:
+        """Return the rows as a pandas table: one for each pair, method and structure."""
+        pandas = extras.load("pandas", "notebook", "a table of the results")
+        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
+
     def content(self) -> dict[str, Any]:
         """Everything, as it is written to ``results.json``."""
         s = self.scores
@@ -110,79 +118,95 @@ class Evaluation:
 
 
 def evaluate(
-    pairs: str | Path,
-    output: str | Path,
+    pairs: Pairs,
+    output: str | Path | None = None,
     *,
-    models: Sequence[str | Path] = (),
+    models: Sequence[str | Path | Model] = (),
     baselines: bool = False,
     preset: str | None = None,
     config: str | Path | Settings | None = None,
-    train_pairs: str | Path | None = None,
+    train_pairs: Pairs | None = None,
     workers: int | None = None,
     scheduler: str | Cluster | None = None,
     resume: bool = False,
     allow_leak: bool = False,
-    reading: Reading | None = None,
-    rules: Rules | None = None,
+    rules: str | Path | Rules | None = None,
     on_progress: OnBatchProgress | None = None,
+    **reading: Unpack[ReadingWords],
 ) -> Evaluation:
     """Register every pair of a list with every method and write what came out.
 
     Parameters
     ----------
-    pairs : path
-        List of pairs; see `regweave.datasets.manifest`.
-    output : path
-        Folder for results.csv, results.json and summary.md; finished registrations are kept in it as they come.
-    models : paths
+    pairs : path, table, or sequence
+        Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving image,
+        fixed labels and moving labels, as files or in memory.
+    output : path, optional
+        Folder for results.csv, results.json and summary.md; finished registrations are kept in it as they come. Without
+        it nothing is left on disk.
+    models : sequence of paths, names or Models
         Models to evaluate, each with the settings stored in it.
     baselines : bool
         Also evaluate the uniform mix and each member of the bank alone.
     preset, config : optional
         Settings of the baselines; by default those of the first model, or the default preset.
-    train_pairs : path, optional
-        List of pairs on which each baseline's smoothness is tuned.
+    train_pairs : as ``pairs``, optional
+        Pairs on which each baseline's smoothness is tuned.
     workers, scheduler : optional
         Processes of this machine, or a Dask scheduler; see `regweave.jobs.store.run_tasks`.
     resume : bool
         Continue in a folder that an earlier call left.
     allow_leak : bool
         Evaluate on patients that were trained on, and say so in the summary.
-    reading : Reading, optional
-        How files are read.
-    rules : Rules, optional
+    rules : path or Rules, optional
         Acceptance criteria of the verdicts; by default the shipped ones.
     on_progress : callable, optional
         Called after every registration.
+    **reading
+        How files are read: ``label_names``, ``classes``, ``nifti_frame``, …, as in `regweave.register`.
 
     Returns
     -------
     Evaluation
     """
     worker_count(workers, scheduler)
-    reading, folder = reading or Reading(), Path(output)
     if train_pairs is not None and not baselines:
         raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")
-    listed = read_pairs(pairs)
-    training = [] if train_pairs is None else read_pairs(train_pairs)
-    reading = in_one_numbering(reading, [*listed, *training])
-    named = model_methods([Path(path) for path in models])
-    leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
-    require_cluster(scheduler)
-    methods = _methods(named, listed, reading, preset, config, baselines=baselines, tuned=bool(training))
-    with (
-        working_folder(folder, STORE, "an evaluation", resume=resume),
-        Runner(reading, workers, scheduler, folder / STORE, on_progress) as run,
-    ):
-        if training:
-            methods = tune(methods, training, lambda plan: run(plan, dice_only=True))
-        plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
-        outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
-        notes = _notes(methods, leaked, reading.classes, baselines=baselines, tuned=bool(training))
-        scores, hashes = Scores(tuple(listed), tuple(methods), outcomes), {p.id: run.hashes(p) for p in listed}
-        found = Evaluation(scores, notes, hashes, rules or default_rules())
-        found.write(folder)
+    judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or default_rules()
+    with TemporaryDirectory(prefix="regweave-") as name:
+        memory = Path(name)
+        folder = memory / "evaluation" if output is None else Path(output)
+        listed = pairs_on_disk(pairs, memory / "images")
+        training = [] if train_pairs is None else pairs_on_disk(train_pairs, memory / "images")
+        rule = in_one_numbering(Reading(**reading), [*listed, *training])
+        named = model_methods(_on_disk(models, memory))
+        leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
+        require_cluster(scheduler)
+        methods = _methods(named, listed, rule, preset, config, baselines=baselines, tuned=bool(training))
+        with (
+            working_folder(folder, STORE, "an evaluation", resume=resume),
+            Runner(rule, workers, scheduler, folder / STORE, on_progress) as run,
+        ):
+            if training:
+                methods = tune(methods, training, lambda plan: run(plan, dice_only=True))
+            plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
+            outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
+            notes = _notes(methods, leaked, rule.classes, baselines=baselines, tuned=bool(training))
+            scores, hashes = Scores(tuple(listed), tuple(methods), outcomes), {p.id: run.hashes(p) for p in listed}
+            found = Evaluation(scores, notes, hashes, judged_by)
+            found.write(folder)
     return found
+
+
+def _on_disk(models: Sequence[str | Path | Model], folder: Path) -> list[Path]:
+    """Return the files of models; those in memory are written first."""
+    paths = []
+    for number, model in enumerate(models, start=1):
+        path = folder / f"model{number}.json" if isinstance(model, Model) else Path(model)
+        if isinstance(model, Model):
+            model.save(path)
+        paths.append(path)
+    return paths
 
 
 def _methods(

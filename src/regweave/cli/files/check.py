@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import FollowOption, JsonOption
 from regweave.errors import EXIT_OK
-from regweave.io import Inspection, inspect_image
+from regweave.io import Inspection, inspect_image, overlap_fraction
+from regweave.io.grids import MIN_OVERLAP
+from regweave.types import Geometry
 
 app = command_line()
 
@@ -21,18 +25,22 @@ app = command_line()
 def check(
     files: Annotated[list[Path], typer.Argument(help="Image or label files.", show_default=False)],
     follow_links: FollowOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all that is known of a file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check image files: header, frame, spacing, values and whether the file is whole.
 
-    Exit status 3 if one of them cannot be used, 4 if one does not fit into
+    Two files that can be used are also compared: whether they overlap and
+    are of one kind. Exit status 3 if one of them cannot be used, 4 if one does not fit into
     memory; all are listed in any case.
     """
     found = [inspect_image(file, follow_links=follow_links) for file in files]
     if as_json:
         print(json.dumps([_as_dict(one) for one in found], indent=1))
     else:
-        print("\n\n".join(_as_text(one) for one in found))
+        print(("\n\n" if verbose else "\n").join(_as_text(one, verbose=verbose) for one in found))
+        if len(found) == 2 and not any(one.problems for one in found):
+            print(_pair_line(*found))
     status = max((problem.exit_status for one in found for problem in one.problems), default=EXIT_OK)
     if status != EXIT_OK:
         raise typer.Exit(status)
@@ -49,13 +57,40 @@ def _as_dict(one: Inspection) -> dict[str, Any]:
     }
 
 
-def _as_text(one: Inspection) -> str:
-    lines = [f"{one.path}: {'not usable' if one.problems else 'ok'}"]
-    flat = {**one.facts, **one.facts.get("nifti", {})}
-    lines += [_line(key, _value(value)) for key, value in flat.items() if key != "nifti"]
+def _as_text(one: Inspection, *, verbose: bool) -> str:
+    state = "not usable" if one.problems else "ok"
+    lines = [f"{one.path}: {state}" if verbose or one.problems else f"{one.path}: ok, {_in_short(one.facts)}"]
+    if verbose:
+        flat = {**one.facts, **one.facts.get("nifti", {})}
+        lines += [_line(key, _value(value)) for key, value in flat.items() if key != "nifti"]
     lines += [f"  warning {text}" for text in one.warnings]
     lines += [f"  error {p.code}: {p.message}\n    {p.hint}" for p in one.problems]
     return "\n".join(lines)
+
+
+def _in_short(facts: Mapping[str, Any]) -> str:
+    size, spacing = ("×".join(f"{n:.3g}" for n in facts[key]) for key in ("size", "spacing_mm"))
+    kind = "CT" if facts["ct"] else "not CT"
+    return f"{size}, {spacing} mm, {facts['orientation']}, {facts['minimum']:.4g} to {facts['maximum']:.4g}, {kind}"
+
+
+def _pair_line(fixed: Inspection, moving: Inspection) -> str:
+    """Say whether two images will register, as far as headers and histograms tell."""
+    overlap = overlap_fraction(_geometry(fixed.facts), _geometry(moving.facts), np.eye(4))
+    if overlap < MIN_OVERLAP:
+        return f"pair: they overlap by {overlap:.0%} of the smaller one: register with --init moments"
+    kinds = "both CT" if fixed.facts["ct"] and moving.facts["ct"] else "neither is CT"
+    if fixed.facts["ct"] != moving.facts["ct"]:
+        kinds = "one is CT, the other not: metrics for two modalities would be used"
+    return f"pair: can be registered, overlap {overlap:.0%} of the smaller one, {kinds}"
+
+
+def _geometry(facts: Mapping[str, Any]) -> Geometry:
+    affine = np.eye(4)
+    affine[:3, :3] = np.array(facts["direction_lps"]) * facts["spacing_mm"]
+    affine[:3, 3] = facts["origin_mm_lps"]
+    x, y, z = facts["size"]
+    return Geometry((x, y, z), affine)
 
 
 def _line(key: str, value: str) -> str:

@@ -33,8 +33,7 @@ from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
 from regweave.io.records.folders import REPORT, RESULTS
 from regweave.jobs.cluster import WAIT_S
-from regweave.measures.rules import read_rules
-from regweave.pipeline.reading import Reading
+from regweave.pipeline.reading import Reading, ReadingWords
 from regweave.report import evaluation
 from regweave.study import evaluate as workflow
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
@@ -108,20 +107,20 @@ def evaluate(
     """
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    reading = Reading(
-        nifti_frame, nonfinite, label_names, parse_values(classes), fixed_modality, moving_modality,
-        follow_links=follow_links,
-    )  # fmt: skip
-    judged_by = None if rules is None else read_rules(rules)
+    reading: ReadingWords = {
+        "nifti_frame": nifti_frame, "nonfinite": nonfinite, "label_names": label_names,
+        "classes": parse_values(classes), "fixed_modality": fixed_modality, "moving_modality": moving_modality,
+        "follow_links": follow_links,
+    }  # fmt: skip
     cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:
         with BatchBar(lines=True, shown=not quiet) as shown:
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
                 train_pairs=train_pairs, workers=workers, scheduler=cluster, resume=resume, allow_leak=allow_leak,
-                reading=reading, rules=judged_by, on_progress=shown,
+                rules=rules, on_progress=shown, **reading,
             )  # fmt: skip
-        missing = 0 if no_report else _write_pages(found, output, reading, pages, quiet=quiet)
+        missing = 0 if no_report else _write_pages(found, output, Reading(**reading), pages, quiet=quiet)
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     failures = found.scores.failures

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from regweave.api.train import train as workflow
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.learning.weights import as_dict, as_text
 from regweave.cli.options import (
@@ -35,11 +36,8 @@ from regweave.io import require_absent
 from regweave.io.records.effort import effort_path, write_effort
 from regweave.jobs.cluster import WAIT_S
 from regweave.jobs.store import BatchProgress
-from regweave.pipeline.reading import Reading
 from regweave.report import training
 from regweave.training.log import TrainProgress
-from regweave.training.options import TrainOptions
-from regweave.training.run import train as workflow
 
 app = command_line()
 
@@ -107,25 +105,20 @@ def train(
     have several pairs, group: the patients of a pair, with + between them;
     fixed_mask and moving_mask name the regions that count.
     """
-    options = TrainOptions(
-        method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,  # type: ignore[arg-type]
-        signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb, budget=budget,  # type: ignore[arg-type]
-        gate=gate, seed=seed, predictor=predictor,
-    )  # fmt: skip
-    reading = Reading(
-        nifti_frame, nonfinite, label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
-        follow_links=follow_links,
-    )  # fmt: skip
     shown = _Shown(quiet)
     beside = [] if no_report else [effort_path(output), training.page_path(output)]
     claims = [require_absent(path, overwrite=overwrite) for path in beside]
     cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:
         model = workflow(
-            pairs, output, options=options, preset=preset, config=config, loss=loss,
+            pairs, output, preset=preset, config=config, loss=loss,
             metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=cluster,
-            resume=resume, overwrite=overwrite, reading=reading,
-            on_progress=shown,
+            resume=resume, overwrite=overwrite, on_progress=shown,
+            method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,
+            signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb,
+            budget=budget, gate=gate, seed=seed, predictor=predictor, nifti_frame=nifti_frame, nonfinite=nonfinite,
+            label_names=label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
+            follow_links=follow_links,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error

@@ -15,9 +15,8 @@ from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.measures.statistics import patients_of
-from regweave.model.model import Model
+from regweave.model.model import Model, models
 from regweave.model.record import Gain, GateRecord, TrainingRecord
-from regweave.model.shipped import shipped_models
 
 ModelArgument = Annotated[
     list[Path],
@@ -32,7 +31,7 @@ app = command_line(help=__doc__)
 @app.command("list", epilog=examples("regweave weights list"))
 def list_(*, as_json: JsonOption = False) -> None:
     """Show the cards of the models that come with the package; `--model NAME` uses one."""
-    shipped = {name: Model.load(path) for name, path in shipped_models().items()}
+    shipped = models()
     if as_json:
         print(
             json.dumps([{"name": n, **as_dict(Path(n), m)} for n, m in shipped.items()], indent=1, ensure_ascii=False)

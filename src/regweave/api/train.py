@@ -1,0 +1,82 @@
+"""Training of a model from pairs with labels, with the words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from regweave.config.settings import Settings
+from regweave.datasets.in_memory import Pairs
+from regweave.jobs.cluster import Cluster
+from regweave.jobs.store import BatchProgress
+from regweave.model.model import Model
+from regweave.pipeline.reading import Reading, ReadingWords
+from regweave.training import run
+from regweave.training.log import TrainProgress
+from regweave.training.options import TrainOptions
+
+OPTIONS = {f.name for f in fields(TrainOptions)}
+READING = set(ReadingWords.__annotations__) - OPTIONS
+
+
+def train(
+    pairs: Pairs,
+    output: str | Path | None = None,
+    *,
+    preset: str = "default",
+    config: str | Path | Settings | None = None,
+    metrics: Sequence[str] | None = None,
+    loss: str | None = None,
+    workers: int | None = None,
+    scheduler: str | Cluster | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    on_progress: Callable[[TrainProgress | BatchProgress], None] | None = None,
+    **words: Any,
+) -> Model:
+    """Learn from masks how much each structure trusts each metric.
+
+    Parameters
+    ----------
+    pairs : path, table, or sequence
+        Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving image,
+        fixed labels and moving labels, as files or in memory.
+    output : path, optional
+        Model to write, when all is done. Until then finished registrations are kept in a folder beside it. Without it
+        nothing is left on disk.
+    preset, config : optional
+        Settings of the registrations.
+    metrics : sequence of str, optional
+        Members, or metrics with their default options, instead of the bank of the settings.
+    loss : str, optional
+        Loss on masks instead of that of the settings.
+    workers, scheduler : optional
+        Processes of this machine, or a Dask scheduler.
+    resume : bool
+        Continue after a run that was stopped, whose pairs were files; the model is the same, bit for bit.
+    overwrite : bool
+        Replace an older model.
+    on_progress : callable, optional
+        Called when a stage begins, and after every registration.
+    **words
+        Fields of the training: ``method``, ``classes``, ``C``, ``alpha``, ``eta``, ``epsilon``, ``rounds``, ``signed``,
+        ``levels``, ``folds``, ``max_pairs``, ``max_memory_mb``, ``budget``, ``gate``, ``seed``, ``predictor``; and how
+        files are read, as in `regweave.register`.
+
+    Returns
+    -------
+    Model
+        ``save`` writes it, ``register(…, model=…)`` uses it.
+    """
+    unknown = sorted(words.keys() - OPTIONS - READING)
+    if unknown:
+        known = ", ".join(sorted(OPTIONS | READING))
+        raise TypeError(f"train() has no argument {', '.join(unknown)}; known besides the named ones: {known}")
+    return run.train(
+        pairs, output, preset=preset, config=config, metrics=metrics, loss=loss, workers=workers, scheduler=scheduler,
+        resume=resume, overwrite=overwrite, on_progress=on_progress,
+        options=TrainOptions(**{name: value for name, value in words.items() if name in OPTIONS}),
+        reading=Reading(**{name: value for name, value in words.items() if name in READING}),
+    )  # fmt: skip

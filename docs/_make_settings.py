@@ -68,6 +68,7 @@ EFFECTS = {
     Member: {
         "name": "none on the result",
         "metric": "what is compared",
+        "source": "maps of structures instead of intensities; a model must bring the predictor that makes them",
         "window": "narrower: more contrast inside it, nothing outside",
         "support": "larger: steadier, blurs borders, more time",
         "sigma_voxels": "more: less noise, less detail",

@@ -8,7 +8,7 @@ import pywt
 
 from regweave import _core, metrics
 from regweave.errors import UsageError
-from regweave.metrics import dwt, mi, mind
+from regweave.metrics import dwt, mi, mind, ncc
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Geometry
@@ -31,9 +31,7 @@ def grid_of(shape: tuple[int, int, int], spacing_mm: float = 8.0, support: int |
 
 
 def prepared(metric, image: np.ndarray) -> np.ndarray:
-    """What the metric's ``features`` is given: an image, or two structures of one."""
-    if getattr(metric, "SEES", "image") == "anatomy":
-        return np.stack([image, image[::-1] ** 2])
+    """What the metric's ``features`` is given."""
     return getattr(metric, "prepare", lambda i: i)(image)
 
 
@@ -109,8 +107,19 @@ def test_flat_patches_are_finite(metric):
     assert np.ptp(costs, axis=1).max() == 0
 
 
+def test_correlation_is_the_mean_of_its_channels():
+    options, grid = ncc.Options(), grid_of((20, 18, 23))
+    fixed, moved = (np.stack([smooth_image(s), smooth_image(s + 1) ** 2]) for s in (10, 20))
+    labels = LabelSet.cube(3, np.full(3, 0.7))
+    both = ncc.volume(fixed, moved, grid, labels.offsets, options)
+    each = [ncc.volume(fixed[c : c + 1], moved[c : c + 1], grid, labels.offsets, options) for c in (0, 1)]
+    np.testing.assert_array_equal(both, np.mean(each, axis=0, dtype=np.float32))
+    np.testing.assert_allclose(ncc.cost(fixed, moved, grid, options), both[:, 13], atol=2e-5)
+    assert not np.allclose(each[0], each[1])
+
+
 def test_unknown_metric_lists_the_known():
-    with pytest.raises(UsageError, match=r"unknown metric 'nnc'; available: anatomy, dwt, gradient, mi, .*ncc.*sad"):
+    with pytest.raises(UsageError, match=r"unknown metric 'nnc'; available: dwt, gradient, mi, .*ncc.*sad"):
         metrics.get("nnc")
 
 

@@ -218,7 +218,7 @@ def test_an_outline_that_is_alone_stays(model, settings):
     matrix = model.weights.matrix[[0, 1, 2, 4, 3]]
     matrix[2] = 0
     alone = replace(model.weights, matrix=matrix)
-    assert settings.schedule("mr").without_mask(alone) is alone
+    assert settings.schedule("mr").without_label_members(alone) is alone
 
 
 def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, monkeypatch):

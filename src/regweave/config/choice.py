@@ -38,7 +38,7 @@ def choose_settings(
 def _member(name: str, bank: tuple[Member, ...]) -> Member:
     """Return the member of that name in the bank, or the metric of that name with its default options."""
     for member in bank:
-        if member.name == name and member.sees_anatomy:
+        if member.name == name and member.source != "image":
             message = f"--metric {name} compares what a model makes out in the images, and there is none"
             raise UsageError("E188", message, "give --model instead, or another metric")
         if member.name == name:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from regweave import engines, losses, metrics
 from regweave.config.stages import MOST_LEVELS, Level, Refine, Smoothness, StrictModel, within_image
+from regweave.config.upgrade import upgrade_member
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.texts import parse_toml, read_text
 from regweave.io.modality import BankName
@@ -70,6 +71,9 @@ class Member(StrictModel):
         Name of a metric: one of ``regweave.metrics`` or a plug-in. From Python also the metric itself.
     window : (low, high), optional
         Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.
+    source : "image", "structures" or "labels"
+        What is compared: the images; the structure maps that the predictor of a model makes of both; or those of the
+        fixed image with maps of the moving labels. The last two need a model: stage ``refine`` and weight 0.
     support : int, optional
         Edge of the node's box in voxels; without it the level's.
     sigma_voxels : float
@@ -85,12 +89,19 @@ class Member(StrictModel):
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)
     metric: str
+    source: Literal["image", "structures", "labels"] = Field(default="image", exclude_if=lambda given: given == "image")
     window: tuple[Intensity, Intensity] | None = None
     support: int | None = Field(default=None, ge=2, le=64)
     sigma_voxels: float = Field(default=0.0, ge=0, le=5)
     stage: Literal["levels", "refine", "both"] = "both"
     weight: float = Field(default=1.0, ge=0, le=1e6)
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, content: object) -> object:
+        """Take what earlier versions wrote."""
+        return upgrade_member(content)
 
     @field_validator("metric", mode="before")
     @classmethod
@@ -106,26 +117,14 @@ class Member(StrictModel):
             raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
         if self.stage == "refine" and not self.differentiable:
             raise ValueError(f"{self.metric!r} of {self.name!r} cannot be compared voxel by voxel; not for refine")
-        if self.sees_anatomy and (self.stage != "refine" or self.weight):
-            raise ValueError(
-                f"{self.metric!r} of {self.name!r} needs a model that tells structures; give stage refine and weight 0"
-            )
+        if self.source != "image" and (self.stage != "refine" or self.weight):
+            raise ValueError(f"source {self.source!r} of {self.name!r} needs a model; give stage refine and weight 0")
         return self
 
     @property
     def differentiable(self) -> bool:
         """True if the metric says how to compare voxel by voxel, as the refinement does."""
         return hasattr(metrics.get(self.metric), "PENALTY")
-
-    @property
-    def sees_anatomy(self) -> bool:
-        """True if the member compares what a model makes out in the images."""
-        return metrics.sees_anatomy(self.metric)
-
-    @property
-    def sees_mask(self) -> bool:
-        """True if the member compares the moving labels."""
-        return self.sees_anatomy and bool(getattr(self.metric_options(), "outline", False))
 
     def metric_options(self) -> metrics.Options:
         """Options as the metric's own model."""
@@ -182,14 +181,14 @@ class Schedule(StrictModel):
         """Members of the refinement."""
         return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
 
-    def needs_anatomy(self, weights: WeightTable) -> bool:
+    def compares_maps(self, weights: WeightTable) -> bool:
         """Tell whether a member that has a weight compares what a model makes out in the images."""
-        learned = [m.name for m in self.bank if m.sees_anatomy]
+        learned = [m.name for m in self.bank if m.source != "image"]
         return bool(weights.matrix[weights.rows(learned)].any())
 
-    def without_mask(self, weights: WeightTable) -> WeightTable:
+    def without_label_members(self, weights: WeightTable) -> WeightTable:
         """Give the weight of members that compare the moving labels to the others of the refinement, if any has one."""
-        masked = [m.name for m in self.bank if m.sees_mask]
+        masked = [m.name for m in self.bank if m.source == "labels"]
         return weights.without(masked, heirs=[m.name for m in self.bank if m.stage == "refine"])
 
     def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> WeightTable:

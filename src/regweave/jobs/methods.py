@@ -154,7 +154,7 @@ def baseline_methods(base: Settings, modality: BankName) -> list[Method]:
     pinned = base.model_copy(update={"modality": modality})
     alone: list[Member] = []
     for member in pinned.schedule(modality).bank:
-        if member.sees_anatomy:
+        if member.source != "image":
             continue  # it is learned, and so no baseline
         # A metric that is in the bank once for each stage is one baseline.
         if not any(_alone(member, other.name) == other for other in alone):

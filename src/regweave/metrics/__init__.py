@@ -11,7 +11,6 @@ A metric is three pure functions and a model of its options:
 
 A metric may also offer ``prepare(image)``, a map of intensities fixed once per volume (bin edges, say), and
 a metric whose features may be compared voxel by voxel names in ``PENALTY`` how the continuous refinement does it.
-One with ``SEES = "anatomy"`` looks at the structures that a model makes out, (K, X, Y, Z), instead of the image.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Float32Array, Float64Array
 
-__all__ = ["Metric", "Offsets", "Options", "add", "available", "get", "registry", "sees_anatomy"]
+__all__ = ["Metric", "Offsets", "Options", "add", "available", "get", "registry"]
 
 Offsets = tuple[Float64Array, Float64Array, Float64Array]
 
@@ -78,8 +77,3 @@ available, add = registry.available, registry.add
 def get(name: str) -> Metric:
     """Return the metric of that name."""
     return cast("Metric", registry.get(name))
-
-
-def sees_anatomy(name: str) -> bool:
-    """Tell whether a metric looks at the structures which a model makes out."""
-    return getattr(get(name), "SEES", "image") == "anatomy"

@@ -35,9 +35,14 @@ def features(image: Float32Array, options: Options) -> Float32Array:
 
 
 def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
-    """1 − cov(W, J) / √(var W · var J) in the support of each node, in [0, 2]."""
-    w = grid.patches(moved[0]).reshape(grid.n_nodes, -1).astype(np.float64)
-    j = grid.patches(fixed[0]).reshape(grid.n_nodes, -1).astype(np.float64)
+    """Mean over channels of 1 − cov(W, J) / √(var W · var J) in the support of each node, in [0, 2]."""
+    each = [_cost(f, m, grid, options) for f, m in zip(fixed, moved, strict=True)]
+    return each[0] if len(each) == 1 else np.asarray(np.mean(each, axis=0, dtype=np.float32))
+
+
+def _cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
+    w = grid.patches(moved).reshape(grid.n_nodes, -1).astype(np.float64)
+    j = grid.patches(fixed).reshape(grid.n_nodes, -1).astype(np.float64)
     w, j = w - w.mean(axis=1, keepdims=True), j - j.mean(axis=1, keepdims=True)
     cov, var_w, var_j = ((p * q).mean(axis=1) for p, q in ((w, j), (w, w), (j, j)))
     norm = np.sqrt((var_w + options.variance_floor) * (var_j + options.variance_floor))
@@ -51,4 +56,6 @@ def volume(
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
     arguments = (*grid.support_arguments, *offsets, options.variance_floor, options.squared)
-    return costs.ncc_volume(fixed, moved, *arguments)
+    channels = zip(fixed[:, None], moved[:, None], strict=True)
+    each = [costs.ncc_volume(f, m, *arguments) for f, m in channels]
+    return each[0] if len(each) == 1 else np.asarray(np.mean(each, axis=0, dtype=np.float32))

@@ -96,7 +96,7 @@ class Recipe:
     @property
     def compares_maps(self) -> bool:
         """True if a member with a weight compares structure maps."""
-        return self.schedule.needs_anatomy(self.weights)
+        return self.schedule.compares_maps(self.weights)
 
     def _check_memory(self, inputs: Inputs) -> None:
         structures = len(self.weights.classes) - 1 if self.compares_maps else 0
@@ -150,7 +150,7 @@ class Recipe:
         """Remove the weight of label-based members when labels are not given and training found no gain."""
         if classes_from == "labels" or self.model is None or self.model.outline_without_mask:
             return self
-        return replace(self, weights=self.schedule.without_mask(self.weights))
+        return replace(self, weights=self.schedule.without_label_members(self.weights))
 
 
 def with_stated(reading: Reading, settings: Settings, model: Model | None) -> Reading:

@@ -79,8 +79,8 @@ class Scene:
         out = []
         for member in members:
             metric, options = metrics.get(member.metric), member.metric_options()
-            if member.sees_anatomy:
-                out.append(self._compare_anatomies(member, u))
+            if member.source != "image":
+                out.append(self._compare_maps(member, u))
                 continue
             view = View(member.window, member.sigma_voxels, getattr(metric, "prepare", None))
             if member.name not in self._fixed_features:
@@ -93,23 +93,25 @@ class Scene:
             out.append(Comparison(member, self._fixed_features[member.name], moved))
         return out
 
-    def _compare_anatomies(self, member: Member, u: Float32Array) -> Comparison:
-        """Structures that a model makes out in both images; the maps are of few voxels, however fine the images."""
+    def _compare_maps(self, member: Member, u: Float32Array) -> Comparison:
+        """Features of the structure maps of both images, one map after the other."""
         fixed, moving, options = self.pair.fixed.maps, self.pair.moving, member.metric_options()
-        pulled = moving.label_maps if options.outline else moving.maps  # type: ignore[attr-defined]
+        pulled = moving.label_maps if member.source == "labels" else moving.maps
         if fixed is None or pulled is None:
-            raise ValueError(f"member {member.name!r} compares what a model makes out; the pair holds nothing of it")
+            raise ValueError(f"member {member.name!r} compares structure maps, and the pair has none")
         metric = metrics.get(member.metric)
         if member.name not in self._fixed_features:
             zero = np.zeros_like(u)
-            self._fixed_features[member.name] = metric.features(self._pulled(fixed, np.eye(4), zero), options)
-        moved = metric.features(self._pulled(pulled, self.pair.initial, u), options)
+            shares = self._pulled(fixed, np.eye(4), zero)
+            self._fixed_features[member.name] = np.concatenate([metric.features(s, options) for s in shares])
+        shares = self._pulled(pulled, self.pair.initial, u)
+        moved = np.concatenate([metric.features(s, options) for s in shares])
         return Comparison(member, self._fixed_features[member.name], moved)
 
     def independent_share(self, member: Member) -> float:
         """Return the weight of coarse structure maps: image-voxel volume over map-voxel volume, at most 1."""
         maps = self.pair.fixed.maps
-        if not member.sees_anatomy or maps is None:
+        if member.source == "image" or maps is None:
             return 1.0
         volumes = [abs(np.linalg.det(g.affine[:3, :3])) for g in (self.geometry, maps.geometry)]
         return min(1.0, float(volumes[0] / volumes[1]))

@@ -176,7 +176,7 @@ class CandidateRunner:
     def _model(self, weights: WeightTable, pair: PairFiles) -> Model:
         """Put weights and what they need for a pair together."""
         schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
-        predictor = self.predictors.without(pair) if schedule.needs_anatomy(weights) else None
+        predictor = self.predictors.without(pair) if schedule.compares_maps(weights) else None
         return Model(
             weights, self.settings, self.settings.modality,  # type: ignore[arg-type]
             levels=self.levels, predictor=predictor,

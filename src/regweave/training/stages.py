@@ -130,7 +130,7 @@ def weigh_refinement(context: TrainingContext, state: Predicted) -> Weighed:
     found = _search_weights(context, state)
     if found.gain is not None:
         state, found = _retune(context, state, found)
-    unmasked = state.settings.schedule(state.modality).without_mask(found.weights)
+    unmasked = state.settings.schedule(state.modality).without_label_members(found.weights)
     if (unmasked.matrix != found.weights.matrix).any():
         context.log.tell("mix", f"without moving labels: {2 * len(state.pairs)} registrations")
         used = state.candidates([(found.weights, state.pairs)], predicted=True)[0]
@@ -146,8 +146,8 @@ def _search_weights(context: TrainingContext, state: Predicted) -> RefinementWei
         return RefinementWeights(state.start, state.uniform)
     without = state.candidates.predictors.without
     judged = state.predictor is not None and all(without(p) is not None for p in state.pairs)
-    if any(m.sees_anatomy for m in members) and not judged:
-        members = [m for m in members if not m.sees_anatomy]
+    if any(m.source != "image" for m in members) and not judged:
+        members = [m for m in members if m.source == "image"]
         context.log.tell("note", "too few patients to judge what a predictor makes out: those members stay unused")
 
     def register(weights: Sequence[WeightTable]) -> list[PairScores]:

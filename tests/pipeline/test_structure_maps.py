@@ -63,17 +63,17 @@ def pair_of(name: str, group: str) -> PairFiles:
 class Recorded(Predictors):
     """Predictors that keep the names of the images they are fitted to, instead of fitting."""
 
-    def _fit(self, images, rarity):
+    def _fit(self, images, like):
         if not images:
             raise ValueError("nothing to learn from")
-        self.fitted = [*getattr(self, "fitted", []), ({i.image for i in images}, rarity)]
-        return SimpleNamespace(record={"rarity": 0.25}, to_dict=lambda: {"n": len(self.fitted)})
+        self.fitted = [*getattr(self, "fitted", []), ({i.image for i in images}, like)]
+        return SimpleNamespace(n=len(self.fitted))
 
 
 def recorded(people) -> Recorded:
     geometry = Geometry((4, 4, 4), np.eye(4))
     images = [SegmentedImage(f"{p}.nii", "x", geometry, frozenset({p})) for p in people]
-    return Recorded(images, Reading(), (0, 1), "mr", seed=0, max_memory_mb=1)
+    return Recorded(images, Reading(), (0, 1), "mr", kind="perceptron", seed=0, max_memory_mb=1)
 
 
 def test_the_predictor_of_a_pair_has_not_seen_its_patients():
@@ -87,9 +87,9 @@ def test_the_predictor_of_a_pair_has_not_seen_its_patients():
         assert len(trained) == 1  # fitted once, with all others
         assert not trained[0] & {f"{a}.nii", f"{b}.nii"}
     assert len(rest) >= 13 - 2 * 3
-    whole = [rarity for names, rarity in found.fitted if len(names) == 13]
-    assert whole == [None]  # held-out images choose it once, for all
-    assert {rarity for names, rarity in found.fitted if len(names) < 13} == {0.25}
+    whole = [like for names, like in found.fitted if len(names) == 13]
+    assert whole == [None]  # held-out images choose once, for all
+    assert all(like is found.whole for names, like in found.fitted if len(names) < 13)
 
 
 def test_two_patients_of_one_pair_leave_nothing_to_learn_from():
@@ -101,7 +101,7 @@ def test_two_patients_of_one_pair_leave_nothing_to_learn_from():
 def test_an_image_that_may_show_either_patient_is_left_out_for_both():
     geometry = Geometry((4, 4, 4), np.eye(4))
     images = [SegmentedImage(n, "x", geometry, frozenset(p)) for n, p in (("1", "ab"), ("2", "c"), ("3", "d"))]
-    found = Recorded(images, Reading(), (0, 1), "mr", seed=0, max_memory_mb=1)
+    found = Recorded(images, Reading(), (0, 1), "mr", kind="perceptron", seed=0, max_memory_mb=1)
     found.without(pair_of("x", "b"))
     assert "1" not in found.fitted[-1][0]
     assert found.fitted[-1][0] == {"2", "3"}

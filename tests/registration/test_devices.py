@@ -17,7 +17,7 @@ from regweave.errors import UsageError
 from regweave.registration import devices
 from regweave.registration.align import align
 from regweave.registration.refine import refine
-from regweave.types import WeightTable
+from regweave.types import Volume, WeightTable
 
 SPEC = importlib.util.spec_from_file_location("reference_device", Path(__file__).with_name("reference_device.py"))
 assert SPEC is not None
@@ -95,7 +95,8 @@ def test_refinement_agrees(pair, aligned):
 
 
 def test_the_record_names_the_device(pair, tmp_path):
-    register(pair.fixed, pair.moving, preset="paper", device="cpu").save(tmp_path / "out")
+    images = (Volume(image.data, image.geometry) for image in (pair.fixed, pair.moving))
+    register(*images, preset="paper", device="cpu").save(tmp_path / "out")
     record = json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8"))
     assert record["provenance"]["device"] == "cpu"
 

@@ -22,9 +22,14 @@ def kernel_threads(n: int) -> Iterator[None]:
         _core.set_threads(before)
 
 
+def present_threads() -> int:
+    """Threads that the kernels use where the present thread calls them."""
+    return int(_core.threads())
+
+
 def in_this_call(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function that threads of a pool will run belong to the present call: its record, its kernel threads."""
-    n = _core.threads()
+    n = present_threads()
 
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         with kernel_threads(n):

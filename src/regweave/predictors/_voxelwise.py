@@ -7,12 +7,14 @@ features, and held-out images choose how much the true frequency of the classes 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave.kernels.threads import present_threads
 from regweave.predictors import _features as see
 from regweave.predictors.base import Examples, Parts, Predictor
 from regweave.spatial.pyramid import shrink_geometry
@@ -189,12 +191,13 @@ def fit_voxelwise(
         found, odds = _train([samples[n] for n in chosen], len(classes), fit_classifier, rng)
         return VoxelPredictor(kind, classes, examples.modality, voxel_mm, found, names), odds
 
+    folds = _folds(examples.groups or range(len(volumes))) if like is None else []
+    with ThreadPoolExecutor(present_threads()) as pool:  # each fit is a function of its samples alone
+        *parts, (whole, odds) = pool.map(train, [*(rest for rest, _ in folds), range(len(volumes))])
     scores = []
-    for rest, held_out in _folds(examples.groups or range(len(volumes))) if like is None else ():
-        part, odds = train(rest)
-        scores += [_score(part, odds, volumes[n], numbers[n]) for n in held_out]
+    for (part, sampled_odds), (_, held_out) in zip(parts, folds, strict=True):
+        scores += [_score(part, sampled_odds, volumes[n], numbers[n]) for n in held_out]
     record = _record(scores, classes) if like is None else {"rarity": like.save().record["rarity"]}
-    whole, odds = train(range(len(volumes)))
     return replace(whole, classifier=whole.classifier.with_bias(record["rarity"] * odds), record=record)
 
 

@@ -11,6 +11,7 @@ from regweave.datasets.folds import one_by_one
 from regweave.errors import UsageError
 from regweave.jobs.methods import LEVELS, REFINE, Method, SmoothnessParameter, best_of, next_values
 from regweave.jobs.scoring import mean_over_pairs, pair_score
+from regweave.kernels.threads import kernel_threads
 from regweave.learning.search import LEAST_CANDIDATES
 from regweave.measures.scores import PairScore
 from regweave.pipeline.reading import in_one_numbering
@@ -116,7 +117,8 @@ def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
     predictor, reason = None, "one classifier does not read two modalities"
     if bank != "multi":
         try:
-            predictor = predictors.whole
+            with kernel_threads(context.workers):
+                predictor = predictors.whole
         except ValueError as error:
             reason = str(error)
     if predictor is None:

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from regweave import engines, losses, metrics
-from regweave.config.settings import Level, Member, Refine, Settings
+from regweave.config.member import Member
+from regweave.config.settings import Level, Refine, Settings
 
 PAGE = Path(__file__).with_name("settings.md")
 INTRODUCTION = """# Settings

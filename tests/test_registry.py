@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from regweave import engines, losses, metrics
-from regweave.config.settings import Member, preset, validate
+from regweave.config.member import Member
+from regweave.config.settings import preset, validate
 from regweave.errors import UsageError
 from regweave.registry import FOLDERS, plugins_found
 from regweave.spatial.control_grid import ControlGrid

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from regweave import metrics
-from regweave.config.settings import Level, Member, Refine, Settings, preset, validate
+from regweave.config.member import Member
+from regweave.config.settings import Level, Refine, Settings, preset, validate
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.pipeline.memory import check_memory, forecast
 from regweave.spatial.control_grid import ControlGrid

@@ -11,19 +11,8 @@ from pydantic import ValidationError
 
 from regweave import engines, losses, metrics
 from regweave.config import settings as module
-from regweave.config.settings import (
-    Level,
-    Member,
-    Refine,
-    Schedule,
-    Settings,
-    load,
-    parse,
-    plain_member,
-    preset,
-    preset_names,
-    validate,
-)
+from regweave.config.member import Member, plain_member
+from regweave.config.settings import Level, Refine, Schedule, Settings, load, parse, preset, preset_names, validate
 from regweave.errors import UsageError
 from regweave.spatial.node_classes import RULES
 from regweave.types import Geometry

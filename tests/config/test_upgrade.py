@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from regweave.config.settings import Member, preset
+from regweave.config.member import Member
+from regweave.config.settings import preset
 
 OLD = {"name": "anatomy", "metric": "anatomy", "support": 5, "stage": "refine", "weight": 0.0}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regweave import metrics
-from regweave.config.settings import Member
+from regweave.config.member import Member
 from regweave.energy.cost_volume import Comparison, cost_volume, fit_scales
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet, shift

@@ -8,7 +8,8 @@ from typing import Any
 
 from regweave import engines
 from regweave.config import settings as settings_files
-from regweave.config.settings import Member, Settings
+from regweave.config.member import Member, plain_member
+from regweave.config.settings import Settings
 from regweave.errors import UsageError
 
 
@@ -43,4 +44,4 @@ def _member(name: str, bank: tuple[Member, ...]) -> Member:
             raise UsageError("E188", message, "give --model instead, or another metric")
         if member.name == name:
             return member.model_copy(update={"weight": 1.0})
-    return settings_files.plain_member(name)
+    return plain_member(name)

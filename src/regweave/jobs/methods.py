@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from regweave.config import settings as registration_settings
-from regweave.config.settings import Member, Settings
+from regweave.config.member import Member
+from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256

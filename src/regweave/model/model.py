@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from regweave import predictors
-from regweave.config.settings import Settings, describe_problems, validate
+from regweave.config.member import describe_problems
+from regweave.config.settings import Settings, validate
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.texts import parse_json, read_text

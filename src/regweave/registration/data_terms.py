@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from regweave import metrics
-from regweave.config.settings import Member, Refine
+from regweave.config.member import Member
+from regweave.config.settings import Refine
 from regweave.energy.cost_volume import Comparison
 from regweave.kernels import forces as kernels
 from regweave.registration.scene import Scene

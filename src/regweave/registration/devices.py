@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from regweave.config.settings import Member, Refine, Schedule
+from regweave.config.member import Member
+from regweave.config.settings import Refine, Schedule
 from regweave.errors import UsageError
 from regweave.registration.cpu import CpuDevice
 from regweave.registration.measure import Around

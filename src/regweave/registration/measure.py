@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave import losses
-from regweave.config.settings import Member, Schedule
+from regweave.config.member import Member
+from regweave.config.settings import Schedule
 from regweave.energy.cost_volume import cost_volume, fit_scales
 from regweave.kernels import costs as kernels
 from regweave.kernels import fields

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave import notices
-from regweave.config.settings import Member, Refine, Schedule
+from regweave.config.member import Member
+from regweave.config.settings import Refine, Schedule
 from regweave.registration.cpu import CPU
 from regweave.registration.devices import Device
 from regweave.spatial.control_grid import ControlGrid

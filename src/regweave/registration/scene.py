@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from regweave import metrics
-from regweave.config.settings import Member, Schedule, within_image
+from regweave.config.member import Member
+from regweave.config.settings import Schedule, within_image
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
 from regweave.kernels import fields

@@ -13,7 +13,7 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.io.disk import arrays
+from regweave.io.records import arrays
 from regweave.io.records.schema import checked
 from regweave.measures.rules import parse_rules
 from regweave.report.page import render

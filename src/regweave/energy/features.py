@@ -31,7 +31,7 @@ def joint_features(terms: Terms, labels: IntArray) -> JointFeatures:
     n = np.arange(len(labels))
     chosen = terms.costs[:, n, labels].astype(np.float64)
     shares = terms.shares if terms.shares.ndim == 2 else terms.shares[n, labels]
-    unit = WeightTable(np.zeros((len(chosen), shares.shape[1])), (), (), 1.0)
+    unit = WeightTable.zero(len(chosen), shares.shape[1], 1.0)
     # einsum, not BLAS: the order of the sums must not depend on the number of threads.
     unary = np.einsum("mn,nc->mc", chosen, shares.astype(np.float64))
     return JointFeatures(unary, assemble(terms, unit).pairwise(labels))

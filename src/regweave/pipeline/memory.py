@@ -100,12 +100,19 @@ def forecast(
         WORK["refine"] * prod(refine_shape) * refined,
         WORK["outputs"] * prod(fixed.shape),
     )
+    f, m = float(prod(fixed.shape)), float(prod(moving.shape))
+    images = (
+        BYTES_PER_VOXEL["fixed"] * f + BYTES_PER_VOXEL["moving"] * m + BYTES_PER_VOXEL["channel"] * views * (f + m) / 2
+    )
+    costs = max(len(bank) * p.n_nodes * p.n_labels * 4.0 * 3 for p in levels)
+    features = max(len(bank) * 8.0 * float(prod(p.shape)) for p in levels)
+    per_voxel = BYTES_PER_VOXEL["refine"] + structures * BYTES_PER_VOXEL["structure"]
+    refine = per_voxel * float(prod(refine_shape)) if settings.refine.steps else 0.0
     return Plan(
         tuple(levels),
         len(bank),
         settings.refine.steps,
-        _memory_mb(fixed, moving, levels, len(bank), views, refine_shape, settings, structures)
-        + BYTES_PER_VOXEL["mask"] * masked_voxels / 2**20,
+        PROGRAM_MB + (images + max(costs + features, refine) + BYTES_PER_VOXEL["mask"] * masked_voxels) / 2**20,
         _seconds_per_voxel_label() * work.total if probe else float("nan"),
         work,
     )
@@ -125,26 +132,6 @@ def _size(fixed: Geometry, level: Level, number: int) -> LevelPlan:
         )
         raise RegweaveError("E176", message, "check the voxel sizes with `regweave check`, or give a larger spacing_mm")
     return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps)
-
-
-def _memory_mb(
-    fixed: Geometry,
-    moving: Geometry,
-    levels: list[LevelPlan],
-    n_members: int,
-    views: int,
-    refine_shape: tuple[int, int, int],
-    settings: Settings,
-    structures: int,
-) -> float:
-    f, m = float(np.prod(fixed.shape)), float(np.prod(moving.shape))
-    costs = max(n_members * p.n_nodes * p.n_labels * 4.0 * 3 for p in levels)
-    features = max(n_members * 8.0 * float(np.prod(p.shape)) for p in levels)
-    per_voxel = BYTES_PER_VOXEL["refine"] + structures * BYTES_PER_VOXEL["structure"]
-    refine = per_voxel * float(np.prod(refine_shape)) if settings.refine.steps else 0.0
-    total = BYTES_PER_VOXEL["fixed"] * f + BYTES_PER_VOXEL["moving"] * m
-    total += BYTES_PER_VOXEL["channel"] * views * (f + m) / 2 + max(costs + features, refine)
-    return PROGRAM_MB + total / 2**20
 
 
 def _predictor_mb(geometry: Geometry, voxel_mm: float) -> float:

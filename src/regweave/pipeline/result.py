@@ -180,7 +180,6 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """Everything but the images; ``result.json`` has `structures` besides."""
-        w = self.weights
         return {
             "schema": SCHEMA,
             "verdict": self.verdict.record(),
@@ -193,12 +192,7 @@ class Result:
             "peak_memory_mb": self.peak_memory_mb,
             **self._numbers(),
             "warnings": list(self.warnings),
-            "weights": {
-                "members": list(w.members),
-                "classes": list(w.classes),
-                "matrix": w.matrix.tolist(),
-                "pairwise": w.pairwise,
-            },
+            "weights": self.weights.to_json(),
             "provenance": {
                 **self.program,
                 "threads": self.threads,

@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from regweave.config import settings as registration_settings
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels, read_transform
@@ -144,7 +142,6 @@ def load(folder: str | Path) -> Result:
 
 def _result(folder: Path, content: Mapping[str, Any]) -> Result:
     run, table, there = content["provenance"], content["weights"], content["inverse_consistency_mm"]
-    matrix = np.array(table["matrix"], dtype=np.float64)
     inexact = content.get("inverse_error")
     record = RunRecord.read(run)
     inputs = {} if record is None else record.inputs
@@ -159,7 +156,7 @@ def _result(folder: Path, content: Mapping[str, Any]) -> Result:
         seconds={name: float(value) for name, value in content["seconds"].items() if name != "total"},
         peak_memory_mb=float(content["peak_memory_mb"]),
         warnings=tuple(map(str, content["warnings"])),
-        weights=WeightTable(matrix, tuple(table["members"]), tuple(table["classes"]), float(table["pairwise"])),
+        weights=WeightTable.from_json(table),
         settings=registration_settings.validate(run["settings"], f"'{folder / RECORD}'"),
         modality=recorded_modality(run.get("modality"))["bank"],
         hashes=dict(run["inputs_sha256"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,26 @@ class WeightTable:
                [3., 4.]])
         """
         return cls(w[:-1].reshape(len(members), len(classes)), members, classes, float(w[-1]))
+
+    @classmethod
+    def zero(cls, members: int, classes: int, pairwise: float) -> WeightTable:
+        """Return a table without names that leaves the smoothness term alone."""
+        return cls(np.zeros((members, classes)), ("",) * members, tuple(range(classes)), pairwise)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> WeightTable:
+        """Inverse of `to_json`."""
+        matrix = np.array(content["matrix"], dtype=np.float64)
+        return cls(matrix, tuple(content["members"]), tuple(content["classes"]), float(content["pairwise"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as plain values."""
+        return {
+            "members": list(self.members),
+            "classes": list(self.classes),
+            "matrix": self.matrix.tolist(),
+            "pairwise": self.pairwise,
+        }
 
     def as_vector(self) -> Float64Array:
         """Return w = (W row by row, w_p), (M·C + 1,)."""

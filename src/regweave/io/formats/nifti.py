@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged, open_file, suffix_of
-from regweave.io.disk.inflate import BROKEN, CHUNK, RATIO, Inflated, Readable
 from regweave.io.disk.limits import BYTES_PER_VALUE, MAX_EXTENSION_BYTES, require_memory
 from regweave.io.formats.headers.fields import contradiction
+from regweave.io.formats.inflate import BROKEN, CHUNK, RATIO, Inflated, Readable
 from regweave.io.formats.payload import read_exactly
 from regweave.io.libraries import nib
 

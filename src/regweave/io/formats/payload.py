@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged, open_file
-from regweave.io.disk.inflate import BROKEN, CHUNK, RATIO, Codec, Inflated, Readable
 from regweave.io.disk.limits import BYTES_PER_VALUE, require_memory
 from regweave.io.disk.texts import shown
+from regweave.io.formats.inflate import BROKEN, CHUNK, RATIO, Codec, Inflated, Readable
 from regweave.io.formats.text_voxels import Hexadecimal, read_numbers
 
 Encoding = Literal["raw", "gzip", "zlib", "bzip2", "text", "hex"]

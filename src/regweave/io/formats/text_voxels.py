@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regweave.io.disk.files import damaged
-from regweave.io.disk.inflate import CHUNK, Readable
 from regweave.io.disk.texts import shown
+from regweave.io.formats.inflate import CHUNK, Readable
 
 BLANKS = b" \t\r\n\v\f"
 NUMBER_BYTES = frozenset(b"0123456789+-.eEnaifNAIF" + BLANKS)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from regweave.io import atomic_path, write_image, write_labels
-from regweave.io.disk.arrays import read_arrays
 from regweave.io.disk.files import damaged, is_file
+from regweave.io.records.arrays import read_arrays
 from regweave.types import Geometry, LabelMap, NodeEvidence, Volume
 
 FOLDER = "view"

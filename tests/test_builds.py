@@ -115,7 +115,7 @@ def test_the_fastest_build_is_taken_and_a_named_one_before_it():
 def test_a_build_that_is_not_there_is_refused(monkeypatch):
     done = _about(REGWEAVE_SIMD="avx512")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "error E173: REGWEAVE_SIMD is 'avx512'" in done.stderr
+    assert "error E159: REGWEAVE_SIMD is 'avx512'" in done.stderr
     monkeypatch.setattr(builds, "usable", lambda: ("baseline",))
     monkeypatch.setenv("REGWEAVE_SIMD", "avx2")
     with pytest.raises(UsageError, match="that run here are baseline"):

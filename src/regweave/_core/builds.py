@@ -31,7 +31,7 @@ def choose() -> str:
     known = usable()
     if named and named not in known:
         raise UsageError(
-            "E173",
+            "E159",
             f"{VARIABLE} is {named!r}, the builds of the kernels that run here are {', '.join(known)}",
             "choose one of them, or unset the variable",
         )

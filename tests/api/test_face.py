@@ -14,6 +14,7 @@ import pytest
 from typer.main import get_command
 
 import regweave as rw
+from regweave.api import progress
 from regweave.api.progress import Bar, RegistrationBar
 from regweave.api.warp import GridWords
 from regweave.cli import main
@@ -204,6 +205,7 @@ class Terminal(io.StringIO):
 
 def test_a_bar_is_drawn_on_a_terminal_and_wiped(pair, tiny, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
     rw.register(pair.fixed, pair.moving, config=tiny)
     drawn = sys.stderr.getvalue()
     assert "━" in drawn

@@ -397,7 +397,7 @@ def test_labels_that_cannot_be_used(call, inputs, tmp_path):
         (("--metric", "sad=x"), "E188"),
         (("--metric", "sad=-1"), "E188"),
         (("--metric", "sad=nan"), "E188"),
-        (("--engine", "trvs"), "E185"),
+        (("--engine", "trvs"), "E180"),
         (("--threads", "0"), "E186"),
         (("--init", "centre"), "E187"),
         (("--preset", "default"), "E189"),

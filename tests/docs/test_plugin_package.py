@@ -36,12 +36,13 @@ def package(tmp_path, monkeypatch):
 
 def test_the_package_of_the_page_registers_a_pair(package, tmp_path):
     assert str(metrics.registry.origin("cubes")) == "package regweave-cubes 0.3"
-    pair = make_phantom(shape=(16, 16, 16), spacing_mm=(10.0, 10.0, 10.0)).pair
+    found = make_phantom(shape=(16, 16, 16), spacing_mm=(10.0, 10.0, 10.0)).pair
+    pair = found.with_fixed(labels=None).with_moving(labels=None)
     settings = rw.preset("default")
     small = settings.model_copy(update={"levels": settings.levels[:1]})
     result = rw.register(pair.fixed, pair.moving, config=small, metrics={"cubes": 1.0})
     result.save(tmp_path / "out")
     record = json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8"))
-    found = {"from": "regweave_cubes", "distribution": "regweave-cubes", "version": "0.3"}
-    assert record["provenance"]["plugins"] == {"metrics/cubes": found}
+    cubes = {"from": "regweave_cubes", "distribution": "regweave-cubes", "version": "0.3"}
+    assert record["provenance"]["plugins"] == {"metrics/cubes": cubes}
     assert result.refinement  # PENALTY lets it refine

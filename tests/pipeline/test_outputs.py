@@ -21,7 +21,8 @@ ALWAYS = {"result.json", ".regweave-result"}
 
 @pytest.fixture(scope="module")
 def pair():
-    return make_phantom(shape=(38, 33, 30), spacing_mm=(3.0, 3.1, 4.0), seed=2).pair
+    found = make_phantom(shape=(38, 33, 30), spacing_mm=(3.0, 3.1, 4.0), seed=2).pair
+    return found.with_fixed(labels=None).with_moving(labels=None)
 
 
 @pytest.fixture(scope="module")

@@ -206,7 +206,7 @@ def test_gains_are_those_of_the_results(finished):
 def test_a_finished_run_is_not_run_again(finished, fake_data, fast, monkeypatch):
     folder, content = finished
     before = (folder / "reproduce.json").read_bytes()
-    monkeypatch.setattr(reproduce_ladder, "Training", None)
+    monkeypatch.setattr(reproduce_ladder, "fit_model", None)
     assert reproduce("parotid", fake_data, folder, config=TINY, quick=True, workers=1, resume=True) == content
     assert (folder / "reproduce.json").read_bytes() == before
 

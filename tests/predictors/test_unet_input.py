@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.predictors._unet_input import channels, n_channels
+from regweave.predictors._unet_input import channels, n_channels, strides_for
 
 
 def test_ct_channels_are_two_fixed_windows():
@@ -42,3 +42,18 @@ def test_mr_channel_does_not_depend_on_the_scale_of_the_image(scale):
 @pytest.mark.parametrize("image", [np.full((3, 3, 3), 7.0), np.array([[[0.0, 0.0, 5.0]]])], ids=["one", "two values"])
 def test_mr_image_without_a_range_stays_finite(image):
     assert np.isfinite(channels(image, "mr")).all()
+
+
+@pytest.mark.parametrize(
+    ("spacing_mm", "shape", "strides"),
+    [
+        ((1, 1, 1), (64, 64, 64), ((2, 2, 2), (2, 2, 2), (2, 2, 2))),
+        ((2.5, 2.5, 10), (64, 64, 12), ((2, 2, 1), (2, 2, 1), (2, 2, 2))),
+        ((3.2, 3.2, 7.7), (96, 80, 36), ((2, 2, 1), (2, 2, 2), (2, 2, 2))),
+        ((1, 1, 1), (5, 16, 64), ((1, 2, 2), (1, 2, 2), (1, 1, 2))),
+        ((1, 1, 1), (5, 5, 5), ((1, 1, 1), (1, 1, 1), (1, 1, 1))),
+    ],
+    ids=["cubes", "thick slices", "thicker slices", "a short axis", "small"],
+)
+def test_pooling_makes_cubes_first_and_keeps_four_voxels(spacing_mm, shape, strides):
+    assert strides_for(spacing_mm, shape) == strides

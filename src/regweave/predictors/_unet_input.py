@@ -1,10 +1,11 @@
-"""Intensity normalisation for the input channels of a network.
+"""Intensity normalisation and pooling strides of a convolutional network.
 
 Only NumPy is imported: a machine that trains a network needs nothing else of the package.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,12 @@ PERCENTILES = (0.5, 99.5)
 """Of the voxels above the minimum of an MR image, which is what surrounds the body: they become -1 and 1."""
 MR_RANGE = (-1.2, 1.5)
 """Where mapped MR intensities are cut: a vessel far above the percentile must not drown the rest."""
+
+SCALES = 4
+LEAST_VOXELS = 4
+"""Voxels along an axis that pooling leaves, where there were so many."""
+LATE = 1.5
+"""An axis is pooled once its voxels are at most this many times as long as the shortest: thick slices wait."""
 
 
 def n_channels(modality: Literal["ct", "mr"]) -> int:
@@ -57,3 +64,33 @@ def _mapped(image: NDArray[np.float32], low: float, high: float) -> NDArray[np.f
     """Send ``low`` to -1 and ``high`` to 1; an image of a single value above its minimum has no range to divide by."""
     span = high - low if high > low else 1.0
     return np.asarray((image - np.float32(low)) * np.float32(2 / span) - np.float32(1))
+
+
+def strides_for(spacing_mm: Sequence[float], shape: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """Choose how far each axis is pooled between scales, so that voxels become cubes first.
+
+    Parameters
+    ----------
+    spacing_mm : three numbers
+        Distance of the voxels along the axes.
+    shape : three ints
+        Voxels along the axes of a middling image.
+
+    Returns
+    -------
+    tuple of `SCALES` - 1 tuples of three ints
+        1 or 2 for each axis, the finest scale first.
+
+    Examples
+    --------
+    >>> strides_for((2.5, 2.5, 10.0), (64, 64, 12))
+    ((2, 2, 1), (2, 2, 1), (2, 2, 2))
+    """
+    spacing, sizes, found = np.array(spacing_mm, dtype=np.float64), np.array(shape), []
+    for _ in range(SCALES - 1):
+        large = sizes >= 2 * LEAST_VOXELS
+        pooled = large & (spacing <= LATE * spacing[large].min()) if large.any() else large
+        x, y, z = (2 if axis else 1 for axis in pooled)
+        found.append((x, y, z))
+        spacing, sizes = spacing * (x, y, z), -(-sizes // (x, y, z))
+    return tuple(found)

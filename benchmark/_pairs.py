@@ -25,6 +25,7 @@ PHANTOM = "phantom"
 N_PHANTOMS = 8
 PHANTOM_SHAPE = (64, 64, 64)
 PHANTOM_SPACING_MM = (3.0, 3.0, 3.0)
+HIPPOCAMPUS = "hippocampus_"
 
 Couples = list[tuple[str, str]]
 
@@ -44,11 +45,18 @@ class PairName:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A set of the data folder: labels that count, which cases are paired, whom to thank."""
+    """A set of the data folder: labels that count, which cases are paired, whom to thank.
+
+    ``folds`` is the number of parts of a cross-validation, ``init`` the start that pairs of the set need, and
+    ``true_mm`` says whether distances in millimetres mean something.
+    """
 
     labels: dict[int, str]
     couples: Callable[[list[str]], Couples]
     credit: str
+    folds: int = 5
+    init: str = "none"
+    true_mm: bool = True
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,11 @@ class Prepared:
 def all_ordered(cases: list[str]) -> Couples:
     """Every case as fixed image for every other."""
     return list(itertools.permutations(cases, 2))
+
+
+def between_people(cases: list[str]) -> Couples:
+    """Every case as fixed image for every other that shows somebody else."""
+    return [(a, b) for a, b in all_ordered(cases) if subject_of(a) != subject_of(b)]
 
 
 def phases(cases: list[str]) -> Couples:
@@ -83,17 +96,34 @@ _IBSR = (
 _TISSUES = {1: "CSF", 2: "GM", 3: "WM"}
 _ORGANS = {1: "left parotid", 2: "right parotid", 3: "brainstem", 4: "spinal cord", 5: "mandible"}
 _PARTS = {1: "brainstem", 2: "cord", 3: "mandible", 4: "left parotid", 5: "right parotid", 6: "airway"}
+_HEART = {1: "right ventricle", 2: "myocardium", 3: "left ventricle"}
+_ABDOMEN = ("spleen", "right kidney", "left kidney", "gallbladder", "esophagus", "liver", "stomach", "aorta",
+            "inferior vena cava", "portal and splenic vein", "pancreas", "right adrenal", "left adrenal")  # fmt: skip
+_ACDC = "ACDC: Bernard et al., IEEE TMI 37(11), 2018"
+# Codes of LPBA40: odd ones left, even ones right, in six lobes and four deep structures.
+_LPBA = [*range(21, 35), *range(41, 51), *range(61, 69), *range(81, 93), *range(101, 103), *range(121, 123),
+         *range(161, 167)]  # fmt: skip
 SETS = {
-    "ibsr18_64": ImageSet(_TISSUES, all_ordered, _IBSR),
-    "ibsr18_64_affine": ImageSet(_TISSUES, all_ordered, _IBSR),
-    "ibsr18_native": ImageSet(_TISSUES, all_ordered, _IBSR),
+    "ibsr18_64": ImageSet(_TISSUES, all_ordered, _IBSR, folds=4),
+    "ibsr18_64_affine": ImageSet(_TISSUES, all_ordered, _IBSR, folds=4),
+    "ibsr18_native": ImageSet(_TISSUES, all_ordered, _IBSR, folds=4),
     "openkbp_head_neck": ImageSet(_ORGANS, all_ordered, "OpenKBP: Babier et al., Medical Physics 2021"),
-    "acdc_cardiac": ImageSet(
-        {1: "right ventricle", 2: "myocardium", 3: "left ventricle"}, phases, "ACDC: Bernard et al., IEEE TMI 2018"
+    "acdc_cardiac": ImageSet(_HEART, phases, _ACDC, true_mm=False),
+    "acdc_mm": ImageSet(_HEART, phases, _ACDC),
+    "btcv_abdomen": ImageSet(
+        dict(enumerate(_ABDOMEN, 1)), all_ordered, "BTCV: Landman et al., MICCAI workshop 2015", init="affine"
     ),
+    "chaos_mr_abdomen": ImageSet(
+        dict(enumerate(("liver", "right kidney", "left kidney", "spleen"), 1)),
+        all_ordered,
+        "CHAOS: Kavur et al., Medical Image Analysis 69, 2021",
+        folds=4,
+    ),
+    "lpba40_80": ImageSet({v: str(v) for v in _LPBA}, all_ordered, "LPBA40: Shattuck et al., NeuroImage 39(3), 2008"),
+    "mscmr_cardiac": ImageSet(_HEART, all_ordered, "MS-CMRSeg: Zhuang, IEEE TPAMI 41(12), 2019"),
     "msd_hippocampus": ImageSet(
         {1: "anterior", 2: "posterior"},
-        all_ordered,
+        between_people,
         "Medical Segmentation Decathlon: Simpson et al. 2019, CC BY-SA 4.0",
     ),
     PHANTOM: ImageSet(_PARTS, _each_alone, "the phantom of regweave"),
@@ -129,7 +159,9 @@ def choose_pairs(name: str, n_pairs: int | None, seed: int) -> list[PairName]:
 
 
 def subject_of(case: str) -> str:
-    """Return the person that a case shows; the two phases of a heart are one person."""
+    """Return the person that a case shows: two phases of a heart, or both hippocampi of a head, are one person."""
+    if case.startswith(HIPPOCAMPUS):
+        return f"{HIPPOCAMPUS}p{(int(case.removeprefix(HIPPOCAMPUS)) + 1) // 2:03d}"
     return case.removesuffix("_ED").removesuffix("_ES")
 
 

@@ -29,7 +29,6 @@ from regweave.errors import RegweaveError
 from regweave.model.model import Model
 
 NO_HEADERS = ("ibsr18_native",)
-NOMINAL_SPACING = ("acdc_cardiac",)
 
 Rows = dict[tuple[str, str, PairName], dict[str, Any]]
 
@@ -198,7 +197,7 @@ def main() -> None:
         "init": args.init,
         "threads": args.threads,
         "labels": SETS[chosen].labels,
-        "nominal_spacing": chosen in NOMINAL_SPACING,
+        "nominal_spacing": not SETS[chosen].true_mm,
         "training_patients": training_patients,
         "test_patients": test_patients,
         "training_pairs": [str(n) for n in training],

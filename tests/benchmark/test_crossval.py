@@ -1,0 +1,126 @@
+"""Cross-validation by person: folds, pairs of a fold, and the registration network that stands beside the product."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARK = Path(__file__).parents[2] / "benchmark"
+
+
+@pytest.fixture(autouse=True)
+def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(BENCHMARK), *sys.path])
+
+
+@pytest.fixture
+def cohort_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of empty images: crops of seven people, hearts of six."""
+    cases = {"msd_hippocampus": [f"hippocampus_{n:03d}" for n in (1, 2, 3, 4, 6, 7, 8, 9, 11, 13)]}
+    cases["acdc_mm"] = [f"patient{n:03d}_{phase}" for n in range(1, 7) for phase in ("ED", "ES")]
+    for name, listed in cases.items():
+        for case in listed:
+            (tmp_path / name / case).mkdir(parents=True)
+            (tmp_path / name / case / "image.nii.gz").touch()
+    monkeypatch.setenv("REGWEAVE_DATA", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("cohort_folder")
+def test_no_person_is_in_two_folds_and_all_folds_are_used() -> None:
+    split, pairs = import_module("_split"), import_module("_pairs")
+    for name in ("msd_hippocampus", "acdc_mm"):
+        folds = split.folds_of(name)
+        assert sorted(folds) == pairs.cases_of(name)
+        of_person: dict[str, set[int]] = {}
+        for case, fold in folds.items():
+            of_person.setdefault(pairs.subject_of(case), set()).add(fold)
+        assert all(len(found) == 1 for found in of_person.values())
+        assert set(folds.values()) == set(range(5))
+    assert split.folds_of("acdc_mm", 0) != split.folds_of("acdc_mm", 1)
+    # Crops 2k - 1 and 2k are the two sides of one head; 2k and 2k + 1 are not.
+    assert pairs.subject_of("hippocampus_003") == pairs.subject_of("hippocampus_004")
+    assert pairs.subject_of("hippocampus_002") != pairs.subject_of("hippocampus_003")
+
+
+@pytest.mark.usefixtures("cohort_folder")
+def test_pairs_of_a_fold_stay_inside_it_and_wear_people_evenly() -> None:
+    split, pairs = import_module("_split"), import_module("_pairs")
+    folds = split.folds_of("msd_hippocampus")
+    for fold in range(5):
+        found = split.fold_pairs("msd_hippocampus", fold, 100)
+        assert {folds[c] for p in found for c in (p.fixed, p.moving)} <= {fold}
+        assert all(pairs.subject_of(p.fixed) != pairs.subject_of(p.moving) for p in found)
+        assert found[:2] == split.fold_pairs("msd_hippocampus", fold, 2)
+    hearts = [p for fold in range(5) for p in split.fold_pairs("acdc_mm", fold, 1)]
+    assert all(pairs.subject_of(p.fixed) == pairs.subject_of(p.moving) for p in hearts)
+    assert len({p.subject for p in hearts}) == 5
+
+
+def test_pairs_use_every_person_before_one_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = import_module("_split")
+    cases = [f"pt_{n}" for n in range(30)]
+    for case in cases:
+        (tmp_path / "openkbp_head_neck" / case).mkdir(parents=True)
+        (tmp_path / "openkbp_head_neck" / case / "image.nii.gz").touch()
+    monkeypatch.setenv("REGWEAVE_DATA", str(tmp_path))
+    found = split.fold_pairs("openkbp_head_neck", 0, 6)
+    used = [c for p in found for c in (p.fixed, p.moving)]
+    assert sorted(used.count(c) for c in set(used)) == [2] * 6
+
+
+def moving_boxes(net: Any, torch: Any) -> Any:
+    """Eight people with a bright box, each somewhere else along one axis."""
+    images, labels = np.zeros((2, 8, 16, 16, 4), dtype=np.uint8)
+    for k in range(8):
+        box = (k, slice(2 + k, 8 + k), slice(5, 12), slice(1, 3))
+        images[box], labels[box] = 255, 1
+    people = [f"p{k}" for k in range(8)]
+    shapes = [(16, 16, 3)] * 8  # the last plane is padding
+    return net.Cohort(
+        people, people, [k % 4 for k in range(8)], torch.from_numpy(images)[:, None] / 255, torch.from_numpy(labels),
+        shapes, [0, 7], [(f"p{k}", f"p{(k + 4) % 8}") for k in range(8)],
+    )  # fmt: skip
+
+
+def test_registration_network_learns_to_move_boxes_of_people_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    net = import_module("_registration_net")
+    monkeypatch.setattr(net, "WIDTHS", (8, 8, 8))
+    monkeypatch.setattr(net, "SQUARINGS", 3)
+    monkeypatch.setattr(net, "SHORT_AXIS", 8)
+    torch.set_num_threads(1)
+    cohort = moving_boxes(net, torch)
+    seen = (0, 1, 4, 5)
+    assert set(cohort.pairs_of([0, 1], within_person=False)) == {(a, b) for a in seen for b in seen if a != b}
+    plan = net.Plan(1e9, steps=120, rate=1e-2, batch=2, smoothness=0.02)
+    trained, steps = net.train(cohort, [0, 1, 3], plan)
+    assert steps == 120
+    rows = [net.judge(cohort, trained, *pair) for pair in ((2, 6), (6, 2))]
+    assert [row["dice_before"]["7"] for row in rows] == pytest.approx([1 / 3] * 2)
+    assert net.mean_dice(rows) > 0.5
+    found = net.cross_validate(cohort, net.Plan(1e9, steps=1), (0.1, 0.5))
+    assert [row["fold"] for row in found["pairs"]] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert set(found["tried"]) == {"0.1", "0.5"}
+
+
+def test_network_warps_against_a_known_shift_and_counts_folds() -> None:
+    torch = pytest.importorskip("torch")
+    net = import_module("_registration_net")
+    volume = torch.arange(4 * 5 * 6, dtype=torch.float32).reshape(1, 1, 4, 5, 6)
+    shift = torch.zeros(1, 3, 4, 5, 6)
+    shift[:, 1] = 1
+    assert torch.allclose(net.warp(volume, shift)[:, :, :, :-1], volume[:, :, :, 1:])
+    assert (net.determinants(shift[0]) == 1).all()
+    shift[0, 0] = -2 * torch.arange(4.0)[:, None, None]
+    assert (net.determinants(shift[0]) == -1).all()
+    half = torch.zeros(1, 1, 4, 5, 6)
+    half[..., :2] = 1
+    whole = torch.zeros_like(half)
+    whole[..., :3] = 1
+    assert float(net.soft_dice(half, whole)) == pytest.approx(0.8)

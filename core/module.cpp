@@ -10,6 +10,7 @@ namespace nb = nanobind;
 void register_cost_volume(nb::module_&);
 void register_deformation(nb::module_&);
 void register_inference(nb::module_&);
+void register_network(nb::module_&);
 void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
 
@@ -23,6 +24,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_cost_volume(m);
     register_deformation(m);
     register_inference(m);
+    register_network(m);
     register_refine(m);
     register_self_similarity(m);
 }

@@ -79,6 +79,14 @@ inline V8 swap2(const V8& v) {
 
 #endif
 
+// As many floats as one register holds: wider vectors would be kept in memory by loops that hold many.
+#if defined(REGWEAVE_VECTOR_TYPE) && !defined(__AVX__)
+typedef float Register __attribute__((vector_size(16)));
+#else
+typedef V8 Register;
+#endif
+constexpr int kRegister = sizeof(Register) / sizeof(float);
+
 inline float absolute(float v) { return std::fabs(v); }
 
 template <class V>

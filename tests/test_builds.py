@@ -39,6 +39,8 @@ BOX = (*(np.array([0, 4, 9], dtype=np.int32),) * 3, (8, 8, 8), *(np.array([-1.5,
 GRID = ((-2.0, -1.5, -2.5), (4.0, 4.5, 5.0))
 AXIS = np.array([-1.0, 0.0, 1.0])
 ENERGY = (RNG.random((60, 27)), (5, 4, 3), AXIS, AXIS, AXIS, 0.2, None, np.zeros(60, dtype=np.int32))
+LAYERS = [RNG.normal(size=shape).astype(np.float32) for shape in ((8, 6, 7, 8), (4, 3, 7, 16))]
+WEIGHTS = RNG.normal(size=(24, 24, 3, 3, 3)).astype(np.float32)
 PAIRS = np.array([[[1, 0, 0], [0, 1, 0]], [[0, 0, 1], [0, -1, 0]]], dtype=np.int32)
 CALLS = {
     **dict.fromkeys(("sad_volume", "ngf_volume", "mean_volume", "overlap_volume", "dwt_volume"), (*IMAGES, *BOX)),
@@ -62,8 +64,11 @@ CALLS = {
     "correlation_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0]), 2, 1e-4, True),
     "diffusion_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
     "self_similarity": (IMAGES[0, 0], PAIRS, 1, 0.001, 1000.0),
+    "convolution_block": (LAYERS[0], LAYERS[1], (2, 2, 1), WEIGHTS, *WEIGHTS[:2, :24, 1, 1, 1].copy()),
+    "max_pool": (LAYERS[0], (2, 3, 1)),
+    "class_shares": (LAYERS[0], WEIGHTS[:5, :8, 0, 0, 0].copy(), WEIGHTS[:5, 0, 1, 0, 0].copy()),
 }
-EXACT = {"warp_valid", "warp_nearest", "warp_labels", "icm"}
+EXACT = {"warp_valid", "warp_nearest", "warp_labels", "icm", "max_pool"}
 """Kernels whose results are whole numbers, or that only compare what they are given."""
 both = pytest.mark.skipif(len(builds.usable()) < 2, reason="one build runs here: no x86-64, or no AVX2")
 

@@ -88,6 +88,12 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "tensor_force": force_call,
     "correlation_force": lambda: {**force_call(), "radius": 1, "floor": 1e-4, "squared": False},
     "diffusion_force": lambda: {"u": FIELD, "force": f32(3, 4, 5, 6), "factor": [[1.0] * 3] * 3},
+    "convolution_block": lambda: {
+        "image": f32(4, 2, 6, 3), "coarse": f32(2, 1, 6, 5), "stride": (2, 2, 1), "weight": f32(16, 8, 3, 3, 3),
+        "scale": f32(16), "shift": f32(16),
+    },
+    "max_pool": lambda: {"image": f32(4, 2, 6, 3), "stride": (2, 1, 3)},
+    "class_shares": lambda: {"image": f32(4, 2, 6, 3), "weight": f32(5, 3), "bias": f32(5)},
     "self_similarity": lambda: {
         "image": f32(4, 5, 6), "pairs": np.ones((2, 2, 3), dtype=np.int32), "radius": 1, "low": 0.001, "high": 1000.0
     },
@@ -176,6 +182,21 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "diffusion_force": [
         *({"u": v, "force": v.copy()} for v in on_grid(*EMPTY)), {"force": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)},
         {"factor": [[NAN] * 3] * 3},
+    ],
+    "convolution_block": [
+        *({"image": f32(*g, 3), "coarse": None} for g in EMPTY), {"image": f32(4, 2, 6, 2)}, {"image": f32(5, 2, 6, 3)},
+        *({"coarse": v} for v in (None, f32(2, 1, 5, 5), f32(2, 0, 6, 5), f32(2, 1, 6, 0), f32(2, 1, 6, 4))),
+        *({"stride": v} for v in ((2, 2, 2), (0, 2, 1), (2**63, 2, 1), (2**63 + 2, 2, 1))),
+        *({"weight": f32(*s)} for s in ((16, 8, 3, 3, 1), (16, 7, 3, 3, 3), (0, 8, 3, 3, 3))),
+        {"weight": f32(12, 8, 3, 3, 3), "scale": f32(12), "shift": f32(12)}, {"scale": f32(8)}, {"shift": f32(17)},
+    ],
+    "max_pool": [
+        *({"image": f32(*g, 3)} for g in EMPTY), {"image": f32(4, 2, 6, 0)},
+        *({"stride": v} for v in ((3, 1, 1), (0, 1, 1), (1, 1, 12), (2**63, 1, 1))),
+    ],
+    "class_shares": [
+        *({"image": f32(*g, 3)} for g in EMPTY), {"weight": f32(5, 2)}, {"bias": f32(4)},
+        {"weight": f32(0, 3), "bias": f32(0)},
     ],
     "self_similarity": [
         *({"image": v} for v in on_grid(*EMPTY, field=False)), {"pairs": np.ones((0, 2, 3), dtype=np.int32)},

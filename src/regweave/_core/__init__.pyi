@@ -167,6 +167,18 @@ def icm(
     init: NDArray[numpy.int32],
     max_iter: int,
 ) -> tuple[NDArray[numpy.int32], float, int]: ...
+def convolution_block(
+    image: NDArray[numpy.float32],
+    coarse: NDArray[numpy.float32] | None,
+    stride: Sequence[int],
+    weight: NDArray[numpy.float32],
+    scale: NDArray[numpy.float32],
+    shift: NDArray[numpy.float32],
+) -> NDArray[numpy.float32]: ...
+def max_pool(image: NDArray[numpy.float32], stride: Sequence[int]) -> NDArray[numpy.float32]: ...
+def class_shares(
+    image: NDArray[numpy.float32], weight: NDArray[numpy.float32], bias: NDArray[numpy.float32]
+) -> NDArray[numpy.float32]: ...
 def absolute_force(
     fixed: NDArray[numpy.float32],
     moved: NDArray[numpy.float32],

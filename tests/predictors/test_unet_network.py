@@ -1,0 +1,139 @@
+"""Layers of a network against slow ones of NumPy, and the whole of it against the same layers of torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regweave._core.builds import load, usable
+from regweave.kernels import network as kernels
+from regweave.kernels.threads import kernel_threads
+from regweave.predictors._unet_network import Network, layer_shapes
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
+
+
+def slow_block(image, weight, scale, shift):
+    """Convolution with zeros outside, instance norm, leaky ReLU, in double precision."""
+    x, y, z, _ = image.shape
+    padded = np.pad(image.astype(np.float64), ((1, 1), (1, 1), (1, 1), (0, 0)))
+    out = sum(
+        padded[i : i + x, j : j + y, k : k + z] @ weight[:, :, i, j, k].T.astype(np.float64)
+        for i, j, k in np.ndindex(3, 3, 3)
+    )
+    normed = (out - out.mean(axis=(0, 1, 2))) / np.sqrt(out.var(axis=(0, 1, 2)) + 1e-5) * scale + shift
+    return np.where(normed > 0, normed, 0.01 * normed)
+
+
+def repeated(coarse, stride):
+    for axis, n in enumerate(stride):
+        coarse = coarse.repeat(n, axis=axis)
+    return coarse
+
+
+@pytest.mark.parametrize("build", usable())
+@pytest.mark.parametrize("width", [8, 16, 24, 40])
+@pytest.mark.parametrize("shape", [(3, 5, 13), (2, 4, 6), (1, 1, 1)], ids=str)
+def test_block_is_the_slow_convolution(build, width, shape):
+    image, weight = normal(*shape, 3), normal(width, 3, 3, 3, 3)
+    scale, shift = normal(width), normal(width, seed=1)
+
+    found = load(build).convolution_block(image, None, (1, 1, 1), weight, scale, shift)
+
+    np.testing.assert_allclose(found, slow_block(image, weight, scale, shift), atol=2e-5)
+
+
+@pytest.mark.parametrize("stride", [(2, 2, 2), (2, 2, 1), (1, 2, 1)], ids=str)
+def test_coarse_image_counts_as_if_its_voxels_were_repeated(stride):
+    image, coarse = normal(4, 6, 10, 5), normal(*(n // s for n, s in zip((4, 6, 10), stride, strict=True)), 7)
+    weight, scale, shift = normal(16, 12, 3, 3, 3), normal(16), normal(16, seed=1)
+
+    found = kernels.convolution_block(image, coarse, stride, weight, scale, shift)
+
+    both = np.concatenate([image, repeated(coarse, stride)], axis=-1)
+    np.testing.assert_allclose(found, slow_block(both, weight, scale, shift), atol=2e-5)
+
+
+@pytest.mark.parametrize("stride", [(2, 2, 2), (2, 1, 3), (1, 1, 1)], ids=str)
+def test_pooling_keeps_the_largest_of_each_block(stride):
+    image = normal(4, 6, 12, 5)
+
+    found = kernels.max_pool(image, stride)
+
+    x, y, z = (n // s for n, s in zip((4, 6, 12), stride, strict=True))
+    blocks = image.reshape(x, stride[0], y, stride[1], z, stride[2], 5)
+    np.testing.assert_array_equal(found, blocks.max(axis=(1, 3, 5)))
+
+
+def test_shares_are_a_softmax():
+    image, weight, bias = 5 * normal(3, 4, 5, 8), normal(4, 8), normal(4)
+
+    found = kernels.class_shares(image, weight, bias)
+
+    odds = np.exp(image.astype(np.float64) @ weight.T + bias)
+    np.testing.assert_allclose(found, np.moveaxis(odds / odds.sum(axis=-1, keepdims=True), -1, 0), atol=1e-6)
+    assert (kernels.class_shares(1e4 * image, weight, bias).sum(axis=0) == 1).all()
+
+
+def network(n_channels=2, width=8, n_classes=4, strides=((2, 2, 1), (2, 2, 2))) -> Network:
+    shapes = layer_shapes(n_channels, width, n_classes, len(strides) + 1)
+    arrays = {name: normal(*shape, seed=n) for n, (name, shape) in enumerate(shapes.items())}
+    return Network.of(arrays, strides)
+
+
+def test_threads_change_no_bit():
+    net, image = network(), normal(2, 13, 9, 7)
+
+    with kernel_threads(1):
+        alone = net.shares(image)
+    with kernel_threads(5):
+        np.testing.assert_array_equal(net.shares(image), alone)
+
+
+def test_grid_is_filled_up_with_edge_values_and_cut_again():
+    net, image = network(), normal(2, 8, 12, 6)
+    cut = np.ascontiguousarray(image[:, :7, :9, :5])
+
+    found = net.shares(cut)
+
+    filled = net.shares(np.pad(cut, ((0, 0), (0, 1), (0, 3), (0, 1)), mode="edge"))
+    np.testing.assert_array_equal(found, filled[:, :7, :9, :5])
+    assert net.features(cut).shape == (8, 7, 9, 5)
+
+
+def test_features_are_what_the_last_layer_reads():
+    net, image = network(), normal(2, 8, 8, 8)
+    head, bias = net.arrays["head.weight"][:, :, 0, 0, 0], net.arrays["head.bias"]
+
+    odds = np.exp(np.tensordot(head, net.features(image), 1) + bias[:, None, None, None])
+
+    np.testing.assert_allclose(net.shares(image), odds / odds.sum(axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        ("down1.0.weight", (16, 16, 3, 3, 3), "down1.0.weight has shape"),
+        ("up0.1.scale", (9,), "up0.1.scale has shape"),
+        ("head.weight", (4, 8), "head.weight has shape"),
+        ("more", (1,), "'more' is no layer"),
+        ("down0.0.shift", (12,), "down0.0.weight has shape"),
+        ("head.bias", (0,), "are no U-Net"),
+    ],
+)
+def test_layers_that_do_not_fit_are_refused(name, shape, said):
+    net = network()
+    with pytest.raises(ValueError, match=said):
+        Network.of({**net.arrays, name: normal(*shape)}, net.strides)
+
+
+def test_missing_layers_widths_and_strides_are_refused():
+    net = network()
+    with pytest.raises(KeyError, match=r"up1\.0\.weight"):
+        Network.of({k: v for k, v in net.arrays.items() if k != "up1.0.weight"}, net.strides)
+    with pytest.raises(ValueError, match="allowed: 1 or 2"):
+        Network.of(net.arrays, ((2, 2, 3), (2, 2, 2)))
+    with pytest.raises(ValueError, match="width is 12, allowed: multiples of 8"):
+        Network.of({n: normal(*s) for n, s in layer_shapes(1, 12, 2, 2).items()}, ((2, 2, 2),))

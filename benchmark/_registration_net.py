@@ -65,15 +65,19 @@ class Cohort:
 
     @classmethod
     def load(cls, path: Path, device: str) -> Cohort:
-        """Read a packed set; `_registration_pack.py` writes it."""
+        """Read a packed set and the file of its pairs beside it; `_registration_pack.py` writes both."""
+        listed = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        cases, classes = list(listed["folds"]), [0, *listed["labels"]]
         with np.load(path, allow_pickle=False) as packed:
-            meta = json.loads(str(packed["meta"]))
-            images, labels = (_padded([packed[f"{kind}_{c}"] for c in meta["cases"]]) for kind in ("image", "labels"))
-        shapes = [tuple(s) for s in meta["shapes"]]
-        on = torch.from_numpy(images).to(device, torch.float32)[:, None] / 255
-        told = torch.from_numpy(labels).to(device)
-        pairs = [tuple(p) for p in meta["test_pairs"]]
-        return cls(meta["cases"], meta["people"], meta["folds"], on, told, shapes, meta["classes"], pairs)
+            told = [int(c) for c in packed["classes"]]
+            number = np.array([classes.index(c) if c in classes else 0 for c in told], dtype=np.uint8)
+            raw = [packed[f"i_{case}"] for case in cases]
+            labels = [number[packed[f"l_{case}"]] for case in cases]
+            images = [windowed(image, ct=bool(packed["ct"])) for image in raw]
+        people, folds = ([listed[key][case] for case in cases] for key in ("people", "folds"))
+        pairs = [(fixed, moving) for fixed, moving in listed["test_pairs"]]
+        seen, known = (torch.from_numpy(_padded(arrays)).to(device) for arrays in (images, labels))
+        return cls(cases, people, folds, seen[:, None], known, [i.shape for i in images], classes, pairs)
 
     def masks(self, which: Sequence[int]) -> Tensor:
         """One-hot masks of the structures, (n, C - 1, X, Y, Z)."""
@@ -84,6 +88,12 @@ class Cohort:
         inside = [i for i, fold in enumerate(self.folds) if fold in folds]
         couples = itertools.permutations(inside, 2)
         return [(a, b) for a, b in couples if (self.people[a] == self.people[b]) == within_person]
+
+
+def windowed(image: Any, *, ct: bool) -> Any:
+    """Map intensities to [0, 1]: the window of soft tissue and bone for CT, percentiles otherwise."""
+    low, high = (-200.0, 300.0) if ct else np.percentile(image, (0.5, 99.5))
+    return ((image.astype(np.float32) - low) / max(high - low, 1e-6)).clip(0, 1).astype(np.float32)
 
 
 def _padded(arrays: Sequence[Any]) -> Any:
@@ -267,7 +277,7 @@ def cross_validate(cohort: Cohort, plan: Plan, values: Sequence[float] = SMOOTHN
 def main() -> None:
     """Read packed sets, train, judge, write."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("packed", type=Path, help="set written by _registration_pack.py")
+    options.add_argument("packed", type=Path, help="set written by _registration_pack.py, SET.npz beside SET.json")
     options.add_argument("--output", type=Path, required=True, help="JSON file to write")
     options.add_argument("--minutes", type=float, default=3.0, help="time for all networks of the set together")
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,7 +1,7 @@
 """Packs of images, masks, folds and test pairs, for networks that are trained on a machine without regweave.
 
-`python benchmark/_registration_pack.py msd_hippocampus build/packs/msd_hippocampus.npz`. Intensities are mapped to
-[0, 1] by the window of the modality, as the product maps them, and kept in 8 bits; axes are those of the files.
+`python benchmark/_registration_pack.py msd_hippocampus build/packs` writes ``msd_hippocampus.npz`` with the images,
+16-bit along L, P and S, and ``msd_hippocampus.json`` with people, folds and the pairs to be judged.
 """
 
 from __future__ import annotations
@@ -15,45 +15,60 @@ import numpy as np
 
 from _pairs import SETS, PairName, cases_of, files, subject_of
 from _split import fold_pairs, folds_of
+from regweave.io.orientation import Orientation
 from regweave.pipeline.reading import Reading
-from regweave.spatial.intensity import apply_window, default_window
+
+FULL_SCALE = 2000.0
+"""Largest number of an image other than CT: its own scale means nothing."""
 
 
-def packed(set_name: str, pairs_a_fold: int) -> dict[str, Any]:
-    """Return the arrays of a pack by name."""
-    if SETS[set_name].init != "none":
-        raise SystemExit(f"pairs of {set_name} need the start {SETS[set_name].init!r}, which a pack does not hold")
-    classes, folds = [0, *SETS[set_name].labels], folds_of(set_name)
-    cases, shapes = cases_of(set_name), []
-    reading = Reading(classes=tuple(classes[1:]))
-    out: dict[str, Any] = {}
-    for case in cases:
+def images_of(set_name: str) -> dict[str, Any]:
+    """Return ``i_CASE`` and ``l_CASE`` (class numbers), ``classes`` and whether it is CT, by name."""
+    classes, reading = [0, *SETS[set_name].labels], Reading(classes=tuple(SETS[set_name].labels))
+    out: dict[str, Any] = {"classes": np.array(classes)}
+    for case in cases_of(set_name):
         found = files(PairName(set_name, case, case, subject_of(case)))
         volume = reading.image(found["fixed"])
         labels = reading.labels(found["fixed_labels"], volume.geometry)
         assert labels is not None
-        seen = apply_window(volume.data, default_window(volume.data, volume.modality))
-        out[f"image_{case}"] = np.rint(255 * seen).astype(np.uint8)
-        out[f"labels_{case}"] = np.searchsorted(classes, labels.data).astype(np.uint8)
-        shapes.append(volume.data.shape)
-    pairs = [(p.fixed, p.moving) for f in sorted(set(folds.values())) for p in fold_pairs(set_name, f, pairs_a_fold)]
-    meta = {
-        "set": set_name, "cases": cases, "people": [subject_of(c) for c in cases], "folds": [folds[c] for c in cases],
-        "shapes": shapes, "classes": classes, "test_pairs": pairs,
-    }  # fmt: skip
-    return {**out, "meta": np.array(json.dumps(meta))}
+        turn = Orientation.of(volume.geometry).to_canonical
+        data = volume.data if volume.modality == "ct" else _full_scale(volume.data)
+        out[f"i_{case}"] = turn(np.rint(data).astype(np.int16))
+        out[f"l_{case}"] = turn(np.searchsorted(classes, labels.data).astype(np.uint8))
+        out["ct"] = np.array(volume.modality == "ct")
+    return out
+
+
+def _full_scale(data: Any) -> Any:
+    return (data - data.min()) * (FULL_SCALE / max(float(np.ptp(data)), 1e-6))
+
+
+def pairs_of(set_name: str, pairs_a_fold: int) -> dict[str, Any]:
+    """Return people, folds, structures and test pairs as JSON values."""
+    if SETS[set_name].init != "none":
+        raise SystemExit(f"pairs of {set_name} need the start {SETS[set_name].init!r}, which a pack does not hold")
+    folds = folds_of(set_name)
+    pairs = [p for f in range(SETS[set_name].folds) for p in fold_pairs(set_name, f, pairs_a_fold)]
+    return {
+        "set": set_name,
+        "labels": list(SETS[set_name].labels),
+        "people": {case: subject_of(case) for case in folds},
+        "folds": folds,
+        "test_pairs": [[p.fixed, p.moving] for p in pairs],
+    }
 
 
 def main() -> None:
     """Write a pack."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("set", choices=sorted(SETS))
-    options.add_argument("output", type=Path)
+    options.add_argument("folder", type=Path)
     options.add_argument("--pairs", type=int, default=12, help="test pairs of each fold")
     args = options.parse_args()
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(args.output, **packed(args.set, args.pairs))
-    print(f"wrote {args.output.name}, {args.output.stat().st_size / 2**20:.1f} MB")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    listed = pairs_of(args.set, args.pairs)
+    (args.folder / f"{args.set}.json").write_text(json.dumps(listed) + "\n", encoding="utf-8")
+    np.savez_compressed(args.folder / f"{args.set}.npz", **images_of(args.set))
 
 
 if __name__ == "__main__":

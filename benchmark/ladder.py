@@ -21,7 +21,7 @@ from _split import patients, test_pairs, training_pairs, write_csv
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, read_pairs
-from regweave.jobs.methods import REFINE, Method, baseline_methods, modality_of_list, model_methods, tune
+from regweave.jobs.methods import REFINE, Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.runner import Runner
 from regweave.jobs.scoring import pair_score
 from regweave.measures.statistics import count_better, paired_bootstrap
@@ -106,7 +106,7 @@ def baselines_of(base: Settings, pairs: Sequence[PairFiles], run: Runner, finali
     Which ones are best is told by the training pairs, with the smoothness of the settings.
     """
     print("tuning the baselines", flush=True)
-    uniform, *singles = baseline_methods(base, modality_of_list(base, pairs, run.reading))
+    uniform, *singles = baseline_methods(base, bank_of_list(base, pairs, run.reading))
     plan = [(f"first/{m.name}/{p.id}", m, p) for m in singles for p in pairs]
     dice: dict[str, list[float]] = {}
     for (_, method, _), outcome in zip(plan, run(plan, dice_only=True), strict=True):

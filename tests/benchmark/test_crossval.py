@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -107,6 +108,24 @@ def test_registration_network_learns_to_move_boxes_of_people_it_has_not_seen(mon
     found = net.cross_validate(cohort, net.Plan(1e9, steps=1), (0.1, 0.5))
     assert [row["fold"] for row in found["pairs"]] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert set(found["tried"]) == {"0.1", "0.5"}
+
+
+def test_network_reads_a_pack_with_the_structures_that_count(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    net = import_module("_registration_net")
+    listed = {"labels": [3, 5], "people": {"a": "p", "b": "q"}, "folds": {"a": 0, "b": 1}, "test_pairs": [["b", "a"]]}
+    (tmp_path / "set.json").write_text(json.dumps(listed), encoding="utf-8")
+    image, classes = np.full((30, 4, 25), 50, dtype=np.int16), np.array([0, 3, 4, 5])
+    labels = np.tile(np.arange(4, dtype=np.uint8)[:, None], (30, 1, 25))
+    arrays = {"i_a": image, "i_b": image[:28], "l_a": labels, "l_b": labels[:28]}
+    np.savez(tmp_path / "set.npz", **arrays, classes=classes, ct=np.array(True))
+    cohort = net.Cohort.load(tmp_path / "set.npz", "cpu")
+    # Long axes become multiples of 8; label 4, which does not count, is background.
+    assert cohort.images.shape == (2, 1, 32, 4, 32)
+    assert cohort.labels[0, 0, :, 0].tolist() == [0, 1, 0, 2]
+    assert cohort.shapes == [(30, 4, 25), (28, 4, 25)]
+    assert float(cohort.images[0, 0, 0, 0, 0]) == pytest.approx(0.5)
+    assert torch.equal(cohort.masks([0]).sum((2, 3, 4)), torch.tensor([[750.0, 750.0]]))
 
 
 def test_network_warps_against_a_known_shift_and_counts_folds() -> None:

@@ -28,10 +28,10 @@ from regweave.registration.data_terms import counted_once
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import voxel_matrix
 from regweave.training import predictors_by_fold as predictors_module
-from regweave.training import stages
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, SegmentedImage
-from regweave.training.refinement_weights import RefinementWeights, judge_without_mask
+from regweave.training.refinement import stage
+from regweave.training.refinement.members import RefinementWeights, judge_without_mask
 from regweave.training.run import fit_model
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
@@ -301,7 +301,7 @@ def test_too_few_patients_leave_learned_members_out(settings, training_list, tmp
 def test_the_smoothness_is_tuned_again_where_the_members_changed(settings, training_list, tmp_path, monkeypatch):
     gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
     found = partial(RefinementWeights, trail=(), gain=gain)
-    monkeypatch.setattr(stages, "mix_refinement", lambda start, scores, *_: found(start, scores))
+    monkeypatch.setattr(stage, "mix_refinement", lambda start, scores, *_: found(start, scores))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
     before = model.training.smoothness.refine.smoothness
@@ -321,7 +321,7 @@ def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path,
         matrix[-1] = matrix[2]  # as if left-out patients had gained
         return RefinementWeights(replace(start, matrix=matrix), scores, (), gain)
 
-    monkeypatch.setattr(stages, "mix_refinement", mixed)
+    monkeypatch.setattr(stage, "mix_refinement", mixed)
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     told: list[str] = []
     model = train(pairs, settings, tmp_path / "work", told)
@@ -350,7 +350,7 @@ def test_one_standard_error_decides_without_a_mask(gain, used):
 
 
 def test_the_smoothness_stays_where_no_member_changed(settings, training_list, tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "mix_refinement", lambda start, scores, *_: RefinementWeights(start, scores))
+    monkeypatch.setattr(stage, "mix_refinement", lambda start, scores, *_: RefinementWeights(start, scores))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
     assert model.training.refinement.smoothness is None

@@ -10,7 +10,7 @@ import pytest
 from regweave.datasets.folds import Fold, one_by_one
 from regweave.datasets.manifest import PairFiles
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.training.refinement_weights import FACTORS, mix_refinement
+from regweave.training.refinement.members import FACTORS, MAP_FACTORS, mix_refinement
 from regweave.types import WeightTable
 
 START = WeightTable(
@@ -40,7 +40,7 @@ def run(dice_of, folds=FOLDS, members=REFINED):
         return [scores_of([dice_of(shares(w), i) for i in range(6)]) for w in weights]
 
     start = scores_of([dice_of(shares(START), i) for i in range(6)])
-    return mix_refinement(START, start, members, folds, register), tried
+    return mix_refinement(START, start, dict.fromkeys(members, FACTORS), folds, register), tried
 
 
 def test_a_member_that_waits_is_used_where_it_helps_everybody():
@@ -119,5 +119,17 @@ def test_without_folds_or_with_one_member_nothing_is_tried():
 
 def test_where_all_wait_nothing_is_tried():
     start = WeightTable(np.array([[1.0], [0], [0]]), ("a", "wide", "fine"), (0,), 0.1)
-    found = mix_refinement(start, {}, ("wide", "fine"), FOLDS, lambda w: pytest.fail("tried"))
+    found = mix_refinement(start, {}, {"wide": FACTORS, "fine": FACTORS}, FOLDS, lambda w: pytest.fail("tried"))
     assert found.weights is start
+
+
+def test_members_of_maps_may_weigh_more():
+    def register(weights):
+        return [scores_of([0.7 + 0.1 * shares(w)["edges"]] * 6) for w in weights]
+
+    members = {"wide": FACTORS, "fine": FACTORS, "edges": MAP_FACTORS}
+    found = mix_refinement(START, scores_of([0.7] * 6), members, FOLDS, register)
+    assert found.trail[2]["used"] == max(MAP_FACTORS) > max(FACTORS)
+    assert [curve.name for curve in found.curves] == list(REFINED)
+    assert found.curves[2].common == max(MAP_FACTORS)
+    assert set(found.curves[2].scores) == {row["factor"] for row in found.trail[2]["curve"]}

@@ -104,6 +104,15 @@ class MemberTrial(_Part):
     n: int | None = None
 
 
+class RefinementColumns(_Part):
+    """Factors of the refinement's members that each structure asked for, and what it gained by them."""
+
+    factors: dict[str, dict[str, Number]] = {}
+    share: Number = None
+    gates: dict[str, GateRecord] = {}
+    gain: Gain | None = None
+
+
 class RefinementRecord(_Part):
     """Weights tried for the members of the refinement, and what they gained."""
 
@@ -111,6 +120,7 @@ class RefinementRecord(_Part):
     gain: Gain | None = None
     smoothness: Tuning | None = None
     without_mask: GateRecord | None = None
+    columns: RefinementColumns | None = None
 
 
 class Candidate(_Part):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -111,6 +111,12 @@ def gain_interval(before: PairScores, after: PairScores, folds: Sequence[Fold]) 
     differences = gains_over(before, after, left_out)
     interval = paired_bootstrap(differences, [p.group for p in left_out])
     return {"mean": interval.mean, "low": interval.low, "high": interval.high, "n": len(differences)}
+
+
+def tuning_record(best: float, curve: Mapping[float, float]) -> dict[str, Any]:
+    """Return what a model keeps of a line search."""
+    listed = [{"smoothness": v, "mean_dice": d} for v, d in curve.items()]
+    return {"smoothness": best, "curve": listed, "mean_dice": curve[best]}
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from regweave.training.column_learner import ColumnLearner
 from regweave.training.column_selection import ColumnSelection
 from regweave.training.log import TrainingLog, TrainProgress
 from regweave.training.options import TrainOptions
-from regweave.training.stages import predict_classes, scan_dataset, select_columns, tune, weigh_refinement
+from regweave.training.refinement.stage import weigh_refinement
+from regweave.training.stages import predict_classes, scan_dataset, select_columns, tune
 from regweave.training.state import Listed, Selected, TrainingContext
 
 

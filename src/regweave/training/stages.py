@@ -1,30 +1,27 @@
-"""Stages of a training as pure functions: scan, tune, predict, weigh refinement, select columns."""
+"""Stages of a training as pure functions: scan, tune, predict classes, select columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from regweave.datasets.folds import one_by_one
 from regweave.errors import UsageError
-from regweave.jobs.methods import LEVELS, REFINE, Method, SmoothnessParameter, best_of, next_values
+from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of, next_values
 from regweave.jobs.scoring import mean_over_pairs, pair_score
 from regweave.kernels.threads import kernel_threads
 from regweave.learning.search import LEAST_CANDIDATES
 from regweave.measures.scores import PairScore
 from regweave.pipeline.reading import in_one_numbering
 from regweave.pipeline.recipe import with_stated
-from regweave.training.candidates import CandidateRunner, PairScores, overall
+from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.column_learner import ColumnLearner
 from regweave.training.column_selection import Attempt, ColumnSelection, Trial, rebalance, strengthen, try_columns
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, segmented_images
-from regweave.training.refinement_weights import RefinementWeights, judge_without_mask, mix_refinement
 from regweave.training.scan import choose_bank, choose_structures, scan
 from regweave.training.state import Listed, Predicted, Scanned, Selected, TrainingContext, Tuned, Weighed
-from regweave.types import WeightTable
 
 
 def scan_dataset(context: TrainingContext, state: Listed) -> Scanned:
@@ -75,12 +72,6 @@ def tune(context: TrainingContext, state: Scanned) -> Tuned:
     return state.then(Tuned, uniform=uniform, smoothness=smoothness, least_smoothness=least)
 
 
-def tuning_record(best: float, curve: Mapping[float, float]) -> dict[str, Any]:
-    """Return what a model keeps of a line search."""
-    listed = [{"smoothness": v, "mean_dice": d} for v, d in curve.items()]
-    return {"smoothness": best, "curve": listed, "mean_dice": curve[best]}
-
-
 def _try_values(
     context: TrainingContext, state: Scanned, parameter: SmoothnessParameter
 ) -> tuple[Scanned, dict[float, float], dict[float, PairScores]]:
@@ -125,63 +116,6 @@ def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
         context.log.tell("note", f"the model has no class predictor: {reason}")
     candidates = CandidateRunner(state.run, state.settings, options.levels, context.log, predictors)
     return state.then(Predicted, start=start, predictor=predictor, candidates=candidates)
-
-
-def weigh_refinement(context: TrainingContext, state: Predicted) -> Weighed:
-    """Weigh the members of the refinement, tune its smoothness again, and settle what holds without moving labels."""
-    found = _search_weights(context, state)
-    if found.gain is not None:
-        state, found = _retune(context, state, found)
-    unmasked = state.settings.schedule(state.modality).without_label_members(found.weights)
-    if (unmasked.matrix != found.weights.matrix).any():
-        context.log.tell("mix", f"without moving labels: {2 * len(state.pairs)} registrations")
-        used = state.candidates([(found.weights, state.pairs)], predicted=True)[0]
-        unused = state.candidates([(unmasked, state.pairs)])[0]
-        found = replace(found, without_mask=judge_without_mask(used, unused, state.pairs))
-    return state.then(Weighed, refinement=found)
-
-
-def _search_weights(context: TrainingContext, state: Predicted) -> RefinementWeights:
-    """Try other weights where there is a refinement; learned members only where every pair can be judged."""
-    members = [m for m in state.settings.schedule(state.modality).continuous if m.stage == "refine"]
-    if not state.settings.refine.steps:
-        return RefinementWeights(state.start, state.uniform)
-    without = state.candidates.predictors.without
-    judged = state.predictor is not None and all(without(p) is not None for p in state.pairs)
-    if any(m.source != "image" for m in members) and not judged:
-        members = [m for m in members if m.source == "image"]
-        context.log.tell("note", "too few patients to judge what a predictor makes out: those members stay unused")
-
-    def register(weights: Sequence[WeightTable]) -> list[PairScores]:
-        context.log.tell("mix", f"members of the refinement: {len(weights) * len(state.pairs)} registrations")
-        return state.candidates([(w, state.pairs) for w in weights])
-
-    folds = one_by_one(state.pairs) if context.options.gate else []
-    return mix_refinement(state.start, state.uniform, [m.name for m in members], folds, register)
-
-
-def _retune(
-    context: TrainingContext, state: Predicted, weighed: RefinementWeights
-) -> tuple[Predicted, RefinementWeights]:
-    """Tune the smoothness of the refinement once more where its members changed: other forces, other balance."""
-    here = REFINE.get(state.settings)
-    scores = {here: weighed.scores}
-    found = {here: overall(weighed.scores)}
-    while tried := next_values(REFINE.values(state.settings), found):
-        for value in tried:
-            context.log.tell("mix", f"smoothness of the refinement: {len(state.pairs)} registrations")
-            other = replace(state.candidates, settings=REFINE.set(state.settings, value))
-            scores[value] = other([(weighed.weights, state.pairs)])[0]
-            found[value] = overall(scores[value])
-        found = dict(sorted(found.items()))
-    best = best_of(found)
-    settings = REFINE.set(state.settings, best)
-    candidates = replace(state.candidates, settings=settings)
-    record = tuning_record(best, found)
-    return (
-        replace(state, settings=settings, candidates=candidates),
-        replace(weighed, scores=scores[best], smoothness=record),
-    )
 
 
 def select_columns(context: TrainingContext, state: Weighed) -> Selected:

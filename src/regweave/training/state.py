@@ -20,7 +20,7 @@ from regweave.training.candidates import CandidateRunner, PairScores
 from regweave.training.column_selection import ColumnSelection
 from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
-from regweave.training.refinement_weights import RefinementWeights
+from regweave.training.refinement.members import RefinementWeights
 from regweave.training.scan import DatasetScan
 from regweave.types import WeightTable
 

@@ -7,7 +7,7 @@ Its members are few and a registration is short: each weight is tried at a few v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,30 @@ from regweave.types import WeightTable
 
 FACTORS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights that may be tried for a member, against the largest that a member of the refinement starts with."""
+MAP_FACTORS = (*FACTORS, 16.0, 32.0)
+"""Those of a member that compares maps of structures: good maps are worth more than all images together."""
 
 RegisterAll = Callable[[Sequence[WeightTable]], Sequence[PairScores]]
 """Registers all training pairs with each of the weights."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Scores of all pairs at each value of one setting, and the value that all structures share.
+
+    Parameters
+    ----------
+    name : str
+        Member of the refinement, or ``smoothness``.
+    scores : mapping from float to PairScores
+        By value, the other settings as they were when it was tried.
+    common : float
+        Value in use.
+    """
+
+    name: str
+    scores: Mapping[float, PairScores]
+    common: float
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,10 @@ class RefinementWeights:
         Smoothness of the refinement with these weights, and the mean Dice of each value that was tried.
     without_mask : mapping, optional
         Where a member compares the moving labels: gain of comparing predicted ones where there are none.
+    columns : mapping, optional
+        Where structures were tried with weights of their own: what each would trust, and what they gain.
+    curves : tuple of Curve
+        One for each member that was tried; structures read theirs from them.
     """
 
     weights: WeightTable
@@ -50,6 +75,8 @@ class RefinementWeights:
     gain: Mapping[str, float] | None = None
     smoothness: Mapping[str, Any] | None = None
     without_mask: Mapping[str, Any] | None = None
+    columns: Mapping[str, Any] | None = None
+    curves: tuple[Curve, ...] = field(default=(), repr=False)
 
     def record(self) -> dict[str, Any]:
         """Return what a model keeps of it."""
@@ -58,11 +85,16 @@ class RefinementWeights:
             "gain": self.gain,
             "smoothness": self.smoothness,
             "without_mask": self.without_mask,
+            **({} if self.columns is None else {"columns": self.columns}),
         }
 
 
 def mix_refinement(
-    start: WeightTable, scores: PairScores, members: Sequence[str], folds: Sequence[Fold], register: RegisterAll
+    start: WeightTable,
+    scores: PairScores,
+    members: Mapping[str, Sequence[float]],
+    folds: Sequence[Fold],
+    register: RegisterAll,
 ) -> RefinementWeights:
     """Try other weights for each member of the refinement, the same for all classes, uphill from where it is.
 
@@ -76,31 +108,34 @@ def mix_refinement(
         The bank before learning.
     scores : PairScores
         Scores of all pairs with it.
-    members : sequence of str
-        Members of the refinement; those of the discrete levels are not touched.
+    members : mapping
+        Members of the refinement, and the factors that may be tried for each; those of the discrete levels are not
+        touched.
     folds : sequence of Fold
         Splits by patient; without one nothing can be judged and nothing changes.
     register : RegisterAll
         Registers all pairs.
     """
-    rows = start.matrix[start.rows(members), 0]
+    rows = start.matrix[start.rows([*members]), 0]
     if not folds or len(members) < 2 or not rows.any():
         return RefinementWeights(start, scores)
     factors = dict(zip(members, (rows / rows.max()).tolist(), strict=True))
-    known, trail = scores, []
+    known, trail, curves = scores, [], []
     for member, now in factors.items():
         alone = not any(f for m, f in factors.items() if m != member)
-        values = [f for f in sorted({*FACTORS, now}) if f > 0 or not alone]
+        values = [f for f in sorted({*members[member], now}) if f > 0 or not alone]
         found: dict[float, PairScores] = {now: known}
         while tried := next_values(values, {f: overall(s, known) for f, s in found.items()}):
             new = register([start.share_out({**factors, member: f}) for f in tried])
             found.update(zip(tried, new, strict=True))
         best, gate = choose(found, partial(_judge, found, now, folds), now)
         trail.append(_line(member, found, now, best, gate))
+        curves.append(Curve(member, found, best))
         factors[member], known = best, found[best]
     if all(line["used"] == line["before"] for line in trail):
-        return RefinementWeights(start, scores, trail)
-    return RefinementWeights(start.share_out(factors), known, trail, gain_interval(scores, known, folds))
+        return RefinementWeights(start, scores, trail, curves=tuple(curves))
+    gain = gain_interval(scores, known, folds)
+    return RefinementWeights(start.share_out(factors), known, trail, gain, curves=tuple(curves))
 
 
 def judge_without_mask(used: PairScores, unused: PairScores, pairs: Sequence[PairFiles]) -> dict[str, Any]:

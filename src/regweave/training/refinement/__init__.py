@@ -1,0 +1,1 @@
+"""Learning of the refinement: weights of its members, its smoothness, and columns by structure."""

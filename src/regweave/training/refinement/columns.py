@@ -1,0 +1,189 @@
+"""Empirical-Bayes choice of refinement weights by structure, judged by left-out patients.
+
+All pairs were registered with each value of each setting, for all structures at once. Structures lie apart, so each
+reads a curve of its own from the same registrations. A structure that few pairs show has a noisy curve; it is shrunk
+towards what all have in common, as far as the noise asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from regweave.datasets.folds import Fold
+from regweave.datasets.manifest import PairFiles
+from regweave.training.candidates import Gate, PairScores, gain_interval, gains_over, overall
+from regweave.training.refinement.members import Curve, RefinementWeights, RegisterAll
+from regweave.types import Float64Array, WeightTable
+
+SHARES = (0.5, 1.0)
+"""Shares of the way from the common column to a structure's own that are tried on left-out patients."""
+
+RegisterLeftOut = Callable[[Sequence[Sequence[WeightTable]]], Sequence[PairScores]]
+"""Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
+Preferences = Mapping[str, Mapping[int, float]]
+"""Factor of each member that each structure would choose."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Columns that were tried: share of the way, structures whose gates are open, and what left-out pairs say."""
+
+    share: float
+    classes: tuple[int, ...]
+    gates: Mapping[int, Gate]
+    scores: PairScores
+    gate: Gate
+
+
+def weigh_by_structure(
+    found: RefinementWeights,
+    pairs: Sequence[PairFiles],
+    folds: Sequence[Fold],
+    left_out: RegisterLeftOut,
+    register: RegisterAll,
+) -> RefinementWeights:
+    """Give structures weights of their own in the refinement where left-out patients gain by it.
+
+    Each fold chooses from its own training pairs, and its left-out pairs are registered with its choice. A structure
+    keeps its column if its own Dice rises by a standard error; then the mean over all structures must rise by one.
+
+    Parameters
+    ----------
+    found : RefinementWeights
+        The common mix, with the curves of its search.
+    pairs : sequence of PairFiles
+        All training pairs.
+    folds : sequence of Fold
+        Splits by patient.
+    left_out, register : callable
+        Register the left-out pairs of the folds, each with its own weights, and all pairs.
+    """
+    common = found.weights
+    trusted = preferences(found.curves, pairs, common.classes)
+    whole = column_table(common, trusted)
+    asked = tuple(c for c, new in zip(common.classes, (whole.matrix != common.matrix).any(axis=0), strict=True) if new)
+    if not asked:
+        return replace(found, columns=_record(trusted, None))
+    tables = [column_table(common, preferences(found.curves, fold.train, common.classes)) for fold in folds]
+    tried = left_out([[common.blend(t, share, asked) for t in tables] for share in SHARES])
+    choices = []
+    for share, scores in zip(SHARES, tried, strict=True):
+        gates = structure_gates(found.scores, scores, folds, asked)
+        kept = tuple(c for c, gate in gates.items() if gate.open)
+        if kept and kept != asked:
+            scores = left_out([[common.blend(t, share, kept) for t in tables]])[0]  # noqa: PLW2901
+        judged = [p for fold in folds for p in fold.test]
+        gate = Gate.of_patients(gains_over(found.scores, scores, judged) if kept else [0.0] * len(judged), judged)
+        choices.append(_Choice(share, kept, gates, scores, gate))
+    best = max(choices, key=lambda c: c.gate.gain)
+    if not best.gate.open:
+        return replace(found, columns=_record(trusted, replace(best, classes=())))
+    weights = common.blend(whole, best.share, best.classes)
+    gain = gain_interval(found.scores, best.scores, folds)
+    return replace(found, weights=weights, scores=register([weights])[0], columns=_record(trusted, best, gain))
+
+
+def preferences(curves: Sequence[Curve], pairs: Sequence[PairFiles], classes: Sequence[int]) -> dict[str, Any]:
+    """Return the value of each setting that each structure would choose, by its shrunken curve on some pairs."""
+    out: dict[str, dict[int, float]] = {}
+    for curve in curves:
+        values = [curve.common, *(v for v in sorted(curve.scores) if v != curve.common)]
+        gains = np.stack([shrunken_gains(curve, value, pairs, classes[1:]) for value in values])
+        best = gains.argmax(axis=0)  # of equals the first: the common one
+        out[curve.name] = {c: values[k] for c, k in zip(classes[1:], best.tolist(), strict=True)}
+    return out
+
+
+def shrunken_gains(curve: Curve, value: float, pairs: Sequence[PairFiles], classes: Sequence[int]) -> Float64Array:
+    """Gain of each structure by another value, shrunk towards that of all by the noise of its own, (C,).
+
+    The deviations of the structures from the common gain have the variance τ² beside their standard errors; what is
+    seen of a deviation counts with the share τ² / (τ² + σ²) (James and Stein). A common gain above zero counts as
+    none: that value was tried for all, and left-out patients did not take it.
+    """
+    before, after = curve.scores[curve.common], curve.scores[value]
+    mean, error = gains_by_structure(before, after, pairs, classes)
+    names = [p.id for p in pairs]
+    prior = min(overall(after, names) - overall(before, names), 0.0)
+    known = np.isfinite(error)
+    deviation = np.where(known, mean - prior, 0.0)
+    variance = np.square(np.where(known, error, 0.0))
+    spread = max(float((deviation**2 - variance)[known].mean()), 0.0) if known.any() else 0.0
+    total = spread + variance
+    share = np.divide(spread, total, out=np.zeros_like(total), where=total > 0)
+    return np.asarray(prior + share * deviation)
+
+
+def gains_by_structure(
+    before: PairScores, after: PairScores, pairs: Sequence[PairFiles], classes: Sequence[int]
+) -> tuple[Float64Array, Float64Array]:
+    """Mean gain of each structure over the pairs that show it, and its standard error, a jackknife by patient.
+
+    Both are of shape (C,); the mean is NaN where no pair shows the structure, the error infinite below two patients.
+    """
+    gains = _dice(after, pairs, classes) - _dice(before, pairs, classes)  # (N, C)
+    seen = np.isfinite(gains)
+    gains = np.where(seen, gains, 0.0)
+    patients = sorted({name for p in pairs for name in p.patients})
+    shows = np.array([[name in p.patients for p in pairs] for name in patients], dtype=np.float64)  # (P, N)
+    count, total = seen.sum(axis=0), gains.sum(axis=0)
+    n, own = count - shows @ seen, shows @ seen
+    used = (own > 0) & (n > 0)  # without a patient whom every pair shows nothing is left
+    means = np.divide(total - shows @ gains, n, out=np.zeros_like(n), where=used)
+    k = used.sum(axis=0)
+    centre = np.divide(means.sum(axis=0), k, out=np.zeros(len(k)), where=k > 0)
+    spread = np.where(used, (means - centre) ** 2, 0.0).sum(axis=0)
+    error = np.where(k > 1, np.sqrt((k - 1) / np.maximum(k, 1) * spread), np.inf)
+    return np.divide(total, count, out=np.full(len(k), np.nan), where=count > 0), error
+
+
+def column_table(common: WeightTable, trusted: Preferences) -> WeightTable:
+    """Share out the refinement's weight in each structure by its own factors; the others keep the common column."""
+    table = common
+    for c in common.classes[1:]:
+        shares = {member: factors[c] for member, factors in trusted.items()}
+        if any(shares.values()):
+            own = common.share_out(shares)
+            k = common.classes.index(c)
+            if not np.allclose(own.matrix[:, k], common.matrix[:, k], rtol=1e-12, atol=0):
+                table = table.blend(own, 1.0, (c,))
+    return table
+
+
+def structure_gates(
+    before: PairScores, after: PairScores, folds: Sequence[Fold], classes: Sequence[int]
+) -> dict[int, Gate]:
+    """Judge the gain of each structure on the left-out pairs that show it, with the patient as the unit of chance."""
+    pairs = [p for fold in folds for p in fold.test]
+    means, errors = gains_by_structure(before, after, pairs, classes)
+    counts = np.isfinite(_dice(after, pairs, classes)).sum(axis=0)
+    rows = zip(classes, means.tolist(), errors.tolist(), counts.tolist(), strict=True)
+    return {c: Gate(mean, error, n) for c, mean, error, n in rows}
+
+
+def _dice(scores: PairScores, pairs: Sequence[PairFiles], classes: Sequence[int]) -> Float64Array:
+    """Dice by pair and structure, (N, C); NaN where a pair does not count it."""
+    rows = []
+    for pair in pairs:
+        known = {s.label: s.dice_after for s in scores[pair.id].counted}
+        rows.append([known.get(c, np.nan) for c in classes])
+    return np.array(rows, dtype=np.float64).reshape(len(pairs), len(classes))
+
+
+def _record(trusted: Preferences, best: _Choice | None, gain: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Return what a model keeps: factors by member and structure, gates, share and gain."""
+    gates = {} if best is None else best.gates
+    used = () if best is None else best.classes
+    return {
+        "factors": {member: {str(c): f for c, f in row.items()} for member, row in trusted.items()},
+        "share": None if best is None else best.share,
+        "gates": {
+            str(c): {"gain": g.gain, "standard_error": g.standard_error, "n": g.n, "used": c in used}
+            for c, g in gates.items()
+        },
+        "gain": gain,
+    }

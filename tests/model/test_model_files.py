@@ -17,6 +17,8 @@ from regweave.model.model import Model
 from regweave.model.record import ModelCard
 from regweave.model.shipped import find_model, shipped_models
 from regweave.predictors import Parts
+from regweave.predictors._unet_network import Network, layer_shapes
+from regweave.predictors.unet import NetworkPredictor
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,27 @@ def test_a_model_without_a_predictor(model, tmp_path):
     assert Model.load(tmp_path / "a.zip").predictor is None
 
 
+def network(classes: tuple[int, ...], width: int) -> NetworkPredictor:
+    rng = np.random.default_rng(0)
+    shapes = layer_shapes(1, width, len(classes), 4)
+    arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    return NetworkPredictor(classes, "mr", (1.0, 1.0, 1.0), Network.of(arrays, ((2, 2, 2),) * 3))
+
+
+def test_a_network_travels_in_an_archive_of_few_megabytes_and_not_in_json(model, tmp_path):
+    found = replace(model, predictor=network(model.weights.classes, 24))
+    with pytest.raises(UsageError, match=r"E152.*m\.json would be JSON.*unet, holds 3284307 numbers") as caught:
+        found.save(tmp_path / "m.json")
+    assert "m.zip" in str(caught.value)
+    assert not (tmp_path / "m.json").exists()
+
+    found.save(tmp_path / "m.zip")
+
+    assert (tmp_path / "m.zip").stat().st_size < 8_000_000
+    back = Model.load(tmp_path / "m.zip").predictor
+    assert back.save().identity() == found.predictor.save().identity()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -73,7 +96,7 @@ def test_a_model_without_a_predictor(model, tmp_path):
         ({"more.txt": b""}, "allowed: model.json and arrays.safetensors"),
         ({"arrays.safetensors": b"\xff" * 40}, "arrays.safetensors is damaged"),
         ({"arrays.safetensors": struct.pack("<Q", 1 << 60) + b"{}"}, "arrays.safetensors is damaged"),
-        ({"arrays.safetensors": save({"hidden": np.zeros((2, 2), np.int64)})}, "is int64, allowed: float32, float64"),
+        ({"arrays.safetensors": save({"hidden": np.zeros((2, 2), np.int64)})}, "is int64, allowed: float16, float32"),
         ({"arrays.safetensors": save({"hidden": np.full((2, 2), np.nan)})}, "hidden has shape (2, 2) or a number"),
         ({"arrays.safetensors": save({})}, "malformed ('hidden')"),
     ],
@@ -126,9 +149,9 @@ def test_a_plug_in_that_is_not_here_is_named_with_its_package(model, tmp_path):
 def test_an_unknown_predictor_is_refused(model, tmp_path):
     model.save(tmp_path / "m.json")
     content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
-    content["class_predictor"] |= {"kind": "unet", "unet": {"w": [1.0]}}
+    content["class_predictor"] |= {"kind": "forest", "forest": {"w": [1.0]}}
     (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(RegweaveError, match="unknown predictor 'unet'"):
+    with pytest.raises(RegweaveError, match="unknown predictor 'forest'"):
         Model.load(tmp_path / "m.json")
 
 

@@ -103,6 +103,14 @@ def test_grid_is_filled_up_with_edge_values_and_cut_again():
     assert net.features(cut).shape == (8, 7, 9, 5)
 
 
+def test_pooled_axes_are_left_two_voxels():
+    net, image = network(), normal(2, 3, 8, 1)  # an instance norm over one voxel would be zero everywhere
+
+    filled = net.shares(np.pad(image, ((0, 0), (0, 5), (0, 0), (0, 3)), mode="edge"))
+
+    np.testing.assert_array_equal(net.shares(image), filled[:, :3, :, :1])
+
+
 def test_features_are_what_the_last_layer_reads():
     net, image = network(), normal(2, 8, 8, 8)
     head, bias = net.arrays["head.weight"][:, :, 0, 0, 0], net.arrays["head.bias"]

@@ -59,9 +59,9 @@ def read_archive(path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
         arrays = load(parts[ARRAYS])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{ARRAYS} is damaged ({error})") from error
-    wrong = [name for name, array in arrays.items() if array.dtype not in (np.float32, np.float64)]
+    wrong = [name for name, array in arrays.items() if array.dtype not in (np.float16, np.float32, np.float64)]
     if wrong:
-        raise ValueError(f"array {wrong[0][:60]!r} is {arrays[wrong[0]].dtype}, allowed: float32, float64")
+        raise ValueError(f"array {wrong[0][:60]!r} is {arrays[wrong[0]].dtype}, allowed: float16, float32, float64")
     return parts[TEXT].decode("utf-8"), arrays
 
 

@@ -24,6 +24,8 @@ PREDICTOR_VOXEL_MM = (1e-4, 1e3)
 LARGEST_LAYER_WEIGHT = 1e6
 """Weights of a perceptron, whose features are about 1: float32 holds all sums."""
 MOST_LAYER_WEIGHTS = 10_000_000
+MOST_LISTED = 100_000
+"""Numbers of a predictor that are written as text."""
 
 
 def check_model(content: Mapping[str, Any]) -> None:
@@ -73,7 +75,8 @@ def _check_weights(weights: Mapping[str, Any], classes: Mapping[str, Any]) -> No
 
 def check_arrays(parts: Parts) -> None:
     """Check the voxel size, the names and the arrays of a predictor; ValueError names what is wrong."""
-    require_number(parts.fields["voxel_mm"], "class_predictor.voxel_mm", PREDICTOR_VOXEL_MM)
+    if "voxel_mm" in parts.fields:
+        require_number(parts.fields["voxel_mm"], "class_predictor.voxel_mm", PREDICTOR_VOXEL_MM)
     names = _table(parts.fields, "names", MOST_CLASSES)
     for key, name in names.items():
         _name(name, f"class_predictor.names[{key[:40]!r}]")
@@ -84,6 +87,14 @@ def check_arrays(parts: Parts) -> None:
                 f"class_predictor.{parts.kind}.{key[:40]} has shape {values.shape} or a number beyond ±{limit:g}, "
                 f"allowed: at most {MOST_LAYER_WEIGHTS} numbers within it"
             )
+
+
+def require_listable(parts: Parts | None, path: Path) -> None:
+    """Raise E152 where a predictor holds too many numbers to be written as text."""
+    numbers = 0 if parts is None else sum(array.size for array in parts.arrays.values())
+    if parts is not None and numbers > MOST_LISTED:
+        message = f"{path} would be JSON, and the model's predictor, {parts.kind}, holds {numbers} numbers"
+        raise UsageError("E152", f"{message}; allowed in JSON: {MOST_LISTED}", f"write it to {path.stem}.zip")
 
 
 def require_plugins(named: Any, path: str | Path) -> None:

@@ -22,7 +22,7 @@ from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import BankName
 from regweave.model.archive import SUFFIX, Arrays, is_archive, read_archive, write_archive
-from regweave.model.checks import check_arrays, check_model, require_plugins
+from regweave.model.checks import check_arrays, check_model, require_listable, require_plugins
 from regweave.model.record import ModelCard, TrainingRecord
 from regweave.model.shipped import find_model, shipped_models
 from regweave.predictors import Parts, Predictor
@@ -117,9 +117,16 @@ class Model:
         """Write the model: JSON, or an archive with binary arrays where the name ends in ``.zip``.
 
         The table reads ``weights[member][class value]``. The same model gives the same bytes.
+
+        Raises
+        ------
+        UsageError
+            E152 where a predictor holds more numbers than a text should.
         """
         path, parts = Path(path), None if self.predictor is None else self.predictor.save()
         apart = path.suffix == SUFFIX
+        if not apart:
+            require_listable(parts, path)
         text = json.dumps(self._content(), indent=2, ensure_ascii=False)
         if parts is not None:
             # On one line at the end: thousands of numbers that nobody reads.

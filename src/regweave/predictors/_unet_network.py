@@ -87,8 +87,8 @@ class Network:
 
     def _decoded(self, channels: Float32Array) -> Float32Array:
         """Run all blocks; the grid is filled up with edge values to whole coarsest voxels and stays so."""
-        whole = np.prod(self.strides, axis=0, dtype=int)
-        padding = [(0, 0), *((0, int(-n % f)) for n, f in zip(channels.shape[1:], whole, strict=True))]
+        filled = filled_shape(channels.shape[1:], self.strides)
+        padding = [(0, 0), *((0, f - n) for n, f in zip(channels.shape[1:], filled, strict=True))]
         image = np.ascontiguousarray(np.pad(channels, padding, mode="edge").transpose(1, 2, 3, 0))
         skips = []
         for scale, stride in enumerate(self.strides):
@@ -126,6 +126,20 @@ def layer_shapes(n_channels: int, width: int, n_classes: int, n_scales: int) -> 
             shapes[f"{name}.{k}.weight"] = (out, read, 3, 3, 3)
             shapes[f"{name}.{k}.scale"] = shapes[f"{name}.{k}.shift"] = (out,)
     return {**shapes, "head.weight": (n_classes, width, 1, 1, 1), "head.bias": (n_classes,)}
+
+
+def filled_shape(shape: Sequence[int], strides: Sequence[Stride]) -> tuple[int, int, int]:
+    """Return the smallest grid of whole coarsest voxels, at least two along an axis that is pooled.
+
+    Examples
+    --------
+    >>> filled_shape((7, 33, 5), [(2, 2, 1), (2, 2, 1), (2, 2, 1)])
+    (16, 40, 5)
+    """
+    whole = [int(n) for n in np.prod(strides, axis=0)] if strides else [1, 1, 1]
+    least = [1 if f == 1 else 2 * f for f in whole]
+    x, y, z = (-(-max(n, few) // f) * f for n, few, f in zip(shape, least, whole, strict=True))
+    return x, y, z
 
 
 def _stride(given: Sequence[int]) -> Stride:

@@ -6,7 +6,7 @@ features, and held-out images choose how much the true frequency of the classes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -178,12 +178,12 @@ def fit_voxelwise(
     volumes, label_maps, classes, seed = examples.volumes, examples.label_maps, examples.classes, examples.seed
     voxel_mm = see.working_voxel_mm([v.geometry for v in volumes])
     quota = SAMPLES // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
-    numbers = [_numbers(labels.data, classes) for labels in label_maps]
+    numbers = [class_numbers(labels.data, classes) for labels in label_maps]
     samples = [
         _draw(volume, numbers[n], examples.modality, voxel_mm, quota, np.random.default_rng([seed, n]))
         for n, volume in enumerate(volumes)
     ]
-    _require_classes(samples, classes)
+    require_classes((s.numbers for s in samples), classes)
     names = {value: name for labels in label_maps for value, name in labels.names.items() if value in classes}
 
     def train(chosen: Sequence[int]) -> tuple[VoxelPredictor, Float64Array]:
@@ -227,7 +227,7 @@ class _Sample:
     occurrence: Float64Array
 
 
-def _numbers(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
+def class_numbers(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
     """Place of each label among the classes; 0, the background, for labels that have none."""
     out = np.zeros(labels.shape, dtype=np.int32)
     for number, value in enumerate(classes[1:], start=1):
@@ -312,8 +312,9 @@ def _record(scores: Sequence[Float64Array], classes: tuple[int, ...]) -> dict[st
     }
 
 
-def _require_classes(samples: Sequence[_Sample], classes: tuple[int, ...]) -> None:
-    seen = set(np.concatenate([s.numbers for s in samples]).tolist())
+def require_classes(numbers: Iterable[NDArray[Any]], classes: tuple[int, ...]) -> None:
+    """Raise ValueError where a class does not occur among class numbers."""
+    seen = {int(number) for found in numbers for number in np.unique(found)}
     missing = [value for number, value in enumerate(classes) if number not in seen]
     if missing:
         raise ValueError(f"no training label map shows class {missing} at working resolution; leave it out of classes")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -45,6 +46,10 @@ class Examples:
     groups : sequence, optional
         Patient of each image, so that one patient is never both trained on and held out. By default each image is a
         patient.
+    tell : callable, optional
+        Called now and then by a fit that takes long, with the step, the number of steps, and the loss.
+    checkpoint : path, optional
+        File in which a fit that takes long keeps where it stands, and from which one that was stopped goes on.
     """
 
     volumes: Sequence[Volume]
@@ -53,6 +58,8 @@ class Examples:
     modality: Modality
     seed: int = 0
     groups: Sequence[Hashable] | None = None
+    tell: Callable[[int, int, float], None] | None = None
+    checkpoint: Path | None = None
 
     def check(self) -> None:
         """Raise ValueError where images, label maps, groups or classes do not belong together."""

@@ -1,0 +1,201 @@
+"""Convolutional network of U-Net form as a predictor: PyTorch trains it, compiled kernels run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from regweave import extras, registry
+from regweave.io.orientation import nearest_axes
+from regweave.kernels.threads import present_threads
+from regweave.predictors._unet_grid import NetworkGrid, likeliest
+from regweave.predictors._unet_input import VERSION, channels, n_channels, strides_for
+from regweave.predictors._unet_network import ALIGNMENT, WIDEST, Network
+from regweave.predictors._voxelwise import class_numbers, require_classes
+from regweave.predictors.base import Examples, Parts, Predictor
+from regweave.types import Float32Array, Geometry, LabelMap, Modality, StructureMaps, Volume
+
+COSTLY = True
+"""Fitting takes minutes to hours: as few as possible are fitted, and each is kept."""
+NEEDED_BY = "training a network"
+MOST_CLASSES = 255
+VOXELS_MM = (1e-4, 1e3)
+SpacingMm = tuple[float, float, float]
+
+
+class Options(registry.Options):
+    """Size and length of the training.
+
+    Parameters
+    ----------
+    width : int
+        Channels at full resolution; they double with each of four scales.
+    steps : int
+        Steps of the training, at most.
+    minutes : float
+        Time that it may take: where the first steps say that it would take longer, fewer are made.
+    device : "auto", "cpu" or "cuda"
+        Where it is trained; by default on a GPU where PyTorch finds one.
+    """
+
+    width: int = Field(default=16, ge=ALIGNMENT, le=WIDEST, multiple_of=ALIGNMENT)
+    steps: int = Field(default=1500, ge=1, le=1_000_000)
+    minutes: float = Field(default=60.0, gt=0, le=100_000)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+@dataclass(frozen=True)
+class NetworkPredictor:
+    """Convolutional network that tells the structures of an image.
+
+    Parameters
+    ----------
+    classes : tuple of ints
+        Label values, the background 0 first.
+    modality : "ct" or "mr"
+        How intensities are mapped.
+    spacing_mm : three numbers
+        Voxels that it was trained on, along L, P and S.
+    network : Network
+        Layers.
+    names : mapping
+        Names of the classes by label value.
+    record : mapping
+        What held-out images say: ``dice`` by class, their ``mean_dice``, ``n_images``; empty where none were asked.
+    """
+
+    classes: tuple[int, ...]
+    modality: Modality
+    spacing_mm: SpacingMm
+    network: Network
+    names: Mapping[int, str] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def voxel_mm(self) -> float:
+        """Size of the voxels that it works on, along the finest axis."""
+        return min(self.spacing_mm)
+
+    def labels(self, volume: Volume) -> LabelMap:
+        """Return the likeliest class of each voxel, on the grid of the image."""
+        shares, grid = self.shares(volume)
+        best = likeliest(grid.on_image(share) for share in shares)
+        return LabelMap(np.array(self.classes, dtype=np.int32)[best], volume.geometry, self.names)
+
+    def maps(self, volume: Volume) -> StructureMaps:
+        """Return the probability of each structure, on the working grid laid along the axes of the image."""
+        shares, grid = self.shares(volume)
+        return StructureMaps(shares[1:], grid.laid)
+
+    def shares(self, volume: Volume) -> tuple[Float32Array, NetworkGrid]:
+        """Probability of each class, (C, X, Y, Z), on the working grid laid along the image, and that grid."""
+        grid = NetworkGrid.of(volume.geometry, self.spacing_mm)
+        seen = channels(grid.seen(volume.data), _scale_of(self.modality))
+        return grid.along_image(self.network.shares(seen)), grid
+
+    def save(self) -> Parts:
+        """Return the parts from which `load` gives back the same predictor: training gives numbers of 16 bits."""
+        fields = {
+            "input": VERSION,
+            "classes": list(self.classes),
+            "names": {str(value): name for value, name in self.names.items()},
+            "modality": self.modality,
+            "spacing_mm": list(self.spacing_mm),
+            "strides": [list(stride) for stride in self.network.strides],
+        }
+        arrays = {name: array.astype(np.float16) for name, array in self.network.arrays.items()}
+        return Parts("unet", fields, arrays, self.record)
+
+
+def load(parts: Parts) -> NetworkPredictor:
+    """Return the predictor that was saved."""
+    content = parts.fields
+    if content["input"] != VERSION:
+        raise ValueError(f"network with input {content['input']!r}, supported {VERSION}")
+    network = Network.of(parts.arrays, content["strides"])
+    classes = tuple(int(c) for c in content["classes"])
+    if len(classes) != network.n_classes:
+        raise ValueError(f"{len(classes)} classes, but the network tells {network.n_classes}")
+    modality = content["modality"]
+    if modality not in ("ct", "mr") or network.n_channels != n_channels(modality):
+        raise ValueError(f"a network for {network.n_channels} channels does not read {str(modality)[:40]!r} images")
+    x, y, z = (float(mm) for mm in content["spacing_mm"])
+    if not all(VOXELS_MM[0] <= mm <= VOXELS_MM[1] for mm in (x, y, z)):
+        raise ValueError(f"spacing_mm is {[x, y, z]}, allowed: {VOXELS_MM[0]:g} to {VOXELS_MM[1]:g}")
+    names = {int(value): str(name) for value, name in content["names"].items()}
+    return NetworkPredictor(classes, modality, (x, y, z), network, names, dict(parts.record))
+
+
+def fit(examples: Examples, options: Options, like: Predictor | None) -> NetworkPredictor:
+    """Train on segmented images; what left-out patients say is for the caller to find out, who fits networks to parts.
+
+    Parameters
+    ----------
+    examples : Examples
+        Images, segmentations and classes.
+    options : Options
+        Size and length.
+    like : Predictor, optional
+        Work on its voxels, with its width and strides: networks that are compared see images alike.
+
+    Raises
+    ------
+    UsageError
+        E158 where PyTorch is not installed.
+    """
+    examples.check()
+    extras.require("torch", "net", NEEDED_BY)
+    if len(examples.classes) > MOST_CLASSES:
+        raise ValueError(f"{len(examples.classes)} classes, allowed: at most {MOST_CLASSES}")
+    spacing_mm = like.spacing_mm if isinstance(like, NetworkPredictor) else middle_spacing_mm(examples.volumes)
+    grids = [NetworkGrid.of(v.geometry, spacing_mm) for v in examples.volumes]
+    pairs = list(zip(grids, examples.volumes, examples.label_maps, strict=True))
+    images = [channels(g.seen(v.data), _scale_of(examples.modality)) for g, v, _ in pairs]
+    numbers = [g.numbers(class_numbers(labels.data, examples.classes)) for g, _, labels in pairs]
+    require_classes(numbers, examples.classes)
+    middle = [int(n) for n in np.median([i.shape[1:] for i in images], axis=0)]
+    strides = like.network.strides if isinstance(like, NetworkPredictor) else strides_for(spacing_mm, middle)
+    arrays = _trained(images, numbers, strides, options, examples)
+    names = {v: n for labels in examples.label_maps for v, n in labels.names.items() if v in examples.classes}
+    return NetworkPredictor(examples.classes, examples.modality, spacing_mm, Network.of(arrays, strides), names)
+
+
+def middle_spacing_mm(volumes: Sequence[Volume]) -> SpacingMm:
+    """Median of the voxel sizes along L, P and S."""
+    x, y, z = np.median([_oriented_mm(v.geometry) for v in volumes], axis=0)
+    return float(x), float(y), float(z)
+
+
+def _oriented_mm(geometry: Geometry) -> Float32Array:
+    return np.asarray(geometry.spacing_mm[list(nearest_axes(geometry.direction))])
+
+
+def _trained(
+    images: Sequence[Float32Array], numbers: Sequence[Any], strides: Any, options: Options, examples: Examples
+) -> dict[str, Any]:
+    torch = extras.load("torch", "net", NEEDED_BY)
+    training = import_module("regweave.predictors._unet_torch")  # here, for it imports torch, which takes seconds
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    plan = training.TrainingPlan(
+        width=options.width, steps=options.steps, minutes=options.minutes, seed=examples.seed, device=device
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(present_threads())
+    try:
+        found: dict[str, Any] = training.fit_network(
+            images, numbers, len(examples.classes), strides, plan, examples.tell, examples.checkpoint
+        )
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def _scale_of(modality: Modality) -> Literal["ct", "mr"]:
+    return "ct" if modality == "ct" else "mr"

@@ -1,0 +1,187 @@
+"""Network as a predictor: its grid over an image, what it tells, and what a file keeps of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from regweave import predictors
+from regweave.errors import UsageError
+from regweave.predictors import Examples, Parts
+from regweave.predictors._unet_grid import NetworkGrid, likeliest
+from regweave.predictors._unet_network import Network, layer_shapes
+from regweave.predictors.unet import NetworkPredictor, load
+from regweave.types import Geometry, LabelMap, Volume
+
+STRIDES = ((2, 2, 1), (2, 2, 2))
+TURNED = np.array([[0, -2.0, 0, 5], [0, 0, 2.0, -3], [3.0, 0, 0, 1], [0, 0, 0, 1]])
+"""Axes along S, -L and P."""
+
+
+def predictor(modality="mr", n_classes=3, spacing_mm=(2.0, 2.0, 3.0)) -> NetworkPredictor:
+    shapes = layer_shapes(2 if modality == "ct" else 1, 8, n_classes, len(STRIDES) + 1)
+    rng = np.random.default_rng(0)
+    arrays = {n: rng.normal(size=s).astype(np.float16) for n, s in shapes.items()}
+    classes = (0, 4, 7, 9, 12)[:n_classes]
+    return NetworkPredictor(classes, modality, spacing_mm, Network.of(arrays, STRIDES), {4: "a", 7: "b"})
+
+
+def image(shape=(10, 12, 8), affine=TURNED) -> Volume:
+    return Volume(np.random.default_rng(1).normal(100, 20, shape).astype(np.float32), Geometry(shape, affine))
+
+
+def test_image_of_about_the_networks_voxels_keeps_its_own():
+    grid = NetworkGrid.of(Geometry((10, 12, 8), TURNED), (1.7, 2.4, 3.7))
+
+    assert grid.laid.shape == (10, 12, 8)
+    np.testing.assert_array_equal(grid.laid.affine, TURNED)
+
+
+def test_grid_covers_the_same_box_with_voxels_of_the_network():
+    given = Geometry((10, 12, 8), TURNED)  # spacing 3 along S, 2 along L, 2 along P
+    grid = NetworkGrid.of(given, (4.1, 1.0, 3.0))
+
+    assert grid.laid.shape == (10, 6, 16)
+    np.testing.assert_allclose(grid.laid.spacing_mm, (3, 4, 1))
+    for end in (0, 1):  # outer faces of the first and the last voxel
+        faces = [g.points(np.array(g.shape) * end - 0.5) for g in (given, grid.laid)]
+        np.testing.assert_allclose(*faces, atol=1e-9)
+
+
+def test_seen_image_is_the_sampled_function_along_l_p_s():
+    given = Geometry((10, 12, 8), TURNED)
+    grid = NetworkGrid.of(given, (4.1, 1.0, 3.0))
+
+    def linear(points):
+        return points @ (1.0, 2.0, -0.5)
+
+    index = np.stack(np.meshgrid(*(np.arange(n) for n in given.shape), indexing="ij"), axis=-1)
+    seen = grid.seen(linear(given.points(index)).astype(np.float32))
+
+    assert seen.shape == (6, 16, 10)
+    inner = np.stack(np.meshgrid(*(np.arange(n) for n in grid.laid.shape), indexing="ij"), axis=-1)
+    truth = linear(grid.laid.points(inner)).transpose(1, 2, 0)[::-1]
+    np.testing.assert_allclose(seen[:, 1:-1], truth[:, 1:-1], atol=1e-3)  # beyond the outer voxels it is constant
+    back = grid.along_image(seen[None])[0]
+    np.testing.assert_allclose(back[:, :, 1:-1], truth[::-1].transpose(2, 0, 1)[:, :, 1:-1], atol=1e-3)
+
+
+def test_finer_image_is_averaged_over_whole_voxels():
+    fine = Geometry((8, 8, 8), np.eye(4))
+    data = np.random.default_rng(0).random((8, 8, 8)).astype(np.float32)
+
+    seen = NetworkGrid.of(fine, (2.0, 1.0, 4.0)).seen(data)
+
+    np.testing.assert_allclose(seen, data.reshape(4, 2, 8, 1, 2, 4).mean(axis=(1, 3, 5)), atol=1e-6)
+
+
+def test_class_of_a_coarse_voxel_has_the_largest_share():
+    fine = Geometry((4, 4, 4), np.eye(4))
+    numbers = np.zeros((4, 4, 4), dtype=np.int32)
+    numbers[:2] = 2
+    numbers[0, 0, 0] = 1
+
+    found = NetworkGrid.of(fine, (2.0, 2.0, 2.0)).numbers(numbers)
+
+    assert found.dtype == np.uint8
+    assert found[0].tolist() == [[2, 2], [2, 2]]
+    assert not found[1].any()
+
+
+def test_likeliest_is_the_first_of_equals():
+    shares = np.random.default_rng(0).integers(0, 3, (4, 50)).astype(np.float32)
+
+    np.testing.assert_array_equal(likeliest(iter(shares)), shares.argmax(axis=0))
+
+
+def test_maps_and_labels_agree_on_the_grid_of_the_image():
+    found, volume = predictor(), image()
+
+    maps, labels = found.maps(volume), found.labels(volume)
+
+    assert maps.shares.shape == (2, 10, 12, 8)
+    np.testing.assert_array_equal(maps.geometry.affine, volume.geometry.affine)
+    whole = np.concatenate([1 - maps.shares.sum(axis=0, keepdims=True), maps.shares])
+    agree = np.array(found.classes)[whole.argmax(axis=0)] == labels.data
+    assert agree.mean() > 0.999
+    assert labels.names == {4: "a", 7: "b"}
+
+
+def test_storage_order_of_the_axes_changes_nothing():
+    found, volume = predictor(), image()
+    flipped = np.eye(4)
+    flipped[1, 1], flipped[1, 3] = -1, 11
+    order = [2, 0, 1]
+    moved = Volume(
+        np.ascontiguousarray(volume.data[:, ::-1].transpose(order)),
+        Geometry((8, 10, 12), (TURNED @ flipped)[:, [*order, 3]]),
+    )
+
+    np.testing.assert_array_equal(
+        found.maps(moved).shares, found.maps(volume).shares[:, :, ::-1].transpose(0, *(1 + np.array(order)))
+    )
+
+
+def test_labels_of_a_finer_image_come_from_interpolated_maps():
+    found, volume = predictor(spacing_mm=(4.0, 4.0, 6.0)), image((16, 16, 16))
+
+    labels, maps = found.labels(volume), found.maps(volume)
+
+    assert maps.shares.shape[1:] == (8, 8, 8)
+    assert labels.data.shape == (16, 16, 16)
+    blocks = labels.data.reshape(8, 2, 8, 2, 8, 2)
+    assert (blocks != blocks[:, :1, :, :1, :, :1]).any()  # edges are not those of the coarse voxels
+
+
+@pytest.mark.parametrize("modality", ["ct", "mr"])
+def test_saved_and_loaded_it_tells_the_same(modality):
+    found, volume = predictor(modality), image()
+
+    parts = found.save()
+    again = predictors.load(Parts.from_json(parts.to_json(arrays=False), parts.arrays))
+
+    assert all(array.dtype == np.float16 for array in parts.arrays.values())
+    np.testing.assert_array_equal(again.maps(volume).shares, found.maps(volume).shares)
+    assert again.save().identity() == parts.identity()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"input": 99}, "network with input 99"),
+        ({"classes": [0, 4]}, "2 classes, but the network tells 3"),
+        ({"modality": "ct"}, "1 channels does not read 'ct'"),
+        ({"modality": "xx"}, "does not read 'xx'"),
+        ({"spacing_mm": [1.0, float("nan"), 1.0]}, "spacing_mm is"),
+        ({"spacing_mm": [1.0, 1.0]}, "not enough values"),
+        ({"strides": [[2, 2, 9], [2, 2, 2]]}, "allowed: 1 or 2"),
+        ({"strides": [[2, 2, 2]]}, "no layer of a U-Net of 2 scales"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(change, said):
+    parts = predictor().save()
+    with pytest.raises(ValueError, match=said):
+        load(replace(parts, fields={**parts.fields, **change}))
+
+
+def examples() -> Examples:
+    volumes = [image((16, 16, 12)), image((16, 14, 12))]
+    maps = [LabelMap((v.data > 115).astype(np.int32), v.geometry) for v in volumes]
+    return Examples(volumes, maps, (0, 1), "mr")
+
+
+def test_training_without_torch_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr("regweave.extras.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"E158.*training a network needs the package torch") as caught:
+        predictors.fit("unet", examples())
+    assert 'pip install "regweave[net]"' in str(caught.value)
+
+
+def test_class_that_no_image_shows_is_refused():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"no training label map shows class \[3\]"):
+        predictors.fit("unet", replace(examples(), classes=(0, 1, 3)))

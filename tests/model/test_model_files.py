@@ -98,6 +98,7 @@ def test_a_network_travels_in_an_archive_of_few_megabytes_and_not_in_json(model,
         ({"arrays.safetensors": struct.pack("<Q", 1 << 60) + b"{}"}, "arrays.safetensors is damaged"),
         ({"arrays.safetensors": save({"hidden": np.zeros((2, 2), np.int64)})}, "is int64, allowed: float16, float32"),
         ({"arrays.safetensors": save({"hidden": np.full((2, 2), np.nan)})}, "hidden has shape (2, 2) or a number"),
+        ({"arrays.safetensors": save({"hidden": np.full((2, 2), np.inf, np.float16)})}, "hidden has shape (2, 2) or"),
         ({"arrays.safetensors": save({})}, "malformed ('hidden')"),
     ],
 )

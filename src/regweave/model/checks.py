@@ -82,7 +82,7 @@ def check_arrays(parts: Parts) -> None:
         _name(name, f"class_predictor.names[{key[:40]!r}]")
     limit = LARGEST_LAYER_WEIGHT
     for key, values in parts.arrays.items():
-        if not 1 <= values.size <= MOST_LAYER_WEIGHTS or not (np.abs(values) <= limit).all():
+        if not 1 <= values.size <= MOST_LAYER_WEIGHTS or not (np.abs(values.astype(np.float64)) <= limit).all():
             raise ValueError(
                 f"class_predictor.{parts.kind}.{key[:40]} has shape {values.shape} or a number beyond ±{limit:g}, "
                 f"allowed: at most {MOST_LAYER_WEIGHTS} numbers within it"

@@ -143,3 +143,132 @@ def test_network_warps_against_a_known_shift_and_counts_folds() -> None:
     whole = torch.zeros_like(half)
     whole[..., :3] = 1
     assert float(net.soft_dice(half, whole)) == pytest.approx(0.8)
+
+
+def test_a_fold_chooses_by_the_pairs_of_the_others_alone() -> None:
+    grid = import_module("_crossval_grid")
+    pairs = {0: [_line("a")], 1: [_line("b")], 2: [_line("c")]}
+    dice = {
+        ("learned", "bold"): {"a": {"1": 0.9, "2": 0.1}, "b": {"1": 0.2, "2": 0.1}, "c": {"1": 0.3, "2": 0.1}},
+        ("learned", "meek"): {"a": {"1": 0.1, "2": 0.9}, "b": {"1": 0.4, "2": 0.9}, "c": {"1": 0.4, "2": 0.9}},
+        ("learned", "frail"): {"a": {"1": 0.95}, "b": {}, "c": {"1": 0.95}},
+        ("uniform", "plain"): {"a": {"1": 1.0}, "b": {"1": 1.0}, "c": {"1": 1.0}},
+    }
+    table = grid.Table(pairs, dice)
+    # Pair a alone speaks for "bold", and it speaks to the other folds only; "frail" failed on b.
+    assert [table.best("learned", fold, ["1"]) for fold in (0, 2)] == ["meek", "bold"]
+    assert table.best("learned", 1, ["1"]) == "frail"
+    assert table.best("learned", 1, ["1", "2"]) == "frail"
+    assert table.best("learned", 2, ["2"]) == "meek"
+
+
+def _line(name: str, group: str = "p") -> Any:
+    from regweave.datasets.manifest import PairFiles
+
+    return PairFiles(name, *(Path(),) * 4, group)
+
+
+def test_candidates_give_maps_the_weight_that_they_say() -> None:
+    from regweave.config import settings
+
+    grid = import_module("_crossval_grid")
+    schedule = settings.preset("default").schedule("mr")
+    start = schedule.start_weights(0.05, (0, 1, 2))
+    table = grid.mixed(start, schedule, {"outline": 8.0}, None)
+    of = dict(zip(table.members, table.matrix[:, 1], strict=True))
+    assert of["outline"] == pytest.approx(8 * of["lncc3"])
+    assert table.matrix.sum() == pytest.approx(start.matrix.sum())
+    assert (table.matrix == table.matrix[:, :1]).all()
+
+
+def rows(gain: float) -> list[dict[str, Any]]:
+    """Pairs of two people; the learned rung is better by so much in structure 1 and withheld 2 stays."""
+    out = []
+    for k in range(6):
+        start = 0.5 + 0.02 * k
+        rungs = dict.fromkeys(("default", "uniform", "single", "learned", "learned, mask"), 0.0)
+        rungs |= {"learned": gain, "learned, mask": 2 * gain}
+        after = {rung: {"1": start + more, "2": 0.4 + more / 2} for rung, more in rungs.items()}
+        more = {"folding_fraction": 0.0, "sdlogj": 0.3, "seconds": 1.0, "dice_before": {"1": 0.1, "2": 0.2}}
+        methods = {rung: {"error": None, "dice_after": d, **more} for rung, d in after.items()}
+        out.append({
+            "pair": f"pair{k}", "fold": k % 3, "group": f"p{k}+q{k}", "methods": methods,
+            "chosen": dict.fromkeys(rungs, "x"), "segmentation": {"1": start + gain},
+        })  # fmt: skip
+    return out
+
+
+def test_condensed_numbers_follow_the_rows() -> None:
+    report = import_module("_crossval_report")
+    found = report.condense(rows(0.1), ())
+    assert found["before"] == pytest.approx(0.15)
+    assert found["methods"]["learned"]["mean_dice"] == pytest.approx((0.65 + 0.45) / 2)
+    gain = found["differences"]["learned − uniform"]
+    assert (gain["mean"], gain["better"], gain["n"]) == (pytest.approx(0.075), 6, 6)
+    assert gain["low"] == pytest.approx(0.075)
+    assert found["by_class"]["2"]["mean"] == pytest.approx(0.05)
+
+
+def test_withheld_structures_are_scored_apart() -> None:
+    report = import_module("_crossval_report")
+    found = report.condense(rows(0.1), (2,))
+    assert found["methods"]["learned"]["mean_dice"] == pytest.approx(0.65)
+    assert found["differences"]["learned, mask − segmentation"]["mean"] == pytest.approx(0.1)
+    assert found["withheld_differences"]["learned − default"]["mean"] == pytest.approx(0.05)
+    where = {"data": "set", "settings": "s", "predictor": "p", "withheld": {"2": "organ"}}
+    claims = report.claims_of({**where, **found})
+    assert [c.met for c in claims] == [True, True]
+    worse = report.condense(rows(-0.1), (2,))
+    assert [c.met for c in report.claims_of({**where, **worse})] == [False, False]
+
+
+def stored_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_of: Any) -> tuple[Any, Any, Any]:
+    """A set of ten people whose maps are stored; returns the module, the archive and a reader of cases."""
+    from regweave.io import write_image
+    from regweave.types import Geometry, Volume
+
+    folder, split = import_module("_map_folder"), import_module("_split")
+    data = tmp_path / "data" / "mscmr_cardiac"
+    rng = np.random.default_rng(0)
+    affine = np.diag([-2.0, -2.0, 3.0, 1.0])  # axes along R, A, S: canonical order reverses two of them
+    maps = {}
+    for k in range(10):
+        (data / f"mscmr_{k:02d}").mkdir(parents=True)
+        volume = Volume(rng.normal(500, 90, (5, 4, 6)).astype(np.float32), Geometry((5, 4, 6), affine), "mr")
+        write_image(data / f"mscmr_{k:02d}" / "image.nii.gz", volume)
+        maps[f"mscmr_{k:02d}"] = rng.integers(0, 85, (3, 5, 4, 6)).astype(np.uint8)
+    monkeypatch.setenv("REGWEAVE_DATA", str(tmp_path / "data"))
+    for name in ("REGWEAVE_PLUGINS", "REGWEAVE_STORED_MAPS"):
+        monkeypatch.setenv(name, "")  # so that what the folder sets is taken back
+    folds = {f"fold_{case}": np.array(fold_of(fold)) for case, fold in split.folds_of("mscmr_cardiac").items()}
+    np.savez(tmp_path / "maps.npz", **maps, **folds, classes=np.array([1, 2, 3]))
+    return folder, maps, lambda case: data / case / "image.nii.gz"
+
+
+def test_stored_maps_come_back_on_the_axes_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regweave import predictors
+    from regweave.io.orientation import Orientation
+    from regweave.pipeline.reading import Reading
+    from regweave.predictors import Examples
+    from regweave.types import LabelMap, Volume
+
+    folder, maps, path_of = stored_folder(tmp_path, monkeypatch, lambda fold: fold)
+    folder.map_folder("mscmr_cardiac", tmp_path / "maps.npz", tmp_path / "stored")
+    volume = Reading().image(path_of("mscmr_04"))
+    labels = LabelMap(np.zeros(volume.data.shape, dtype=np.uint8), volume.geometry)
+    fitted = predictors.fit("stored_maps", Examples([volume], [labels], (0, 3, 1), "mr"))
+    again = predictors.load(fitted.save())
+    shares = again.maps(volume).shares
+    np.testing.assert_allclose(shares, maps["mscmr_04"][[2, 0]] / 255, atol=1e-6)
+    turn = Orientation.of(volume.geometry)
+    turned = Volume(turn.to_canonical(volume.data), turn.canonical, "mr")
+    np.testing.assert_array_equal(again.maps(turned).shares, turn.to_canonical(shares))
+    told = again.labels(volume).data
+    likeliest = np.array([0, 3, 1])[np.concatenate([1 - shares.sum(0, keepdims=True), shares]).argmax(0)]
+    np.testing.assert_array_equal(told, likeliest)
+
+
+def test_maps_of_a_network_that_saw_the_person_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _, _ = stored_folder(tmp_path, monkeypatch, lambda fold: (fold + 1) % 5)
+    with pytest.raises(SystemExit, match="maps of another fold"):
+        folder.map_folder("mscmr_cardiac", tmp_path / "maps.npz", tmp_path / "stored")

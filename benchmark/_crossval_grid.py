@@ -1,0 +1,136 @@
+"""Candidates of a cross-validation, registered once for all folds, and the choice of each fold among them.
+
+A pair is drawn inside a fold, so that it may choose for every other fold: each candidate is registered once with each
+pair, and a fold takes the one that is best on the pairs of all others. That is one training a fold, by search on real
+Dice, for the price of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regweave.config.settings import Schedule, Settings
+from regweave.datasets.manifest import PairFiles
+from regweave.jobs.methods import REFINE, Method, baseline_methods
+from regweave.model.model import Model
+from regweave.predictors import Predictor
+from regweave.types import WeightTable
+
+SMOOTHER = (0.5, 1.0, 2.0)
+"""Factors of the smoothness of the refinement for the uniform bank and single metrics."""
+MAPS = ((2, 0.5), (8, 0.25), (8, 0.5), (32, 0.125), (32, 0.25), (32, 0.5))
+"""Weight of the compared maps against one metric, and factor of the smoothness, without a moving mask."""
+OUTLINE = ((2, 1.0), (4, 0.5), (4, 1.0), (8, 0.5), (8, 1.0))
+"""The same with the moving mask."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to register: the rung that it belongs to, its name, and the method for a pair of a fold."""
+
+    rung: str
+    name: str
+    method: Callable[[int], Method]
+
+
+def fixed_candidates(base: Settings, modality: Any) -> list[Candidate]:
+    """The uniform bank with some smoothnesses, and every metric that can be refined, alone."""
+    uniform, *singles = baseline_methods(base, modality)
+    refined = [m for m in singles if m.settings.refine.steps]
+    return [
+        *(_smoothed("uniform", "uniform", uniform, factor) for factor in SMOOTHER),
+        *(_smoothed("single", m.name.removeprefix("single:"), m, 1.0) for m in refined),
+    ]
+
+
+def tuned_singles(base: Settings, modality: Any, names: Sequence[str]) -> list[Candidate]:
+    """Other smoothnesses of the single metrics that some fold found best."""
+    methods = {m.name.removeprefix("single:"): m for m in baseline_methods(base, modality)}
+    return [_smoothed("single", name, methods[name], factor) for name in names for factor in SMOOTHER if factor != 1.0]
+
+
+def _smoothed(rung: str, name: str, method: Method, factor: float) -> Candidate:
+    turned = method.at(REFINE, REFINE.get(method.settings) * factor)
+    return Candidate(rung, f"{name} × {factor:g}", lambda _: turned)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What candidates that compare maps are made of; ``predictors`` of a fold have seen none of its people."""
+
+    settings: Settings
+    modality: Any
+    classes: tuple[int, ...]
+    predictors: Mapping[int, Predictor]
+    coarse: bool
+
+    def candidates(self) -> list[Candidate]:
+        """Weights of maps with and without the moving mask, and in the levels too where ``coarse`` says so."""
+        names = [m.name for m in self.schedule.bank]
+        compared = "shapes" if "shapes" in names else "anatomy"
+        out = []
+        for coarse in (False, True)[: 1 + self.coarse]:
+            for rung, member, grid in (("learned", compared, MAPS), ("learned, mask", "outline", OUTLINE)):
+                where = f"{'shapes' if rung == 'learned' else 'outline'}-coarse" if coarse else None
+                for factor, smoother in grid:
+                    out.append(self._candidate(rung, {member: float(factor)}, where, smoother))
+        return out
+
+    @property
+    def schedule(self) -> Schedule:
+        """Bank and levels."""
+        return self.settings.schedule(self.modality)
+
+    def _candidate(self, rung: str, maps: Mapping[str, float], coarse: str | None, smoother: float) -> Candidate:
+        base = self.settings.model_copy(update={"modality": self.modality})
+        settings = REFINE.set(base, REFINE.get(base) * smoother)
+        start = self.schedule.start_weights(settings.smoothness, self.classes)
+        weights = mixed(start, self.schedule, maps, coarse)
+
+        def method(fold: int) -> Method:
+            model = Model(weights, settings, self.modality, predictor=self.predictors[fold])
+            return Method(rung, settings, tried=model, predicted=rung == "learned")
+
+        name = ", ".join(f"{m} {f:g}" for m, f in maps.items()) + (f", {coarse}" if coarse else "")
+        return Candidate(rung, f"{name} × {smoother:g}", method)
+
+
+def mixed(start: WeightTable, schedule: Schedule, maps: Mapping[str, float], coarse: str | None) -> WeightTable:
+    """Give members of maps so many times the weight of one metric of the refinement, and half of the levels to one."""
+    of = dict(zip(start.members, start.matrix[:, 0].tolist(), strict=True))
+    fine = {m.name: of[m.name] for m in schedule.continuous if m.stage == "refine" and of[m.name]}
+    one = max(fine.values())
+    table = start.share_out({**fine, **{name: factor * one for name, factor in maps.items()}})
+    if coarse is None:
+        return table
+    levels = {m.name: of[m.name] for m in schedule.discrete if m.stage != "refine" and of[m.name]}
+    return table.share_out({**levels, coarse: sum(levels.values())})
+
+
+@dataclass(frozen=True)
+class Table:
+    """Dice of every candidate on every pair: by candidate, pair and label."""
+
+    pairs: Mapping[int, Sequence[PairFiles]]
+    dice: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]]
+
+    def best(self, rung: str, fold: int, labels: Sequence[str]) -> str:
+        """Name of the candidate of a rung that is best on the pairs of all other folds."""
+        names = [name for of, name in self.dice if of == rung]
+        return max(names, key=lambda name: self._mean(self.dice[rung, name], fold, labels))
+
+    def _mean(self, found: Mapping[str, Mapping[str, float]], fold: int, labels: Sequence[str]) -> float:
+        others = [p.id for f, pairs in self.pairs.items() if f != fold for p in pairs]
+        means = [mean_over(found[name], labels) for name in others]
+        # A candidate that fails somewhere is not chosen: its mean would be over easier pairs.
+        return float(np.mean(means)) if np.isfinite(means).all() else -1.0
+
+
+def mean_over(dice: Mapping[str, float | None], labels: Sequence[str]) -> float:
+    """Mean over the structures that have a number; NaN for none."""
+    values = [v for label in labels if (v := dice.get(label)) is not None]
+    return float(np.mean(values)) if values else float("nan")

@@ -78,7 +78,7 @@ COUNTS: dict[str, Callable[[_Size], float]] = {"sad": _sad, "ncc": _ncc, "dwt": 
 
 def operations(schedule: Schedule, geometry: Geometry) -> dict[str, float]:
     """Operations of one registration, by metric and for the shifts."""
-    bank = schedule.discrete
+    bank = schedule.for_levels().bank
     unknown = sorted({m.metric for m in bank} - set(COUNTS))
     if unknown:
         raise ValueError(f"no operation counts for {', '.join(unknown)}; known: {', '.join(COUNTS)}")

@@ -74,7 +74,7 @@ def certify(name: PairName, settings: Settings, init: str) -> dict[str, Any]:
     row: dict[str, Any] = {"fixed": name.fixed, "moving": name.moving}
     try:
         p = prepare(name, settings, init)
-        certifier = Certifier(p.weights.of(tuple(m.name for m in p.schedule.discrete)))
+        certifier = Certifier(p.weights.of(tuple(m.name for m in p.schedule.for_levels().bank)))
         align(p.pair, p.weights, p.schedule, on_step=certifier)
     except Exception as error:
         return {**row, "error": failure(error), "steps": []}

@@ -49,7 +49,7 @@ TARGET_MEMORY_GB = 1.5
 @contextmanager
 def timed_metrics(schedule: Schedule) -> Iterator[dict[str, float]]:
     """Time the cost volumes of each metric inside the block, by standing in for the metric's ``volume``."""
-    spent = {m.metric: 0.0 for m in schedule.discrete}
+    spent = {m.metric: 0.0 for m in schedule.for_levels().bank}
     modules: dict[str, Any] = {name: metrics.get(name) for name in spent}
     plain = {name: module.volume for name, module in modules.items()}
 

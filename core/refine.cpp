@@ -203,14 +203,19 @@ double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> we
     return in_order(parts);
 }
 
-// ½ Σ over axes and components of squared forward differences times the given factor (component, axis) and
-// its derivative by u: minus the Laplacian, with free ends.
-double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double, 3>, 3> factor) {
+void require_displacement(const In<float, 4>& u, const Force& force,
+                          const std::array<std::array<double, 3>, 3>& factor) {
     require_volume(u, "u");
     require(u.shape(0) == 3, "u must have shape (3, X, Y, Z)");
     for (int a = 0; a < 4; ++a) require(u.shape(a) == force.shape(a), "u and force must lie on one grid");
     for (const auto& row : factor) require_finite(row, "factors must be finite");
     require_apart(force, u);
+}
+
+// ½ Σ over axes and components of squared forward differences times the given factor (component, axis) and
+// its derivative by u: minus the Laplacian, with free ends.
+double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double, 3>, 3> factor) {
+    require_displacement(u, force, factor);
     const Extent n = extent_of(u);
     std::vector<double> parts(3 * n.nx);
     nb::gil_scoped_release nogil;
@@ -246,6 +251,50 @@ double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double
     return in_order(parts);
 }
 
+// The same with a stiffness s of each voxel: an edge counts the mean of its two ends, so the force is the
+// exact derivative of the energy.
+double stiff_diffusion_force(In<float, 4> u, In<float, 3> stiffness, Force force,
+                             std::array<std::array<double, 3>, 3> factor) {
+    require_displacement(u, force, factor);
+    for (int a = 0; a < 3; ++a)
+        require(u.shape(a + 1) == stiffness.shape(a), "u and stiffness must lie on one grid");
+    require_apart(force, stiffness);
+    const Extent n = extent_of(u);
+    std::vector<double> parts(3 * n.nx);
+    nb::gil_scoped_release nogil;
+    parallel_for(3 * n.nx, [&](int task) {
+        const int c = task / n.nx, i = task % n.nx;
+        const float hx = float(factor[c][0]), hy = float(factor[c][1]), hz = float(factor[c][2]);
+        double energy = 0;
+        for (int j = 0; j < n.ny; ++j) {
+            const std::size_t row = n.plane() * i + std::size_t(j) * n.nz;
+            const float *r = u.data() + c * n.volume() + row, *s = stiffness.data() + row;
+            float* out = force.data() + c * n.volume() + row;
+            double sum = 0;
+            // A neighbour beyond the border is the voxel itself: no difference, no force.
+            const auto across = [&](std::ptrdiff_t up, std::ptrdiff_t down, float h) {
+                for (int k = 0; k < n.nz; ++k) {
+                    const float forward = r[k + up] - r[k], back = r[k + down] - r[k];
+                    const float stiff = s[k + up] + s[k];
+                    out[k] -= 0.5f * h * (stiff * forward + (s[k + down] + s[k]) * back);
+                    sum += 0.5f * h * stiff * forward * forward;
+                }
+            };
+            across(i + 1 < n.nx ? std::ptrdiff_t(n.plane()) : 0, i > 0 ? -std::ptrdiff_t(n.plane()) : 0, hx);
+            across(j + 1 < n.ny ? n.nz : 0, j > 0 ? -n.nz : 0, hy);
+            for (int k = 0; k + 1 < n.nz; ++k) {
+                const float dz = r[k + 1] - r[k], stiff = 0.5f * hz * (s[k + 1] + s[k]);
+                out[k] -= stiff * dz;
+                out[k + 1] += stiff * dz;
+                sum += stiff * dz * dz;
+            }
+            energy += 0.5 * sum;
+        }
+        parts[task] = energy;
+    });
+    return in_order(parts);
+}
+
 }  // namespace
 
 void register_refine(nb::module_& m) {
@@ -260,4 +309,7 @@ void register_refine(nb::module_& m) {
           "Weighted one minus local correlation; adds its derivative to force (3, X, Y, Z).");
     m.def("diffusion_force", &diffusion_force, nb::arg("u"), nb::arg("force"), nb::arg("factor"),
           "Half the squared differences of u times factor[component][axis]; adds its derivative to force.");
+    m.def("stiff_diffusion_force", &stiff_diffusion_force, nb::arg("u"), nb::arg("stiffness"),
+          nb::arg("force"), nb::arg("factor"),
+          "The same with a stiffness (X, Y, Z), the mean of both voxels at each difference.");
 }

@@ -65,6 +65,7 @@ EFFECTS = {
         "rate": "larger: faster, may overshoot",
         "radius_voxels": "larger: steadier, blurs borders",
         "start_sigma": "larger: forgets more of what the levels found",
+        "class_reach_voxels": "none without a model whose columns differ in the refinement",
     },
     Member: {
         "name": "none on the result",

@@ -63,6 +63,7 @@ CALLS = {
     "tensor_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0])),
     "correlation_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0]), 2, 1e-4, True),
     "diffusion_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
+    "stiff_diffusion_force": (FIELDS[0], WEIGHT, np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
     "self_similarity": (IMAGES[0, 0], PAIRS, 1, 0.001, 1000.0),
     "convolution_block": (LAYERS[0], LAYERS[1], (2, 2, 1), WEIGHTS, *WEIGHTS[:2, :24, 1, 1, 1].copy()),
     "max_pool": (LAYERS[0], (2, 3, 1)),
@@ -70,6 +71,8 @@ CALLS = {
 }
 EXACT = {"warp_valid", "warp_nearest", "warp_labels", "icm", "max_pool"}
 """Kernels whose results are whole numbers, or that only compare what they are given."""
+FORCE_PLACE = {"diffusion_force": 1, "stiff_diffusion_force": 2}
+"""Argument that a kernel adds its force to, where it is not the fourth."""
 both = pytest.mark.skipif(len(builds.usable()) < 2, reason="one build runs here: no x86-64, or no AVX2")
 
 
@@ -78,7 +81,7 @@ def _results(build: str, name: str) -> list[np.ndarray]:
     call = [np.array(a) if isinstance(a, np.ndarray) else a for a in CALLS[name]]
     given = getattr(builds.load(build), name)(*call)
     out = [np.asarray(v, dtype=np.float64) for v in (given if isinstance(given, tuple) else (given,))]
-    return [*out, *([call[1 if name == "diffusion_force" else 3]] if name.endswith("_force") else [])]
+    return [*out, *([call[FORCE_PLACE.get(name, 3)]] if name.endswith("_force") else [])]
 
 
 def test_every_kernel_is_compared():

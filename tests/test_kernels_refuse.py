@@ -94,6 +94,9 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "max_pool": lambda: {"image": f32(4, 2, 6, 3), "stride": (2, 1, 3)},
     "class_shares": lambda: {"image": f32(4, 2, 6, 3), "weight": f32(5, 3), "bias": f32(5)},
+    "stiff_diffusion_force": lambda: {
+        "u": FIELD, "stiffness": f32(4, 5, 6), "force": f32(3, 4, 5, 6), "factor": [[1.0] * 3] * 3
+    },
     "self_similarity": lambda: {
         "image": f32(4, 5, 6), "pairs": np.ones((2, 2, 3), dtype=np.int32), "radius": 1, "low": 0.001, "high": 1000.0
     },
@@ -197,6 +200,10 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "class_shares": [
         *({"image": f32(*g, 3)} for g in EMPTY), {"weight": f32(5, 2)}, {"bias": f32(4)},
         {"weight": f32(0, 3), "bias": f32(0)},
+    ],
+    "stiff_diffusion_force": [
+        *({"u": v, "force": v.copy()} for v in on_grid(*EMPTY)), {"force": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)},
+        {"factor": [[NAN] * 3] * 3}, {"stiffness": f32(4, 5, 7)},
     ],
     "self_similarity": [
         *({"image": v} for v in on_grid(*EMPTY, field=False)), {"pairs": np.ones((0, 2, 3), dtype=np.int32)},

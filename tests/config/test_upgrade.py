@@ -28,7 +28,7 @@ def test_a_frozen_preset_keeps_its_file_and_its_meaning():
     assert "source" not in bank[0].model_dump(mode="json")
 
 
-@pytest.mark.parametrize("change", [{"stage": "both"}, {"weight": 1.0}, {"options": {"sigma": 1}}, {"source": "maps"}])
+@pytest.mark.parametrize("change", [{"weight": 1.0}, {"options": {"sigma": 1}}, {"source": "maps"}])
 def test_what_no_source_can_be_is_refused(change):
     with pytest.raises(ValidationError):
         Member.model_validate({**OLD, **change})

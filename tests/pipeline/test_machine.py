@@ -77,15 +77,15 @@ def test_forecast_counts_nodes_and_labels_as_the_run_does(name):
     settings = preset(name)
     found = memory.forecast(pair.fixed.geometry, pair.moving.geometry, settings, "mr", probe=False)
     schedule = settings.schedule("mr")
-    assert found.n_members == len(schedule.discrete)
+    assert found.n_members == len(schedule.for_levels().bank)
     assert found.refine_steps == settings.refine.steps
     assert np.isnan(found.seconds)
     one_step = Settings.model_validate(
         {**settings.model_dump(), "levels": [{**v.model_dump(), "steps": 1} for v in settings.levels]}
     ).schedule("mr")
     seen = []
-    members = tuple(m.name for m in schedule.bank)
-    align(pair, WeightTable.constant(dict.fromkeys(members, 1.0), 0.1), one_step, on_step=seen.append)
+    weights = {m.name: float(m.source == "image") for m in schedule.bank}
+    align(pair, WeightTable.constant(weights, 0.1), one_step, on_step=seen.append)
     for size, step, level in zip(found.sizes, seen, schedule.levels_for(pair.fixed.geometry), strict=True):
         assert size.n_nodes == int(np.prod(step.terms.shape))
         assert size.n_labels == step.terms.costs.shape[2]

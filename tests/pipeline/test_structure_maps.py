@@ -121,7 +121,7 @@ def test_maps_of_few_voxels_are_compared_where_they_lie(settings):
     coarse_moving = Geometry((8, 10, 16), moving.affine @ np.diag([3.0, 2.0, 1.0, 1.0]))
     directions = ([0.01, 0, 0.02], [0, 0.03, 0])
     grids = {"fixed": coarse_fixed, "moving": coarse_moving, "outline": moving}
-    maps = {name: StructureMaps(np.stack([ramp(g, d) for d in directions]), g) for name, g in grids.items()}
+    maps = {name: StructureMaps(np.stack([ramp(g, d) for d in directions]), g, (1, 2)) for name, g in grids.items()}
     initial = np.eye(4)
     initial[:3, 3] = (1.0, -0.5, 0.7)
     images = [Image(np.zeros(g.shape, dtype=np.float32), g) for g in (fixed, moving)]
@@ -147,7 +147,7 @@ def test_a_voxel_of_a_coarse_map_counts_once(settings):
     members = schedule.bank[-3:]  # fine, anatomy, outline
     weights = WeightTable(np.array([[0.2, 0.5], [0.8, 0.0], [0.0, 0.5]]), tuple(m.name for m in members), (0, 1), 0.1)
     for geometry, share in ((coarse, 1 / 8), (fine, 1.0)):
-        maps = StructureMaps(np.zeros((1, *geometry.shape), dtype=np.float32), geometry)
+        maps = StructureMaps(np.zeros((1, *geometry.shape), dtype=np.float32), geometry, (1,))
         image = Image(np.zeros(fine.shape, dtype=np.float32), fine, maps=maps, label_maps=maps)
         scene = Scene.whole(ImagePair(image, image), schedule)
         found = counted_once(scene, members, weights).matrix
@@ -233,8 +233,8 @@ def test_without_a_model_such_members_are_refused_by_name(settings, training_lis
     with pytest.raises(UsageError, match=r"E188.*--metric anatomy .*give --model"):
         register(files["fixed"], files["moving"], config=settings, metrics={"anatomy": 1.0})
     content = settings.model_dump(mode="json")
-    content["banks"]["mr"][-1]["stage"] = "both"
-    with pytest.raises(UsageError, match="give stage refine and weight 0"):
+    content["banks"]["mr"][-1]["weight"] = 0.5
+    with pytest.raises(UsageError, match=r"'outline' needs a model; give weight 0, found 0.5"):
         validate(content, "the test")
 
 

@@ -99,7 +99,7 @@ class ReferenceDevice:
 
     def measure(self, scene, u, around, scales):
         fixed, moved = scene.images(u.value)
-        members, grid = around.schedule.discrete, around.grid
+        members, grid = around.schedule.bank, around.grid
         unknown = [m for m in members if m.metric not in METRICS]
         by_host = iter(host_costs(scene.host, self.download(u), unknown, around)) if unknown else iter(())
         rows = []

@@ -118,6 +118,33 @@ def test_smoothness():
     assert np.abs(force).max() == 0
 
 
+def test_stiffness_is_shared_by_both_ends_of_a_difference():
+    rng = np.random.default_rng(4)
+    u = rng.normal(size=(3, *SHAPE)).astype(np.float32)
+    stiffness = (rng.random(SHAPE) + 0.2).astype(np.float32)
+    factor = rng.random((3, 3)) + 0.5
+
+    def slow(v) -> float:
+        total = 0.0
+        for a in range(3):
+            s = np.moveaxis(stiffness.astype(np.float64), a, 0)
+            edge = np.moveaxis((s[1:] + s[:-1]) / 2, 0, a)
+            total += sum(factor[c, a] * (edge * np.diff(v[c], axis=a) ** 2).sum() for c in range(3))
+        return 0.5 * total
+
+    force = np.zeros_like(u)
+    found = _core.stiff_diffusion_force(u, stiffness, force, factor.tolist())
+    assert found == pytest.approx(slow(u.astype(np.float64)), rel=1e-5)
+    for _ in range(4):
+        delta = rng.normal(size=u.shape)
+        numerical = (slow(u + 1e-4 * delta) - slow(u - 1e-4 * delta)) / 2e-4
+        assert float((force * delta).sum()) == pytest.approx(numerical, rel=1e-4, abs=1e-3)
+    plain, one = np.zeros_like(u), np.zeros_like(u)
+    energy = _core.diffusion_force(u, plain, factor.tolist())
+    assert _core.stiff_diffusion_force(u, np.ones_like(stiffness), one, factor.tolist()) == pytest.approx(energy)
+    np.testing.assert_allclose(one, plain, atol=1e-5)
+
+
 def test_grids_must_agree():
     fixed, moved, weight = images(1)
     force = np.zeros((3, *SHAPE), dtype=np.float32)

@@ -204,6 +204,12 @@ def correlation_force(
 def diffusion_force(
     u: NDArray[numpy.float32], force: NDArray[numpy.float32], factor: Sequence[Sequence[float] | NDArray[numpy.float64]]
 ) -> float: ...
+def stiff_diffusion_force(
+    u: NDArray[numpy.float32],
+    stiffness: NDArray[numpy.float32],
+    force: NDArray[numpy.float32],
+    factor: Sequence[Sequence[float] | NDArray[numpy.float64]],
+) -> float: ...
 def self_similarity(
     image: NDArray[numpy.float32], pairs: NDArray[numpy.int32], radius: int, low: float, high: float
 ) -> NDArray[numpy.float32]: ...

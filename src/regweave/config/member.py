@@ -44,7 +44,7 @@ class Member(StrictModel):
         Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.
     source : "image", "structures" or "labels"
         What is compared: the images; the structure maps that the predictor of a model makes of both; or those of the
-        fixed image with maps of the moving labels. The last two need a model: stage ``refine`` and weight 0.
+        fixed image with maps of the moving labels. The last two need a model, and so weight 0 until one has learned it.
     support : int, optional
         Edge of the node's box in voxels; without it the level's.
     sigma_voxels : float
@@ -88,8 +88,10 @@ class Member(StrictModel):
             raise ValueError(f"window {list(self.window)} of {self.name!r} is empty; give low < high")
         if self.stage == "refine" and not self.differentiable:
             raise ValueError(f"{self.metric!r} of {self.name!r} cannot be compared voxel by voxel; not for refine")
-        if self.source != "image" and (self.stage != "refine" or self.weight):
-            raise ValueError(f"source {self.source!r} of {self.name!r} needs a model; give stage refine and weight 0")
+        if self.source != "image" and self.weight:
+            raise ValueError(
+                f"source {self.source!r} of {self.name!r} needs a model; give weight 0, found {self.weight:g}"
+            )
         return self
 
     @property

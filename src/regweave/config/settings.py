@@ -91,15 +91,29 @@ class Schedule(StrictModel):
         """Members of the refinement."""
         return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
 
+    def for_levels(self, *tables: WeightTable | None) -> Schedule:
+        """Return the schedule of the discrete levels alone, with the members that some table gives a say.
+
+        Members that compare images stay without a weight too: what the learner sees of them may give them one. Those
+        that compare structure maps can only be measured where there are maps, and a weight is what asks for these.
+        """
+        found = {m for w in tables if w is not None for m, row in zip(w.members, w.matrix, strict=True) if row.any()}
+        bank = tuple(m for m in self.discrete if m.source == "image" or m.name in found)
+        return self.model_copy(update={"bank": bank})
+
     def compares_maps(self, weights: WeightTable) -> bool:
         """Tell whether a member that has a weight compares what a model makes out in the images."""
         learned = [m.name for m in self.bank if m.source != "image"]
         return bool(weights.matrix[weights.rows(learned)].any())
 
     def without_label_members(self, weights: WeightTable) -> WeightTable:
-        """Give the weight of members that compare the moving labels to the others of the refinement, if any has one."""
-        masked = [m.name for m in self.bank if m.source == "labels"]
-        return weights.without(masked, heirs=[m.name for m in self.bank if m.stage == "refine"])
+        """Give the weight of members that compare the moving labels to the others of their stage, if any has one."""
+        for stage in ("levels", "refine", "both"):
+            alike = [m for m in self.bank if m.stage == stage]
+            masked = [m.name for m in alike if m.source == "labels"]
+            if masked:
+                weights = weights.without(masked, heirs=[m.name for m in alike])
+        return weights
 
     def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> WeightTable:
         """W before anything is learned: the same for all classes, adding up to one."""

@@ -118,6 +118,9 @@ class Refine(StrictModel):
     start_sigma : float
         The result of the levels is smoothed by a Gaussian of this many control spacings of the last level before the
         first step: what the control grid could not decide is left to the steps.
+    class_reach_voxels : float
+        Background within this distance of a structure, in voxels whose edge is the geometric mean of their axes', uses
+        the column of that structure: the force of an image lives on both sides of a border.
     """
 
     steps: int = Field(default=0, ge=0, le=1000)
@@ -130,6 +133,7 @@ class Refine(StrictModel):
     rate: float = Field(default=0.15, ge=1e-4, le=0.4)
     radius_voxels: int = Field(default=2, ge=1, le=16)
     start_sigma: float = Field(default=0.0, ge=0, le=4)
+    class_reach_voxels: float = Field(default=0.0, ge=0, le=16, exclude_if=lambda given: given == 0)
 
     def control_spacing(self, geometry: Geometry) -> float:
         """Distance of the control points on a grid, in its voxels, whose edge is the geometric mean of their axes'."""

@@ -20,6 +20,8 @@ LONGEST_NAME = 200
 LARGEST_LABEL = 2**63 - 1
 LARGEST_WEIGHT = 1e6
 """Weights of the terms of an energy; sums over all nodes and labels stay finite."""
+STIFFNESS = (1e-3, 1e3)
+"""Factors of the smoothness of a class; none is free to tear, none rigid."""
 PREDICTOR_VOXEL_MM = (1e-4, 1e3)
 LARGEST_LAYER_WEIGHT = 1e6
 """Weights of a perceptron, whose features are about 1: float32 holds all sums."""
@@ -43,6 +45,11 @@ def check_model(content: Mapping[str, Any]) -> None:
         _name(name, f"classes[{key!r}]")
     _check_weights(_table(content, "weights", MOST_MEMBERS), classes)
     require_number(content["pairwise"], "pairwise", (0.0, LARGEST_WEIGHT))
+    if content.get("stiffness") is not None:
+        for key, value in _table(content, "stiffness", MOST_CLASSES).items():
+            if key not in classes:
+                raise ValueError(f"stiffness has the key {key[:40]!r}, allowed: {', '.join(list(classes)[:10])}")
+            require_number(value, f"stiffness[{key!r}]", STIFFNESS)
     for key in ("settings", "evidence"):
         if key in content or key == "settings":
             _table(content, key, MOST_CLASSES)

@@ -26,7 +26,7 @@ from regweave.model.checks import check_arrays, check_model, require_listable, r
 from regweave.model.record import ModelCard, TrainingRecord
 from regweave.model.shipped import find_model, shipped_models
 from regweave.predictors import Parts, Predictor
-from regweave.types import WeightTable
+from regweave.types import Float64Array, WeightTable
 
 FORMAT = "regweave-model"
 VERSION = 1
@@ -169,6 +169,7 @@ class Model:
             member: {str(c): float(w.matrix[m, k]) for k, c in enumerate(w.classes)}
             for m, member in enumerate(w.members)
         }
+        stiffness = None if w.stiffness is None else w.stiffness.tolist()
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -178,6 +179,7 @@ class Model:
             "classes": {str(c): self.class_name(c) for c in w.classes},
             "pairwise": w.pairwise,
             "weights": table,
+            **({} if stiffness is None else {"stiffness": dict(zip(map(str, w.classes), stiffness, strict=True))}),
             "levels": self.levels,
             "outline_without_mask": self.outline_without_mask,
             "scales": None,  # readers of earlier versions look for the key
@@ -205,7 +207,7 @@ def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:
     if not isinstance(without_mask, bool):
         raise ValueError(f"outline_without_mask is {without_mask!r}, allowed: true, false")
     return Model(
-        weights=WeightTable(matrix, members, classes, float(content["pairwise"])),
+        weights=WeightTable(matrix, members, classes, float(content["pairwise"]), _stiffness(content, classes)),
         settings=validate(content["settings"], "the model"),
         modality=content["modality"],
         class_names={int(c): str(n) for c, n in content["classes"].items()},
@@ -215,6 +217,12 @@ def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:
         outline_without_mask=without_mask,
         card=None if content.get("card") is None else _valid(ModelCard, "card", content["card"]),
     )
+
+
+def _stiffness(content: Mapping[str, Any], classes: tuple[int, ...]) -> Float64Array | None:
+    """Stiffness of each class, 1 where the model names none."""
+    named = content.get("stiffness")
+    return None if named is None else np.array([float(named.get(str(c), 1.0)) for c in classes])
 
 
 Kind = TypeVar("Kind", bound=BaseModel)

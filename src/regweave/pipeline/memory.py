@@ -90,7 +90,7 @@ def forecast(
     the voxels of images that have a mask.
     """
     schedule = settings.schedule(modality)
-    bank = schedule.discrete
+    bank = schedule.for_levels().bank
     levels = [_size(fixed, level, n) for n, level in enumerate(schedule.levels_for(fixed))]
     refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})

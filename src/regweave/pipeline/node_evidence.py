@@ -19,14 +19,14 @@ class Witness:
     weights : WeightTable
         Weights of the run, all members.
     schedule : Schedule
-        What says which step is the last.
+        Schedule of the levels: their members, and which step is the last.
     then : callable
         Called with every step.
     """
 
     def __init__(self, weights: WeightTable, schedule: Schedule, then: Callable[[Step], None]) -> None:
         self._weights = weights
-        self._members = tuple(member.name for member in schedule.discrete)
+        self._members = tuple(member.name for member in schedule.bank)
         self._last = (len(schedule.levels) - 1, schedule.levels[-1].steps - 1) if schedule.levels else None
         self._then = then
         self.nodes: NodeEvidence | None = None

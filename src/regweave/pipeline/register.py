@@ -172,7 +172,9 @@ def register(
         tell.weigh(forecast(*grids, settings, run.recipe.bank, probe=False))
         record = _record(run, request, model)
         tell.begin(record.headline())
-        witness = Witness(run.recipe.weights, run.recipe.schedule, then=tell.level)
+        recipe = run.recipe
+        levels = recipe.schedule.for_levels(recipe.weights, recipe.coarse)
+        witness = Witness(recipe.weights, levels, then=tell.level)
         with watch.stage("levels"):
             aligned = align_levels(run, afresh, witness if keep_view else tell.level)
         with watch.stage("refine"):

@@ -115,7 +115,7 @@ class VoxelPredictor:
         scores, grid = self.scores(volume)
         likely = np.exp(scores - scores.max(axis=0))
         shares = np.asarray(grid.along_image(likely[1:] / likely.sum(axis=0)), dtype=np.float32)
-        return StructureMaps(shares, shrink_geometry(volume.geometry, grid.factors))
+        return StructureMaps(shares, shrink_geometry(volume.geometry, grid.factors), self.classes[1:])
 
     def scores(self, volume: Volume) -> tuple[Float32Array, see.WorkingGrid]:
         """Score of each class on the working grid, (C, blocks), and that grid."""

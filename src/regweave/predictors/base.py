@@ -162,7 +162,7 @@ def maps_from_labels(labels: LabelMap, predictor: Predictor) -> StructureMaps:
     grid = WorkingGrid.of(labels.geometry, predictor.voxel_mm)
     masks = [shrink((labels.data == c).astype(np.float32), grid.factors) for c in predictor.classes[1:]]
     shares = [ndimage.gaussian_filter(m, BLUR_VOXELS, mode="nearest", truncate=3.0) for m in masks]
-    return StructureMaps(np.stack(shares), shrink_geometry(labels.geometry, grid.factors))
+    return StructureMaps(np.stack(shares), shrink_geometry(labels.geometry, grid.factors), predictor.classes[1:])
 
 
 def _array(name: str, value: object) -> NDArray[Any]:

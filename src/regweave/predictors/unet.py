@@ -90,7 +90,7 @@ class NetworkPredictor:
     def maps(self, volume: Volume) -> StructureMaps:
         """Return the probability of each structure, on the working grid laid along the axes of the image."""
         shares, grid = self.shares(volume)
-        return StructureMaps(shares[1:], grid.laid)
+        return StructureMaps(shares[1:], grid.laid, self.classes[1:])
 
     def shares(self, volume: Volume) -> tuple[Float32Array, NetworkGrid]:
         """Probability of each class, (C, X, Y, Z), on the working grid laid along the image, and that grid."""

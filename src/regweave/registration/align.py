@@ -80,14 +80,15 @@ def align(
     coarse : WeightTable, optional
         Weights of all levels but the last, where these differ.
     on_step : callable, optional
-        Called with every `Step`.
+        Called with every `Step`; its costs are those of the members of `Schedule.for_levels`.
     with_loss : bool
         Measure the loss of every label too, for a learner that looks at the terms.
     device : Device
         What computes.
     """
     _check(pair, (weights, coarse or weights), schedule, with_loss)
-    names = tuple(m.name for m in schedule.discrete)
+    schedule = schedule.for_levels(weights, coarse)
+    names = tuple(m.name for m in schedule.bank)
     fine, coarse = weights.select(names), (coarse or weights).select(names)
     scene, u, records = device.scene(pair, schedule), device.upload(_start(pair)), []
     for number, level in enumerate(schedule.levels_for(pair.fixed.geometry)):

@@ -7,7 +7,7 @@ moved image, (3, X, Y, Z), computed analytically by the kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from regweave.config.member import Member
 from regweave.config.settings import Refine
 from regweave.energy.cost_volume import Comparison
 from regweave.kernels import forces as kernels
+from regweave.registration.class_weights import ClassWeights, stretch
 from regweave.registration.scene import Scene
-from regweave.spatial.node_classes import one_hot
-from regweave.types import Float32Array, Float64Array, Geometry, WeightTable
+from regweave.types import Float32Array, WeightTable
 
 SMALL_DIFFERENCE = 0.01
 """Differences of features in [0, 1] below this are penalised quadratically."""
@@ -58,39 +58,68 @@ PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlatio
 
 @dataclass(frozen=True)
 class DataTerm:
-    """Weighted penalty of a member: its weight at each voxel and its window."""
+    """Weighted penalty of a member: its weight at each voxel and its window.
+
+    Where the maps of structures weigh differently, ``structures`` holds a factor for each, (K,).
+    """
 
     member: Member
     penalty: Penalty
     weight: Float32Array
     radius: int
+    structures: Float32Array | None = None
 
     def cost(self, comparison: Comparison, force: Float32Array) -> float:
         """Cost of a comparison; its derivative is added to ``force``."""
         options = self.member.metric_options()
-        return self.penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
+        if self.structures is None:
+            return self.penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
+        # A penalty is a mean over channels: structure by structure, each counts as many times as there are.
+        n = len(self.structures)
+        parts = zip(np.split(comparison.fixed, n), np.split(comparison.moved, n), self.structures / n, strict=True)
+        return sum(
+            self.penalty(fixed, moved, self.weight * factor, force, self.radius, options)
+            for fixed, moved, factor in parts
+            if factor
+        )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Data terms, and the stiffness of each voxel, (X, Y, Z), where it is not 1."""
+
+    terms: tuple[DataTerm, ...]
+    stiffness: Float32Array | None = None
 
 
 def data_terms(
     scene: Scene, u: Float32Array, members: Sequence[Member], weights: WeightTable, settings: Refine
-) -> list[DataTerm]:
+) -> Objective:
     """Terms of the members, scaled so that a weight of one means a typical force of one at u."""
-    maps = _weight_maps(scene, u, counted_once(scene, members, weights.select(tuple(m.name for m in members))))
+    table = counted_once(scene, members, weights.select(tuple(m.name for m in members)))
+    classes = ClassWeights.at(scene, u, table, settings)
     valid = scene.valid(u)
     out = []
-    for comparison, member, weight in zip(scene.compare(members, u), members, maps, strict=True):
+    for comparison, member in zip(scene.compare(members, u), members, strict=True):
         penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
         radius = settings.radius_voxels if member.support is None else member.support // 2
         force = np.zeros_like(u)
         DataTerm(member, penalty, valid, radius).cost(comparison, force)
-        scaled = weight * valid * np.float32(1 / _typical(force))
-        out.append(DataTerm(member, penalty, np.ascontiguousarray(scaled), radius))
-    return out
+        out.append(_weighted(DataTerm(member, penalty, valid, radius), classes, np.float32(1 / _typical(force))))
+    return Objective(tuple(out), classes.stiffness())
 
 
-def forces(
-    scene: Scene, terms: Sequence[DataTerm], u: Float32Array, smoothness: float
-) -> tuple[float, float, Float32Array]:
+def _weighted(term: DataTerm, classes: ClassWeights, scale: np.float32) -> DataTerm:
+    """Give a term of weight 1 the weights of its member, on its scale."""
+    if term.member.source == "image":
+        return replace(term, weight=classes.of_voxels(term.member) * term.weight * scale)
+    found = classes.of_structures(term.member)
+    if (found == found[0]).all():
+        return replace(term, weight=found[0] * term.weight * scale)
+    return replace(term, weight=term.weight * scale, structures=found)
+
+
+def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: float) -> tuple[float, float, Float32Array]:
     """Cost of the data, weighted cost of the smoothness, and the force of both, at u.
 
     The moving image is pulled through u as a whole: pulling what an earlier step has pulled blurs it a second time.
@@ -99,20 +128,18 @@ def forces(
     # Isotropic in millimetres on an anisotropic grid.
     s = stretch(scene.geometry)
     factor = [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
-    smooth = smoothness * kernels.diffusion_force(u, force, factor)
+    if objective.stiffness is None:
+        smooth = smoothness * kernels.diffusion_force(u, force, factor)
+    else:
+        smooth = smoothness * kernels.stiff_diffusion_force(u, objective.stiffness, force, factor)
     force *= np.float32(smoothness)
-    return host_forces(scene, terms, u, force), smooth, force
+    return host_forces(scene, objective.terms, u, force), smooth, force
 
 
 def host_forces(scene: Scene, terms: Sequence[DataTerm], u: Float32Array, force: Float32Array) -> float:
     """Cost of some terms at u, by the host; their force is added: the way of a penalty that a device lacks."""
     comparisons = scene.compare([t.member for t in terms], u)
     return sum(t.cost(c, force) for t, c in zip(terms, comparisons, strict=True))
-
-
-def stretch(geometry: Geometry) -> Float64Array:
-    """Voxel size along each axis relative to its geometric mean."""
-    return np.asarray(geometry.spacing_mm / np.exp(np.log(geometry.spacing_mm).mean()))
 
 
 def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) -> WeightTable:
@@ -125,11 +152,3 @@ def _typical(force: Float32Array) -> float:
     """Root mean square of the force over voxels, each voxel weighted by its own square: flat regions do not count."""
     squares = (force.astype(np.float64) ** 2).sum(axis=0)
     return max(float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))), LEAST_FORCE)
-
-
-def _weight_maps(scene: Scene, u: Float32Array, weights: WeightTable) -> list[Float32Array]:
-    """Weight of each member at each voxel: the column of W of the class that the moving mask has there."""
-    if scene.pair.moving_labels is None or len(weights.classes) == 1:
-        return [np.full(scene.geometry.shape, row[0], dtype=np.float32) for row in weights.matrix]
-    masks = one_hot(scene.moved_labels(u), weights.classes)
-    return [np.tensordot(row.astype(np.float32), masks, axes=1) for row in weights.matrix]

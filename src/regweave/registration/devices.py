@@ -88,7 +88,7 @@ class Device(Protocol):
     def data_terms(
         self, scene: Any, u: DeviceArray, members: Sequence[Member], weights: WeightTable, settings: Refine
     ) -> Any:
-        """Weight map of each member, scaled so that a weight of one means a typical force of one at u."""
+        """Weight map of each member, scaled so that a weight of one means a typical force of one at u; stiffness."""
 
     def forces(self, scene: Any, terms: Any, u: DeviceArray, smoothness: float) -> tuple[float, float, DeviceArray]:
         """Cost of the data, weighted cost of the smoothness, and the force of both."""

@@ -36,7 +36,7 @@ class Around:
     classes : tuple of ints
         Columns of the weights.
     schedule : Schedule
-        Bank, class rule, pairwise term and loss.
+        Bank of the levels, class rule, pairwise term and loss.
     with_loss : bool
         Measure the loss of every label too.
     """
@@ -50,7 +50,7 @@ class Around:
 
 def measure(scene: Scene, u: Float32Array, around: Around, scales: Float64Array | None) -> tuple[Terms, Float64Array]:
     """Terms around the estimate u, and the scales of the members, fitted where none are given."""
-    return complete(host_costs(scene, u, around.schedule.discrete, around), scene, u, around, scales)
+    return complete(host_costs(scene, u, around.schedule.bank, around), scene, u, around, scales)
 
 
 def host_costs(scene: Scene, u: Float32Array, members: Sequence[Member], around: Around) -> Float32Array:

@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from regweave.config.settings import Refine
 from regweave.kernels import fields
-from regweave.registration.data_terms import stretch
+from regweave.registration.class_weights import stretch
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, change_level
 from regweave.types import Float32Array, Geometry

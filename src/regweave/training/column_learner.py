@@ -77,7 +77,7 @@ class ColumnLearner:
         """Learn from pairs that `sampled` chose; columns keep the start's balance with the smoothness."""
         if self.options.method == "search":
             return self._search(w0, pairs)
-        schedule = self.schedule.model_copy(update={"bank": self.schedule.discrete})
+        schedule = self.schedule.for_levels()
         start = w0.select(tuple(m.name for m in schedule.bank))
         with self._parallel() as mapper:
             named = [(p.id, partial(self._load, p)) for p in pairs]
@@ -105,7 +105,7 @@ class ColumnLearner:
         used = sizes[-1:] if self.options.levels == "finest" else sizes
         columns = 1 + len(self.scan.structures()) if self.options.method == "lssvm-joint" else 1
         displaced = self.schedule.class_at == "displaced" and columns > 1
-        per_label = len(self.schedule.discrete) + 1 + (columns if displaced else 0)
+        per_label = len(self.schedule.for_levels().bank) + 1 + (columns if displaced else 0)
         return 4.0 * sum(s.n_nodes * (s.n_labels * per_label + columns) for s in used) / 2**20
 
     def _search(self, w0: WeightTable, pairs: Sequence[PairFiles]) -> FittedColumns:

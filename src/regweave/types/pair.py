@@ -24,10 +24,13 @@ class StructureMaps:
         Probability of each structure, in [0, 1]; what is left to 1 is background.
     geometry : Geometry
         Grid of the maps, which may be coarser than that of the image.
+    classes : tuple of ints
+        Label value of each structure, (K,).
     """
 
     shares: Float32Array
     geometry: Geometry
+    classes: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,20 @@ class WeightTable:
         Label values; 0, the background, is always there and also serves labels that have no column.
     pairwise : float
         Weight w_p of the smoothness term, eq. (4).
+    stiffness : float array of shape (C,), optional
+        Factor of the refinement's smoothness in each class; None means 1 in all.
     """
 
     matrix: Float64Array
     members: tuple[str, ...]
     classes: tuple[int, ...]
     pairwise: float
+    stiffness: Float64Array | None = None
+
+    def __post_init__(self) -> None:
+        """Keep no stiffness where it is 1 in all classes: tables that mean the same are the same."""
+        if self.stiffness is not None and (self.stiffness == 1).all():
+            object.__setattr__(self, "stiffness", None)
 
     @classmethod
     def constant(cls, weights: Mapping[str, float], pairwise: float, classes: tuple[int, ...] = (0,)) -> WeightTable:
@@ -69,7 +77,8 @@ class WeightTable:
     def from_json(cls, content: Mapping[str, Any]) -> WeightTable:
         """Inverse of `to_json`."""
         matrix = np.array(content["matrix"], dtype=np.float64)
-        return cls(matrix, tuple(content["members"]), tuple(content["classes"]), float(content["pairwise"]))
+        stiffness = np.array(content["stiffness"], dtype=np.float64) if "stiffness" in content else None
+        return cls(matrix, tuple(content["members"]), tuple(content["classes"]), float(content["pairwise"]), stiffness)
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as plain values."""
@@ -78,6 +87,7 @@ class WeightTable:
             "classes": list(self.classes),
             "matrix": self.matrix.tolist(),
             "pairwise": self.pairwise,
+            **({} if self.stiffness is None else {"stiffness": self.stiffness.tolist()}),
         }
 
     def as_vector(self) -> Float64Array:
@@ -91,7 +101,7 @@ class WeightTable:
     def select(self, members: tuple[str, ...]) -> WeightTable:
         """Return the rows of some members, scaled to the column sums of all."""
         rows = self.matrix[self.rows(members)]
-        return WeightTable(_summing_to(rows, self.matrix.sum(axis=0)), members, self.classes, self.pairwise)
+        return replace(self, matrix=_summing_to(rows, self.matrix.sum(axis=0)), members=members)
 
     def scale(self, factors: Float64Array) -> WeightTable:
         """Multiply by factors (M, C) or (M, 1), then bring columns back to their sums."""
@@ -145,11 +155,13 @@ class WeightTable:
 
     def background(self) -> WeightTable:
         """Return the first column alone."""
-        return WeightTable(self.matrix[:, :1].copy(), self.members, (0,), self.pairwise)
+        stiffness = None if self.stiffness is None else self.stiffness[:1].copy()
+        return WeightTable(self.matrix[:, :1].copy(), self.members, (0,), self.pairwise, stiffness)
 
     def repeat(self, classes: tuple[int, ...]) -> WeightTable:
         """Return a table of one column with that column for several classes."""
-        return replace(self, matrix=np.repeat(self.matrix, len(classes), axis=1), classes=classes)
+        stiffness = None if self.stiffness is None else np.repeat(self.stiffness, len(classes))
+        return replace(self, matrix=np.repeat(self.matrix, len(classes), axis=1), classes=classes, stiffness=stiffness)
 
 
 def _summing_to(columns: Float64Array, total: Float64Array) -> Float64Array:

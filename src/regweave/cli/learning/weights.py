@@ -111,6 +111,7 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
         "members": list(w.members),
         "weights": {m: dict(zip(map(str, w.classes), row.tolist(), strict=True)) for m, row in _members(model)},
         "pairwise": w.pairwise,
+        "stiffness": None if w.stiffness is None else dict(zip(map(str, w.classes), w.stiffness.tolist(), strict=True)),
         "evidence": model.training.to_json(),
     }
 
@@ -122,6 +123,9 @@ def as_text(path: Path, model: Model) -> str:
     header, lines = list(w.members), []
     for k, value in enumerate(w.classes):
         lines.append((model.class_name(value), [_cell(v) for v in w.matrix[:, k].tolist()]))
+    if w.stiffness is not None:
+        header.append("stiffness")
+        lines = [(name, [*cells, f"{s:.4g}"]) for (name, cells), s in zip(lines, w.stiffness, strict=True)]
     if gates:
         header.append("gate")
         lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]

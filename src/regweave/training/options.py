@@ -54,9 +54,9 @@ class TrainOptions:
         Use a column only where left-out patients gained by it; without it, everything that was learned is used.
     seed : int
         Chooses folds, pairs and candidates.
-    predictor : str
+    predictor : str, optional
         Name of the predictor that tells the classes of images without labels; ``auto`` is the one with the best Dice on
-        left-out patients among the perceptron and, where PyTorch is installed, the U-Net.
+        left-out patients among the perceptron and, where PyTorch is installed, the U-Net. None for a model without one.
     predictor_options : mapping, optional
         Options of the predictor by name; not with ``auto``.
     """
@@ -76,14 +76,14 @@ class TrainOptions:
     budget: int = 400
     gate: bool = True
     seed: int = 0
-    predictor: str = "perceptron"
+    predictor: str | None = "perceptron"
     predictor_options: Mapping[str, Any] | None = None
 
     @property
     def predictors(self) -> tuple[str, ...]:
         """Kinds of predictors to choose from; of equals the first is taken, which is the cheapest."""
         if self.predictor != AUTO:
-            return (self.predictor,)
+            return () if self.predictor is None else (self.predictor,)
         needed = {kind: predictors.needs(kind) for kind in CHOICES}
         return tuple(kind for kind, needs in needed.items() if needs is None or extras.installed(needs[0]))
 
@@ -124,6 +124,8 @@ class TrainOptions:
             if self.predictor_options:
                 told = ", ".join(self.predictor_options)
                 raise UsageError("E194", f"options of a predictor ({told}) and predictor auto", "name the predictor")
+            return
+        if self.predictor is None:
             return
         needs = predictors.needs(self.predictor)
         try:

@@ -130,7 +130,7 @@ class Predictors:
         Raises
         ------
         ValueError
-            Where a class is too small to be seen at working resolution.
+            Where a class is too small to be seen at working resolution, or there are no images.
         """
         return self._fit(self._images, None)
 
@@ -170,6 +170,8 @@ class Predictors:
         return {"dice": means, "mean_dice": float(np.mean(list(means.values()))), "n_images": n} if means else {}
 
     def _fit(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
+        if not images:
+            raise ValueError("there are no images to learn it from")
         sizes = [BYTES_PER_VOXEL * float(np.prod(i.geometry.shape)) / 2**20 for i in images]
         chosen = [images[k] for k in within(sizes, self._max_memory_mb, np.random.default_rng(self._seed))]
         volumes = [self._reading.image(i.image) for i in chosen]

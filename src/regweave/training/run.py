@@ -132,6 +132,7 @@ def fit_model(
     run: Runner,
     tell: Callable[[TrainProgress], None],
     workers: int = 1,
+    kept: Kept | None = None,
 ) -> Model:
     """Run all stages and return the model.
 
@@ -149,9 +150,11 @@ def fit_model(
         Called with a `TrainProgress` now and then.
     workers : int
         Threads for learning.
+    kept : Kept, optional
+        Trajectories and fits of other trainings on the same pairs, which this one then does not make again.
     """
     log = TrainingLog(tell)
-    context = TrainingContext(options, log, Kept(options.max_memory_mb), workers)
+    context = TrainingContext(options, log, kept or Kept(options.max_memory_mb), workers)
     with log.stage("read"):
         scanned = scan_dataset(context, Listed(tuple(sorted(pairs, key=lambda p: p.id)), settings, run, {}))
     with notices.muted("W20"):  # warnings about files have been shown and would come again with every round

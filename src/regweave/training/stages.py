@@ -19,7 +19,7 @@ from regweave.predictors import Choice
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.column_learner import ColumnLearner
 from regweave.training.column_selection import Attempt, ColumnSelection, Trial, rebalance, strengthen, try_columns
-from regweave.training.options import TrainOptions
+from regweave.training.options import CHOICES, TrainOptions
 from regweave.training.predictor_choice import choose_predictors, with_record
 from regweave.training.predictors_by_fold import Predictors, segmented_images
 from regweave.training.scan import choose_bank, choose_structures, scan
@@ -105,13 +105,15 @@ def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
     options, bank = context.options, state.modality
     start = state.settings.schedule(bank).start_weights(state.settings.smoothness, (0, *state.classes))
     grids = {name: {"fixed": c.fixed, "moving": c.moving} for name, c in state.scan.contents.items()}
-    images = segmented_images(state.pairs, state.run.hashes, lambda p: grids[p.id])
+    # Where no predictor is asked for, one without images stands in, which can say nothing of any pair.
+    shown = state.pairs if options.predictors else ()
+    images = segmented_images(shown, state.run.hashes, lambda p: grids[p.id])
     kinds = [
         Predictors(
             images, state.run.reading, start.classes, "ct" if bank == "ct" else "mr",
             kind=Choice(name, options.predictor_options or {}), seed=options.seed, max_memory_mb=options.max_memory_mb,
         )
-        for name in options.predictors
+        for name in options.predictors or CHOICES[:1]
     ]  # fmt: skip
     predictor, choice, reason = None, None, "one classifier does not read two modalities"
     taken = kinds[0]

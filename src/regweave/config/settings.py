@@ -56,6 +56,7 @@ class Schedule(StrictModel):
     loss: str = "dice"
     engine_options: PluginOptions
     loss_options: PluginOptions
+    loss_classes: tuple[int, ...] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:

@@ -22,10 +22,7 @@ from regweave.types import Float32Array, Geometry, LabelMap, Modality, Structure
 
 COSTLY = True
 """Fitting takes minutes to hours: as few as possible are fitted, and each is kept."""
-ARCHIVED = True
-"""Millions of numbers: a model that holds them is an archive."""
-NEEDS = ("torch", "net", "training a network")
-"""Package that fitting needs, the extra that brings it, and what for."""
+NEEDED_BY = "training a network"
 MOST_CLASSES = 255
 VOXELS_MM = (1e-4, 1e3)
 SpacingMm = tuple[float, float, float]
@@ -152,7 +149,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
         E158 where PyTorch is not installed.
     """
     examples.check()
-    extras.require(*NEEDS)
+    extras.require("torch", "net", NEEDED_BY)
     if len(examples.classes) > MOST_CLASSES:
         raise ValueError(f"{len(examples.classes)} classes, allowed: at most {MOST_CLASSES}")
     spacing_mm = like.spacing_mm if isinstance(like, NetworkPredictor) else middle_spacing_mm(examples.volumes)
@@ -181,7 +178,7 @@ def _oriented_mm(geometry: Geometry) -> Float32Array:
 def _trained(
     images: Sequence[Float32Array], numbers: Sequence[Any], strides: Any, options: Options, examples: Examples
 ) -> dict[str, Any]:
-    torch = extras.load(*NEEDS)
+    torch = extras.load("torch", "net", NEEDED_BY)
     training = import_module("regweave.predictors._unet_torch")  # here, for it imports torch, which takes seconds
     device = options.device
     if device == "auto":

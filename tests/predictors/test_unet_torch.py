@@ -1,0 +1,85 @@
+"""Training of the network: it learns, goes on where it stopped, and its weights mean the same to both evaluators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regweave.predictors._unet_network import Network
+
+pytest.importorskip("torch", reason="needs the extra 'net'")
+
+from regweave.predictors import _unet_torch as training
+
+STRIDES = ((2, 2, 1), (2, 2, 2))
+
+
+def _scans(n: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Two bright balls in noise: the small one, class 2, is the brighter."""
+    rng = np.random.default_rng(3)
+    places = np.stack(np.meshgrid(*(np.arange(k) for k in (20, 18, 10)), indexing="ij"))
+    images, labels = [], []
+    for _ in range(n):
+        truth = np.zeros((20, 18, 10), np.uint8)
+        for number, radius, x in ((1, 4.5, 6), (2, 2.5, 14)):
+            centre = np.array([x, 9, 5]) + rng.uniform(-1, 1, 3)
+            truth[((places - centre[:, None, None, None]) ** 2).sum(0) < radius**2] = number
+        images.append(
+            (np.choose(truth, [-0.5, 0.2, 0.9]) + 0.1 * rng.normal(size=truth.shape)).astype(np.float32)[None]
+        )
+        labels.append(truth)
+    return images, labels
+
+
+def _plan(**changes: object) -> training.TrainingPlan:
+    return training.TrainingPlan(**{"width": 8, "steps": 60, "batch": 2, "rate": 1e-2, **changes})
+
+
+def test_it_learns_what_two_structures_look_like() -> None:
+    images, labels = _scans(5)
+    arrays = training.fit_network(images[:4], labels[:4], 3, STRIDES, _plan())
+    found = training.probabilities(arrays, images[4], STRIDES).argmax(0)
+    for c in (1, 2):
+        overlap = 2 * ((found == c) & (labels[4] == c)).sum() / ((found == c).sum() + (labels[4] == c).sum())
+        assert overlap > 0.7
+
+
+def test_both_evaluators_agree() -> None:
+    images, labels = _scans(2)
+    arrays = training.fit_network(images, labels, 3, STRIDES, _plan(steps=3))
+    ours = Network.of(arrays, STRIDES).shares(images[0])
+    np.testing.assert_allclose(ours, training.probabilities(arrays, images[0], STRIDES), atol=2e-4)
+
+
+def test_a_stopped_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    images, labels = _scans(3)
+    whole = training.fit_network(images, labels, 3, STRIDES, _plan(steps=10))
+    kept = tmp_path / "kept.safetensors"
+
+    def after_six(self: object, path: Path | None, key: str) -> None:
+        write(self, path, key)
+        if self.step == 6:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    write = training._Training.keep
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training._Training, "keep", after_six)
+        with pytest.raises(KeyboardInterrupt):
+            training.fit_network(images, labels, 3, STRIDES, _plan(steps=10), None, kept)
+    assert kept.is_file()
+    steps: list[int] = []
+    went_on = training.fit_network(images, labels, 3, STRIDES, _plan(steps=10), lambda s, *_: steps.append(s), kept)
+    assert steps == [10]
+    for name, array in whole.items():
+        np.testing.assert_array_equal(went_on[name], array)
+
+
+def test_another_plan_does_not_take_up_a_checkpoint(tmp_path: Path) -> None:
+    images, labels = _scans(3)
+    kept = tmp_path / "kept.safetensors"
+    training.fit_network(images, labels, 3, STRIDES, _plan(steps=10), None, kept)
+    other = _plan(steps=10, seed=1)
+    beside, alone = (training.fit_network(images, labels, 3, STRIDES, other, None, place) for place in (kept, None))
+    np.testing.assert_array_equal(beside["head.weight"], alone["head.weight"])

@@ -8,7 +8,7 @@ import pytest
 from regweave._core.builds import load, usable
 from regweave.kernels import network as kernels
 from regweave.kernels.threads import kernel_threads
-from regweave.predictors._unet_network import Network, layer_shapes
+from regweave.predictors._unet_network import Network, filled_shape, layer_shapes
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -145,3 +145,31 @@ def test_missing_layers_widths_and_strides_are_refused():
         Network.of(net.arrays, ((2, 2, 3), (2, 2, 2)))
     with pytest.raises(ValueError, match="width is 12, allowed: multiples of 8"):
         Network.of({n: normal(*s) for n, s in layer_shapes(1, 12, 2, 2).items()}, ((2, 2, 2),))
+
+
+@pytest.mark.parametrize("shape", [(16, 12, 7), (9, 8, 6)], ids=str)
+def test_network_is_that_of_torch(shape):
+    torch = pytest.importorskip("torch")
+    layers, net, image = torch.nn.functional, network(), normal(2, *shape)
+    weights = {name: torch.as_tensor(array) for name, array in net.arrays.items()}
+
+    def blocks(name, x):
+        for k in (0, 1):
+            weight, scale, shift = (weights[f"{name}.{k}.{part}"] for part in ("weight", "scale", "shift"))
+            x = layers.instance_norm(layers.conv3d(x, weight, padding=1), weight=scale, bias=shift, eps=1e-5)
+            x = layers.leaky_relu(x, 0.01)
+        return x
+
+    filled = filled_shape(shape, net.strides)
+    padding = [(0, 0), *((0, f - n) for n, f in zip(shape, filled, strict=True))]
+    x, skips = torch.as_tensor(np.pad(image, padding, mode="edge"))[None], []
+    for scale, stride in enumerate(net.strides):
+        skips.append(blocks(f"down{scale}", x))
+        x = layers.max_pool3d(skips[-1], stride)
+    x = blocks("down2", x)
+    for scale, stride in reversed(list(enumerate(net.strides))):
+        x = layers.interpolate(x, scale_factor=tuple(map(float, stride)), mode="nearest")
+        x = blocks(f"up{scale}", torch.cat([skips.pop(), x], dim=1))
+    wanted = layers.conv3d(x, weights["head.weight"], weights["head.bias"]).softmax(dim=1)[0].numpy()
+
+    np.testing.assert_allclose(net.shares(image), wanted[:, : shape[0], : shape[1], : shape[2]], atol=2e-4)

@@ -122,6 +122,18 @@ def save(path: Path, evidence: object) -> Path:
     return path
 
 
+def test_what_left_out_patients_said_of_the_predictors_is_shown(tmp_path):
+    said = {"perceptron": {"dice": {"4": 0.712}, "mean_dice": 0.712, "n_images": 12}, "<i>net": {"dice": {}}}
+    page = write_page(save(tmp_path / "a.json", {**EVIDENCE, "predictor": {"kind": "perceptron", "left_out": said}}))
+
+    found = Reader(page)
+
+    assert "The kind with the" in found.text
+    assert re.search(r"perceptron\s+0\.712\s+12\s+0\.712", found.text)
+    assert re.search(r"<i>net\s+–\s+–\s+–", found.text)
+    assert found.outside == []
+
+
 def test_everything_that_is_recorded_is_shown(tmp_path):
     page = write_page(save(tmp_path / "mine.json", EVIDENCE))
     assert page == tmp_path / "mine.report.html"

@@ -171,6 +171,21 @@ class OverlayRecord(_Part):
     counts: tuple[str, ...] = ()
 
 
+class LeftOutDice(_Part):
+    """Dice of a predictor's segmentations of left-out images, by class and on average."""
+
+    dice: dict[str, Number] = {}
+    mean_dice: Number = None
+    n_images: int | None = None
+
+
+class PredictorChoice(_Part):
+    """Kind of predictor that was taken, and what left-out images said of each kind."""
+
+    kind: str = ""
+    left_out: dict[str, LeftOutDice] = {}
+
+
 class StageCount(_Part):
     """Registrations and inferences of one stage of training."""
 
@@ -207,6 +222,8 @@ class TrainingRecord(_Part):
         Weights before share and gates, (M, C), on all pairs and on each fold.
     history, overlays : mappings
         Learning curve and picture of each fit.
+    predictor : PredictorChoice, optional
+        What left-out patients said of the kinds of predictors, where they were asked.
     """
 
     regweave: str | None = None
@@ -234,6 +251,7 @@ class TrainingRecord(_Part):
     history: dict[str, tuple[FitPoint, ...]] = {}
     overlays: dict[str, OverlayRecord | None] = {}
     predictor_groups: tuple[str, ...] = ()
+    predictor: PredictorChoice | None = None
 
     @property
     def judged(self) -> bool:

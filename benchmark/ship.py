@@ -16,6 +16,7 @@ from _common import ROOT
 from _pairs import SETS, PairName, cases_of, files, subject_of
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
+from regweave.predictors import Choice
 from regweave.training.options import TrainOptions
 from regweave.training.predictors_by_fold import Predictors, SegmentedImage
 
@@ -34,7 +35,7 @@ def of_all_patients(model: Model, set_name: str) -> Model:
     assert model.modality in ("ct", "mr")
     predictors = Predictors(
         images, reading, model.weights.classes, model.modality,
-        kind=options.predictor, seed=options.seed, max_memory_mb=options.max_memory_mb,
+        kind=Choice(options.predictor), seed=options.seed, max_memory_mb=options.max_memory_mb,
     )  # fmt: skip
     people = sorted({subject_of(case) for case in cases_of(set_name)})
     record = model.training.with_parts(predictor_groups=people)

@@ -13,6 +13,12 @@ from typing import Any
 from regweave.errors import UsageError
 
 
+def installed(module: str) -> bool:
+    """Tell whether a module can be imported, without importing it."""
+    package = module.partition(".")[0]
+    return sys.modules.get(package) is not None or find_spec(package) is not None
+
+
 def require(module: str, extra: str, purpose: str, code: str = "E158") -> None:
     """Refuse to go on without a package that only some users need.
 
@@ -33,7 +39,7 @@ def require(module: str, extra: str, purpose: str, code: str = "E158") -> None:
         Where the package is not installed; with the command that installs it.
     """
     package = module.partition(".")[0]
-    if sys.modules.get(package) is None and find_spec(package) is None:
+    if not installed(package):
         message = f"{purpose} needs the package {package}, which is not installed"
         raise UsageError(code, message, f'pip install "regweave[{extra}]"')
 

@@ -58,7 +58,8 @@ def texts(folder: Path) -> dict[str, str]:
              "--train-pairs", "train.csv", "--pages", "1", "--workers", "1",
         )  # fmt: skip
         _run("demo", "--data", "scans", "-o", "demo", "--classes", "3,4", "--workers", "1")
-        _run("reproduce", "parotid", "--data", "sets", "-o", "reproduce", *CONFIG, "--quick", "--workers", "1")
+        words = ("--quick", "--model", "joint", "--workers", "1")
+        _run("reproduce", "parotid", "--data", "sets", "-o", "reproduce", *CONFIG, *words)
     records = {f"record-{name}.txt": record_text(folder / path) for name, path in RECORDS.items()}
     return records | {f"page-{name}.txt": page_text(next(folder.glob(path)), folder) for name, path in PAGES.items()}
 

@@ -19,7 +19,7 @@ from regweave.model.model import Model
 from regweave.model.shipped import shipped_models
 from regweave.predictors import _voxelwise, perceptron
 from regweave.study import demo
-from regweave.study.reproduce import ladder, run
+from regweave.study.reproduce import options, run
 from regweave.study.reproduce.experiments import PAROTID_TIME
 from regweave.training.options import TrainOptions
 
@@ -68,7 +68,7 @@ def little_work() -> Iterator[None]:
         patch.setattr(perceptron, "STEPS", 5)
         fast = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.1, gate=False)
         models = {"mw": replace(fast, method="lssvm"), "joint": replace(fast, method="lssvm-joint")}
-        patch.setattr(ladder, "QUICK", models)
+        patch.setattr(options, "MODELS", {**options.MODELS, **models})
         patch.setattr(run, "EXPERIMENTS", {"parotid": (PAROTID_TIME,)})
         patch.setattr(demo, "OPTIONS", replace(demo.OPTIONS, alpha=1.0, epsilon=0.1))
         patch.setattr(demo, "SETTINGS", demo.SETTINGS.model_copy(update={"levels": demo.SETTINGS.levels[:1]}))

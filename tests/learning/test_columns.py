@@ -10,11 +10,12 @@ import pytest
 
 from regweave.config.settings import Schedule
 from regweave.datasets.phantom import make_phantom
+from regweave.jobs.kept import Kept
 from regweave.learning import columns as module
 from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import fit_lssvm
 from regweave.learning.options import LssvmOptions
-from regweave.learning.samples import collect
+from regweave.learning.samples import first_steps, samples_at
 from regweave.types import LabelMap, WeightTable
 
 SCHEDULE = Schedule.model_validate(
@@ -42,10 +43,9 @@ def trainer(pairs, hyper=HYPER, **options) -> Trainer:
 
 
 def fit_by_hand(pairs, trajectory, w0, classes, one_class, coarse=None, levels=(0, 1)):
-    schedule = SCHEDULE.model_copy(update={"loss_classes": classes})
     samples = []
     for name, pair in pairs:
-        samples += collect(name, pair, trajectory, schedule, coarse=coarse, one_class=one_class)
+        samples += samples_at(name, first_steps(pair, trajectory, SCHEDULE, coarse), classes, one_class=one_class)
     samples = [s for s in samples if s.level in levels]
     h = HYPER
     return fit_lssvm(samples, w0, h)
@@ -89,6 +89,26 @@ def test_one_column_for_all(pairs):
     assert set(found.history) == {"all"}
 
 
+def test_one_alignment_of_a_pair_serves_all_classes_and_ways(pairs, monkeypatch):
+    """With a memory, each trajectory is walked once and the mix of all is the background's fit; without, the same."""
+    walked = []
+
+    def spy(*arguments, **options):
+        walked.append(1)
+        return first_steps(*arguments, **options)
+
+    monkeypatch.setattr(module, "first_steps", spy)
+    afresh = trainer(pairs).per_class()
+    assert len(walked) == 6
+    kept = trainer(pairs, keep=Kept(500.0))
+    walked.clear()
+    found, mix = kept.per_class(), kept.fit_global()
+    assert len(walked) == 2
+    np.testing.assert_array_equal(found.weights.matrix, afresh.weights.matrix)
+    assert (found.history, found.n_inferences) == (afresh.history, afresh.n_inferences)
+    assert mix.history["all"] == found.history["0"]
+
+
 def test_threads_and_the_order_of_pairs_change_nothing(pairs, joint):
     with ThreadPoolExecutor(2) as pool:
         found = trainer(pairs[::-1], mapper=pool.map).joint()
@@ -100,10 +120,10 @@ def test_the_second_round_follows_the_weights_of_the_first(pairs, joint, monkeyp
     seen = []
 
     def spy(*arguments, **options):
-        seen.append(arguments[2])
-        return collect(*arguments, **options)
+        seen.append(arguments[1])
+        return first_steps(*arguments, **options)
 
-    monkeypatch.setattr(module, "collect", spy)
+    monkeypatch.setattr(module, "first_steps", spy)
     found = trainer(pairs, replace(HYPER, rounds=2)).joint()
     assert [w is START for w in seen] == [True, True, False, False]
     np.testing.assert_array_equal(seen[-1].matrix, joint.weights.matrix)
@@ -133,7 +153,7 @@ def test_a_pair_that_lacks_a_class_teaches_the_others(pairs):
     samples = [
         s
         for (n, pair), classes in zip(without, [(4,), (3, 4)], strict=True)
-        for s in collect(n, pair, START, SCHEDULE.model_copy(update={"loss_classes": classes}))
+        for s in samples_at(n, first_steps(pair, START, SCHEDULE), classes)
     ]
     h = HYPER
     by_hand = fit_lssvm(samples, START, h)

@@ -19,11 +19,12 @@ from regweave.learning.samples import (
     Sample,
     Task,
     can_lose,
-    collect,
     delta,
+    first_steps,
     infer,
     psi,
     restrict,
+    samples_at,
 )
 from regweave.registration.align import align
 from regweave.types import Terms, WeightTable
@@ -117,6 +118,10 @@ def test_memory_is_that_of_the_arrays():
     assert sample.nbytes == 4 * (3 * 24 * 27 + 24 * 2 + 24 * 27) + 8 * 9
 
 
+def collect(name, pair, weights=W0, structures=None, *, schedule=SCHEDULE, one_class=False):
+    return samples_at(name, first_steps(pair, weights, schedule), structures, one_class=one_class)
+
+
 @pytest.fixture(scope="module")
 def pairs():
     return [make_phantom(seed=s, shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair for s in range(3)]
@@ -124,13 +129,13 @@ def pairs():
 
 def test_one_sample_for_each_level_from_its_first_step(pairs):
     seen = []
-    align(pairs[0], W0, SCHEDULE, with_loss=True, on_step=seen.append)
-    samples = collect("p", pairs[0], W0, SCHEDULE)
+    align(pairs[0], W0, SCHEDULE, on_step=seen.append)
+    samples = collect("p", pairs[0])
     assert [s.key for s in samples] == [("p", 0), ("p", 1)]
     for sample, step in zip(samples, [s for s in seen if s.step == 0], strict=True):
         assert np.array_equal(sample.terms.costs, step.terms.costs)
-        assert np.array_equal(sample.terms.loss, step.terms.loss)
-        assert sample.scale == int((step.terms.loss.max(axis=1) > 0).sum())
+        assert np.array_equal(sample.terms.loss, step.loss())
+        assert sample.scale == int((step.loss().max(axis=1) > 0).sum())
         assert sample.shape == (2, 2)
     assert 0 < samples[1].scale < len(samples[1].terms.loss)
 
@@ -140,7 +145,7 @@ def test_the_three_problems_are_one_minimisation_with_other_unaries(pairs, loss)
     """Imputation (+η) lowers the loss of the prediction (0), constraint search (−1) raises it, never at less cost."""
     schedule = SCHEDULE.model_copy(update={"loss": loss})
     w, losses = W0.as_vector(), []
-    for sample in (s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, W0, schedule)):
+    for sample in (s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, schedule=schedule)):
         imputed, predicted, violated = (infer(Task(sample, w, c, "trws")) for c in (20.0, 0.0, -1.0))
         losses.append([imputed.delta, predicted.delta, violated.delta])
         for found in (imputed, violated):
@@ -150,9 +155,8 @@ def test_the_three_problems_are_one_minimisation_with_other_unaries(pairs, loss)
 
 
 def test_a_pair_without_the_structure_gives_no_sample(pairs, caplog):
-    nowhere = SCHEDULE.model_copy(update={"loss_classes": (99,)})
     with caplog.at_level(logging.WARNING):
-        assert collect("p", pairs[0], W0, nowhere) == []
+        assert collect("p", pairs[0], structures=(99,)) == []
     assert "pair p has no loss at level 1" in caplog.text
 
 
@@ -160,8 +164,8 @@ def test_a_pair_without_the_structure_gives_no_sample(pairs, caplog):
 def test_learning_on_a_phantom(pairs, one_class):
     """All classes at once and the mandible alone, by the same function."""
     start = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1) if one_class else W0
-    schedule = SCHEDULE.model_copy(update={"loss_classes": (3,)}) if one_class else SCHEDULE
-    samples = [s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, start, schedule, one_class=one_class)]
+    structures = (3,) if one_class else None
+    samples = [s for i, p in enumerate(pairs) for s in collect(f"p{i}", p, start, structures, one_class=one_class)]
     found = fit_lssvm(samples, start, LssvmOptions(C=100.0, eta=3.0, epsilon=5e-3, max_outer=10))
     first, last = found.history[0], found.history[-1]
     assert found.converged

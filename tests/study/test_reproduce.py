@@ -15,16 +15,21 @@ from regweave.config.settings import Settings
 from regweave.datasets.manifest import read_pairs
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import read_image, write_image, write_labels
+from regweave.io import read_image, read_labels, sha256, write_image, write_labels
+from regweave.jobs.scoring import ScoringTask, score_pair
+from regweave.pipeline.reading import Reading
 from regweave.report.reproduce import write_page
 from regweave.report.reproduce.records import Packed
 from regweave.study.reproduce import ladder as reproduce_ladder
+from regweave.study.reproduce import options as reproduce_options
 from regweave.study.reproduce import run as module
 from regweave.study.reproduce.data import TRUTH, all_scans, find_scans
 from regweave.study.reproduce.experiments import ABDOMEN, EXPERIMENTS, IBSR, PAROTID_BETWEEN, PAROTID_TIME
+from regweave.study.reproduce.options import MODELS, ReproduceOptions
 from regweave.study.reproduce.pictures import _turned, packed
 from regweave.study.reproduce.protocols import PAPER, PAPER_COLUMNS, Scan
 from regweave.study.reproduce.run import reproduce
+from regweave.study.reproduce.trial import PairTask, run_pair
 from regweave.training.options import TrainOptions
 from regweave.types import Volume
 
@@ -37,6 +42,8 @@ TINY = Settings.model_validate(
         "banks": {"ct": [{"name": name, "metric": name} for name in ("sad", "mi", "ncc", "dwt")]},
     }
 )
+
+QUICK = ReproduceOptions(config=TINY, quick=True, models=("joint",), workers=1)
 
 
 def scans(n: int, prefix: str = "s") -> list[Scan]:
@@ -92,6 +99,38 @@ def test_abdomen_has_six_training_and_four_test_pairs():
     assert len(list(combinations(range(5), 2))) == len(splits[0].train) + len(splits[0].test)
 
 
+def test_a_larger_set_is_drawn_to_the_size_of_the_paper():
+    """Of 52 patients 18 are used, of all their ordered pairs 72 in a fold; the same by the same seed."""
+    cases = scans(52)
+    chosen = PAROTID_BETWEEN.first(cases, 0)
+    assert chosen == PAROTID_BETWEEN.first(cases, 0) != PAROTID_BETWEEN.first(cases, 1)
+    assert len({s.patient for s in chosen}) == 18
+    assert chosen == [s for s in cases if s in chosen]
+    assert PAROTID_BETWEEN.first(cases[:18], 0) == cases[:18]
+    assert [(len(s.train), len(s.test)) for s in PAROTID_BETWEEN.splits(chosen)] == [(10, 72)] * 2
+    wider = replace(PAROTID_BETWEEN, patients=30).splits(scans(30))
+    assert [len(s.test) for s in wider] == [72, 72]
+    assert [len(s.test) for s in PAROTID_BETWEEN.at_most(20).splits(chosen)] == [20, 20]
+    assert PAROTID_BETWEEN.at_most(100).test_pairs == 72
+    assert PAROTID_BETWEEN.at_most(None) == PAROTID_BETWEEN
+    assert IBSR.quick().at_most(50).test_pairs == 4
+    time = [s for scan in chosen for s in (scan, replace(scan, name=scan.name + "_later"))]
+    assert [(len(s.train), len(s.test)) for s in PAROTID_TIME.splits(time)] == [(10, 18)] * 2
+
+
+def test_models_of_the_ladder():
+    """The paper's method is always there, gates only where there is something to judge by."""
+    assert list(ReproduceOptions().ladder()) == ["mw", "global", "joint", "per-class"]
+    assert list(ReproduceOptions(quick=True).ladder()) == ["mw", "global", "joint"]
+    assert list(ReproduceOptions(models=("search",)).ladder()) == ["mw", "search"]
+    assert [name for name, o in MODELS.items() if o.gate] == ["per-class"]
+    assert {o.predictor for o in MODELS.values()} == {None}
+    with pytest.raises(UsageError, match=r"E192.*unknown models best.*mw, global, joint, per-class, search"):
+        ReproduceOptions(models=("best",)).check()
+    with pytest.raises(UsageError, match=r"E192.*--max-pairs is 0"):
+        ReproduceOptions(max_pairs=0).check()
+
+
 def test_splits_follow_the_seed_alone():
     a, b, c = (IBSR.splits(scans(8), seed) for seed in (0, 0, 1))
     assert a == b != c
@@ -143,8 +182,8 @@ def _renamed(data):
 @pytest.fixture(scope="module")
 def fast(in_process):
     methods = {"mw": "lssvm", "joint": "lssvm-joint"}
-    models = {name: replace(FAST, method=method) for name, method in methods.items()}
-    in_process.setattr(reproduce_ladder, "QUICK", models)
+    models = {name: replace(FAST, method=method, predictor=None) for name, method in methods.items()}
+    in_process.setattr(reproduce_options, "MODELS", {**MODELS, **models})
     in_process.setattr(module, "EXPERIMENTS", {**EXPERIMENTS, "parotid": (PAROTID_TIME,)})
     return in_process
 
@@ -152,7 +191,7 @@ def fast(in_process):
 @pytest.fixture(scope="module")
 def finished(fake_data, tmp_path_factory, fast) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("out") / "run"
-    content = reproduce("parotid", fake_data, folder, config=TINY, quick=True, workers=1, on_experiment=write_page)
+    content = reproduce("parotid", fake_data, folder, QUICK, on_experiment=write_page)
     return folder, content
 
 
@@ -177,7 +216,10 @@ def test_what_a_run_writes(finished):
                 assert 3 <= len(run["tuning"]) <= 9
                 best = max(run["tuning"], key=lambda row: (row["mean_dice"], row["smoothness"]))
                 assert run["smoothness"] == best["smoothness"]
+    assert (content["max_pairs"], content["models"]) == (None, ["mw", "joint"])
     (time,) = content["experiments"]
+    assert time["rules"] == {"patients": 18, "test_pairs": 4, "initial": None}
+    assert time["cases_found"] == 4
     assert set(time["truth_error_mm"]) == set(time["methods"])
     assert all(row["1"]["before"] > 0 for row in time["truth_error_mm"].values())
 
@@ -207,7 +249,7 @@ def test_a_finished_run_is_not_run_again(finished, fake_data, fast, monkeypatch)
     folder, content = finished
     before = (folder / "reproduce.json").read_bytes()
     monkeypatch.setattr(reproduce_ladder, "fit_model", None)
-    assert reproduce("parotid", fake_data, folder, config=TINY, quick=True, workers=1, resume=True) == content
+    assert reproduce("parotid", fake_data, folder, QUICK, resume=True) == content
     assert (folder / "reproduce.json").read_bytes() == before
 
 
@@ -220,10 +262,9 @@ def test_a_stopped_run_goes_on_and_gives_the_same(finished, fake_data, tmp_path,
         if n == 40:
             raise KeyboardInterrupt
 
-    options = {"config": TINY, "quick": True, "workers": 1}
     with pytest.raises(KeyboardInterrupt):
-        reproduce("parotid", fake_data, tmp_path / "run", on_progress=stop, **options)
-    content = reproduce("parotid", fake_data, tmp_path / "run", resume=True, **options)
+        reproduce("parotid", fake_data, tmp_path / "run", QUICK, on_progress=stop)
+    content = reproduce("parotid", fake_data, tmp_path / "run", QUICK, resume=True)
     expected = dict(finished[1])
     assert content.pop("timing").keys() == expected.pop("timing").keys()
     assert _without_hashes(content) == _without_hashes(expected)
@@ -243,21 +284,65 @@ def test_all_of_the_ladder_with_gates(fake_data, tmp_path, in_process, monkeypat
     """The abdominal protocol in full but for its folds, on phantoms."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "totalseg_abdomen").symlink_to(fake_data / "openkbp_head_neck")
-    options = {name: replace(o, epsilon=0.1, alpha=1.0) for name, o in reproduce_ladder.TRAINED.items()}
-    monkeypatch.setattr(reproduce_ladder, "TRAINED", {**options, "search": replace(options["search"], budget=30)})
+    options = {name: replace(o, epsilon=0.1, alpha=1.0) for name, o in MODELS.items()}
+    monkeypatch.setattr(reproduce_options, "MODELS", {**options, "search": replace(options["search"], budget=30)})
     protocol = replace(ABDOMEN, folds_run=2, classes={1: "left", 2: "right"}, paper_organs={})
     monkeypatch.setattr(module, "EXPERIMENTS", {"abdomen": (protocol,), "between": (PAROTID_BETWEEN,)})
-    content = reproduce("abdomen", tmp_path / "data", tmp_path / "out", config=TINY, workers=1)
+    content = reproduce(
+        "abdomen", tmp_path / "data", tmp_path / "out", replace(QUICK, quick=False, models=tuple(MODELS))
+    )
     (found,) = content["experiments"]
     assert [m for m in found["methods"] if m.startswith("model:")] == [
-        "model:mw", "model:global", "model:per-class", "model:joint", "model:search"
+        "model:mw", "model:global", "model:joint", "model:per-class", "model:search"
     ]  # fmt: skip
     assert [(len(s["train"]), len(s["test"])) for s in found["splits"]] == [(6, 4)] * 2
-    assert all(run["gates"] for run in found["runs"] if run["method"] == "model:joint")
+    assert all(bool(run["gates"]) == (run["method"] == "model:per-class") for run in found["runs"] if "gates" in run)
     write_page(tmp_path / "out")
     assert "learned per class, gated" in (tmp_path / "out" / "summary.md").read_text()
-    content = reproduce("between", fake_data, tmp_path / "between", config=TINY, quick=True, workers=1)
-    assert content["experiments"][0]["truth_error_mm"] is None
+
+
+def test_a_start_of_an_experiment_holds_for_every_method(fake_data, tmp_path, fast, monkeypatch):
+    """Between patients there is no truth; with a start by moments the overlap before is another one."""
+    before = {}
+    for number, case in enumerate(find_scans(PAROTID_BETWEEN, fake_data)):
+        folder = tmp_path / "data" / PAROTID_BETWEEN.data_set / case.name
+        folder.mkdir(parents=True)
+        image, labels = read_image(case.image), read_labels(case.labels)
+        affine = image.geometry.affine.copy()
+        affine[0, 3] += 15.0 * number
+        moved = replace(image.geometry, affine=affine)
+        write_image(folder / "image.nii.gz", Volume(image.data, moved))
+        write_labels(folder / "labels.nii.gz", replace(labels, geometry=moved))
+    for initial in (None, "moments"):
+        protocol = replace(PAROTID_BETWEEN, initial=initial)
+        monkeypatch.setattr(module, "EXPERIMENTS", {"between": (protocol,)})
+        content = reproduce(
+            "between", tmp_path / "data", tmp_path / str(initial), replace(QUICK, models=(), max_pairs=1)
+        )
+        (found,) = content["experiments"]
+        assert found["truth_error_mm"] is None
+        assert found["rules"]["initial"] == initial
+        assert len(found["splits"][0]["test"]) == 1
+        before[initial] = {row["labels"]["1"]["dice_before"] for row in found["results"]}
+        assert len(before[initial]) == 1
+    assert max(before[None]) < min(before["moments"])
+    assert content["settings"]["initial"] == "none"
+
+
+def test_a_test_is_scored_as_an_evaluation_does(fake_data):
+    first, second = find_scans(PAROTID_BETWEEN, fake_data)[:2]
+    files = {"fixed": first.image, "moving": second.image, "fixed_labels": first.labels, "moving_labels": second.labels}
+    reading = Reading(classes=(1, 2))
+    hashes = {name: sha256(path) for name, path in files.items()}
+    found = run_pair(PairTask(files, hashes, reading, TINY, None, None, picture=True))
+    expected = score_pair(ScoringTask(files, hashes, reading, TINY))
+    assert found["labels"] == expected["labels"]
+    assert found["sdlogj"] == expected["sdlogj"]
+    assert found["seconds"] > 0
+    assert list(found["views"]) == ["axial", "coronal"]
+    again = run_pair(PairTask(files, hashes, reading, TINY, None, (None, None), picture=False))
+    assert again["views"] == {}
+    assert {row["before"] for row in again["error_mm"].values()} == {0.0}
 
 
 def test_pictures_hold_the_slices(finished):
@@ -321,11 +406,11 @@ def test_wrong_calls(fake_data, tmp_path, finished):
     with pytest.raises(UsageError, match=r"E192.*unknown experiment 'brain'.*ibsr, parotid, abdomen, all"):
         reproduce("brain", fake_data, tmp_path / "out")
     with pytest.raises(RegweaveError, match=r"E150.*--resume"):
-        reproduce("parotid", fake_data, finished[0], config=TINY)
+        reproduce("parotid", fake_data, finished[0], ReproduceOptions(config=TINY))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with pytest.raises(RegweaveError, match=r"E150.*something else"):
-        reproduce("parotid", fake_data, tmp_path / "other", config=TINY, resume=True)
+        reproduce("parotid", fake_data, tmp_path / "other", ReproduceOptions(config=TINY), resume=True)
 
 
 def test_the_command(fake_data, tmp_path, finished, fast, capsys):

@@ -21,7 +21,7 @@ from regweave.io import read_image, read_labels, write_labels
 from regweave.jobs import runner
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS
 from regweave.jobs.scoring import score_dice
-from regweave.learning.samples import collect
+from regweave.learning.samples import first_steps, samples_at
 from regweave.model.model import Model
 from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import Reading, read_inputs
@@ -371,8 +371,9 @@ def test_memory_limit(training_list, four, tmp_path):
     # What the samples of a pair really take decides.
     pair = start_pair(read_inputs(**training_list.files(0)), "none")
     schedule = training_list.settings.schedule("mr")
-    schedule = schedule.model_copy(update={"bank": schedule.discrete, "loss_classes": (3,)})
-    samples = collect("p", pair, WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3)), schedule)
+    schedule = schedule.model_copy(update={"bank": schedule.discrete})
+    weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3))
+    samples = samples_at("p", first_steps(pair, weights, schedule), (3,))
     for levels, used in (("all", samples), ("finest", samples[1:])):
         fits = 2.5 * sum(s.nbytes for s in used) / 2**20
         path = tmp_path / f"{levels}.json"

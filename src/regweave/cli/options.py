@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -75,6 +76,22 @@ def complete_preset(typed: str) -> list[str]:
 def complete_model(typed: str) -> list[str]:
     """Names of shipped models for the shell, which offers files where none fits."""
     return [name for name in shipped_models() if name.startswith(typed)]
+
+
+def parse_options(given: Sequence[str], option: str) -> dict[str, str]:
+    """Read names and values with an equals sign between them.
+
+    Examples
+    --------
+    >>> parse_options(["width=24", "device=cpu"], "--predictor-option")
+    {'width': '24', 'device': 'cpu'}
+    """
+    found = dict(text.partition("=")[::2] for text in given)
+    wrong = [text for text in given if not all(text.partition("="))]
+    if wrong or len(found) < len(given):
+        told = repr(wrong[0]) if wrong else "the same name twice"
+        raise UsageError("E194", f"{option} is given {told}", "write NAME=VALUE, each name once")
+    return found
 
 
 def parse_values(text: str | None) -> tuple[int, ...] | None:

@@ -56,7 +56,6 @@ class Schedule(StrictModel):
     loss: str = "dice"
     engine_options: PluginOptions
     loss_options: PluginOptions
-    loss_classes: tuple[int, ...] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:

@@ -18,7 +18,10 @@ from regweave.pipeline.reading import Reading
 
 
 class Runner:
-    """Executor of (key, method, pair) triples; hashes each file once, and keeps its processes until it is closed."""
+    """Executor of (key, method, pair) triples; hashes each file once, and keeps its processes until it is closed.
+
+    ``team`` are the processes, for other tasks on the same pairs; None on a cluster.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Runner:
         on_progress: OnBatchProgress | None,
     ) -> None:
         self.reading, self._scheduler = reading, scheduler
-        self._team = None if scheduler is not None else Team(worker_count(workers, None))
+        self.team = None if scheduler is not None else Team(worker_count(workers, None))
         self._store, self._on_progress = store, on_progress
         self._known: dict[Path, str] = {}
 
@@ -37,8 +40,8 @@ class Runner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._team is not None:
-            self._team.__exit__(*error)
+        if self.team is not None:
+            self.team.__exit__(*error)
 
     def reading_by(self, reading: Reading) -> Runner:
         """Return a runner that reads files under other rules, with the same processes and store."""
@@ -57,7 +60,7 @@ class Runner:
         """Run each triple; an outcome for each, in order. With ``dice_only``, nothing but overlaps is measured."""
         tasks = [(key, self._task(method, pair)) for key, method, pair in plan]
         return run_tasks(
-            tasks, score_dice if dice_only else score_pair, workers=self._team, scheduler=self._scheduler,
+            tasks, score_dice if dice_only else score_pair, workers=self.team, scheduler=self._scheduler,
             store=self._store, unused=UNUSED, on_progress=self._on_progress,
         )  # fmt: skip
 

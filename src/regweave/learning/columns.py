@@ -16,7 +16,8 @@ from regweave.learning.cccp import Iteration
 from regweave.learning.lssvm import Fit, fit_lssvm
 from regweave.learning.options import LssvmOptions
 from regweave.learning.overlay import overlay
-from regweave.learning.samples import Sample, collect
+from regweave.learning.samples import Sample, first_steps, samples_at
+from regweave.registration.align import Step
 from regweave.types import ImagePair, WeightTable
 
 Mapper = Callable[..., Iterable[Any]]
@@ -70,8 +71,8 @@ class Trainer:
     mapper : callable
         ``map`` or its like, over pairs and over samples; it does not change the result.
     keep : callable
-        Returns the value of a key, made by a function if it is not kept: samples of a pair along the same trajectory
-        are the same whatever the hyper-parameters and the other pairs.
+        Returns the value of a key, made by a function if it is not kept. Trajectories of a pair are the same whatever
+        the structures, the hyper-parameters and the other pairs; a fit is the same for every way that needs it.
     """
 
     pairs: Sequence[tuple[str, Load]]
@@ -111,6 +112,13 @@ class Trainer:
         return self._columns({"joint": found}, lambda fits: fits["joint"].weights)
 
     def _rounds(self, w0: WeightTable, classes: tuple[int, ...], *, one_class: bool) -> _Rounds:
+        """Fit to some structures, or take the fit that was made before of the same pairs from the same start."""
+        names, schedule = tuple(name for name, _ in self.pairs), self.schedule.model_dump_json()
+        key = ("fit", names, schedule, w0.as_vector().tobytes(), classes, one_class, self.finest, self.options)
+        found: _Rounds = self.keep(key, lambda: self._fitted(w0, classes, one_class=one_class))
+        return found
+
+    def _fitted(self, w0: WeightTable, classes: tuple[int, ...], *, one_class: bool) -> _Rounds:
         """Fit on samples along the trajectory of the current weights, which is refreshed from round to round."""
         found = _Rounds(None, 0, 0)
         for _ in range(self.options.rounds):
@@ -132,20 +140,26 @@ class Trainer:
         """Collect the samples of each pair; None for a pair that shows none of the classes and is not registered."""
         last = len(self.schedule.levels) - 1
         coarse = self.start if self.finest else None
+        schedule = self.schedule.model_dump_json()
 
         def samples_of(named: tuple[str, Load]) -> list[Sample] | None:
-            key = (named[0], classes, one_class, self.finest, trajectory.as_vector().tobytes())
-            found: list[Sample] | None = self.keep(key, lambda: collected(*named))
-            return found
+            name, load = named
+            key = (name, schedule, self.finest, trajectory.classes, trajectory.as_vector().tobytes())
 
-        def collected(name: str, load: Load) -> list[Sample] | None:
-            pair = load()
-            shown = tuple(c for c in classes if c in _in_both(pair))
-            if not shown:
-                return None
-            schedule = self.schedule.model_copy(update={"loss_classes": shown})
-            found = collect(name, pair, trajectory, schedule, coarse=coarse, one_class=one_class)
-            return [s for s in found if s.level == last or not self.finest]
+            def walked() -> _Walked:
+                return _walked(load(), trajectory, self.schedule, coarse)
+
+            def sampled(found: _Walked) -> list[Sample] | None:
+                shown = tuple(c for c in classes if c in found.structures)
+                if not shown:
+                    return None
+                steps = [s for s in found.steps if s.level == last or not self.finest]
+                return samples_at(name, steps, shown, one_class=one_class)
+
+            if one_class:  # one trajectory for all classes: restricted copies of its costs are not kept
+                return sampled(self.keep(("steps", *key), walked))
+            samples: list[Sample] | None = self.keep(("samples", classes, *key), lambda: sampled(walked()))
+            return samples
 
         return list(self.mapper(samples_of, self.pairs))
 
@@ -160,6 +174,18 @@ class Trainer:
             sum(rounds.n_registrations for rounds in found.values()),
             {name: rounds.seen for name, rounds in found.items() if rounds.seen is not None},
         )
+
+
+@dataclass(frozen=True)
+class _Walked:
+    """Structures of both label maps of a pair, and its first steps along a trajectory."""
+
+    structures: frozenset[int]
+    steps: Sequence[Step]
+
+
+def _walked(pair: ImagePair, weights: WeightTable, schedule: Schedule, coarse: WeightTable | None) -> _Walked:
+    return _Walked(frozenset(_in_both(pair)), tuple(first_steps(pair, weights, schedule, coarse)))
 
 
 @dataclass(frozen=True)

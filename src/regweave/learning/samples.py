@@ -7,6 +7,7 @@ energies have the same scale on every grid.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -132,25 +133,33 @@ def restrict(terms: Terms) -> Terms:
     return replace(terms, costs=terms.costs * kept[:, None].astype(np.float32), shares=shares)
 
 
-def collect(
-    pair_id: str,
-    pair: ImagePair,
-    weights: WeightTable,
-    schedule: Schedule,
-    *,
-    coarse: WeightTable | None = None,
-    one_class: bool = False,
+def first_steps(
+    pair: ImagePair, weights: WeightTable, schedule: Schedule, coarse: WeightTable | None = None
+) -> list[Step]:
+    """Take each level's first step along the trajectory of some weights, as in `align`.
+
+    No sample is taken after the first step of the last level, so the loop ends there.
+    """
+    last = schedule.levels[-1].model_copy(update={"steps": 1})
+    shorter = schedule.model_copy(update={"levels": (*schedule.levels[:-1], last)})
+    steps: list[Step] = []
+    align(pair, weights, shorter, coarse=coarse, on_step=lambda s: steps.append(s) if s.step == 0 else None)
+    return steps
+
+
+def samples_at(
+    pair_id: str, steps: Sequence[Step], structures: Sequence[int] | None, *, one_class: bool = False
 ) -> list[Sample]:
-    """Take the terms of each level's first step along the trajectory of some weights.
+    """Make the samples of some structures from the first steps of a pair.
 
     Parameters
     ----------
     pair_id : str
         Name of the pair.
-    pair : ImagePair
-        Images with both label maps.
-    weights, schedule, coarse
-        As in `align`; ``schedule.loss_classes`` says which structures count.
+    steps : sequence of Step
+        From `first_steps`; they serve any structures, because the loss has no part in the trajectory.
+    structures : sequence of int, optional
+        Structures that count in the loss; all that the moving labels show where not given.
     one_class : bool
         Restrict the terms to the nodes of those structures, to learn one column for them.
 
@@ -159,17 +168,12 @@ def collect(
     list of Sample
         One for each level where a label can lose anything.
     """
-    samples: list[Sample] = []
-
-    def keep(step: Step) -> None:
-        if step.step > 0:
-            return
-        n_nodes = int(can_lose(step.terms).sum())
+    samples = []
+    for step in steps:
+        terms = replace(step.terms, loss=step.loss(structures))
+        n_nodes = int(can_lose(terms).sum())
         if n_nodes == 0:
             logger.warning("pair %s has no loss at level %d for any label; the sample is left out", pair_id, step.level)
-            return
-        terms = restrict(step.terms) if one_class else step.terms
-        samples.append(Sample(pair_id, step.level, terms, n_nodes))
-
-    align(pair, weights, schedule, coarse=coarse, with_loss=True, on_step=keep)
+            continue
+        samples.append(Sample(pair_id, step.level, restrict(terms) if one_class else terms, n_nodes))
     return samples

@@ -6,12 +6,14 @@ One file each, whose name is the predictor's name everywhere: ``Options``, ``fit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from regweave.predictors.base import Examples, Parts, Predictor, PredictorKind
 from regweave.registry import Registry
 
-__all__ = ["Examples", "Parts", "Predictor", "add", "available", "fit", "get", "load", "registry"]
+__all__ = ["Choice", "Examples", "Parts", "Predictor", "add", "available", "fit", "get", "load", "needs", "registry"]
 
 registry = Registry("predictors", "predictor", "E169", ("Options", "fit", "load"))
 available, add = registry.available, registry.add
@@ -20,6 +22,37 @@ available, add = registry.available, registry.add
 def get(name: str) -> PredictorKind:
     """Return the predictor of that name."""
     return cast("PredictorKind", registry.get(name))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kind of predictor with its options.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kind.
+    options : mapping
+        Options that are not the default.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def costly(self) -> bool:
+        """True if a fit takes so long that few should be made."""
+        return bool(getattr(get(self.name), "COSTLY", False))
+
+    def fit(self, examples: Examples, like: Predictor | None = None) -> Predictor:
+        """Fit it to segmented images."""
+        return fit(self.name, examples, like, **self.options)
+
+
+def needs(name: str) -> tuple[str, str, str] | None:
+    """Return what fitting a predictor needs: package, extra that brings it, and what for; None for nothing."""
+    found: tuple[str, str, str] | None = getattr(get(name), "NEEDS", None)
+    return found
 
 
 def fit(name: str, examples: Examples, like: Predictor | None = None, **options: Any) -> Predictor:

@@ -146,7 +146,12 @@ class Predictor(Protocol):
 
 
 class PredictorKind(Protocol):
-    """Interface of a kind of predictor."""
+    """Interface of a kind of predictor.
+
+    A kind may also have ``NEEDS``, the arguments of `regweave.extras.require` for the package that fitting needs;
+    ``COSTLY``, True where a fit takes so long that few are made; and ``ARCHIVED``, True where it holds too many numbers
+    for a model in JSON.
+    """
 
     Options: type[Any]
 

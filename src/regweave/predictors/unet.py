@@ -22,7 +22,10 @@ from regweave.types import Float32Array, Geometry, LabelMap, Modality, Structure
 
 COSTLY = True
 """Fitting takes minutes to hours: as few as possible are fitted, and each is kept."""
-NEEDED_BY = "training a network"
+ARCHIVED = True
+"""Millions of numbers: a model that holds them is an archive."""
+NEEDS = ("torch", "net", "training a network")
+"""Package that fitting needs, the extra that brings it, and what for."""
 MOST_CLASSES = 255
 VOXELS_MM = (1e-4, 1e3)
 SpacingMm = tuple[float, float, float]
@@ -149,7 +152,7 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
         E158 where PyTorch is not installed.
     """
     examples.check()
-    extras.require("torch", "net", NEEDED_BY)
+    extras.require(*NEEDS)
     if len(examples.classes) > MOST_CLASSES:
         raise ValueError(f"{len(examples.classes)} classes, allowed: at most {MOST_CLASSES}")
     spacing_mm = like.spacing_mm if isinstance(like, NetworkPredictor) else middle_spacing_mm(examples.volumes)
@@ -178,7 +181,7 @@ def _oriented_mm(geometry: Geometry) -> Float32Array:
 def _trained(
     images: Sequence[Float32Array], numbers: Sequence[Any], strides: Any, options: Options, examples: Examples
 ) -> dict[str, Any]:
-    torch = extras.load("torch", "net", NEEDED_BY)
+    torch = extras.load(*NEEDS)
     training = import_module("regweave.predictors._unet_torch")  # here, for it imports torch, which takes seconds
     device = options.device
     if device == "auto":

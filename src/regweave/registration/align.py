@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from regweave.config.settings import Level, Schedule
 from regweave.registration.cpu import CPU
-from regweave.registration.devices import Device
+from regweave.registration.devices import Device, DeviceArray
 from regweave.registration.measure import Around
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
@@ -35,17 +36,32 @@ class StepRecord:
 
 
 @dataclass(frozen=True)
+class LabelLoss:
+    """Loss of the labels of a step, measured when a learner asks: the loop itself has no use for it."""
+
+    device: Device
+    scene: Any
+    u: DeviceArray
+    around: Around
+
+    def __call__(self, structures: Sequence[int] | None = None) -> Float32Array:
+        """Loss (N, L) of some structures, or of all that the moving labels show."""
+        return self.device.loss(self.scene, self.u, self.around, structures)
+
+
+@dataclass(frozen=True)
 class Step(StepRecord):
     """One refinement step, with its evidence.
 
-    ``terms`` and ``solution`` are what a learner needs; they are not kept by `align`. ``grid`` lies on ``geometry``,
-    the fixed image's grid at this level.
+    ``terms``, ``solution`` and ``loss`` are what a learner needs; they are not kept by `align`. ``grid`` lies on
+    ``geometry``, the fixed image's grid at this level.
     """
 
     terms: Terms
     solution: Solution
     grid: ControlGrid
     geometry: Geometry
+    loss: LabelLoss
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,6 @@ def align(
     *,
     coarse: WeightTable | None = None,
     on_step: Callable[[Step], None] | None = None,
-    with_loss: bool = False,
     device: Device = CPU,
 ) -> Alignment:
     """Minimise w·Ψ(x, D), eq. (2), over deformations D, coarse to fine.
@@ -81,12 +96,10 @@ def align(
         Weights of all levels but the last, where these differ.
     on_step : callable, optional
         Called with every `Step`; its costs are those of the members of `Schedule.for_levels`.
-    with_loss : bool
-        Measure the loss of every label too, for a learner that looks at the terms.
     device : Device
         What computes.
     """
-    _check(pair, (weights, coarse or weights), schedule, with_loss)
+    _check((weights, coarse or weights), schedule)
     schedule = schedule.for_levels(weights, coarse)
     names = tuple(m.name for m in schedule.bank)
     fine, coarse = weights.select(names), (coarse or weights).select(names)
@@ -99,12 +112,12 @@ def align(
         scales = None
         for step in range(level.steps):
             clock = _Clock()
-            around = Around(grid, label_set(level, grid, step), weights.classes, schedule, with_loss)
+            around = Around(grid, label_set(level, grid, step), weights.classes, schedule)
             terms, scales = device.measure(scene, u, around, scales)
             clock.lap("costs")
             solution = device.minimize(terms, weights, schedule)
             clock.lap("inference")
-            u = device.compose(u, around, solution.labels)  # φ ← φ ∘ (id + d)
+            before, u = u, device.compose(u, around, solution.labels)  # φ ← φ ∘ (id + d)
             clock.lap("compose")
             records.append(_record(number, step, level, around, solution, clock.laps))
             if on_step is not None:
@@ -116,6 +129,7 @@ def align(
                         solution=found,
                         grid=grid,
                         geometry=scene.geometry,
+                        loss=LabelLoss(device, scene.at(level), before, around),  # without the features of the metrics
                     )
                 )
     u = device.change_level(u, scene.factors, (1, 1, 1), pair.fixed.geometry.shape)
@@ -133,15 +147,13 @@ def _start(pair: ImagePair) -> Float32Array:
     return to_voxels(pair.initial_field)
 
 
-def _check(pair: ImagePair, weights: Sequence[WeightTable], schedule: Schedule, needs_loss: bool) -> None:
+def _check(weights: Sequence[WeightTable], schedule: Schedule) -> None:
     names = tuple(m.name for m in schedule.bank)
     for given in weights:
         if given.members != names:
             raise ValueError(
                 f"weights are for members {list(given.members)}, the bank has {list(names)}; use the same bank"
             )
-    if needs_loss and (pair.fixed_labels is None or pair.moving_labels is None):
-        raise ValueError("the loss compares two label maps; give fixed_labels and moving_labels")
 
 
 def _record(

@@ -23,6 +23,7 @@ class CpuDevice:
     scene = staticmethod(Scene.whole)
     change_level = staticmethod(change_level)
     measure = staticmethod(discrete.measure)
+    loss = staticmethod(discrete.loss)
     smoothed = staticmethod(steps.smoothed)
     data_terms = staticmethod(continuous.data_terms)
     forces = staticmethod(continuous.forces)

@@ -73,6 +73,9 @@ class Device(Protocol):
     def measure(self, scene: Any, u: DeviceArray, around: Around, scales: Any) -> tuple[Any, Any]:
         """Terms of the labels around u, and the scales of the members: fitted where None are given, else as given."""
 
+    def loss(self, scene: Any, u: DeviceArray, around: Around, structures: Sequence[int] | None) -> Float32Array:
+        """Loss (N, L) of the labels around u, on the host, for a learner that asks for it."""
+
     def terms(self, terms: Any) -> Terms:
         """Bring terms to the host."""
 

@@ -1,4 +1,4 @@
-"""Terms of a discrete step: cost volumes, class shares, loss."""
+"""Terms of a discrete step: cost volumes and class shares; losses of its labels."""
 
 from __future__ import annotations
 
@@ -37,15 +37,12 @@ class Around:
         Columns of the weights.
     schedule : Schedule
         Bank of the levels, class rule, pairwise term and loss.
-    with_loss : bool
-        Measure the loss of every label too.
     """
 
     grid: ControlGrid
     labels: LabelSet
     classes: tuple[int, ...]
     schedule: Schedule
-    with_loss: bool = False
 
 
 def measure(scene: Scene, u: Float32Array, around: Around, scales: Float64Array | None) -> tuple[Terms, Float64Array]:
@@ -77,7 +74,6 @@ def complete(
         shares=_class_shares(scene, u, around),
         shape=grid.nodes,
         offsets=labels.in_units_of(grid.spacing),
-        loss=_loss(scene, u, around) if around.with_loss else None,
         base=_node_displacements(u, grid) if around.schedule.pairwise == "elastic" else None,
     )
     return terms, scales
@@ -99,10 +95,12 @@ def _class_shares(scene: Scene, u: Float32Array, around: Around) -> Float32Array
     return rule(np.stack([kernels.mean_volume(m[None], m[None], *where) for m in masks], axis=-1))
 
 
-def _loss(scene: Scene, u: Float32Array, around: Around) -> Float32Array:
+def loss(scene: Scene, u: Float32Array, around: Around, structures: Sequence[int] | None) -> Float32Array:
+    """Loss of every label around the estimate u, (N, L), of some structures or of all that the moving labels show."""
+    if scene.pair.fixed_labels is None or scene.pair.moving_labels is None:
+        raise ValueError("the loss compares two label maps; give fixed_labels and moving_labels")
     moving, fixed = scene.moved_labels(u), scene.fixed_labels()
-    assert scene.pair.moving_labels is not None
-    chosen = around.schedule.loss_classes or scene.pair.moving_labels.values()
+    chosen = structures or scene.pair.moving_labels.values()
     classes = (0, *(c for c in chosen if c != 0))
     fixed_masks, moving_masks = (one_hot(labelled, classes)[1:] for labelled in (fixed, moving))
     return losses.get(around.schedule.loss).volume(

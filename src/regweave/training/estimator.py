@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -32,7 +32,8 @@ class MetricLearner:
 
     Parameters
     ----------
-    method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, max_memory_mb, budget, gate, seed
+    method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, max_memory_mb, budget, gate,
+    seed, predictor, predictor_options
         As in `regweave.training.options.TrainOptions`.
     preset, config, metrics, loss, workers
         As in `regweave.training.run.train`.
@@ -80,6 +81,7 @@ class MetricLearner:
         gate: bool = True,
         seed: int = 0,
         predictor: str = "perceptron",
+        predictor_options: Mapping[str, Any] | None = None,
         preset: str = "default",
         config: str | Path | Settings | None = None,
         metrics: Sequence[str] | None = None,
@@ -102,6 +104,7 @@ class MetricLearner:
         self.gate = gate
         self.seed = seed
         self.predictor = predictor
+        self.predictor_options = predictor_options
         self.preset = preset
         self.config = config
         self.metrics = metrics

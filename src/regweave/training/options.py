@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
 
 from regweave import extras, predictors
+from regweave.config.member import describe_problems
 from regweave.errors import UsageError
 from regweave.learning.options import ALPHAS, LssvmOptions
 from regweave.model.model import Levels
@@ -17,6 +21,9 @@ GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 LEAST = {"epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "budget": 1, "max_pairs": 1, "seed": 0}
 """Smallest value of each number; epsilon and the memory must be above theirs."""
 ABOVE = ("epsilon", "max_memory_mb")
+AUTO = "auto"
+CHOICES = ("perceptron", "unet")
+"""Predictors that ``auto`` chooses from, the cheapest first."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,11 @@ class TrainOptions:
         Use a column only where left-out patients gained by it; without it, everything that was learned is used.
     seed : int
         Chooses folds, pairs and candidates.
-    predictor : str
-        Name of the predictor that tells the classes of images without labels.
+    predictor : str, optional
+        Name of the predictor that tells the classes of images without labels; ``auto`` is the one with the best Dice on
+        left-out patients among the perceptron and, where PyTorch is installed, the U-Net. None for a model without one.
+    predictor_options : mapping, optional
+        Options of the predictor by name; not with ``auto``.
     """
 
     method: MethodName = "lssvm-joint"
@@ -66,7 +76,16 @@ class TrainOptions:
     budget: int = 400
     gate: bool = True
     seed: int = 0
-    predictor: str = "perceptron"
+    predictor: str | None = "perceptron"
+    predictor_options: Mapping[str, Any] | None = None
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        """Kinds of predictors to choose from; of equals the first is taken, which is the cheapest."""
+        if self.predictor != AUTO:
+            return () if self.predictor is None else (self.predictor,)
+        needed = {kind: predictors.needs(kind) for kind in CHOICES}
+        return tuple(kind for kind, needs in needed.items() if needs is None or extras.installed(needs[0]))
 
     def grid(self) -> list[LssvmOptions]:
         """Hyper-parameters to try; a search has none."""
@@ -85,7 +104,7 @@ class TrainOptions:
             value = getattr(self, name)
             if value not in known:
                 raise UsageError("E194", f"unknown {name} {value!r}", f"available: {', '.join(known)}")
-        predictors.get(self.predictor)
+        self._check_predictor()
         for name in ("C", "alpha", "eta"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
@@ -99,3 +118,21 @@ class TrainOptions:
         if self.classes is not None and (not self.classes or min(self.classes) < 1):
             raise UsageError("E194", f"structures to learn are {list(self.classes)}", "give label values of 1 or more")
         extras.require("cma" if self.method == "search" else "daqp", "train", "learning")
+
+    def _check_predictor(self) -> None:
+        if self.predictor == AUTO:
+            if self.predictor_options:
+                told = ", ".join(self.predictor_options)
+                raise UsageError("E194", f"options of a predictor ({told}) and predictor auto", "name the predictor")
+            return
+        if self.predictor is None:
+            return
+        needs = predictors.needs(self.predictor)
+        try:
+            predictors.registry.options(self.predictor, self.predictor_options or {})
+        except ValidationError as error:
+            known = ", ".join(predictors.get(self.predictor).Options.model_fields) or "none"
+            message = f"options of the predictor {self.predictor}: {describe_problems(error)}"
+            raise UsageError("E194", message, f"options: {known}") from error
+        if needs is not None:
+            extras.require(*needs)

@@ -6,19 +6,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from regweave import predictors
 from regweave.datasets.manifest import PairFiles
+from regweave.measures.overlap import dice
 from regweave.pipeline.reading import Reading
-from regweave.predictors import Examples, Predictor
+from regweave.predictors import Choice, Examples, Predictor
 from regweave.types import Geometry, Modality
 
 BYTES_PER_VOXEL = 8.0
 """An image and its labels in memory."""
 PARTS = 5
 """Parts into which the patients are dealt; a pair's predictor leaves out those of its own patients."""
+
+SCORED_IMAGES = 12
+"""Images whose segmentations are scored, at most."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,8 @@ class Predictors:
         Label values, 0 first.
     modality : "ct" or "mr"
         How intensities are mapped.
-    kind : str
-        Name of the predictor.
+    kind : Choice
+        Kind of predictor and its options.
     seed : int
         Draws voxels, images and parts.
     max_memory_mb : float
@@ -108,12 +112,12 @@ class Predictors:
         classes: tuple[int, ...],
         modality: Modality,
         *,
-        kind: str,
+        kind: Choice,
         seed: int,
         max_memory_mb: float,
     ) -> None:
         self._images, self._reading, self._classes, self._modality = images, reading, classes, modality
-        self._kind, self._seed, self._max_memory_mb = kind, seed, max_memory_mb
+        self.kind, self._seed, self._max_memory_mb = kind, seed, max_memory_mb
         names = sorted({name for image in images for name in image.patients})
         order = np.random.default_rng(seed).permutation(len(names))
         self._part = {names[place]: number % PARTS for number, place in enumerate(order)}
@@ -126,13 +130,13 @@ class Predictors:
         Raises
         ------
         ValueError
-            Where a class is too small to be seen at working resolution.
+            Where a class is too small to be seen at working resolution, or there are no images.
         """
         return self._fit(self._images, None)
 
-    def without(self, pair: PairFiles) -> Predictor | None:
-        """Return a predictor that knows no patient of a pair; None where too little is left to learn from."""
-        parts = frozenset(self._part[name] for name in pair.patients if name in self._part)
+    def without(self, shown: PairFiles | SegmentedImage) -> Predictor | None:
+        """Return a predictor that knows no patient of a pair or image; None where too little is left to learn from."""
+        parts = frozenset(self._part[name] for name in shown.patients if name in self._part)
         if parts not in self._known:
             left = [i for i in self._images if not parts & {self._part[name] for name in i.patients}]
             try:
@@ -141,7 +145,33 @@ class Predictors:
                 self._known[parts] = None
         return self._known[parts]
 
+    def left_out(self) -> dict[str, Any]:
+        """Score segmentations of some images, each by a predictor that knows none of its patients.
+
+        Returns
+        -------
+        dict
+            ``dice`` by class, their ``mean_dice``, and ``n_images``; empty where no predictor could be judged.
+        """
+        order = np.random.default_rng([self._seed, 1]).permutation(len(self._images))
+        found: dict[int, list[float]] = {}
+        n = 0
+        for image in (self._images[k] for k in sorted(order[:SCORED_IMAGES])):
+            predictor = self.without(image)
+            volume = self._reading.image(image.image)
+            truth = self._reading.labels(image.labels, volume.geometry)
+            if predictor is None or truth is None:
+                continue
+            n += 1
+            shown = [c for c in self._classes[1:] if (truth.data == c).any()]
+            for c, value in dice(predictor.labels(volume), truth, shown).items():
+                found.setdefault(c, []).append(value)
+        means = {str(c): float(np.mean(values)) for c, values in sorted(found.items())}
+        return {"dice": means, "mean_dice": float(np.mean(list(means.values()))), "n_images": n} if means else {}
+
     def _fit(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
+        if not images:
+            raise ValueError("there are no images to learn it from")
         sizes = [BYTES_PER_VOXEL * float(np.prod(i.geometry.shape)) / 2**20 for i in images]
         chosen = [images[k] for k in within(sizes, self._max_memory_mb, np.random.default_rng(self._seed))]
         volumes = [self._reading.image(i.image) for i in chosen]
@@ -149,4 +179,4 @@ class Predictors:
         segmented = [found for found in labels if found is not None]
         patients = ["+".join(sorted(i.patients)) for i in chosen]
         examples = Examples(volumes, segmented, self._classes, self._modality, self._seed, patients)
-        return predictors.fit(self._kind, examples, like)
+        return self.kind.fit(examples, like)

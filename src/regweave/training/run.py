@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave import __version__, notices
+from regweave import __version__, notices, predictors
 from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings, validate
 from regweave.datasets.in_memory import Pairs, pairs_on_disk
@@ -23,6 +23,7 @@ from regweave.jobs.kept import Kept
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import BatchProgress, worker_count
 from regweave.learning.columns import FittedColumns
+from regweave.model.archive import SUFFIX
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
@@ -86,7 +87,8 @@ def train(
     settings = training_settings(preset, config, metrics, loss)
     with TemporaryDirectory(prefix="regweave-") as name:
         images = Path(name) / "images"
-        path = Path(name) / "model.json" if output is None else Path(output)
+        path = Path(name) / f"model{SUFFIX}" if output is None else Path(output)
+        _require_archive(path, options)
         claim = require_absent(path, overwrite=overwrite)
         listed = pairs_on_disk(pairs, images)
         if resume and images.exists():
@@ -103,6 +105,14 @@ def train(
                 model.save(path)
         clear(store, ("tasks",))
     return model
+
+
+def _require_archive(path: Path, options: TrainOptions) -> None:
+    """Refuse to train for an hour what could not be written; the model may turn out to be small, but need not."""
+    large = [kind for kind in options.predictors if getattr(predictors.get(kind), "ARCHIVED", False)]
+    if large and path.suffix != SUFFIX:
+        message = f"{path} would be JSON, which holds no {large[0]}; the predictor asked for is {options.predictor}"
+        raise UsageError("E152", message, f"write the model to {path.stem}{SUFFIX}")
 
 
 def training_settings(
@@ -122,6 +132,7 @@ def fit_model(
     run: Runner,
     tell: Callable[[TrainProgress], None],
     workers: int = 1,
+    kept: Kept | None = None,
 ) -> Model:
     """Run all stages and return the model.
 
@@ -139,9 +150,11 @@ def fit_model(
         Called with a `TrainProgress` now and then.
     workers : int
         Threads for learning.
+    kept : Kept, optional
+        Trajectories and fits of other trainings on the same pairs, which this one then does not make again.
     """
     log = TrainingLog(tell)
-    context = TrainingContext(options, log, Kept(options.max_memory_mb), workers)
+    context = TrainingContext(options, log, kept or Kept(options.max_memory_mb), workers)
     with log.stage("read"):
         scanned = scan_dataset(context, Listed(tuple(sorted(pairs, key=lambda p: p.id)), settings, run, {}))
     with notices.muted("W20"):  # warnings about files have been shown and would come again with every round
@@ -195,7 +208,8 @@ def _record(
         "inferences": context.log.inferences,
         "stages": context.log.counts,
         # The kind of the predictor stands with the predictor.
-        "options": {name: value for name, value in vars(context.options).items() if name != "predictor"},
+        "options": {name: v for name, v in vars(context.options).items() if not name.startswith("predictor")},
+        **({} if state.predictor_choice is None else {"predictor": state.predictor_choice}),
         "learned_on": used,
         "smoothness": state.smoothness,
         "refinement": state.refinement.record(),

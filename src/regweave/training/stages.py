@@ -15,10 +15,12 @@ from regweave.learning.search import LEAST_CANDIDATES
 from regweave.measures.scores import PairScore
 from regweave.pipeline.reading import in_one_numbering
 from regweave.pipeline.recipe import with_stated
+from regweave.predictors import Choice
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.column_learner import ColumnLearner
 from regweave.training.column_selection import Attempt, ColumnSelection, Trial, rebalance, strengthen, try_columns
-from regweave.training.options import TrainOptions
+from regweave.training.options import CHOICES, TrainOptions
+from regweave.training.predictor_choice import choose_predictors, with_record
 from regweave.training.predictors_by_fold import Predictors, segmented_images
 from regweave.training.scan import choose_bank, choose_structures, scan
 from regweave.training.state import Listed, Predicted, Scanned, Selected, TrainingContext, Tuned, Weighed
@@ -96,26 +98,36 @@ def _try_values(
 
 
 def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
-    """Learn to tell the classes of an image without labels; no predictor, with a note, where that cannot be."""
+    """Learn to tell the classes of an image without labels; no predictor, with a note, where that cannot be.
+
+    Where there are several kinds to choose from, or a fit is costly, left-out patients say what it is worth.
+    """
     options, bank = context.options, state.modality
     start = state.settings.schedule(bank).start_weights(state.settings.smoothness, (0, *state.classes))
     grids = {name: {"fixed": c.fixed, "moving": c.moving} for name, c in state.scan.contents.items()}
-    predictors = Predictors(
-        segmented_images(state.pairs, state.run.hashes, lambda p: grids[p.id]), state.run.reading, start.classes,
-        "ct" if bank == "ct" else "mr",
-        kind=options.predictor, seed=options.seed, max_memory_mb=options.max_memory_mb,
-    )  # fmt: skip
-    predictor, reason = None, "one classifier does not read two modalities"
+    # Where no predictor is asked for, one without images stands in, which can say nothing of any pair.
+    shown = state.pairs if options.predictors else ()
+    images = segmented_images(shown, state.run.hashes, lambda p: grids[p.id])
+    kinds = [
+        Predictors(
+            images, state.run.reading, start.classes, "ct" if bank == "ct" else "mr",
+            kind=Choice(name, options.predictor_options or {}), seed=options.seed, max_memory_mb=options.max_memory_mb,
+        )
+        for name in options.predictors or CHOICES[:1]
+    ]  # fmt: skip
+    predictor, choice, reason = None, None, "one classifier does not read two modalities"
+    taken = kinds[0]
     if bank != "multi":
         try:
             with kernel_threads(context.workers):
-                predictor = predictors.whole
+                taken, choice = choose_predictors(kinds, context.log)
+                predictor = with_record(taken.whole, choice)
         except ValueError as error:
             reason = str(error)
     if predictor is None:
         context.log.tell("note", f"the model has no class predictor: {reason}")
-    candidates = CandidateRunner(state.run, state.settings, options.levels, context.log, predictors)
-    return state.then(Predicted, start=start, predictor=predictor, candidates=candidates)
+    candidates = CandidateRunner(state.run, state.settings, options.levels, context.log, taken)
+    return state.then(Predicted, start=start, predictor=predictor, predictor_choice=choice, candidates=candidates)
 
 
 def select_columns(context: TrainingContext, state: Weighed) -> Selected:

@@ -107,10 +107,14 @@ class Tuned(Scanned):
 
 @dataclass(frozen=True)
 class Predicted(Tuned):
-    """Class predictors are fitted, and candidates can be registered; ``start`` is the uniform bank."""
+    """Class predictors are fitted, and candidates can be registered; ``start`` is the uniform bank.
+
+    ``predictor_choice`` is the record of what left-out patients said of the kinds, where they were asked.
+    """
 
     start: WeightTable
     predictor: Predictor | None
+    predictor_choice: Mapping[str, Any] | None
     candidates: CandidateRunner
 
 

@@ -25,6 +25,7 @@ from regweave.jobs.cluster import WAIT_S
 from regweave.jobs.store import BatchProgress
 from regweave.report.reproduce import write_page
 from regweave.study.reproduce import run as workflow
+from regweave.study.reproduce.options import USUAL, ReproduceOptions
 from regweave.training.log import TrainProgress
 
 EVERY = 25
@@ -49,7 +50,12 @@ def reproduce(
     ] = False,
     preset: Annotated[str, method_option(help="Settings by name.", autocompletion=complete_preset)] = "paper",
     config: Annotated[Path | None, method_option(help="Settings from a TOML file instead.")] = None,
-    seed: Annotated[int, method_option(help="Chooses folds, pairs and simulated scans.")] = 0,
+    seed: Annotated[int, method_option(help="Chooses patients, folds, pairs and simulated scans.")] = 0,
+    max_pairs: Annotated[int | None, method_option(help="Test at most so many pairs of a fold, drawn by seed.")] = None,
+    models: Annotated[
+        list[str] | None,
+        method_option("--model", help="Model to train besides mw, repeatable; by default all but search."),
+    ] = None,
     workers: Annotated[int | None, machine_option(help="Processes of this machine, by default all cores.")] = None,
     scheduler: SchedulerOption = None,
     tls_ca: TlsCaOption = None,
@@ -67,11 +73,14 @@ def reproduce(
     """
     if config is not None and preset != "paper":
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
-    cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
+    options = ReproduceOptions(
+        preset, config, quick, seed, max_pairs, tuple(models or USUAL), workers,
+        cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers),
+    )  # fmt: skip
     try:
         content = workflow.reproduce(
-            experiment, data, output, preset=preset, config=config, quick=quick, seed=seed, workers=workers,
-            scheduler=cluster, resume=resume, on_progress=None if quiet else _tell, on_experiment=write_page,
+            experiment, data, output, options, resume=resume, on_progress=None if quiet else _tell,
+            on_experiment=write_page,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished work is kept; continue with --resume") from error

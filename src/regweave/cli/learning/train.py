@@ -29,6 +29,7 @@ from regweave.cli.options import (
     WaitOption,
     cluster_of,
     complete_preset,
+    parse_options,
     parse_values,
 )
 from regweave.errors import Cancelled
@@ -47,12 +48,13 @@ app = command_line()
         "regweave train train.csv -o weights.json",
         "regweave train train.csv -o weights.json --classes 1,2 --workers 8",
         "regweave train train.csv -o weights.json --resume",
+        "regweave train train.csv -o weights.zip --predictor auto",
     )
 )
 def train(
     pairs: Annotated[Path, typer.Argument(help="List of pairs with masks.", metavar="PAIRS.csv")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model to write, JSON.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model to write: JSON, or .zip, as a network needs.")],
     preset: Annotated[str, method_option(help="Settings by name.", autocompletion=complete_preset)] = "default",
     config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
     method: Annotated[
@@ -77,8 +79,11 @@ def train(
     gate: Annotated[bool, method_option(help="Use a column only where left-out patients gained.")] = True,
     seed: Annotated[int, method_option(help="Chooses folds and pairs.")] = 0,
     predictor: Annotated[
-        str, method_option(help="What tells the structures of an image without labels: perceptron or gaussian.")
+        str, method_option(help="What tells structures without labels: perceptron, unet, gaussian, or auto.")
     ] = "perceptron",
+    predictor_option: Annotated[
+        list[str] | None, method_option(help="Option of the predictor, such as width=24; may be repeated.")
+    ] = None,
     workers: Annotated[int | None, machine_option(help="Processes of this machine.")] = None,
     scheduler: SchedulerOption = None,
     tls_ca: TlsCaOption = None,
@@ -116,7 +121,9 @@ def train(
             resume=resume, overwrite=overwrite, on_progress=shown,
             method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,
             signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb,
-            budget=budget, gate=gate, seed=seed, predictor=predictor, nifti_frame=nifti_frame, nonfinite=nonfinite,
+            budget=budget, gate=gate, seed=seed, predictor=predictor,
+            predictor_options=parse_options(predictor_option or [], "--predictor-option"),
+            nifti_frame=nifti_frame, nonfinite=nonfinite,
             label_names=label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
             follow_links=follow_links,
         )  # fmt: skip

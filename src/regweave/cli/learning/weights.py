@@ -17,6 +17,7 @@ from regweave.errors import UsageError
 from regweave.measures.statistics import patients_of
 from regweave.model.model import Model, models
 from regweave.model.record import Gain, GateRecord, TrainingRecord
+from regweave.predictors import Predictor
 
 ModelArgument = Annotated[
     list[Path],
@@ -51,6 +52,7 @@ def card_text(name: str, model: Model) -> str:
         "structures": structures,
         "trained on": f"{patients} patients, {len(record.pairs)} pairs" if record.pairs else None,
         "data": None if card is None else card.data,
+        "predictor": _predictor(model),
         "gain": "; ".join(_gains(record)) or None,
         "licence": None if card is None else card.licence,
         "not for": None if card is None else card.avoid,
@@ -61,6 +63,16 @@ def card_text(name: str, model: Model) -> str:
         if value
     ]
     return "\n".join([f"{name}  {model.modality}", *lines])
+
+
+def _predictor(model: Model) -> str | None:
+    """Kind of the predictor, its size, and what left-out images said of it."""
+    if model.predictor is None:
+        return None
+    facts = _predictor_facts(model.predictor)
+    dice, n = (facts["record"].get(key) for key in ("mean_dice", "n_images"))
+    judged = "" if dice is None else f", mean Dice {dice:.3f} on {n} left-out images"
+    return f"{facts['kind']} of {facts['numbers']:,} numbers{judged}"
 
 
 def _gains(record: TrainingRecord) -> list[str]:
@@ -112,8 +124,14 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
         "weights": {m: dict(zip(map(str, w.classes), row.tolist(), strict=True)) for m, row in _members(model)},
         "pairwise": w.pairwise,
         "stiffness": None if w.stiffness is None else dict(zip(map(str, w.classes), w.stiffness.tolist(), strict=True)),
+        "predictor": None if model.predictor is None else _predictor_facts(model.predictor),
         "evidence": model.training.to_json(),
     }
+
+
+def _predictor_facts(predictor: Predictor) -> dict[str, Any]:
+    parts = predictor.save()
+    return {"kind": parts.kind, "numbers": sum(a.size for a in parts.arrays.values()), "record": dict(parts.record)}
 
 
 def as_text(path: Path, model: Model) -> str:
@@ -130,6 +148,8 @@ def as_text(path: Path, model: Model) -> str:
         header.append("gate")
         lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
     facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_trained(model.training)]
+    if model.predictor is not None:
+        facts.append(f"structures   without labels by a {_predictor(model)}")
     if not model.outline_without_mask:
         facts.append("without mask members that compare the moving labels are left out")
     return "\n".join([*facts, "", text_table("class", header, lines)])

@@ -103,6 +103,14 @@ class Distance(RecordPart):
     after: Number
 
 
+class DrawRules(RecordPart):
+    """Draws of an experiment from a larger set, and the start of its registrations."""
+
+    patients: Count
+    test_pairs: Count | None
+    initial: Text | None
+
+
 class ExperimentRecord(RecordPart):
     """One experiment of a reproduction."""
 
@@ -115,7 +123,9 @@ class ExperimentRecord(RecordPart):
     differences: list[Text]
     source: Text
     overlay: bool
+    rules: DrawRules | None = None
     cases: list[Text]
+    cases_found: Count | None = None
     methods: list[Text]
     splits: Annotated[list[SplitRecord], Field(min_length=1)]
     runs: list[Run]
@@ -146,6 +156,7 @@ class ReproduceRecord(RecordPart):
 
     quick: bool
     seed: int
+    max_pairs: Count | None = None
     settings: Named
     experiments: Annotated[list[ExperimentRecord], Field(min_length=1)]
     timing: dict[str, dict[str, Number]]

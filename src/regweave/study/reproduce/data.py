@@ -51,11 +51,11 @@ def all_scans(protocol: Protocol, data: Path, store: Path, seed: int, tell: Call
     store : path
         Folder for simulated scans, with the true deformation of each.
     seed : int
-        Chooses the simulations.
+        Chooses the patients of a larger set, and the simulations.
     tell : callable
         Called with a line for each simulated scan.
     """
-    cases = protocol.first(find_scans(protocol, data))
+    cases = protocol.first(find_scans(protocol, data), seed)
     out = list(cases)
     for number, case in enumerate(cases):
         for t in range(1, protocol.time_points + 1):

@@ -11,7 +11,7 @@ import numpy as np
 
 from regweave.config.settings import Settings
 from regweave.io import atomic_path, sha256
-from regweave.jobs.cluster import Cluster
+from regweave.jobs.kept import Kept
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, tune, tuned_as
 from regweave.jobs.program import program_hash
 from regweave.jobs.runner import Runner
@@ -20,6 +20,7 @@ from regweave.measures.statistics import paired_bootstrap
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores
+from regweave.study.reproduce.options import PAPER_METHOD, ReproduceOptions
 from regweave.study.reproduce.protocols import Protocol, Split
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
@@ -27,26 +28,12 @@ from regweave.training.run import fit_model
 
 WORK = "work"
 """Folder for finished work; a folder without it is not one of ours."""
-PAPER_METHOD = "mw"
-"""Per class and without a gate: the paper's method."""
-TRAINED = {
-    PAPER_METHOD: TrainOptions(method="lssvm", gate=False),
-    "global": TrainOptions(method="global"),
-    "per-class": TrainOptions(method="lssvm"),
-    "joint": TrainOptions(method="lssvm-joint"),
-    "search": TrainOptions(method="search", budget=240),
-}
-"""Models of the ladder by name."""
-QUICK = {
-    PAPER_METHOD: TRAINED[PAPER_METHOD],
-    "global": TrainOptions(method="global", gate=False),
-    "joint": TrainOptions(method="lssvm-joint", gate=False),
-    "search": TrainOptions(method="search", budget=30, gate=False),
-}
-"""Those of a fast look: without gates, and so without a second per-class model."""
 RECORDED = ("gates", "hyper", "share", "left_out_gain", "registrations", "inferences")
 """What the record of an experiment keeps of the training record of a model."""
 
+
+KEPT_MB = 1500.0
+"""Memory for trajectories and fits of a split."""
 
 Tell = Callable[[TrainProgress | BatchProgress], None]
 
@@ -61,12 +48,8 @@ class Context:
         Data folder, and folder of the run.
     settings : Settings
         Settings of all registrations.
-    quick : bool
-        True for a fast look.
-    seed : int
-        Chooses what is random.
-    workers, scheduler : optional
-        Processes, or a Dask scheduler.
+    options : ReproduceOptions
+        How much runs, and where.
     tell : callable
         Takes progress.
     """
@@ -74,45 +57,47 @@ class Context:
     data: Path
     folder: Path
     settings: Settings
-    quick: bool
-    seed: int
-    workers: int | None
-    scheduler: str | Cluster | None
+    options: ReproduceOptions
     tell: Tell
+
+    def starting(self, initial: str | None) -> Context:
+        """Return the context of an experiment whose registrations have their own start."""
+        return (
+            self if initial is None else replace(self, settings=self.settings.model_copy(update={"initial": initial}))
+        )
 
     def runner(self, reading: Reading, name: str) -> Runner:
         """Return what runs the registrations of an experiment and keeps those that are done."""
-        return Runner(reading, self.workers, self.scheduler, self.store(name) / "tasks", self.tell)
+        return Runner(reading, self.options.workers, self.options.scheduler, self.store(name), self.tell)
 
     def store(self, name: str) -> Path:
-        """Return the folder for the finished work of an experiment."""
-        return self.folder / WORK / name
+        """Return the folder for the finished registrations of an experiment."""
+        return self.folder / WORK / name / "tasks"
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Baselines and models of one experiment."""
+    """Baselines and models of one experiment; one runner for all, whose processes keep what they prepared."""
 
     protocol: Protocol
     context: Context
-    reading: Reading
+    run: Runner
 
     def methods(self, split: Split, say: Callable[[str], None]) -> list[Method]:
         """Tune and train on the training pairs of a split: uniform, each member alone, and the models."""
-        options = QUICK if self.context.quick else TRAINED
-        models = {}
+        options, models = self.context.options.ladder(), {}
+        kept = Kept(KEPT_MB)  # trajectories and fits that models of one split have in common
         for i, (name, wanted) in enumerate(options.items(), start=1):
             say(f"{split.name}: training {name} ({i} of {len(options)})")
-            models[name] = self._model(split, name, wanted)
-        modality = bank_of_list(self.context.settings, split.train, self.reading)
+            models[name] = self._model(split, name, wanted, kept)
+        modality = bank_of_list(self.context.settings, split.train, self.run.reading)
         uniform, *singles = baseline_methods(self.context.settings, modality)
         # Training has tuned the uniform bank already, on these pairs and with the values of every baseline.
         tuned_before = models[PAPER_METHOD].training.smoothness
         assert tuned_before is not None
         uniform = tuned_as(uniform, tuned_before)
         say(f"{split.name}: tuning the smoothness of {len(singles)} single metrics")
-        with self.context.runner(self.reading, self.protocol.name) as run:
-            tuned = tune(singles, split.train, lambda plan: run(plan, dice_only=True))
+        tuned = tune(singles, split.train, lambda plan: self.run(plan, dice_only=True))
         return [*tuned, uniform, *(self._method(split, name, model) for name, model in models.items())]
 
     def record(self, split: Split, method: Method) -> dict[str, Any]:
@@ -138,20 +123,19 @@ class Ladder:
         path = self._path(split, name)
         return Method(f"model:{name}", model.settings, (path, sha256(path)))
 
-    def _model(self, split: Split, name: str, options: TrainOptions) -> Model:
+    def _model(self, split: Split, name: str, options: TrainOptions, kept: Kept) -> Model:
         """Train a model, or take the one that an earlier run wrote from the same files, settings and code."""
         path, context = self._path(split, name), self.context
-        chosen = replace(options, classes=self.reading.classes, seed=context.seed)
-        with context.runner(self.reading, self.protocol.name) as run:
-            files = [[p.id, run.hashes(p)] for p in split.train]
-            key = content_hash([program_hash(), chosen, context.settings, files])
-            mark = path.with_suffix(".key")
-            if path.is_file() and mark.is_file() and mark.read_text(encoding="ascii") == f"{key} {sha256(path)}":
-                return Model.load(path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            n = worker_count(context.workers, context.scheduler)
-            # One store of registrations for all models: the tuning of the uniform bank runs once.
-            model = fit_model(split.train, context.settings, chosen, run, self._told, n)
+        chosen = replace(options, classes=self.run.reading.classes, seed=context.options.seed)
+        files = [[p.id, self.run.hashes(p)] for p in split.train]
+        key = content_hash([program_hash(), chosen, context.settings, files])
+        mark = path.with_suffix(".key")
+        if path.is_file() and mark.is_file() and mark.read_text(encoding="ascii") == f"{key} {sha256(path)}":
+            return Model.load(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        n = worker_count(context.options.workers, context.options.scheduler)
+        # One store of registrations for all models: the tuning of the uniform bank runs once.
+        model = fit_model(split.train, context.settings, chosen, self.run, self._told, n, kept)
         model.save(path)
         with atomic_path(mark) as part:
             part.write_text(f"{key} {sha256(path)}", encoding="ascii")

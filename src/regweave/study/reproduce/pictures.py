@@ -10,75 +10,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave import notices
-from regweave.config.settings import Settings
-from regweave.datasets.manifest import FILES, PairFiles
 from regweave.datasets.simulate import between
-from regweave.io import fill_value, read_image, read_transform, total_displacement
-from regweave.jobs.methods import Method
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
-from regweave.spatial import warp_image, warp_labels
-from regweave.study.reproduce.data import TRUTH
-from regweave.types import Field, Geometry, LabelMap, Transform, Volume
+from regweave.io import read_image, read_transform
+from regweave.types import Field, Geometry, LabelMap, Volume
 
 PLANES = {"axial": 2, "coronal": 1}
 """Views by the patient axis (LPS) that they are perpendicular to."""
 
 
-def look_task(pair: PairFiles, hashes: Mapping[str, str], method: Method, reading: Reading, *, picture: bool) -> Any:
-    """Put the arguments of `look` together as JSON values."""
-    truths = [str(path) if (path := getattr(pair, part).parent / TRUTH).is_file() else None for part in FILES[:2]]
-    return {
-        "files": {name: str(getattr(pair, name)) for name in FILES},
-        "sha256": dict(hashes),
-        "settings": None if method.model is not None else method.settings.model_dump(mode="json"),
-        "model": None if method.model is None else [str(method.model[0]), method.model[1]],
-        "reading": reading.to_json(),
-        "truths": truths,
-        "picture": picture,
-    }
-
-
-def look(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Register one pair; return the error by label where the truth is known, and slices where asked for.
+def true_errors_mm(found: Field, truths: Sequence[str | None], masks: LabelMap) -> dict[str, dict[str, float]]:
+    """Mean distance to the true deformation by label, before and after registration.
 
     Parameters
     ----------
-    task : mapping
-        Made by `look_task`.
-
-    Returns
-    -------
-    dict
-        ``error_mm``: by label, mean distance to the true deformation in the fixed organ, before and after; empty
-        without a truth. ``views``: by view the slices, see `_slices`; empty unless asked for.
+    found : Field
+        Displacement from the fixed to the moving scan.
+    truths : (path or None, path or None)
+        Files of the fixed and the moving scan with the deformation from the original; None for the original itself.
+    masks : LabelMap
+        Fixed organs.
     """
-    files, reading = task["files"], Reading.from_json(task["reading"])
-    with notices.muted():  # the scored run of this pair has kept them
-        result = register(
-            **files,
-            config=None if task["settings"] is None else Settings.model_validate(task["settings"]),
-            model=None if task["model"] is None else task["model"][0],
-            threads=1,
-            reading=reading,
-        )
-    fixed = reading.image(files["fixed"])
-    masks = reading.labels(files["fixed_labels"], fixed.geometry)
-    assert isinstance(masks, LabelMap)
-    found = total_displacement(result.transform)
-    error = {} if not any(task["truths"]) else _errors(found, _truth(task["truths"], fixed.geometry), masks)
-    views = {}
-    if task["picture"]:
-        moving = reading.image(files["moving"])
-        labels = reading.labels(files["moving_labels"], moving.geometry)
-        assert isinstance(labels, LabelMap)
-        still = Transform(Field.zero(fixed.geometry))
-        before = warp_image(moving, still, fill=fill_value(moving)), warp_labels(labels, still)
-        assert result.warped_labels is not None
-        pictures = {"fixed": (fixed, masks), "before": before, "after": (result.warped, result.warped_labels)}
-        views = _slices(pictures, masks)
-    return {"error_mm": error, "views": views}
+    truth = _truth(truths, masks.geometry)
+    after = np.linalg.norm(found.data - truth.data, axis=0)
+    before = np.linalg.norm(truth.data, axis=0)
+    inside = {str(c): masks.data == c for c in masks.values()}
+    return {c: {"before": float(before[m].mean()), "after": float(after[m].mean())} for c, m in inside.items()}
 
 
 def _truth(paths: Sequence[str | None], geometry: Geometry) -> Field:
@@ -87,14 +43,7 @@ def _truth(paths: Sequence[str | None], geometry: Geometry) -> Field:
     return between(fixed, moving)
 
 
-def _errors(found: Field, truth: Field, masks: LabelMap) -> dict[str, dict[str, float]]:
-    after = np.linalg.norm(found.data - truth.data, axis=0)
-    before = np.linalg.norm(truth.data, axis=0)
-    inside = {str(c): masks.data == c for c in masks.values()}
-    return {c: {"before": float(before[m].mean()), "after": float(after[m].mean())} for c, m in inside.items()}
-
-
-def _slices(pictures: Mapping[str, tuple[Volume, LabelMap]], masks: LabelMap) -> dict[str, Any]:
+def slices(pictures: Mapping[str, tuple[Volume, LabelMap]], masks: LabelMap) -> dict[str, Any]:
     """Cut all pictures through the middle of the fixed organs, rows from top to bottom as a radiologist looks."""
     out = {}
     for view, patient_axis in PLANES.items():

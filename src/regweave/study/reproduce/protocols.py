@@ -14,6 +14,8 @@ import numpy as np
 from regweave.datasets.manifest import PairFiles
 from regweave.datasets.simulate import ChangePlan
 
+MOST_PATIENTS, MOST_PAIRS = 18, 72
+"""Patients of an experiment and test pairs of a fold, at most: those of the paper's IBSR. More are drawn by seed."""
 PAPER_COLUMNS = ("SAD", "MI", "NCC", "DWT", "MW", "increment")
 PAPER: dict[str, dict[str, tuple[float, ...]]] = {
     "RT Parotids": {
@@ -85,7 +87,11 @@ class Protocol(ABC):
     folds, repetitions : int
         Folds, and draws of training pairs in each.
     train_pairs, test_pairs : int, optional
-        Pairs drawn at random; all where it is not given.
+        Pairs of a fold drawn at random; all where it is not given, or there are no more.
+    patients : int
+        Patients drawn at random from a larger set.
+    initial : str, optional
+        Start of every registration, where it is not that of the settings.
     time_points : int
         Simulated scans of each case.
     plan : ChangePlan, optional
@@ -106,17 +112,24 @@ class Protocol(ABC):
     source: str
     folds: int = 2
     repetitions: int = 1
-    train_pairs: int | None = None
-    test_pairs: int | None = None
+    train_pairs: int | None = 10
+    test_pairs: int | None = MOST_PAIRS
     time_points: int = 0
     plan: ChangePlan | None = None
     folds_run: int | None = None
     overlay: bool = True
     least_cases: int = field(default=4, kw_only=True)
+    patients: int = field(default=MOST_PATIENTS, kw_only=True)
+    initial: str | None = field(default=None, kw_only=True)
 
     def quick(self) -> Self:
         """Return the protocol for a fast look: one fold, one draw, two training and at most four test pairs."""
         return replace(self, repetitions=1, folds_run=1, train_pairs=2, test_pairs=4)
+
+    def at_most(self, test_pairs: int | None) -> Self:
+        """Return the protocol with fewer test pairs in a fold."""
+        known = [n for n in (self.test_pairs, test_pairs) if n is not None]
+        return replace(self, test_pairs=min(known, default=None))
 
     def splits(self, scans: Sequence[Scan], seed: int = 0) -> list[Split]:
         """Draw the pairs of every fold and repetition; the same scans and seed give the same pairs."""
@@ -128,9 +141,12 @@ class Protocol(ABC):
                 out.append(Split(fold, repetition, _drawn(train, self.train_pairs, rng), tested))
         return out
 
-    def first(self, cases: Sequence[Scan]) -> list[Scan]:
-        """Real scans that the experiment uses."""
-        return list(cases)
+    def first(self, cases: Sequence[Scan], seed: int = 0) -> list[Scan]:
+        """Real scans that the experiment uses: all, or of a larger set as many as the paper's largest has."""
+        if len(cases) <= self.patients:
+            return list(cases)
+        chosen = np.random.default_rng([seed, len(cases)]).choice(len(cases), self.patients, replace=False)
+        return [cases[i] for i in sorted(chosen)]
 
     def later(self, case: Scan, t: int) -> tuple[str, str]:
         """Name and patient of the t-th simulated scan of a case."""
@@ -153,6 +169,7 @@ class Protocol(ABC):
             "differences": list(self.differences),
             "source": self.source,
             "overlay": self.overlay,
+            "rules": {"patients": self.patients, "test_pairs": self.test_pairs, "initial": self.initial},
         }
 
 
@@ -191,7 +208,7 @@ class TwoTimePoints(Protocol):
 class OnePatient(Protocol):
     """Five scans of one patient give ten pairs: the six without a scan train, the four with it test."""
 
-    def first(self, cases: Sequence[Scan]) -> list[Scan]:
+    def first(self, cases: Sequence[Scan], seed: int = 0) -> list[Scan]:
         """Take one case; scans, named t0, t1, …, are what must not be on both sides."""
         return [Scan("t0", "t0", cases[0].image, cases[0].labels)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,23 @@ from typing import Any
 import numpy as np
 
 from regweave.config.choice import choose_settings
-from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import this_program
 from regweave.io.disk.working_folder import working_folder
-from regweave.jobs.cluster import Cluster, require_cluster
+from regweave.jobs.cluster import require_cluster
 from regweave.jobs.methods import Method
-from regweave.jobs.store import Outcome, run_tasks, worker_count
+from regweave.jobs.store import Outcome, run_tasks
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores, compare
-from regweave.study.reproduce.data import all_scans, find_scans
+from regweave.study.reproduce.data import TRUTH, all_scans, find_scans
 from regweave.study.reproduce.experiments import EXPERIMENTS
 from regweave.study.reproduce.ladder import WORK, Context, Ladder, Tell, gains
-from regweave.study.reproduce.pictures import look, look_task, sample_slice
+from regweave.study.reproduce.options import ReproduceOptions
+from regweave.study.reproduce.pictures import sample_slice
 from regweave.study.reproduce.protocols import Protocol, Split
+from regweave.study.reproduce.trial import PairTask, run_pair
 from regweave.training.log import TrainProgress
 
 SCHEMA = 1
@@ -40,13 +41,8 @@ def reproduce(
     experiment: str,
     data: str | Path,
     output: str | Path,
+    options: ReproduceOptions | None = None,
     *,
-    preset: str = "paper",
-    config: str | Path | Settings | None = None,
-    quick: bool = False,
-    seed: int = 0,
-    workers: int | None = None,
-    scheduler: str | Cluster | None = None,
     resume: bool = False,
     on_progress: Tell | None = None,
     on_experiment: Callable[[Path], object] | None = None,
@@ -61,14 +57,8 @@ def reproduce(
         Folder with the data sets, ``SET/CASE/image.nii.gz`` and ``labels.nii.gz``.
     output : path
         Folder for ``reproduce.json``, ``pictures.json``, lists of pairs, models, simulated scans and finished work.
-    preset, config : optional
-        Settings of all registrations; by default those of the paper.
-    quick : bool
-        One fold, one draw, few pairs, no gates: a fast look, not evidence.
-    seed : int
-        Chooses folds, pairs, simulations and candidates.
-    workers, scheduler : optional
-        As in `regweave.study.evaluate.evaluate`.
+    options : ReproduceOptions, optional
+        Settings, how much runs, and where.
     resume : bool
         Continue in a folder that an earlier call left; the numbers are those of an uninterrupted run.
     on_progress : callable, optional
@@ -86,31 +76,22 @@ def reproduce(
     RegweaveError
         E137 where the data folder lacks a set.
     """
+    options = options or ReproduceOptions()
     if experiment not in EXPERIMENTS:
         raise UsageError("E192", f"unknown experiment {experiment!r}", f"available: {', '.join(EXPERIMENTS)}")
-    worker_count(workers, scheduler)
-    settings = choose_settings(preset, config, None, None)
-    protocols = [p.quick() if quick else p for p in EXPERIMENTS[experiment]]
+    options.check()
+    settings = choose_settings(options.preset, options.config, None, None)
+    protocols = [(p.quick() if options.quick else p).at_most(options.max_pairs) for p in EXPERIMENTS[experiment]]
     for protocol in protocols:
         find_scans(protocol, Path(data))
-    require_cluster(scheduler)
-    folder = Path(output)
+    require_cluster(options.scheduler)
+    folder, tell = Path(output), on_progress or (lambda _: None)
+    context = Context(Path(data).absolute(), folder.absolute(), settings, options, tell)
+    content = _head(experiment, context)
     with working_folder(folder, WORK, "such experiments", resume=resume):
-        tell = on_progress or (lambda _: None)
-        context = Context(Path(data).absolute(), folder.absolute(), settings, quick, seed, workers, scheduler, tell)
-        content: dict[str, Any] = {
-            "schema": SCHEMA,
-            "experiment": experiment,
-            "quick": quick,
-            "seed": seed,
-            "settings": settings.model_dump(mode="json"),
-            "experiments": [],
-            "timing": {},
-            "provenance": this_program(),
-        }
         pictures: dict[str, Any] = {}
         for protocol in protocols:
-            found = Experiment(protocol, context).run()
+            found = Experiment(protocol, context.starting(protocol.initial)).run()
             content["experiments"].append(found.content)
             content["timing"][protocol.name] = found.timing
             pictures[protocol.name] = found.pictures
@@ -119,6 +100,22 @@ def reproduce(
             if on_experiment is not None:
                 on_experiment(folder)
     return content
+
+
+def _head(experiment: str, context: Context) -> dict[str, Any]:
+    options = context.options
+    return {
+        "schema": SCHEMA,
+        "experiment": experiment,
+        "quick": options.quick,
+        "seed": options.seed,
+        "max_pairs": options.max_pairs,
+        "models": list(options.ladder()),
+        "settings": context.settings.model_dump(mode="json"),
+        "experiments": [],
+        "timing": {},
+        "provenance": this_program(),
+    }
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
@@ -141,30 +138,31 @@ class Experiment:
     def __init__(self, protocol: Protocol, context: Context) -> None:
         self.protocol, self.context = protocol, context
         self.reading = Reading(classes=tuple(sorted(protocol.classes)))
-        self.run_pairs = context.runner(self.reading, protocol.name)
+        self.runner = context.runner(self.reading, protocol.name)
 
     def run(self) -> Findings:
         """Run it all; what an earlier run finished is taken from disk."""
         p, c = self.protocol, self.context
-        scans = all_scans(p, c.data, c.folder / "scans" / p.name, c.seed, self._say)
-        splits = p.splits(scans, c.seed)
-        ladder = Ladder(p, c, self.reading)
-        methods = {split.name: self._methods(ladder, split) for split in splits}
-        scored = {split.name: self._score(split, methods[split.name]) for split in splits}
-        scores = self._pooled(splits, methods, scored)
-        shown, truth = self._look(splits, methods)
+        scans = all_scans(p, c.data, c.folder / "scans" / p.name, c.options.seed, self._say)
+        splits = p.splits(scans, c.options.seed)
+        with self.runner:
+            ladder = Ladder(p, c, self.runner)
+            methods = {split.name: self._methods(ladder, split) for split in splits}
+            tested = {split.name: self._test(split, methods[split.name], splits[0]) for split in splits}
+        scores = self._pooled(splits, methods, tested)
         content = {
             **p.describe(),
             "cases": [s.name for s in scans],
+            "cases_found": len(find_scans(p, c.data)),
             "methods": [m.name for m in scores.methods],
             "splits": [_split_line(s) for s in splits],
             "runs": [ladder.record(s, m) for s in splits for m in methods[s.name]],
-            "results": [_result(s, m, q, scored) for s in splits for m in methods[s.name] for q in s.test],
+            "results": [row for s in splits for row in _results(s, methods[s.name], tested[s.name])],
             "comparison": compare(scores),
             "gains": gains(scores),
-            "truth_error_mm": truth,
+            "truth_error_mm": None if p.plan is None else _mean_errors(scores),
         }
-        pictures: dict[str, Any] = {"pair": splits[0].test[0].id, "shown": shown}
+        pictures: dict[str, Any] = {"pair": splits[0].test[0].id, "shown": _shown(scores)}
         pictures["samples"] = {s.name: sample_slice(s.image) for s in scans[:N_SAMPLES]}
         timing = {m.name: float(np.mean(found)) for m in scores.methods if (found := scores.numbers(m, "seconds"))}
         return Findings(content, timing, pictures)
@@ -180,17 +178,37 @@ class Experiment:
         self._say(f"{split.name}: {len(split.train)} training pairs, {len(split.test)} test pairs")
         return ladder.methods(split, self._say)
 
-    def _score(self, split: Split, methods: Sequence[Method]) -> list[Outcome]:
+    def _test(self, split: Split, methods: Sequence[Method], first: Split) -> list[Outcome]:
+        """Test every method on every pair; the first pair of the first split is also looked at.
+
+        The name of a task has no split: what two draws tuned alike is registered once.
+        """
         self._say(f"{split.name}: testing {len(methods)} methods")
-        plan = [(f"{split.name}/{m.name}/{p.id}", m, p) for m in methods for p in split.test]
-        with self.run_pairs:
-            return self.run_pairs(plan)
+        tasks = [
+            (f"test/{m.name}/{p.id}", self._task(m, p, picture=split is first and p is split.test[0]))
+            for m in methods
+            for p in split.test
+        ]
+        c = self.context
+        return run_tasks(
+            tasks, run_pair, workers=self.runner.team, scheduler=c.options.scheduler, store=c.store(self.protocol.name),
+            unused=("learning", "training"), on_progress=c.tell,
+        )  # fmt: skip
+
+    def _task(self, method: Method, pair: PairFiles, *, picture: bool) -> PairTask:
+        truths = None
+        if self.protocol.plan is not None:
+            fixed, moving = (path.parent / TRUTH for path in (pair.fixed, pair.moving))
+            truths = (str(fixed) if fixed.is_file() else None, str(moving) if moving.is_file() else None)
+        return PairTask(
+            pair.files, self.runner.hashes(pair), self.reading, method.settings, method.model, truths, picture
+        )
 
     def _pooled(
         self,
         splits: Sequence[Split],
         methods: Mapping[str, Sequence[Method]],
-        scored: Mapping[str, Sequence[Outcome]],
+        tested: Mapping[str, Sequence[Outcome]],
     ) -> Scores:
         """All splits as one table: a pair that is tested in two repetitions counts twice, for the same patients."""
         pairs: list[PairFiles] = []
@@ -199,39 +217,27 @@ class Experiment:
             renamed = {p.id: replace(p, id=f"{split.name}/{p.id}") for p in split.test}
             pairs += renamed.values()
             plan = ((m, p) for m in methods[split.name] for p in split.test)
-            for (m, p), outcome in zip(plan, scored[split.name], strict=True):
+            for (m, p), outcome in zip(plan, tested[split.name], strict=True):
                 outcomes[m.name, renamed[p.id].id] = outcome
         return Scores(tuple(pairs), tuple(methods[splits[0].name]), outcomes)
 
-    def _look(self, splits: Sequence[Split], methods: Mapping[str, Sequence[Method]]) -> tuple[dict[str, Any], Any]:
-        """Slices of the first test pair, and errors of known deformations on all of them."""
-        known = self.protocol.plan is not None
-        plan: list[tuple[str, Split, Method, PairFiles, bool]] = []
-        for split in splits:
-            for m in methods[split.name]:
-                for i, p in enumerate(split.test):
-                    picture = split is splits[0] and i == 0
-                    if known or picture:
-                        plan.append((f"look/{split.name}/{m.name}/{p.id}", split, m, p, picture))
-        self._say(f"pictures{' and errors of the known deformation' if known else ''}: {len(plan)} registrations")
-        hashes = self.run_pairs.hashes
-        tasks = [(key, look_task(p, hashes(p), m, self.reading, picture=pic)) for key, _, m, p, pic in plan]
-        c = self.context
-        outcomes = run_tasks(
-            tasks, look, workers=c.workers, scheduler=c.scheduler, store=c.store(self.protocol.name) / "tasks",
-            on_progress=c.tell,
-        )  # fmt: skip
-        done = [(row, o.value) for row, o in zip(plan, outcomes, strict=True) if o.error is None]
-        shown = {m.name: value["views"] for (_, _, m, _, picture), value in done if picture}
-        return shown, _mean_errors([(m.name, value["error_mm"]) for (_, _, m, _, _), value in done]) if known else None
+
+def _shown(scores: Scores) -> dict[str, Any]:
+    """Slices of the pair that was looked at, by method."""
+    found = {m.name: o.value for (m, o) in _in_order(scores) if o.error is None and o.value["views"]}
+    return {name: value["views"] for name, value in found.items()}
 
 
-def _mean_errors(rows: Sequence[tuple[str, Mapping[str, Mapping[str, float]]]]) -> dict[str, dict[str, Any]]:
-    """Mean over test pairs, by method and label, before and after, in millimetres."""
+def _in_order(scores: Scores) -> list[tuple[Method, Outcome]]:
+    return [(m, scores.outcomes[m.name, p.id]) for m in scores.methods for p in scores.pairs]
+
+
+def _mean_errors(scores: Scores) -> dict[str, dict[str, Any]]:
+    """Mean distance to the known deformation over test pairs, by method and label, before and after, in mm."""
     out: dict[str, dict[str, Any]] = {}
-    for name, labels in rows:
-        for label, numbers in labels.items():
-            cell = out.setdefault(name, {}).setdefault(label, {"before": [], "after": []})
+    for method, outcome in _in_order(scores):
+        for label, numbers in {} if outcome.error is not None else outcome.value["error_mm"].items():
+            cell = out.setdefault(method.name, {}).setdefault(label, {"before": [], "after": []})
             for when, value in numbers.items():
                 cell[when].append(value)
     return {
@@ -250,12 +256,13 @@ def _split_line(split: Split) -> dict[str, Any]:
     }
 
 
-def _result(split: Split, method: Method, pair: PairFiles, scored: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:
-    """One registration of a test pair; seconds are left to ``timing``, so that the rest can be repeated."""
-    key = f"{split.name}/{method.name}/{pair.id}"
-    outcome = next(o for o in scored[split.name] if o.key == key)
-    head = {"split": split.name, "id": pair.id, "group": pair.group, "method": method.name, "error": outcome.error}
-    if outcome.error is not None:
-        return head
-    labels = {c: {name: row[name] for name in PER_LABEL} for c, row in outcome.value["labels"].items()}
-    return {**head, "labels": labels, **{name: outcome.value[name] for name in PER_PAIR}}
+def _results(split: Split, methods: Sequence[Method], tested: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
+    """Registrations of the test pairs; seconds are left to ``timing``, so that the rest can be repeated."""
+    plan = [(m, p) for m in methods for p in split.test]
+    for (m, p), outcome in zip(plan, tested, strict=True):
+        head = {"split": split.name, "id": p.id, "group": p.group, "method": m.name, "error": outcome.error}
+        if outcome.error is not None:
+            yield head
+            continue
+        labels = {c: {name: row[name] for name in PER_LABEL} for c, row in outcome.value["labels"].items()}
+        yield {**head, "labels": labels, **{name: outcome.value[name] for name in PER_PAIR}}

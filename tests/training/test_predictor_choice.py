@@ -1,0 +1,180 @@
+"""Choice of a predictor: by left-out patients, never by those that it was fitted to."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from regweave import predictors
+from regweave.errors import UsageError
+from regweave.predictors import Choice, Examples, Parts
+from regweave.registry import Options
+from regweave.training.log import TrainingLog
+from regweave.training.options import TrainOptions
+from regweave.training.predictor_choice import choose_predictors, with_record
+from regweave.training.predictors_by_fold import Predictors, SegmentedImage
+from regweave.training.run import train
+from regweave.types import Geometry, LabelMap, Volume
+
+SHAPE = (6, 6, 6)
+PEOPLE = 8
+
+
+def shown(number: int) -> tuple[Volume, LabelMap]:
+    """An image with its number as intensity; the structure fills its first planes."""
+    labels = np.zeros(SHAPE, dtype=np.int32)
+    labels[: 2 + number % 3] = 1
+    geometry = Geometry(SHAPE, np.eye(4))
+    return Volume(np.full(SHAPE, number, dtype=np.float32), geometry), LabelMap(labels, geometry)
+
+
+class Files:
+    """Reading of the images above, by number."""
+
+    def image(self, path: Path) -> Volume:
+        return shown(int(path.name))[0]
+
+    def labels(self, path: Path, geometry: Geometry) -> LabelMap:
+        return shown(int(path.name))[1]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Knows the images that it was fitted to by heart, and of others so many planes."""
+
+    known: frozenset[int]
+    planes: int
+    record: dict
+    classes = (0, 1)
+    modality = "mr"
+    voxel_mm = 1.0
+
+    def labels(self, volume: Volume) -> LabelMap:
+        number = int(volume.data[0, 0, 0])
+        if number in self.known:
+            return shown(number)[1]
+        guess = np.zeros(SHAPE, dtype=np.int32)
+        guess[: self.planes] = 1
+        return LabelMap(guess, volume.geometry)
+
+    def save(self) -> Parts:
+        fields = {"known": sorted(self.known), "planes": self.planes}
+        return Parts("careful" if self.planes > 1 else "rote", fields, {}, self.record)
+
+
+def kind(planes: int, *, costly: bool = False) -> SimpleNamespace:
+    def fit(examples: Examples, options: Options, like: object) -> Memory:
+        return Memory(frozenset(int(v.data[0, 0, 0]) for v in examples.volumes), planes, {})
+
+    def load(parts: Parts) -> Memory:
+        return Memory(frozenset(parts.fields["known"]), parts.fields["planes"], dict(parts.record))
+
+    return SimpleNamespace(Options=Options, fit=fit, load=load, COSTLY=costly)
+
+
+KINDS = {"rote": kind(1), "careful": kind(3), "costly": kind(3, costly=True)}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    for name, found in KINDS.items():
+        monkeypatch.setitem(predictors.registry._added, name, (found, found))
+
+
+def of(name: str, people: int = PEOPLE) -> Predictors:
+    numbers = [(n, f"p{n // 2}") for n in range(2 * people)]  # two images of each patient
+    images = [
+        SegmentedImage(Path(str(n)), Path(str(n)), Geometry(SHAPE, np.eye(4)), frozenset({p})) for n, p in numbers
+    ]
+    return Predictors(images, Files(), (0, 1), "mr", kind=Choice(name), seed=0, max_memory_mb=100.0)
+
+
+@pytest.fixture
+def log():
+    said: list[str] = []
+    found = TrainingLog(lambda progress: said.append(progress.message))
+    return found, said
+
+
+def test_kind_that_is_best_on_left_out_patients_is_taken(log):
+    taken, record = choose_predictors([of("rote"), of("careful")], log[0])
+
+    assert taken.kind.name == record["kind"] == "careful"
+    told = record["left_out"]
+    assert told["rote"]["n_images"] == told["careful"]["n_images"] == 12
+    assert told["rote"]["mean_dice"] < 0.7 < told["careful"]["mean_dice"] < 1.0  # 1 for whoever has seen them
+    assert any("careful: mean Dice 0.8" in line for line in log[1])
+
+
+def test_of_equals_the_first_is_taken(log):
+    first, second = of("careful"), of("costly")
+
+    assert choose_predictors([first, second], log[0])[0] is first
+    assert choose_predictors([second, first], log[0])[0] is second
+
+
+def test_single_cheap_kind_is_not_fitted_again(log):
+    found = of("rote")
+
+    assert choose_predictors([found], log[0]) == (found, None)
+    assert log[1] == []
+    assert with_record(found.whole, None) is found.whole
+
+
+def test_single_costly_kind_is_judged_and_keeps_what_was_said(log):
+    taken, record = choose_predictors([of("costly")], log[0])
+
+    told = with_record(taken.whole, record)
+    assert told.save().record["mean_dice"] == record["left_out"]["costly"]["mean_dice"]
+    assert told.known == taken.whole.known
+
+
+def test_one_patient_leaves_nothing_to_judge(log):
+    _, record = choose_predictors([of("rote", people=1), of("careful", people=1)], log[0])
+
+    assert record == {"kind": "rote", "left_out": {"rote": {}, "careful": {}}}
+    assert "careful: too few patients to judge it" in log[1]
+
+
+def test_auto_leaves_out_what_is_not_installed(monkeypatch):
+    monkeypatch.setattr("regweave.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    assert TrainOptions(predictor="auto").predictors == ("perceptron",)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    assert TrainOptions(predictor="auto").predictors == ("perceptron", "unet")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"predictor": "forest"}, "E169: unknown predictor 'forest'"),
+        ({"predictor": "auto", "predictor_options": {"width": 8}}, "E194.*name the predictor"),
+        ({"predictor_options": {"depth": 3}}, "E194: options of the predictor perceptron: .*depth"),
+        ({"predictor_options": {"hidden": 0}}, r"E194: options of the predictor perceptron: .*hidden"),
+    ],
+)
+def test_options_that_no_predictor_has_are_refused(words, said):
+    with pytest.raises(UsageError, match=said):
+        TrainOptions(**words).check()
+
+
+def test_network_without_its_package_is_refused_before_anything_is_computed(monkeypatch):
+    monkeypatch.setattr("regweave.extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UsageError, match=r"E158: training a network needs the package torch"):
+        TrainOptions(predictor="unet").check()
+
+
+@pytest.mark.parametrize("predictor", ["unet", "auto"])
+def test_network_is_not_trained_for_a_file_that_cannot_hold_it(tmp_path, monkeypatch, predictor):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    options = replace(TrainOptions(), predictor=predictor)
+    with pytest.raises(UsageError, match=r"E152: .*m\.json would be JSON, which holds no unet") as caught:
+        train([], tmp_path / "m.json", options=options)
+    assert "m.zip" in str(caught.value)

@@ -18,7 +18,7 @@ from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.predictors import Choice
 from regweave.training.options import TrainOptions
-from regweave.training.predictors_by_fold import Predictors, SegmentedImage
+from regweave.training.predictor_fits import PredictorFits, SegmentedImage
 
 MODELS = ROOT / "src" / "regweave" / "model"
 
@@ -33,13 +33,12 @@ def of_all_patients(model: Model, set_name: str) -> Model:
         images.append(SegmentedImage(found["fixed"], found["fixed_labels"], geometry, frozenset({subject_of(case)})))
     options = TrainOptions()
     assert model.modality in ("ct", "mr")
-    predictors = Predictors(
-        images, reading, model.weights.classes, model.modality,
-        kind=Choice(options.predictor), seed=options.seed, max_memory_mb=options.max_memory_mb,
-    )  # fmt: skip
+    fit = PredictorFits(
+        Choice(options.predictor), model.weights.classes, model.modality, reading, options.seed, options.max_memory_mb
+    )
     people = sorted({subject_of(case) for case in cases_of(set_name)})
     record = model.training.with_parts(predictor_groups=people)
-    return replace(model, predictor=predictors.whole, training=record)
+    return replace(model, predictor=fit(images, None), training=record)
 
 
 def named(model: Model, set_name: str) -> Model:

@@ -27,9 +27,9 @@ from regweave.predictors import Examples
 from regweave.registration.data_terms import counted_once
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import voxel_matrix
-from regweave.training import predictors_by_fold as predictors_module
 from regweave.training.options import TrainOptions
-from regweave.training.predictors_by_fold import Predictors, SegmentedImage
+from regweave.training.predictor_fits import PredictorFits, SegmentedImage
+from regweave.training.predictors_by_fold import Predictors
 from regweave.training.refinement import stage
 from regweave.training.refinement.members import RefinementWeights, judge_without_mask
 from regweave.training.run import fit_model
@@ -63,22 +63,26 @@ def pair_of(name: str, group: str) -> PairFiles:
 class Recorded(Predictors):
     """Predictors that keep the names of the images they are fitted to, instead of fitting."""
 
-    def _fit(self, images, like):
-        if not images:
-            raise ValueError("nothing to learn from")
-        self.fitted = [*getattr(self, "fitted", []), ({i.image for i in images}, like)]
+    def __init__(self, images, pairs):
+        super().__init__(images, self, pairs)
+        self.fitted = []
+
+    kind = SimpleNamespace(costly=False)
+
+    def __call__(self, images, like):
+        self.fitted.append(({i.image for i in images}, like))
         return SimpleNamespace(n=len(self.fitted))
 
 
-def recorded(people) -> Recorded:
+def recorded(people, groups) -> Recorded:
     geometry = Geometry((4, 4, 4), np.eye(4))
     images = [SegmentedImage(f"{p}.nii", "x", geometry, frozenset({p})) for p in people]
-    return Recorded(images, Reading(), (0, 1), "mr", kind="perceptron", seed=0, max_memory_mb=1)
+    return Recorded(images, [pair_of(g, g) for g in groups])
 
 
 def test_the_predictor_of_a_pair_has_not_seen_its_patients():
     people = [f"p{i:02d}" for i in range(13)]
-    found = recorded(people)
+    found = recorded(people, [f"{a}+{b}" for a, b in pairwise(people)])
     for a, b in pairwise(people):
         assert found.without(pair_of("x", f"{a}+{b}")) is not None
         parts = {found._part[a], found._part[b]}
@@ -93,7 +97,7 @@ def test_the_predictor_of_a_pair_has_not_seen_its_patients():
 
 
 def test_two_patients_of_one_pair_leave_nothing_to_learn_from():
-    found = recorded(["a", "b"])
+    found = recorded(["a", "b"], ["a+b"])
     assert found.without(pair_of("x", "a+b")) is None
     assert found.without(pair_of("y", "a")) is not None
 
@@ -101,7 +105,7 @@ def test_two_patients_of_one_pair_leave_nothing_to_learn_from():
 def test_an_image_that_may_show_either_patient_is_left_out_for_both():
     geometry = Geometry((4, 4, 4), np.eye(4))
     images = [SegmentedImage(n, "x", geometry, frozenset(p)) for n, p in (("1", "ab"), ("2", "c"), ("3", "d"))]
-    found = Recorded(images, Reading(), (0, 1), "mr", kind="perceptron", seed=0, max_memory_mb=1)
+    found = Recorded(images, [pair_of(name, name) for name in "abcd"])
     found.without(pair_of("x", "b"))
     assert "1" not in found.fitted[-1][0]
     assert found.fitted[-1][0] == {"2", "3"}
@@ -262,17 +266,17 @@ def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen
     """Every registration that is tried gets a predictor without the pair's patient, and none gets the model's own."""
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     handed: dict[str, set[str]] = {}
-    fit = Predictors._fit
+    fit = PredictorFits._fit
 
-    def watched(self, images, like):
-        found = fit(self, images, like)
+    def watched(self, images, like, checkpoint):
+        found = fit(self, images, like, checkpoint)
         handed[content(found)] = {name for i in images for name in i.patients}
         return found
 
     def content(predictor):
         return str(predictor.save().to_json()["perceptron"])
 
-    monkeypatch.setattr(predictors_module.Predictors, "_fit", watched)
+    monkeypatch.setattr(PredictorFits, "_fit", watched)
     tried = []
     monkeypatch.setattr(runner, "score_dice", lambda task: (tried.append(task.model), score_dice(task))[1])
     told: list[str] = []

@@ -13,7 +13,7 @@ from regweave.learning.columns import FittedColumns
 from regweave.learning.options import LssvmOptions
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.training.candidates import Gate, gain_interval
-from regweave.training.column_selection import (
+from regweave.training.columns.selection import (
     BALANCES,
     ColumnSelection,
     Trial,

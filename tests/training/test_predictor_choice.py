@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from regweave import predictors
+from regweave.datasets.manifest import PairFiles
 from regweave.errors import UsageError
 from regweave.predictors import Choice, Examples, Parts
 from regweave.registry import Options
 from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_choice import choose_predictors, with_record
-from regweave.training.predictors_by_fold import Predictors, SegmentedImage
+from regweave.training.predictor_fits import PredictorFits, SegmentedImage
+from regweave.training.predictors_by_fold import Predictors
 from regweave.training.run import train
 from regweave.types import Geometry, LabelMap, Volume
 
@@ -91,7 +93,8 @@ def of(name: str, people: int = PEOPLE) -> Predictors:
     images = [
         SegmentedImage(Path(str(n)), Path(str(n)), Geometry(SHAPE, np.eye(4)), frozenset({p})) for n, p in numbers
     ]
-    return Predictors(images, Files(), (0, 1), "mr", kind=Choice(name), seed=0, max_memory_mb=100.0)
+    pairs = [PairFiles(f"p{n}", *[Path("x")] * 4, f"p{n}") for n in range(people)]
+    return Predictors(images, PredictorFits(Choice(name), (0, 1), "mr", Files()), pairs)
 
 
 @pytest.fixture

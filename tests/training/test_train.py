@@ -28,10 +28,10 @@ from regweave.pipeline.reading import Reading, read_inputs
 from regweave.pipeline.register import register
 from regweave.report.training import write_page
 from regweave.training import run as run_module
-from regweave.training.column_selection import STRENGTHS
+from regweave.training.columns.selection import STRENGTHS
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
-from regweave.training.predictors_by_fold import segmented_images, within
+from regweave.training.predictor_fits import segmented_images, within
 from regweave.training.run import train
 from regweave.training.scan import scan
 from regweave.types import LabelMap, WeightTable
@@ -191,6 +191,27 @@ def test_evidence_names_what_was_trained_on(base):
         changed = not np.allclose(base.model.weights.matrix[:, k], strength / 3)
         assert gate["used"] == changed
         assert gate["n"] == 4
+
+
+def test_stages_use_so_many_pairs_and_the_predictor_all(four, training_list, tmp_path):
+    found = run(four, tmp_path / "m.json", training_list, tune_pairs=2, judge_pairs=3)
+    tuned, judged = (found.evidence["chosen"][stage] for stage in ("tune", "judge"))
+    assert len(tuned) == 2
+    assert len(judged) == 3
+    assert set(tuned) < set(judged)
+    assert found.evidence["learned_on"] == judged == sorted(judged)
+    assert set(found.evidence["pairs"]) == {"p0", "p1", "p2", "p3"}  # all have been looked at: none may test the model
+    assert found.model.predictor.record["n_images"] == 8
+    smoothness = found.evidence["smoothness"]
+    values = len(smoothness["curve"]) + len(smoothness["refine"]["curve"])
+    assert found.evidence["stages"]["tune"]["registrations"] == 2 * values + 1
+    assert "2 to tune and 3 to judge with of 4 pairs" in found.said("note")
+    assert found.evidence["gates"]["0"]["n"] == 3
+
+
+def test_options_that_do_not_bite_leave_no_trace(base):
+    assert "chosen" not in base.evidence
+    assert not {"tune_pairs", "judge_pairs"} & base.evidence["options"].keys()
 
 
 @pytest.fixture
@@ -412,6 +433,7 @@ def test_refusals(training_list, four, base, tmp_path, monkeypatch):
     for changes in (
         {"method": "svm"}, {"levels": "some"}, {"C": -1.0}, {"eta": float("nan")}, {"epsilon": 0.0}, {"rounds": 0},
         {"folds": 1}, {"classes": ()}, {"classes": (0, 1)}, {"max_pairs": 0}, {"max_memory_mb": 0.0},
+        {"tune_pairs": 0}, {"judge_pairs": 1},
         {"method": "search", "budget": 19},
     ):  # fmt: skip
         with pytest.raises(UsageError, match="E194"):

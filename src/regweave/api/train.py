@@ -62,8 +62,8 @@ def train(
         Called when a stage begins, and after every registration.
     **words
         Fields of the training: ``method``, ``classes``, ``C``, ``alpha``, ``eta``, ``epsilon``, ``rounds``, ``signed``,
-        ``levels``, ``folds``, ``max_pairs``, ``max_memory_mb``, ``budget``, ``gate``, ``seed``, ``predictor``,
-        ``predictor_options``; and how files are read, as in `regweave.register`.
+        ``levels``, ``folds``, ``max_pairs``, ``tune_pairs``, ``judge_pairs``, ``max_memory_mb``, ``budget``, ``gate``,
+        ``seed``, ``predictor``, ``predictor_options``; and how files are read, as in `regweave.register`.
 
     Returns
     -------

@@ -49,7 +49,7 @@ def split_groups(pairs: Sequence[PairFiles], k: int, seed: int = 0) -> list[Fold
     RegweaveError
         E134 where a fold would have nothing to train or to test on.
     """
-    units = _connected(pairs)
+    units = connected_patients(pairs)
     if len(units) < k:
         units = [(patient,) for patient in sorted({name for pair in pairs for name in pair.patients})]
     if k < 2 or len(units) < k:
@@ -79,7 +79,7 @@ def one_by_one(pairs: Sequence[PairFiles]) -> list[Fold]:
     return folds
 
 
-def _connected(pairs: Sequence[PairFiles]) -> list[tuple[str, ...]]:
+def connected_patients(pairs: Sequence[PairFiles]) -> list[tuple[str, ...]]:
     """Find the sets of patients that pairs tie together, each sorted, in the order of their first patient."""
     sets: list[set[str]] = []
     for pair in pairs:

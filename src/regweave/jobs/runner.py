@@ -43,6 +43,11 @@ class Runner:
         if self.team is not None:
             self.team.__exit__(*error)
 
+    @property
+    def store(self) -> Path:
+        """Folder in which finished work is kept."""
+        return self._store
+
     def reading_by(self, reading: Reading) -> Runner:
         """Return a runner that reads files under other rules, with the same processes and store."""
         other = copy(self)

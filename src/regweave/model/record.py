@@ -204,6 +204,9 @@ class TrainingRecord(_Part):
         Patients that weights and predictor were trained on, ``p07`` or ``p07+p11``.
     pairs : mapping
         SHA-256 of the files of each pair, by column.
+    chosen : mapping
+        Ids of the pairs that smoothness was tuned with (``tune``) and weights were tried, judged and learned with
+        (``judge``), where these are not all.
     failed, skipped : mappings
         Code of the error of pairs that were left out; structures that a pair does not show.
     stages : mapping
@@ -230,6 +233,7 @@ class TrainingRecord(_Part):
     method: str | None = None
     groups: tuple[str, ...] = ()
     pairs: dict[str, dict[str, str]] = {}
+    chosen: dict[str, tuple[str, ...]] = {}
     failed: dict[str, str] = {}
     skipped: dict[str, tuple[int, ...]] = {}
     registrations: int | None = None

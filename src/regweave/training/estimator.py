@@ -32,8 +32,8 @@ class MetricLearner:
 
     Parameters
     ----------
-    method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, max_memory_mb, budget, gate,
-    seed, predictor, predictor_options
+    method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, tune_pairs, judge_pairs,
+    max_memory_mb, budget, gate, seed, predictor, predictor_options
         As in `regweave.training.options.TrainOptions`.
     preset, config, metrics, loss, workers
         As in `regweave.training.run.train`.
@@ -76,6 +76,8 @@ class MetricLearner:
         levels: Levels = "all",
         folds: int = 3,
         max_pairs: int | None = None,
+        tune_pairs: int = 24,
+        judge_pairs: int = 40,
         max_memory_mb: float = 1500.0,
         budget: int = 400,
         gate: bool = True,
@@ -99,6 +101,8 @@ class MetricLearner:
         self.levels = levels
         self.folds = folds
         self.max_pairs = max_pairs
+        self.tune_pairs = tune_pairs
+        self.judge_pairs = judge_pairs
         self.max_memory_mb = max_memory_mb
         self.budget = budget
         self.gate = gate

@@ -18,7 +18,10 @@ from regweave.model.model import Levels
 MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
 GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 """Values tried for hyper-parameters that are not given."""
-LEAST = {"epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "budget": 1, "max_pairs": 1, "seed": 0}
+LEAST = {
+    "epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "budget": 1, "max_pairs": 1, "seed": 0,
+    "tune_pairs": 1, "judge_pairs": 2,
+}  # fmt: skip
 """Smallest value of each number; epsilon and the memory must be above theirs."""
 ABOVE = ("epsilon", "max_memory_mb")
 AUTO = "auto"
@@ -46,6 +49,9 @@ class TrainOptions:
         Folds by patient, fewer where the patients do not allow so many.
     max_pairs : int, optional
         Learn on this many pairs chosen at random.
+    tune_pairs, judge_pairs : int
+        Pairs, at most, with which smoothness is tuned, and with which weights are tried, judged and learned; they are
+        chosen to cover the patients evenly. The class predictor learns from the images of all pairs.
     max_memory_mb : float
         Learn on as many pairs, chosen at random, as have samples that fit.
     budget : int
@@ -72,6 +78,8 @@ class TrainOptions:
     levels: Levels = "all"
     folds: int = 3
     max_pairs: int | None = None
+    tune_pairs: int = 24
+    judge_pairs: int = 40
     max_memory_mb: float = 1500.0
     budget: int = 400
     gate: bool = True

@@ -27,13 +27,15 @@ from regweave.model.archive import SUFFIX
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
-from regweave.training.column_learner import ColumnLearner
-from regweave.training.column_selection import ColumnSelection
+from regweave.training.columns.learner import ColumnLearner
+from regweave.training.columns.selection import ColumnSelection
 from regweave.training.log import TrainingLog, TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.refinement.stage import weigh_refinement
 from regweave.training.stages import predict_classes, scan_dataset, select_columns, tune
 from regweave.training.state import Listed, Selected, TrainingContext
+
+NOT_RECORDED = ("predictor", "predictor_options", "tune_pairs", "judge_pairs")
 
 
 def train(
@@ -174,7 +176,7 @@ def _fit_columns(context: TrainingContext, state: Selected) -> Model:
     log, w0 = context.log, state.refinement.weights
     learner = ColumnLearner.of(context, state)
     with log.stage("learn"):
-        used = learner.sampled(state.pairs)
+        used = learner.sampled(state.judged)
         log.tell("learn", f"{len(used)} pairs")
         learned = learner.learn(w0, used, state.selection.options)
     selection = state.selection.where_learned(w0, learned.weights)
@@ -207,9 +209,10 @@ def _record(
         "registrations": context.log.registrations,
         "inferences": context.log.inferences,
         "stages": context.log.counts,
-        # The kind of the predictor stands with the predictor.
-        "options": {name: v for name, v in vars(context.options).items() if not name.startswith("predictor")},
+        # The kind of the predictor stands with the predictor, and the pairs that were chosen below.
+        "options": {name: v for name, v in vars(context.options).items() if name not in NOT_RECORDED},
         **({} if state.predictor_choice is None else {"predictor": state.predictor_choice}),
+        **_chosen(state),
         "learned_on": used,
         "smoothness": state.smoothness,
         "refinement": state.refinement.record(),
@@ -220,6 +223,13 @@ def _record(
         "history": dict(learned.history),
         "overlays": dict(learned.overlays),
     }
+
+
+def _chosen(state: Selected) -> dict[str, Any]:
+    """Return the ids of the pairs that smoothness was tuned and weights were judged with, where these are not all."""
+    if len(state.tuning) == len(state.pairs):
+        return {}
+    return {"chosen": {"tune": [p.id for p in state.tuning], "judge": [p.id for p in state.judged]}}
 
 
 def plain(value: Any) -> Any:

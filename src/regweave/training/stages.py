@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from regweave.datasets.coverage import cover_patients
 from regweave.errors import UsageError
 from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of, next_values
 from regweave.jobs.scoring import mean_over_pairs, pair_score
@@ -17,11 +18,12 @@ from regweave.pipeline.reading import in_one_numbering
 from regweave.pipeline.recipe import with_stated
 from regweave.predictors import Choice
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
-from regweave.training.column_learner import ColumnLearner
-from regweave.training.column_selection import Attempt, ColumnSelection, Trial, rebalance, strengthen, try_columns
+from regweave.training.columns.learner import ColumnLearner
+from regweave.training.columns.selection import Attempt, ColumnSelection, Trial, rebalance, strengthen, try_columns
 from regweave.training.options import CHOICES, TrainOptions
 from regweave.training.predictor_choice import choose_predictors, with_record
-from regweave.training.predictors_by_fold import Predictors, segmented_images
+from regweave.training.predictor_fits import PredictorFits, segmented_images
+from regweave.training.predictors_by_fold import Predictors
 from regweave.training.scan import choose_bank, choose_structures, scan
 from regweave.training.state import Listed, Predicted, Scanned, Selected, TrainingContext, Tuned, Weighed
 
@@ -36,17 +38,22 @@ def scan_dataset(context: TrainingContext, state: Listed) -> Scanned:
     skipped = found.lacking(classes)
     bare = [name for name, missing in skipped.items() if len(missing) == len(classes)]
     state = state.leave_out(dict.fromkeys(bare, "E131: its label maps share none of the structures"), log)
-    if options.method == "search":
-        _check_budget(options, len(state.pairs))
     for name, missing in skipped.items():
         log.tell("note", f"pair {name} does not show {missing} in both label maps: skipped there")
     if options.classes is not None:
         reading = replace(reading, classes=classes)
     bank = choose_bank(found)
-    context.folds(state.pairs)  # before anything is computed: too few patients are an error of the list
+    chosen = cover_patients(state.pairs, options.judge_pairs, options.seed)
+    judged, tuning = (tuple(sorted(of, key=lambda p: p.id)) for of in (chosen, chosen[: options.tune_pairs]))
+    if len(tuning) < len(state.pairs):
+        text = f"{len(tuning)} to tune and {len(judged)} to judge with of {len(state.pairs)} pairs, patients evenly"
+        log.tell("note", text)
+    if options.method == "search":
+        _check_budget(options, len(judged))
+    context.folds(judged)  # before anything is computed: too few patients are an error of the list
     return state.then(
-        Scanned, scan=found, classes=classes, skipped=skipped, modality=bank, run=state.run.reading_by(reading),
-        settings=state.settings.model_copy(update={"modality": bank}),
+        Scanned, judged=judged, tuning=tuning, scan=found, classes=classes, skipped=skipped, modality=bank,
+        run=state.run.reading_by(reading), settings=state.settings.model_copy(update={"modality": bank}),
     )  # fmt: skip
 
 
@@ -70,6 +77,7 @@ def tune(context: TrainingContext, state: Scanned) -> Tuned:
         found[parameter.name] = tuning_record(best, curve)
         if parameter is LEVELS:
             least = min(curve)
+    state, uniform = _score_rest(context, state, uniform)
     smoothness = {**found["levels"], **{k: v for k, v in found.items() if k != "levels"}}
     return state.then(Tuned, uniform=uniform, smoothness=smoothness, least_smoothness=least)
 
@@ -84,7 +92,7 @@ def _try_values(
     scores: dict[float, PairScores] = {}
     known: dict[tuple[float, str], PairScore] = {}
     while tried := next_values(values, means):
-        cases = [(v, p) for v in tried for p in state.pairs]
+        cases = [(v, p) for v in tried for p in state.tuning]
         plan = [(f"tune/{parameter.name}/{v!r}/{p.id}", base.at(parameter, v), p) for v, p in cases]
         context.log.tell("tune", f"smoothness of the {parameter.name}, uniform bank: {len(plan)} registrations")
         outcomes = dict(zip(cases, state.run(plan, dice_only=True), strict=True))
@@ -92,9 +100,23 @@ def _try_values(
         failed = {p.id: o.error for (_, p), o in outcomes.items() if o.error is not None}
         known |= {(v, p.id): pair_score(o.value) for (v, p), o in outcomes.items() if o.error is None}
         state = state.leave_out(failed, context.log)
-        scores = {v: {p.id: known[v, p.id] for p in state.pairs} for v in [*means, *tried]}
+        scores = {v: {p.id: known[v, p.id] for p in state.tuning} for v in [*means, *tried]}
         means = {v: mean_over_pairs(of.values()) for v, of in sorted(scores.items())}
     return state, means, scores
+
+
+def _score_rest(context: TrainingContext, state: Scanned, known: PairScores) -> tuple[Scanned, PairScores]:
+    """Add the scores of pairs that smoothness was not tuned with; those that fail are left out."""
+    rest = [p for p in state.judged if p not in state.tuning]
+    if not rest:
+        return state, known
+    context.log.tell("tune", f"uniform bank on the other pairs: {len(rest)} registrations")
+    plan = [(f"tune/rest/{p.id}", Method("uniform", state.settings), p) for p in rest]
+    outcomes = dict(zip([p.id for p in rest], state.run(plan, dice_only=True), strict=True))
+    context.log.count(registrations=len(plan))
+    state = state.leave_out({name: o.error for name, o in outcomes.items() if o.error is not None}, context.log)
+    found = {name: pair_score(o.value) for name, o in outcomes.items() if o.error is None}
+    return state, {p.id: known[p.id] if p.id in known else found[p.id] for p in state.judged}
 
 
 def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
@@ -108,13 +130,15 @@ def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
     # Where no predictor is asked for, one without images stands in, which can say nothing of any pair.
     shown = state.pairs if options.predictors else ()
     images = segmented_images(shown, state.run.hashes, lambda p: grids[p.id])
-    kinds = [
-        Predictors(
-            images, state.run.reading, start.classes, "ct" if bank == "ct" else "mr",
-            kind=Choice(name, options.predictor_options or {}), seed=options.seed, max_memory_mb=options.max_memory_mb,
+    fits = [
+        PredictorFits(
+            Choice(name, options.predictor_options or {}), start.classes, "ct" if bank == "ct" else "mr",
+            state.run.reading, options.seed, options.max_memory_mb, state.run.store,
+            partial(context.log.tell, "predictor"),
         )
         for name in options.predictors or CHOICES[:1]
     ]  # fmt: skip
+    kinds = [Predictors(images, fit, state.judged, options.seed) for fit in fits]
     predictor, choice, reason = None, None, "one classifier does not read two modalities"
     taken = kinds[0]
     if bank != "multi":
@@ -135,7 +159,7 @@ def select_columns(context: TrainingContext, state: Weighed) -> Selected:
     grid, w0 = context.options.grid(), state.refinement.weights
     if not context.options.gate:
         return state.then(Selected, selection=ColumnSelection(grid[0], 1.0, w0.classes, {}), by_fold=(), trail=())
-    learner, folds = ColumnLearner.of(context, state), context.folds(state.pairs)
+    learner, folds = ColumnLearner.of(context, state), context.folds(state.judged)
     shown = {name: contents.in_both for name, contents in state.scan.contents.items()}
     register = partial(state.candidates.left_out, folds)
     attempts: list[Attempt] = []

@@ -17,7 +17,7 @@ from regweave.jobs.runner import Runner
 from regweave.learning.columns import FittedColumns
 from regweave.predictors import Predictor
 from regweave.training.candidates import CandidateRunner, PairScores
-from regweave.training.column_selection import ColumnSelection
+from regweave.training.columns.selection import ColumnSelection
 from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
 from regweave.training.refinement.members import RefinementWeights
@@ -25,6 +25,7 @@ from regweave.training.scan import DatasetScan
 from regweave.types import WeightTable
 
 S = TypeVar("S", bound="Listed")
+C = TypeVar("C", bound="Scanned")
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,26 @@ class Listed:
 
 @dataclass(frozen=True)
 class Scanned(Listed):
-    """Contents of the files are known: structures, grids, modality."""
+    """Contents of the files are known: structures, grids, modality; and which pairs are registered.
 
+    ``judged`` are those that weights are tried, judged and learned with, ``tuning`` those of them that smoothness is
+    tuned with, both in the order of their ids. The class predictor learns from all pairs.
+    """
+
+    judged: tuple[PairFiles, ...]
+    tuning: tuple[PairFiles, ...]
     scan: DatasetScan
     classes: tuple[int, ...]
     skipped: Mapping[str, list[int]]
     modality: BankName
+
+    def leave_out(self: C, failed: Mapping[str, str], log: TrainingLog) -> C:
+        """Take pairs off all lists and say so; the others go on."""
+        left = super().leave_out(failed, log)
+        judged, tuning = (tuple(p for p in of if p.id not in failed) for of in (left.judged, left.tuning))
+        if not tuning:
+            raise RegweaveError("E135", f"all {len(failed)} training pairs failed", next(iter(failed.values())))
+        return replace(left, judged=judged, tuning=tuning)
 
 
 @dataclass(frozen=True)

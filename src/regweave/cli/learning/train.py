@@ -72,6 +72,8 @@ def train(
     levels: Annotated[str, method_option(help="Where learned weights act: all levels, or the finest.")] = "all",
     folds: Annotated[int, method_option(help="Folds of the gate, by patient.")] = 3,
     max_pairs: Annotated[int | None, method_option(help="Learn on this many pairs chosen at random.")] = None,
+    tune_pairs: Annotated[int, method_option(help="Pairs to tune the smoothness with, at most.")] = 24,
+    judge_pairs: Annotated[int, method_option(help="Pairs to try, judge and learn weights with, at most.")] = 40,
     max_memory_mb: Annotated[
         float, machine_option(help="Learn on as many pairs, chosen at random, as have samples that fit.")
     ] = 1500.0,
@@ -120,12 +122,11 @@ def train(
             metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=cluster,
             resume=resume, overwrite=overwrite, on_progress=shown,
             method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,
-            signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, max_memory_mb=max_memory_mb,
-            budget=budget, gate=gate, seed=seed, predictor=predictor,
-            predictor_options=parse_options(predictor_option or [], "--predictor-option"),
-            nifti_frame=nifti_frame, nonfinite=nonfinite,
-            label_names=label_names, fixed_modality=fixed_modality, moving_modality=moving_modality,
-            follow_links=follow_links,
+            signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, tune_pairs=tune_pairs,
+            judge_pairs=judge_pairs, max_memory_mb=max_memory_mb, budget=budget, gate=gate, seed=seed,
+            predictor=predictor, predictor_options=parse_options(predictor_option or [], "--predictor-option"),
+            nifti_frame=nifti_frame, nonfinite=nonfinite, label_names=label_names,
+            fixed_modality=fixed_modality, moving_modality=moving_modality, follow_links=follow_links,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error

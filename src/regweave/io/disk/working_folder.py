@@ -19,8 +19,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-FINISHED = re.compile(r"[0-9a-f]{64}\.json")
-"""Names of finished tasks and of models on the way, which are hashes of their content."""
+FINISHED = re.compile(r"[0-9a-f]{64}\.(json|zip|safetensors)")
+"""Names of finished tasks, fitted predictors and models on the way, which are hashes of their content."""
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regweave.config.settings import Settings
@@ -14,14 +14,19 @@ from regweave.training.options import TrainOptions
 
 PAPER_METHOD = "mw"
 """Per class and without a gate: the paper's method."""
-_LEARNER = TrainOptions(method="lssvm", alpha=ALPHAS[0], gate=False, predictor=None)
-"""The paper's learner. No predictor: the moving labels are always given, and no metric of the paper compares maps."""
+_LEARNER = TrainOptions(
+    method="lssvm", alpha=ALPHAS[0], gate=False, predictor=None, tune_pairs=10**6, judge_pairs=10**6
+)
+"""The paper's learner, from all pairs of a fold.
+
+No predictor: the moving labels are always given, and no metric of the paper compares maps.
+"""
 MODELS = {
     PAPER_METHOD: _LEARNER,
-    "global": TrainOptions(method="global", alpha=ALPHAS[0], gate=False, predictor=None),
-    "joint": TrainOptions(method="lssvm-joint", alpha=ALPHAS[0], gate=False, predictor=None),
-    "per-class": TrainOptions(method="lssvm", alpha=ALPHAS[0], predictor=None),
-    "search": TrainOptions(method="search", max_pairs=4, budget=148, gate=False, predictor=None),
+    "global": replace(_LEARNER, method="global"),
+    "joint": replace(_LEARNER, method="lssvm-joint"),
+    "per-class": replace(_LEARNER, gate=True),
+    "search": replace(_LEARNER, method="search", alpha=None, max_pairs=4, budget=148),
 }
 """Models of the ladder by name; all but the gated one are used as they were learned."""
 USUAL = (PAPER_METHOD, "global", "joint", "per-class")

@@ -24,7 +24,7 @@ from regweave.pipeline.reading import read_inputs
 from regweave.training.candidates import CandidateRunner, overall
 from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
-from regweave.training.predictors_by_fold import within
+from regweave.training.predictor_fits import within
 from regweave.training.scan import DatasetScan
 from regweave.training.state import TrainingContext, Weighed
 from regweave.types import ImagePair, WeightTable

@@ -1,0 +1,180 @@
+"""Content-addressed store of fitted predictors, and the segmented images that they learn from."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from regweave import predictors
+from regweave.datasets.manifest import PairFiles
+from regweave.jobs.program import UNUSED, program_hash
+from regweave.jobs.store import content_hash
+from regweave.model.archive import read_archive, write_archive
+from regweave.pipeline.reading import Reading
+from regweave.predictors import Choice, Examples, Parts, Predictor
+from regweave.types import Geometry, LabelMap, Modality, Volume
+
+logger = logging.getLogger(__name__)
+BYTES_PER_VOXEL = 8.0
+"""An image and its labels in memory."""
+
+
+@dataclass(frozen=True)
+class SegmentedImage:
+    """An image of the list with its labels, its grid, the patients that it may show, and the hashes of both files."""
+
+    image: Path
+    labels: Path
+    geometry: Geometry
+    patients: frozenset[str]
+    sha256: tuple[str, str] = ("", "")
+
+    def read(self, reading: Reading) -> tuple[Volume, LabelMap]:
+        """Read both."""
+        volume = reading.image(self.image)
+        labels = reading.labels(self.labels, volume.geometry)
+        assert isinstance(labels, LabelMap)
+        return volume, labels
+
+
+def segmented_images(
+    pairs: Sequence[PairFiles],
+    hashes: Callable[[PairFiles], Mapping[str, str]],
+    grids: Callable[[PairFiles], Mapping[str, Geometry]],
+) -> list[SegmentedImage]:
+    """Each image of the list once, whatever its name; moving images first.
+
+    A pair of two patients does not say which of them an image shows; those that all pairs with this image have in
+    common do, mostly.
+
+    Parameters
+    ----------
+    pairs : sequence of PairFiles
+        The list.
+    hashes : callable
+        SHA-256 of the files of a pair, by column.
+    grids : callable
+        Grids of the images of a pair, ``fixed`` and ``moving``.
+    """
+    patients: dict[str, set[str]] = {}
+    for pair in pairs:
+        for column in ("moving", "fixed"):
+            known = patients.setdefault(hashes(pair)[column], set(pair.patients))
+            known &= set(pair.patients)
+    first: dict[str, SegmentedImage] = {}
+    for column in ("moving", "fixed"):
+        for pair in pairs:
+            found = hashes(pair)
+            file = found[column]
+            shown = frozenset(patients[file]) or frozenset(pair.patients)
+            files = (getattr(pair, column), getattr(pair, f"{column}_labels"))
+            both = (file, found[f"{column}_labels"])
+            first.setdefault(file, SegmentedImage(*files, grids(pair)[column], shown, both))
+    return list(first.values())
+
+
+def within(sizes: Iterable[float], limit: float, rng: np.random.Generator, most: int | None = None) -> list[int]:
+    """Choose places at random until their sizes reach a limit, at least one, at most so many; ascending.
+
+    Examples
+    --------
+    >>> within([3.0, 3.0, 3.0], 7.0, np.random.default_rng(0))
+    [0, 2]
+    """
+    listed = list(sizes)
+    order = rng.permutation(len(listed))[:most]
+    total = np.cumsum([listed[i] for i in order])
+    n = max(1, int((total <= limit).sum()))
+    return sorted(int(i) for i in order[:n])
+
+
+def _say_nothing(_message: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class PredictorFits:
+    """Fits of one kind of predictor to images, each computed once and kept on disk.
+
+    Parameters
+    ----------
+    kind : Choice
+        Kind of predictor and its options.
+    classes : tuple of ints
+        Label values, 0 first.
+    modality : "ct" or "mr"
+        How intensities are mapped.
+    reading : Reading
+        How files are read.
+    seed : int
+        Draws voxels and images.
+    max_memory_mb : float
+        Images are drawn at random until they fill it.
+    store : path, optional
+        Folder in which fits are kept, named by a hash of all that they depend on.
+    tell : callable
+        Takes a line now and then.
+    """
+
+    kind: Choice
+    classes: tuple[int, ...]
+    modality: Modality
+    reading: Reading
+    seed: int = 0
+    max_memory_mb: float = 1500.0
+    store: Path | None = None
+    tell: Callable[[str], None] = field(default=_say_nothing, compare=False)
+
+    def __call__(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
+        """Fit to images, or take the same fit from the store; ``like`` hands on choices made before.
+
+        Raises
+        ------
+        ValueError
+            Where there is no image, or a class is too small to be seen at working resolution.
+        """
+        if not images:
+            raise ValueError("there are no images to learn it from")
+        sizes = [BYTES_PER_VOXEL * float(np.prod(i.geometry.shape)) / 2**20 for i in images]
+        chosen = [images[k] for k in within(sizes, self.max_memory_mb, np.random.default_rng(self.seed))]
+        if self.store is None:
+            return self._fit(chosen, like, None)
+        key = self._key(chosen, like)
+        file, checkpoint = self.store / f"{key}.zip", self.store / f"{key}.safetensors"
+        if file.exists() and (found := self._kept(file)) is not None:
+            return found
+        parts = self._fit(chosen, like, checkpoint).save()
+        self.store.mkdir(parents=True, exist_ok=True)
+        write_archive(file, json.dumps(parts.to_json(arrays=False)), parts.arrays)
+        checkpoint.unlink(missing_ok=True)
+        # As it was kept, and not as it was fitted: a training that goes on later sees the same numbers.
+        return predictors.load(parts)
+
+    def _kept(self, file: Path) -> Predictor | None:
+        try:
+            text, arrays = read_archive(file)
+            return predictors.load(Parts.from_json(json.loads(text), arrays))
+        except (OSError, ValueError, KeyError, TypeError):
+            logger.warning("%s is damaged; the predictor is fitted again", file.name)
+            return None
+
+    def _key(self, images: Sequence[SegmentedImage], like: Predictor | None) -> str:
+        seen = [(i.sha256, sorted(i.patients)) for i in images]
+        rules = (self.kind, self.classes, self.modality, self.seed, self.reading.to_json())
+        return content_hash([program_hash(UNUSED), rules, seen, like])
+
+    def _fit(self, images: Sequence[SegmentedImage], like: Predictor | None, checkpoint: Path | None) -> Predictor:
+        self.tell(f"{self.kind.name}: {len(images)} images")
+        read = [i.read(self.reading) for i in images]
+        patients = ["+".join(sorted(i.patients)) for i in images]
+        examples = Examples(
+            [volume for volume, _ in read], [labels for _, labels in read], self.classes, self.modality, self.seed,
+            patients, lambda step, steps, loss: self.tell(f"{self.kind.name}: step {step} of {steps}, loss {loss:.4f}"),
+            checkpoint,
+        )  # fmt: skip
+        return self.kind.fit(examples, like)

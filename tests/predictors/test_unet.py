@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from regweave import predictors
 from regweave.errors import UsageError
+from regweave.measures.overlap import dice
 from regweave.predictors import Examples, Parts
 from regweave.predictors._unet_grid import NetworkGrid, likeliest
+from regweave.predictors._unet_input import strides_for
 from regweave.predictors._unet_network import Network, layer_shapes
 from regweave.predictors.unet import NetworkPredictor, load
 from regweave.types import Geometry, LabelMap, Volume
@@ -167,10 +169,68 @@ def test_files_that_do_not_fit_are_refused(change, said):
         load(replace(parts, fields={**parts.fields, **change}))
 
 
+def ball(seed: int, shape=(16, 16, 12)) -> tuple[Volume, LabelMap]:
+    """A bright ball somewhere in a noisy image."""
+    rng = np.random.default_rng(seed)
+    index = np.moveaxis(np.indices(shape), 0, -1)
+    inside = ((index - (np.array(shape) / 2 + rng.uniform(-2, 2, 3))) ** 2).sum(axis=-1) < 16
+    geometry = Geometry(shape, TURNED)
+    data = 100 * inside + rng.normal(50, 10, shape)
+    return Volume(data.astype(np.float32), geometry), LabelMap(inside.astype(np.int32) * 4, geometry, {4: "ball"})
+
+
 def examples() -> Examples:
-    volumes = [image((16, 16, 12)), image((16, 14, 12))]
-    maps = [LabelMap((v.data > 115).astype(np.int32), v.geometry) for v in volumes]
-    return Examples(volumes, maps, (0, 1), "mr")
+    volumes, maps = zip(*(ball(seed) for seed in range(3)), strict=True)
+    return Examples(volumes, maps, (0, 4), "mr")
+
+
+QUICK = {"width": 8, "steps": 40, "device": "cpu"}
+
+
+@dataclass(frozen=True)
+class Fit:
+    examples: Examples
+    told: list[tuple[int, int, float]]
+    predictor: NetworkPredictor
+
+
+@pytest.fixture(scope="module")
+def fit(tmp_path_factory) -> Fit:
+    pytest.importorskip("torch")
+    told: list[tuple[int, int, float]] = []
+    kept = tmp_path_factory.mktemp("fit") / "kept.safetensors"
+    known = replace(examples(), checkpoint=kept, tell=lambda *seen: told.append(seen))
+    return Fit(known, told, predictors.fit("unet", known, **QUICK))
+
+
+def test_trained_network_finds_the_structure_in_another_image(fit):
+    (volume, truth), found = ball(9), fit.predictor
+
+    labels = found.labels(volume)
+
+    assert dice(labels, truth)[4] > 0.8
+    assert labels.names == {4: "ball"}
+    assert found.spacing_mm == (2.0, 2.0, 3.0)
+    assert found.network.strides == strides_for((2.0, 2.0, 3.0), (16, 12, 16))
+
+
+def test_network_fitted_like_another_has_its_voxels_and_strides(fit):
+    other = replace(fit.predictor, spacing_mm=(4.0, 4.0, 6.0))
+
+    again = predictors.fit("unet", examples(), other, **{**QUICK, "steps": 1})
+
+    assert again.spacing_mm == other.spacing_mm
+    assert again.network.strides == other.network.strides
+
+
+def test_fit_tells_where_it_is_and_goes_on_from_where_it_was(fit):
+    assert [(step, steps) for step, steps, _ in fit.told] == [(10, 40), (20, 40), (30, 40), (40, 40)]
+    fit.told.clear()
+
+    again = predictors.fit("unet", fit.examples, **QUICK)
+
+    assert fit.told == []  # all steps are done
+    assert again.save().identity() == fit.predictor.save().identity()
 
 
 def test_training_without_torch_says_what_to_install(monkeypatch):
@@ -184,4 +244,4 @@ def test_training_without_torch_says_what_to_install(monkeypatch):
 def test_class_that_no_image_shows_is_refused():
     pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"no training label map shows class \[3\]"):
-        predictors.fit("unet", replace(examples(), classes=(0, 1, 3)))
+        predictors.fit("unet", replace(examples(), classes=(0, 4, 3)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -182,7 +181,8 @@ def _trained(
     images: Sequence[Float32Array], numbers: Sequence[Any], strides: Any, options: Options, examples: Examples
 ) -> dict[str, Any]:
     torch = extras.load(*NEEDS)
-    training = import_module("regweave.predictors._unet_torch")  # here, for it imports torch, which takes seconds
+    from regweave.predictors import _unet_torch as training  # noqa: PLC0415 (imports torch, which takes seconds)
+
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -192,12 +192,11 @@ def _trained(
     before = torch.get_num_threads()
     torch.set_num_threads(present_threads())
     try:
-        found: dict[str, Any] = training.fit_network(
+        return training.fit_network(
             images, numbers, len(examples.classes), strides, plan, examples.tell, examples.checkpoint
         )
     finally:
         torch.set_num_threads(before)
-    return found
 
 
 def _scale_of(modality: Modality) -> Literal["ct", "mr"]:

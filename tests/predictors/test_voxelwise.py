@@ -93,7 +93,7 @@ def test_maps_holds_chances_whose_largest_is_the_prediction(predictor):
 def test_maps_of_a_finer_image_lies_where_the_image_does(predictor):
     """Each voxel of the image was cut into 4 × 4 × 1, so its blocks are the voxels that were."""
     volume, _ = planted(81)
-    predictor = replace(predictor, voxel_mm=2.0)
+    predictor = replace(predictor, sizes=_class_features.Sizes(2.0, 2.0))
     fine = np.ascontiguousarray(volume.data.repeat(4, axis=0).repeat(4, axis=1))
     affine = np.diag([0.5, 0.5, 2.5, 1.0])
     affine[:3, 3] = (-0.75, -0.75, 0.0)
@@ -116,7 +116,7 @@ def test_maps_does_not_depend_on_how_the_axes_are_stored(predictor):
 
 def test_maps_of_labels_are_the_share_of_each_structure_in_a_block(predictor):
     _, labels = planted(82)
-    predictor = replace(predictor, voxel_mm=2.0)
+    predictor = replace(predictor, sizes=_class_features.Sizes(2.0, 2.0))
     fine = labels.data.repeat(4, axis=0).repeat(4, axis=1)
     fine[0, 0, 0] = 2  # one voxel of sixteen
     outline = maps_from_labels(LabelMap(fine, Geometry(fine.shape, np.diag([0.5, 0.5, 2.5, 1.0]))), predictor)
@@ -148,10 +148,10 @@ def test_record_recomputed_from_its_definition(quick, training):
     """Two groups, so two folds: train on the one, score the other at each power, average, choose."""
     volumes, labels = (part[:4] for part in training)
     found = fit(volumes, labels, seed=3, groups=["a", "b", "a", "b"])
-    voxel_mm = _class_features.working_voxel_mm([v.geometry for v in volumes])
+    sizes = _class_features.Sizes.of([v.geometry for v in volumes])
     quota = voxelwise.SAMPLES // (4 * 6)
     samples = [
-        voxelwise._draw(v, np.searchsorted(CLASSES, m.data), "mr", voxel_mm, quota, np.random.default_rng([3, n]))
+        voxelwise._draw(v, np.searchsorted(CLASSES, m.data), "mr", sizes, quota, np.random.default_rng([3, n]))
         for n, (v, m) in enumerate(zip(volumes, labels, strict=True))
     ]
     learn = partial(_perceptron.fit_perceptron, options=_perceptron.Options())
@@ -160,7 +160,7 @@ def test_record_recomputed_from_its_definition(quick, training):
         net, odds = voxelwise._train([samples[n] for n in train], 3, learn, np.random.default_rng([3, 4]))
         for n in held_out:
             for power, rows in values.items():
-                part = VoxelPredictor("perceptron", CLASSES, "mr", voxel_mm, net.with_bias(power * odds))
+                part = VoxelPredictor("perceptron", CLASSES, "mr", sizes, net.with_bias(power * odds))
                 guess = part.labels(volumes[n]).data
                 rows.append([dice(guess == c, labels[n].data == c) for c in CLASSES[1:]])
     means = {power: np.mean(rows, axis=0) for power, rows in values.items()}
@@ -312,6 +312,38 @@ def test_blocks_of_the_working_grid_against_a_loop():
     # L grows with k, P against i, S against j.
     assert coarse[3, 4, 1] == pytest.approx(image[0:2, 2, 3].mean(), abs=1e-6)
     np.testing.assert_array_equal(grid.fine(np.stack([coarse, -coarse])), [grid.fine(coarse), -grid.fine(coarse)])
+
+
+def test_maps_have_the_voxels_of_the_image_up_to_a_limit_and_see_as_far_as_before():
+    def sizes(shape, *spacing):
+        return _class_features.Sizes.of([Geometry(shape, np.diag([*spacing, 1.0]))])
+
+    assert sizes((80, 96, 80), 2.0, 2.0, 2.0) == _class_features.Sizes(2.0, 3.0)
+    assert sizes((256, 128, 256), 1.0, 1.5, 1.0) == _class_features.Sizes(2.0, 4.0)
+    assert sizes((64, 64, 10), 2.5, 2.5, 10.0) == _class_features.Sizes(2.5, 2.5)
+    rng = np.random.default_rng(0)
+    fine = ndimage.gaussian_filter(rng.random((40, 40, 40)), 4.0).astype(np.float32)
+    volume = Volume(fine, Geometry((40, 40, 40), np.diag([1.0, 1.0, 1.0, 1.0])))
+    found, coarse = (
+        _class_features.features(volume, _class_features.WorkingGrid.of(volume.geometry, mm), "mr", 2.0)
+        for mm in (1, 2)
+    )
+    away = slice(6, 12)  # 2 units along each axis
+    inner = found[away].reshape(6, 20, 2, 20, 2, 20, 2).mean(axis=(2, 4, 6))[:, 5:-5, 5:-5, 5:-5]
+    np.testing.assert_allclose(inner, coarse[away, 5:-5, 5:-5, 5:-5], atol=0.02)
+    assert coarse[away].std() > 0.1
+
+
+def test_a_unit_of_its_own_is_saved_and_that_of_earlier_versions_is_the_voxel(quick, training):
+    found = fit(*training)
+    finer = replace(found, sizes=_class_features.Sizes(1.0, 2.5))
+    again = predictors.load(Parts.from_json(finer.save().to_json()))
+    assert again.sizes == finer.sizes
+    before = {**found.save().to_json(), "features": 2, "voxel_mm": 2.0}
+    before.pop("unit_mm", None)
+    assert predictors.load(Parts.from_json(before)).sizes == _class_features.Sizes(2.0, 2.0)
+    with pytest.raises(ValueError, match=r"features 4, supported \(2, 3\)"):
+        predictors.load(Parts.from_json({**before, "features": 4}))
 
 
 def test_features_at_a_voxel_against_their_words():

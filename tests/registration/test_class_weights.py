@@ -82,7 +82,7 @@ def test_the_column_of_a_structure_is_the_weight_of_its_map(member):
 
 def test_one_weight_for_all_maps_is_their_mean():
     objective = data_terms(scene_of(), STILL, BANK[1:2], table(shapes=[1.0, 1.0, 1.0]), Refine(steps=1))
-    assert objective.terms[0].structures is None
+    assert objective.terms[0].channels is None
     data, _, _ = forces(scene_of(), objective, STILL, 0.0)
     d = (PAIR.moving.maps.shares - PAIR.fixed.maps.shares).astype(float)
     mean = (np.sqrt(d**2 + SMALL_DIFFERENCE**2) - SMALL_DIFFERENCE).mean(axis=0)
@@ -152,7 +152,7 @@ def test_levels_measure_maps_only_where_a_table_weighs_them():
     seen: list[int] = []
     align(bare, table(plain=[1.0] * 3), SCHEDULE, on_step=lambda s: seen.append(len(s.terms.costs)))
     assert set(seen) == {1}
-    with pytest.raises(ValueError, match="'shapes' compares structure maps, and the pair has none"):
+    with pytest.raises(ValueError, match="'structures' compare structure maps, and the pair has none"):
         align(bare, table(plain=[1.0] * 3, shapes=[0.0, 0.1, 0.0]), SCHEDULE)
 
 

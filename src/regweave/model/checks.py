@@ -82,8 +82,9 @@ def _check_weights(weights: Mapping[str, Any], classes: Mapping[str, Any]) -> No
 
 def check_arrays(parts: Parts) -> None:
     """Check the voxel size, the names and the arrays of a predictor; ValueError names what is wrong."""
-    if "voxel_mm" in parts.fields:
-        require_number(parts.fields["voxel_mm"], "class_predictor.voxel_mm", PREDICTOR_VOXEL_MM)
+    for size in ("voxel_mm", "unit_mm"):
+        if size in parts.fields:
+            require_number(parts.fields[size], f"class_predictor.{size}", PREDICTOR_VOXEL_MM)
     names = _table(parts.fields, "names", MOST_CLASSES)
     for key, name in names.items():
         _name(name, f"class_predictor.names[{key[:40]!r}]")

@@ -1,4 +1,4 @@
-"""Voxel features for classification, on a coarse grid in standard orientation."""
+"""Voxel features for classification, on a working grid in standard orientation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Float64Array, Geometry, Modality, Volume
 
-VERSION = 2
+VERSION = 3
 """Changes whenever the same image gives other features."""
-LONGEST_AXIS = 64
-"""Voxels of the working grid along the longest axis of the training images."""
+SAME_UNIT_VERSION = 2
+"""Version of features whose unit is the working voxel; those of predictors that were saved before there was a unit."""
+LONGEST_AXIS = 128
+"""Voxels of the working grid along the longest axis of the training images, at most: memory grows with the cube."""
+UNITS_ALONG = 64
+"""Units of length of the features along that axis: what is looked at does not shrink with the voxels."""
 WIDE_WINDOW_HU = (-1000.0, 1500.0)
 BODY = 0.1
 """Mapped intensity above which a voxel belongs to the body."""
@@ -26,7 +30,7 @@ SPARSE_PLANE = 0.05
 """Planes with less than this share of the body of the fullest plane lie outside the body box."""
 SCALES = (1.0, 2.0, 4.0)
 NEIGHBOURS = ((0, 2.0), (0, 4.0), (1, 7.0), (1, 11.0), (2, 16.0), (2, 26.0))
-"""Smoothed images (by place in ``SCALES``) that are also looked at some way along each axis, in working voxels."""
+"""Smoothed images (by place in ``SCALES``) that are also looked at some way along each axis, in units."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,30 @@ class WorkingGrid:
         return np.ascontiguousarray(out)
 
 
-def working_voxel_mm(geometries: list[Geometry]) -> float:
-    """Size of the working voxels: the middle image has `LONGEST_AXIS` of them along its longest axis."""
-    return float(np.median([(np.array(g.shape) * g.spacing_mm).max() / LONGEST_AXIS for g in geometries]))
+@dataclass(frozen=True)
+class Sizes:
+    """Lengths that features are measured in.
+
+    Parameters
+    ----------
+    voxel_mm : float
+        Size of the working voxels.
+    unit_mm : float
+        Unit of the scales and distances that a voxel is seen with.
+    """
+
+    voxel_mm: float
+    unit_mm: float
+
+    @classmethod
+    def of(cls, geometries: list[Geometry]) -> Sizes:
+        """Return those of the middle image: its own voxels, or larger ones where it has more than `LONGEST_AXIS`.
+
+        Where it has no more than `UNITS_ALONG`, one length serves both: blocks of voxels are not smaller than a voxel.
+        """
+        unit = float(np.median([(np.array(g.shape) * g.spacing_mm).max() / UNITS_ALONG for g in geometries]))
+        own = float(np.median([g.spacing_mm.min() for g in geometries]))
+        return cls(min(unit, max(own, unit * UNITS_ALONG / LONGEST_AXIS)), unit)
 
 
 def n_features(modality: Modality) -> int:
@@ -94,7 +119,7 @@ def n_features(modality: Modality) -> int:
     return intensities + len(SCALES) + 1 + 6 * len(NEIGHBOURS) + 3
 
 
-def features(volume: Volume, grid: WorkingGrid, modality: Modality, voxel_mm: float) -> Float32Array:
+def features(volume: Volume, grid: WorkingGrid, modality: Modality, unit_mm: float) -> Float32Array:
     """Features of every voxel of the working grid, (F, blocks).
 
     Intensity in the window, its rank in the body, the wide window for CT; the image smoothed at three scales, the
@@ -105,7 +130,7 @@ def features(volume: Volume, grid: WorkingGrid, modality: Modality, voxel_mm: fl
     found = [image, _rank(image, body)]
     if modality == "ct":
         found.append(grid.coarse(apply_window(volume.data, WIDE_WINDOW_HU)))
-    step = voxel_mm / grid.spacing_mm
+    step = unit_mm / grid.spacing_mm
     smooth = [ndimage.gaussian_filter(image, s * step, mode="nearest", truncate=3.0) for s in SCALES]
     found += smooth
     slopes = [(_along(smooth[0], a, 1) - _along(smooth[0], a, -1)) * np.float32(step[a]) for a in range(3)]

@@ -85,8 +85,8 @@ class VoxelPredictor:
         Label values, the background 0 first.
     modality : "ct" or "mr"
         How intensities are mapped.
-    voxel_mm : float
-        Size of the voxels that it works on.
+    sizes : Sizes
+        Size of the voxels that it works on, and the unit of their features.
     classifier : Classifier
         Of the features of a voxel.
     names : mapping
@@ -99,10 +99,15 @@ class VoxelPredictor:
     kind: str
     classes: tuple[int, ...]
     modality: Modality
-    voxel_mm: float
+    sizes: see.Sizes
     classifier: Classifier
     names: Mapping[int, str] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def voxel_mm(self) -> float:
+        """Size of the voxels that it works on."""
+        return self.sizes.voxel_mm
 
     def labels(self, volume: Volume) -> LabelMap:
         """Return the likeliest class of each voxel, on the grid of the image."""
@@ -120,18 +125,20 @@ class VoxelPredictor:
     def scores(self, volume: Volume) -> tuple[Float32Array, see.WorkingGrid]:
         """Score of each class on the working grid, (C, blocks), and that grid."""
         grid = see.WorkingGrid.of(volume.geometry, self.voxel_mm)
-        found = see.features(volume, grid, self.modality, self.voxel_mm)
+        found = see.features(volume, grid, self.modality, self.sizes.unit_mm)
         scores = self.classifier.scores(found.reshape(len(found), -1).T)
         return np.ascontiguousarray(scores.T).reshape(-1, *found.shape[1:]), grid
 
     def save(self) -> Parts:
         """Return the parts from which `load` gives back the same predictor."""
+        same = self.sizes.unit_mm == self.sizes.voxel_mm
         fields = {
-            "features": see.VERSION,
+            "features": see.SAME_UNIT_VERSION if same else see.VERSION,
             "classes": list(self.classes),
             "names": {str(value): name for value, name in self.names.items()},
             "modality": self.modality,
             "voxel_mm": self.voxel_mm,
+            **({} if same else {"unit_mm": self.sizes.unit_mm}),
         }
         return Parts(self.kind, fields, self.classifier.arrays(), self.record)
 
@@ -139,8 +146,9 @@ class VoxelPredictor:
     def load(cls, parts: Parts, classifier_of: Callable[[Mapping[str, NDArray[Any]]], Classifier]) -> VoxelPredictor:
         """Inverse of `save`; KeyError or ValueError where something is missing or does not fit."""
         content = parts.fields
-        if content["features"] != see.VERSION:
-            raise ValueError(f"class predictor with features {content['features']!r}, supported {see.VERSION}")
+        known = (see.SAME_UNIT_VERSION, see.VERSION)
+        if content["features"] not in known:
+            raise ValueError(f"class predictor with features {content['features']!r}, supported {known}")
         classes = tuple(int(c) for c in content["classes"])
         classifier = classifier_of(parts.arrays)
         if len(classes) != classifier.n_classes:
@@ -150,7 +158,8 @@ class VoxelPredictor:
             raise ValueError(f"{classifier.n_features} features, {content['modality']} images have {expected}")
         names = {int(value): str(name) for value, name in content["names"].items()}
         voxel_mm = float(content["voxel_mm"])
-        return cls(parts.kind, classes, content["modality"], voxel_mm, classifier, names, dict(parts.record))
+        sizes = see.Sizes(voxel_mm, voxel_mm if content["features"] == known[0] else float(content["unit_mm"]))
+        return cls(parts.kind, classes, content["modality"], sizes, classifier, names, dict(parts.record))
 
 
 def fit_voxelwise(
@@ -176,11 +185,11 @@ def fit_voxelwise(
     """
     examples.check()
     volumes, label_maps, classes, seed = examples.volumes, examples.label_maps, examples.classes, examples.seed
-    voxel_mm = see.working_voxel_mm([v.geometry for v in volumes])
+    sizes = see.Sizes.of([v.geometry for v in volumes])
     quota = SAMPLES // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
     numbers = [class_numbers(labels.data, classes) for labels in label_maps]
     samples = [
-        _draw(volume, numbers[n], examples.modality, voxel_mm, quota, np.random.default_rng([seed, n]))
+        _draw(volume, numbers[n], examples.modality, sizes, quota, np.random.default_rng([seed, n]))
         for n, volume in enumerate(volumes)
     ]
     require_classes((s.numbers for s in samples), classes)
@@ -189,7 +198,7 @@ def fit_voxelwise(
     def train(chosen: Sequence[int]) -> tuple[VoxelPredictor, Float64Array]:
         rng = np.random.default_rng([seed, len(volumes)])
         found, odds = _train([samples[n] for n in chosen], len(classes), fit_classifier, rng)
-        return VoxelPredictor(kind, classes, examples.modality, voxel_mm, found, names), odds
+        return VoxelPredictor(kind, classes, examples.modality, sizes, found, names), odds
 
     folds = _folds(examples.groups or range(len(volumes))) if like is None else []
     with ThreadPoolExecutor(present_threads()) as pool:  # each fit is a function of its samples alone
@@ -236,11 +245,11 @@ def class_numbers(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
 
 
 def _draw(
-    volume: Volume, numbers: IntArray, modality: Modality, voxel_mm: float, quota: int, rng: np.random.Generator
+    volume: Volume, numbers: IntArray, modality: Modality, sizes: see.Sizes, quota: int, rng: np.random.Generator
 ) -> _Sample:
     """Draw up to ``quota`` working voxels of each class; a block has the class of most of its voxels."""
-    grid = see.WorkingGrid.of(volume.geometry, voxel_mm)
-    found = see.features(volume, grid, modality, voxel_mm)
+    grid = see.WorkingGrid.of(volume.geometry, sizes.voxel_mm)
+    found = see.features(volume, grid, modality, sizes.unit_mm)
     present = np.unique(numbers)
     coarse = present[np.argmax([grid.coarse((numbers == c).astype(np.float32)) for c in present], axis=0)].ravel()
     chosen = []

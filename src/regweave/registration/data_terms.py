@@ -60,27 +60,28 @@ PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlatio
 class DataTerm:
     """Weighted penalty of a member: its weight at each voxel and its window.
 
-    Where the maps of structures weigh differently, ``structures`` holds a factor for each, (K,).
+    Where the maps of structures weigh differently, ``channels`` holds a factor for each channel, (G, 1, 1, 1), or
+    for each of its voxels, (G, X, Y, Z).
     """
 
     member: Member
     penalty: Penalty
     weight: Float32Array
     radius: int
-    structures: Float32Array | None = None
+    channels: Float32Array | None = None
 
     def cost(self, comparison: Comparison, force: Float32Array) -> float:
         """Cost of a comparison; its derivative is added to ``force``."""
         options = self.member.metric_options()
-        if self.structures is None:
+        if self.channels is None:
             return self.penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
-        # A penalty is a mean over channels: structure by structure, each counts as many times as there are.
-        n = len(self.structures)
-        parts = zip(np.split(comparison.fixed, n), np.split(comparison.moved, n), self.structures / n, strict=True)
+        # A penalty is a mean over channels: one by one, each counts as many times as there are.
+        n = len(self.channels)
+        parts = zip(np.split(comparison.fixed, n), np.split(comparison.moved, n), self.channels, strict=True)
         return sum(
-            self.penalty(fixed, moved, self.weight * factor, force, self.radius, options)
+            self.penalty(fixed, moved, self.weight * (factor / n), force, self.radius, options)
             for fixed, moved, factor in parts
-            if factor
+            if factor.any()
         )
 
 
@@ -105,18 +106,20 @@ def data_terms(
         radius = settings.radius_voxels if member.support is None else member.support // 2
         force = np.zeros_like(u)
         DataTerm(member, penalty, valid, radius).cost(comparison, force)
-        out.append(_weighted(DataTerm(member, penalty, valid, radius), classes, np.float32(1 / _typical(force))))
+        term = DataTerm(member, penalty, valid, radius)
+        out.append(_weighted(term, classes, u, np.float32(1 / _typical(force))))
     return Objective(tuple(out), classes.stiffness())
 
 
-def _weighted(term: DataTerm, classes: ClassWeights, scale: np.float32) -> DataTerm:
+def _weighted(term: DataTerm, classes: ClassWeights, u: Float32Array, scale: np.float32) -> DataTerm:
     """Give a term of weight 1 the weights of its member, on its scale."""
     if term.member.source == "image":
         return replace(term, weight=classes.of_voxels(term.member) * term.weight * scale)
     found = classes.of_structures(term.member)
     if (found == found[0]).all():
         return replace(term, weight=found[0] * term.weight * scale)
-    return replace(term, weight=term.weight * scale, structures=found)
+    channels = classes.scene.maps(term.member.source, u).weigh(found)
+    return replace(term, weight=term.weight * scale, channels=channels)
 
 
 def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: float) -> tuple[float, float, Float32Array]:

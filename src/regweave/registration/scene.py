@@ -11,12 +11,12 @@ import numpy as np
 
 from regweave import metrics
 from regweave.config.member import Member
-from regweave.config.settings import Schedule, within_image
+from regweave.config.settings import Schedule
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
 from regweave.kernels import fields
+from regweave.registration.structure_channels import ComparedMaps
 from regweave.spatial.channels import Channels, View
-from regweave.spatial.control_grid import nearest_whole
 from regweave.spatial.masking import inside
 from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
 from regweave.spatial.warp import encode, voxel_matrix
@@ -28,7 +28,6 @@ from regweave.types import (
     LabelArray,
     LabelMap,
     Modality,
-    StructureMaps,
     Volume,
 )
 
@@ -50,6 +49,7 @@ class Scene:
     factors: Factors
     moving_factors: Factors
     _fixed_features: dict[str, Float32Array] = field(default_factory=dict, compare=False)
+    _maps: dict[str, ComparedMaps] = field(default_factory=dict, compare=False)
 
     @classmethod
     def whole(cls, pair: ImagePair, schedule: Schedule) -> Scene:
@@ -77,11 +77,14 @@ class Scene:
     def compare(self, members: Sequence[Member], u: Float32Array) -> list[Comparison]:
         """Features of both images for each member, the moving image pulled through the displacement u."""
         warped: dict[View, Float32Array] = {}
+        pulled: dict[str, Float32Array] = {}
         out = []
         for member in members:
             metric, options = metrics.get(member.metric), member.metric_options()
             if member.source != "image":
-                out.append(self._compare_maps(member, u))
+                if member.source not in pulled:
+                    pulled[member.source] = self.maps(member.source, u).pulled(u)
+                out.append(self._compare_maps(member, u, pulled[member.source]))
                 continue
             view = View(member.window, member.sigma_voxels, getattr(metric, "prepare", None))
             if member.name not in self._fixed_features:
@@ -94,20 +97,24 @@ class Scene:
             out.append(Comparison(member, self._fixed_features[member.name], moved))
         return out
 
-    def _compare_maps(self, member: Member, u: Float32Array) -> Comparison:
-        """Features of the structure maps of both images, one map after the other."""
-        fixed, moving, options = self.pair.fixed.maps, self.pair.moving, member.metric_options()
-        pulled = moving.label_maps if member.source == "labels" else moving.maps
-        if fixed is None or pulled is None:
-            raise ValueError(f"member {member.name!r} compares structure maps, and the pair has none")
-        metric = metrics.get(member.metric)
+    def _compare_maps(self, member: Member, u: Float32Array, shares: Float32Array) -> Comparison:
+        """Features of the structure maps of both images, one channel after the other."""
+        metric, options = metrics.get(member.metric), member.metric_options()
         if member.name not in self._fixed_features:
-            zero = np.zeros_like(u)
-            shares = self._pulled(fixed, np.eye(4), zero)
-            self._fixed_features[member.name] = np.concatenate([metric.features(s, options) for s in shares])
-        shares = self._pulled(pulled, self.pair.initial, u)
+            fixed = self.maps(member.source, u).fixed
+            self._fixed_features[member.name] = np.concatenate([metric.features(s, options) for s in fixed])
         moved = np.concatenate([metric.features(s, options) for s in shares])
         return Comparison(member, self._fixed_features[member.name], moved)
+
+    def maps(self, source: str, u: Float32Array) -> ComparedMaps:
+        """Return the structure maps that members of a source compare, their channels shared as they lie at u."""
+        if source not in self._maps:
+            fixed, moving = self.pair.fixed.maps, self.pair.moving
+            pulled = moving.label_maps if source == "labels" else moving.maps
+            if fixed is None or pulled is None:
+                raise ValueError(f"members of source {source!r} compare structure maps, and the pair has none")
+            self._maps[source] = ComparedMaps.on(self.geometry, fixed, pulled, self.pair.initial, u)
+        return self._maps[source]
 
     def independent_share(self, member: Member) -> float:
         """Return the weight of coarse structure maps: image-voxel volume over map-voxel volume, at most 1."""
@@ -116,13 +123,6 @@ class Scene:
             return 1.0
         volumes = [abs(np.linalg.det(g.affine[:3, :3])) for g in (self.geometry, maps.geometry)]
         return min(1.0, float(volumes[0] / volumes[1]))
-
-    def _pulled(self, maps: StructureMaps, affine: Float64Array, u: Float32Array) -> Float32Array:
-        """Shares of the structures on this level's grid, shrunk first where it is coarser than theirs."""
-        ratio = nearest_whole(self.geometry.spacing_mm.min() / maps.geometry.spacing_mm)
-        factors = within_image(ratio, maps.geometry)
-        matrix = voxel_matrix(self.geometry, shrink_geometry(maps.geometry, factors), affine)
-        return np.stack([fields.warp(shrink(share, factors), matrix, u, 0.0, True) for share in maps.shares])
 
     def valid(self, u: Float32Array) -> Float32Array:
         """Weight of each voxel: 1 where it lies inside both masks and, displaced, inside the moving image; else 0.

@@ -1,0 +1,86 @@
+"""Channels that structures share: nothing changes but the number of warps."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from regweave.config.member import Member
+from regweave.config.settings import Level, Refine, Schedule
+from regweave.registration import structure_channels
+from regweave.registration.data_terms import data_terms, forces
+from regweave.registration.scene import Scene
+from regweave.registration.structure_channels import BLOCK, Sharing
+from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
+
+SHAPE = (36, 36, 30)
+GRID = Geometry(SHAPE, np.eye(4))
+CENTRES = tuple(product((6, 18, 30), (6, 18, 30), (8, 22)))
+CLASSES = tuple(range(1, len(CENTRES) + 1))
+BANK = (
+    Member(name="plain", metric="sad"),
+    Member(name="shapes", metric="sad", source="structures", weight=0),
+    Member(name="anatomy", metric="ncc", source="structures", support=3, weight=0, options={"variance_floor": 0.01}),
+)
+SCHEDULE = Schedule(levels=(Level(spacing_mm=8.0),), bank=BANK)
+
+
+def image_of(shift) -> Image:
+    at = np.indices(SHAPE)
+    shares = []
+    for centre in CENTRES:
+        ball = ((at - (np.array(centre) + shift)[:, None, None, None]) ** 2).sum(axis=0) <= 9
+        shares.append(ndimage.gaussian_filter(ball.astype(np.float32), 0.5, truncate=2.0))
+    maps = StructureMaps(np.stack(shares), GRID, CLASSES)
+    return Image(np.random.default_rng(1).random(SHAPE).astype(np.float32), GRID, "mr", maps=maps)
+
+
+PAIR = ImagePair(image_of((0, 0, 0)), image_of((1, 0.5, -1)))
+ROWS = {
+    "even": np.ones(len(CLASSES) + 1),
+    "uneven": np.r_[0.0, np.random.default_rng(3).random(len(CLASSES)).round(1)],
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("member", BANK[1:], ids=lambda m: m.name)
+def test_shared_channels_cost_and_pull_as_single_ones(member, rows, monkeypatch):
+    u = np.random.default_rng(2).normal(size=(3, *SHAPE)).astype(np.float32)
+    u = ndimage.gaussian_filter(u, (0, 2, 2, 2)) * 3
+    weights = WeightTable(ROWS[rows][None], (member.name,), (0, *CLASSES), 0.05)
+    found = []
+    for few in (structure_channels.FEW, len(CLASSES)):
+        monkeypatch.setattr(structure_channels, "FEW", few)
+        scene = Scene.whole(PAIR, SCHEDULE)
+        objective = data_terms(scene, u, [member], weights, Refine(steps=1))
+        found.append((forces(scene, objective, u, 0.0), len(scene.maps("structures", u).fixed)))
+    (shared, channels), (single, structures) = found
+    assert channels < structures / 2
+    assert structures == len(CLASSES)
+    assert shared[0] == pytest.approx(single[0], rel=2e-3)
+    scale = np.abs(single[2]).max()
+    assert np.abs(shared[2] - single[2]).max() < 2e-3 * scale
+
+
+def test_structures_of_a_channel_keep_a_block_between_them():
+    rng = np.random.default_rng(0)
+    present = ndimage.gaussian_filter(rng.normal(size=(20, 12, 11, 10)), (0, 1, 1, 1)) > 0.45
+    found = Sharing.of(present)
+    assert sorted(k for group in found.groups for k in group) == list(range(20))
+    assert 1 < len(found.groups) < 20
+    for group, places in zip(found.groups, found.places, strict=True):
+        for a, b in combinations(group, 2):
+            near = ndimage.binary_dilation(present[a], np.ones((3, 3, 3)), iterations=2)
+            assert not (near & present[b]).any()
+        for k in group:
+            assert (places[present[k]] == k + 1).all()
+
+
+def test_weights_are_laid_round_their_structures():
+    present = np.zeros((2, 5, 1, 1), dtype=bool)
+    present[0, 0], present[1, 4] = True, True
+    laid = Sharing.of(present).laid(np.array([2.0, 3.0], dtype=np.float32), (5 * BLOCK - 1, 1, 1))
+    np.testing.assert_array_equal(laid.ravel(), ([2] * 2 * BLOCK + [0] * BLOCK + [3] * 2 * BLOCK)[:-1])

@@ -4,6 +4,8 @@ Its weights stay: held-out patients have judged them. Its class predictor is fit
 of the set, of which there are few, and evaluation refuses these patients for such a model. The structures get the names
 of the set, and the overlays, which show patients, are dropped:
 `python benchmark/ship.py build/ladder/msd_hippocampus-default/joint.json msd_hippocampus hippocampus-t1`.
+With ``--network FILE.npz`` the predictor is a network that was trained elsewhere, on a GPU, to all patients: its arrays
+by name after ``w_``, ``classes``, ``strides`` and ``spacing``; such a model is an archive.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from _common import ROOT
 from _pairs import SETS, PairName, cases_of, files, subject_of
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.predictors import Choice
+from regweave.predictors._unet_network import Network
+from regweave.predictors.unet import NetworkPredictor
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import PredictorFits, SegmentedImage
 
@@ -41,6 +47,20 @@ def of_all_patients(model: Model, set_name: str) -> Model:
     return replace(model, predictor=fit(images, None), training=record)
 
 
+def of_network(model: Model, set_name: str, path: Path) -> Model:
+    """Return the model with a network that was trained on every patient of the set."""
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = {name.removeprefix("w_"): stored[name] for name in stored if name.startswith("w_")}
+        classes = tuple(int(c) for c in stored["classes"])
+        x, y, z = (float(mm) for mm in stored["spacing"])
+        network = Network.of(arrays, stored["strides"].tolist())
+    names = {0: "background", **SETS[set_name].labels}
+    assert model.modality in ("ct", "mr")
+    predictor = NetworkPredictor(classes, model.modality, (x, y, z), network, {c: names[c] for c in classes if c})
+    people = sorted({subject_of(case) for case in cases_of(set_name)})
+    return replace(model, predictor=predictor, training=model.training.with_parts(predictor_groups=people))
+
+
 def named(model: Model, set_name: str) -> Model:
     """Return the model with names of structures and without pictures."""
     names = {0: "background", **SETS[set_name].labels}
@@ -54,9 +74,12 @@ def main() -> None:
     options.add_argument("set", choices=sorted(SETS), help="set that it was trained on")
     options.add_argument("name", help="name of the shipped model")
     options.add_argument("--folder", type=Path, default=MODELS, help="where to write it")
+    options.add_argument("--network", type=Path, help="network trained on all patients of the set")
     args = options.parse_args()
-    path = args.folder / f"{args.name}.json"
-    named(of_all_patients(Model.load(args.model), args.set), args.set).save(path)
+    model, network = Model.load(args.model), args.network
+    path = args.folder / f"{args.name}{'.json' if network is None else '.zip'}"
+    known = of_all_patients(model, args.set) if network is None else of_network(model, args.set, network)
+    named(known, args.set).save(path)
     print(f"wrote {path.name}")
 
 

@@ -113,7 +113,7 @@ def test_a_path_with_a_nul_in_a_list_of_pairs(tmp_path):
 
 
 def test_a_repeated_key_of_a_model_is_refused(tmp_path):
-    text = shipped_models()["hippocampus-t1"].read_text(encoding="utf-8")
+    text = shipped_models()["brain-t1"].read_text(encoding="utf-8")
     (tmp_path / "m.json").write_text(text)
     Model.load(tmp_path / "m.json")
     (tmp_path / "m.json").write_text(text.replace('"pairwise":', '"pairwise": 99, "pairwise":', 1))

@@ -16,7 +16,7 @@ from regweave.model.model import Model
 from regweave.model.shipped import shipped_models
 from regweave.predictors import Parts
 
-SHIPPED = json.loads(shipped_models()["hippocampus-t1"].read_text(encoding="utf-8"))
+SHIPPED = json.loads(shipped_models()["brain-t1"].read_text(encoding="utf-8"))
 MEMBER = next(iter(SHIPPED["weights"]))
 NAN = float("nan")
 CLASSES = SHIPPED["classes"]

@@ -7,13 +7,16 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from regweave.model.archive import is_archive, read_archive
 from regweave.model.record import TrainingRecord, Tuning
 from regweave.model.shipped import shipped_models
 
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))
 def test_shipped_records_come_back_letter_by_letter(name):
-    evidence = json.loads(shipped_models()[name].read_text(encoding="utf-8"))["evidence"]
+    path = shipped_models()[name]
+    text = read_archive(path)[0] if is_archive(path) else path.read_text(encoding="utf-8")
+    evidence = json.loads(text)["evidence"]
     assert json.dumps(TrainingRecord.model_validate(evidence).to_json()) == json.dumps(evidence)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def test_a_file_comes_before_a_shipped_model_of_its_name(tmp_path, monkeypatch):
     name, path = next(iter(shipped_models().items()))
     monkeypatch.chdir(tmp_path)
     assert find_model(name) == path
-    Model.load(name).save(tmp_path / name)
+    shutil.copy(path, tmp_path / name)
     assert find_model(name) == Path(name)
     with pytest.raises(RegweaveError, match=r"E171.*no model file 'nothing'.*shipped: brain-t1, "):
         Model.load("nothing")

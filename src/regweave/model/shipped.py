@@ -9,11 +9,14 @@ from pathlib import Path
 from regweave.errors import UsageError
 from regweave.io.disk.files import exists
 
+SUFFIXES = (".json", ".zip")
+"""Endings of the files of shipped models: an archive where the predictor is a network."""
+
 
 def shipped_models() -> dict[str, Path]:
     """Models that come with the package, for users without training data, by name."""
     folder = Path(str(resources.files("regweave").joinpath("model")))
-    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES}
 
 
 def find_model(given: str | Path) -> Path:

@@ -5,7 +5,8 @@ of the set, of which there are few, and evaluation refuses these patients for su
 of the set, and the overlays, which show patients, are dropped:
 `python benchmark/ship.py build/ladder/msd_hippocampus-default/joint.json msd_hippocampus hippocampus-t1`.
 With ``--network FILE.npz`` the predictor is a network that was trained elsewhere, on a GPU, to all patients: its arrays
-by name after ``w_``, ``classes``, ``strides`` and ``spacing``; such a model is an archive.
+by name after ``w_``, ``classes``, ``strides`` and ``spacing``; such a model is an archive. ``--maps FILE.npz`` are the
+maps of networks of the same kind that have not seen the person: their Dice is what the card says.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from _common import ROOT
+from _map_folder import check
 from _pairs import SETS, PairName, cases_of, files, subject_of
+from _split import folds_of
+from regweave.io import read_labels
+from regweave.measures.overlap import dice
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.predictors import Choice
@@ -56,9 +62,28 @@ def of_network(model: Model, set_name: str, path: Path) -> Model:
         network = Network.of(arrays, stored["strides"].tolist())
     names = {0: "background", **SETS[set_name].labels}
     assert model.modality in ("ct", "mr")
-    predictor = NetworkPredictor(classes, model.modality, (x, y, z), network, {c: names[c] for c in classes if c})
+    told = NetworkPredictor(classes, model.modality, (x, y, z), network, {c: n for c, n in names.items() if c})
+    predictor = told.telling(model.weights.classes)
     people = sorted({subject_of(case) for case in cases_of(set_name)})
     return replace(model, predictor=predictor, training=model.training.with_parts(predictor_groups=people))
+
+
+def left_out(set_name: str, path: Path, wanted: tuple[int, ...]) -> dict[str, Any]:
+    """Dice of segmentations by networks that have not seen the person, as a predictor's record has it."""
+    found: dict[int, list[float]] = {}
+    with np.load(path, allow_pickle=False) as stored:
+        check(set_name, stored, folds_of(set_name))
+        classes = np.array([int(c) for c in stored["classes"]])
+        for case in cases_of(set_name):
+            labels = read_labels(files(PairName(set_name, case, case, subject_of(case)))["fixed_labels"]).data
+            shares = stored[case][np.isin(classes[1:], wanted)].astype(np.int32)
+            whole = np.concatenate([255 - shares.sum(axis=0, keepdims=True), shares])
+            told = np.array(wanted)[whole.argmax(axis=0)]
+            shown = [c for c in wanted[1:] if (labels == c).any()]
+            for c, value in dice(told, labels, shown).items():
+                found.setdefault(c, []).append(value)
+    means = {str(c): float(np.mean(values)) for c, values in sorted(found.items())}
+    return {"dice": means, "mean_dice": float(np.mean(list(means.values()))), "n_images": len(cases_of(set_name))}
 
 
 def named(model: Model, set_name: str) -> Model:
@@ -75,10 +100,15 @@ def main() -> None:
     options.add_argument("name", help="name of the shipped model")
     options.add_argument("--folder", type=Path, default=MODELS, help="where to write it")
     options.add_argument("--network", type=Path, help="network trained on all patients of the set")
+    options.add_argument("--maps", type=Path, help="maps of networks that have not seen the person")
     args = options.parse_args()
     model, network = Model.load(args.model), args.network
     path = args.folder / f"{args.name}{'.json' if network is None else '.zip'}"
     known = of_all_patients(model, args.set) if network is None else of_network(model, args.set, network)
+    if args.maps is not None:
+        known = replace(
+            known, predictor=replace(known.predictor, record=left_out(args.set, args.maps, known.predictor.classes))
+        )
     named(known, args.set).save(path)
     print(f"wrote {path.name}")
 

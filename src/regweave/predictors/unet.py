@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -69,6 +69,8 @@ class NetworkPredictor:
         Names of the classes by label value.
     record : mapping
         What held-out images say: ``dice`` by class, their ``mean_dice``, ``n_images``; empty where none were asked.
+    ignored : tuple of ints
+        Outputs of the network, by place, that count as background: structures that it knows and nobody asks for.
     """
 
     classes: tuple[int, ...]
@@ -77,6 +79,7 @@ class NetworkPredictor:
     network: Network
     names: Mapping[int, str] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
+    ignored: tuple[int, ...] = ()
 
     @property
     def voxel_mm(self) -> float:
@@ -98,7 +101,21 @@ class NetworkPredictor:
         """Probability of each class, (C, X, Y, Z), on the working grid laid along the image, and that grid."""
         grid = NetworkGrid.of(volume.geometry, self.spacing_mm)
         seen = channels(grid.seen(volume.data), _scale_of(self.modality))
-        return grid.along_image(self.network.shares(seen)), grid
+        shares = self.network.shares(seen)
+        if self.ignored:
+            shares[0] += shares[list(self.ignored)].sum(axis=0)
+            shares = np.delete(shares, self.ignored, axis=0)
+        return grid.along_image(shares), grid
+
+    def telling(self, classes: tuple[int, ...]) -> NetworkPredictor:
+        """Return the predictor of some of the classes, 0 first; the others become background."""
+        outputs = [n for n in range(self.network.n_classes) if n not in self.ignored]
+        dropped = [n for n, c in zip(outputs, self.classes, strict=True) if c not in classes]
+        kept = tuple(c for c in self.classes if c in classes)
+        if kept != classes:
+            raise ValueError(f"the network tells {self.classes}; give some of them in this order, found {classes}")
+        names = {c: name for c, name in self.names.items() if c in classes}
+        return replace(self, classes=kept, ignored=tuple(sorted({*self.ignored, *dropped})), names=names)
 
     def save(self) -> Parts:
         """Return the parts from which `load` gives back the same predictor: training gives numbers of 16 bits."""
@@ -109,6 +126,7 @@ class NetworkPredictor:
             "modality": self.modality,
             "spacing_mm": list(self.spacing_mm),
             "strides": [list(stride) for stride in self.network.strides],
+            "ignored": list(self.ignored),
         }
         arrays = {name: array.astype(np.float16) for name, array in self.network.arrays.items()}
         return Parts("unet", fields, arrays, self.record)
@@ -121,8 +139,11 @@ def load(parts: Parts) -> NetworkPredictor:
         raise ValueError(f"network with input {content['input']!r}, supported {VERSION}")
     network = Network.of(parts.arrays, content["strides"])
     classes = tuple(int(c) for c in content["classes"])
-    if len(classes) != network.n_classes:
-        raise ValueError(f"{len(classes)} classes, but the network tells {network.n_classes}")
+    ignored = tuple(int(n) for n in content["ignored"])
+    if sorted(set(ignored)) != list(ignored) or not all(0 < n < network.n_classes for n in ignored):
+        raise ValueError(f"ignored outputs are {list(ignored)[:9]}, allowed: places from 1 to {network.n_classes - 1}")
+    if len(classes) + len(ignored) != network.n_classes:
+        raise ValueError(f"{len(classes)} classes, but the network tells {network.n_classes - len(ignored)}")
     modality = content["modality"]
     if modality not in ("ct", "mr") or network.n_channels != n_channels(modality):
         raise ValueError(f"a network for {network.n_channels} channels does not read {str(modality)[:40]!r} images")
@@ -130,7 +151,7 @@ def load(parts: Parts) -> NetworkPredictor:
     if not all(VOXELS_MM[0] <= mm <= VOXELS_MM[1] for mm in (x, y, z)):
         raise ValueError(f"spacing_mm is {[x, y, z]}, allowed: {VOXELS_MM[0]:g} to {VOXELS_MM[1]:g}")
     names = {int(value): str(name) for value, name in content["names"].items()}
-    return NetworkPredictor(classes, modality, (x, y, z), network, names, dict(parts.record))
+    return NetworkPredictor(classes, modality, (x, y, z), network, names, dict(parts.record), ignored)
 
 
 def fit(examples: Examples, options: Options, like: Predictor | None) -> NetworkPredictor:

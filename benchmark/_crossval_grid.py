@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from regweave.config.settings import Schedule, Settings
 from regweave.datasets.manifest import PairFiles
+from regweave.io import sha256
 from regweave.jobs.methods import REFINE, Method, baseline_methods
+from regweave.jobs.store import content_hash
 from regweave.model.model import Model
 from regweave.predictors import Predictor
 from regweave.types import WeightTable
@@ -60,12 +63,16 @@ def _smoothed(rung: str, name: str, method: Method, factor: float) -> Candidate:
 
 @dataclass(frozen=True)
 class Learning:
-    """What candidates that compare maps are made of; ``predictors`` of a fold have seen none of its people."""
+    """What candidates that compare maps are made of; ``predictors`` of a fold have seen none of its people.
+
+    Models are written to ``folder``: workers read them there, for a plug-in does not travel in memory.
+    """
 
     settings: Settings
     modality: Any
     classes: tuple[int, ...]
     predictors: Mapping[int, Predictor]
+    folder: Path
     coarse: bool
 
     def candidates(self) -> list[Candidate]:
@@ -93,7 +100,10 @@ class Learning:
 
         def method(fold: int) -> Method:
             model = Model(weights, settings, self.modality, predictor=self.predictors[fold])
-            return Method(rung, settings, tried=model, predicted=rung == "learned")
+            path = self.folder / f"{content_hash(model)[:24]}.json"
+            if not path.exists():
+                model.save(path)
+            return Method(rung, settings, model=(path, sha256(path)), predicted=rung == "learned")
 
         name = ", ".join(f"{m} {f:g}" for m, f in maps.items()) + (f", {coarse}" if coarse else "")
         return Candidate(rung, f"{name} × {smoother:g}", method)

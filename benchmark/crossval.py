@@ -95,9 +95,11 @@ def run_all(study: Study, run: Runner) -> list[dict[str, Any]]:
     modality = bank_of_list(study.settings, listed, study.reading)
     told = study.predictors(modality)
     labels = [str(c) for c in study.classes[1:]]
+    models = study.folder / "models"
+    models.mkdir(exist_ok=True)
     candidates = [
         *fixed_candidates(study.settings, modality),
-        *Learning(study.settings, modality, study.classes, told, study.coarse).candidates(),
+        *Learning(study.settings, modality, study.classes, told, models, study.coarse).candidates(),
     ]
     table = register(candidates, pairs, run)
     best = sorted({table.best("single", fold, labels).split(" × ")[0] for fold in pairs})

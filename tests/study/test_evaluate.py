@@ -27,6 +27,7 @@ from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
+from regweave.report.evaluation import write_page
 from regweave.report.records import LabelledStructure, ResultRecord
 from regweave.spatial.warp import warp_labels
 from regweave.study.comparison import Scores, compare
@@ -381,3 +382,30 @@ def test_tuning_goes_uphill_leaves_out_pairs_that_fail_and_prefers_the_smoother_
     assert tuned.settings.refine.smoothness == SMALL.refine.smoothness * max(REFINE_FACTORS)
     (kept,) = tune([method], pairs[1:], lambda plan: [Outcome(key, None, "E102") for key, _, _ in plan])
     assert kept == method
+
+
+def test_withheld_structures_have_a_mean_of_their_own(folder, model, tmp_path):
+    """They are scored, but neither counted in the mean nor allowed to choose a smoothness."""
+    options = {"models": [model], "baselines": True, "train_pairs": folder / "train.csv", "workers": 1}
+    with pytest.raises(UsageError, match=r"E192.*\[3\].*--withhold 3"):
+        evaluate(folder / "pairs.csv", tmp_path / "no", withhold=(3,), allow_leak=True, **options)
+    with pytest.raises(UsageError, match=r"E192.*\[4\]"):
+        evaluate(folder / "pairs.csv", tmp_path / "no", withhold=(4,), classes=(1, 3), allow_leak=True, **options)
+    out = tmp_path / "out"
+    found = evaluate(folder / "pairs.csv", out, withhold=(1, 2), allow_leak=True, **options)
+    scores = found.scores
+    uniform = scores.reference
+    by_label = {label: scores.dice(uniform, label) for label in scores.labels()}
+    np.testing.assert_allclose(scores.dice(uniform, "withheld"), np.mean([by_label["1"], by_label["2"]], axis=0))
+    np.testing.assert_allclose(scores.dice(uniform), np.nanmean([by_label[k] for k in "3456"], axis=0))
+    kept = evaluate(folder / "pairs.csv", tmp_path / "kept", classes=(3, 4, 5, 6), allow_leak=True, **options)
+    assert kept.scores.reference.tuning == pytest.approx(uniform.tuning)
+    rows = {(r["method"], r["label"]): r for r in json.loads((out / "results.json").read_text())["comparison"]}
+    difference = scores.dice(scores.methods[-1], "withheld") - scores.dice(uniform, "withheld")
+    assert rows["model:mine", "withheld"]["mean"] == pytest.approx(difference.mean())
+    summary = (out / "summary.md").read_text()
+    assert "| mean | withheld | 1 brainstem" in summary
+    assert "Structures 1, 2 were withheld" in summary
+    shown = " ".join(write_page(out).read_text().split())
+    before = float(np.mean(scores.dice(uniform, "withheld", "dice_before")))
+    assert f'<th scope="row">withheld</th><td class="number">{before:.3f}</td>' in shown

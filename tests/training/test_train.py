@@ -340,6 +340,19 @@ def test_chosen_structures_are_all_that_counts(training_list, four, tmp_path):
     assert found.model.predictor.classes == (0, 3)
 
 
+def test_withheld_structures_are_background_like_those_not_chosen(training_list, tmp_path):
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
+    kept = run(pairs, tmp_path / "kept.json", training_list, withhold=(1, 2, 5, 6), gate=False, method="global")
+    chosen = run(pairs, tmp_path / "chosen.json", training_list, classes=(3, 4), gate=False, method="global")
+    assert kept.model.weights.classes == (0, 3, 4)
+    assert kept.model.predictor.classes == (0, 3, 4)
+    np.testing.assert_array_equal(kept.model.weights.matrix, chosen.model.weights.matrix)
+    assert kept.evidence["smoothness"] == chosen.evidence["smoothness"]
+    assert kept.evidence["options"]["withhold"] == [1, 2, 5, 6]
+    with pytest.raises(RegweaveError, match=r"E131.*\[9\]"):
+        run(pairs, tmp_path / "n.json", training_list, withhold=(9,))
+
+
 @pytest.mark.parametrize("method", ["lssvm", "lssvm-joint", "global", "search"])
 @pytest.mark.parametrize("levels", ["all", "finest"])
 def test_every_method(method, levels, training_list, tmp_path):
@@ -434,6 +447,7 @@ def test_refusals(training_list, four, base, tmp_path, monkeypatch):
         {"method": "svm"}, {"levels": "some"}, {"C": -1.0}, {"eta": float("nan")}, {"epsilon": 0.0}, {"rounds": 0},
         {"folds": 1}, {"classes": ()}, {"classes": (0, 1)}, {"max_pairs": 0}, {"max_memory_mb": 0.0},
         {"tune_pairs": 0}, {"judge_pairs": 1},
+        {"withhold": (0,)}, {"classes": (1, 2), "withhold": (2,)},
         {"method": "search", "budget": 19},
     ):  # fmt: skip
         with pytest.raises(UsageError, match="E194"):

@@ -61,9 +61,10 @@ def train(
     on_progress : callable, optional
         Called when a stage begins, and after every registration.
     **words
-        Fields of the training: ``method``, ``classes``, ``C``, ``alpha``, ``eta``, ``epsilon``, ``rounds``, ``signed``,
-        ``levels``, ``folds``, ``max_pairs``, ``tune_pairs``, ``judge_pairs``, ``max_memory_mb``, ``budget``, ``gate``,
-        ``seed``, ``predictor``, ``predictor_options``; and how files are read, as in `regweave.register`.
+        Fields of the training: ``method``, ``classes``, ``withhold``, ``C``, ``alpha``, ``eta``, ``epsilon``,
+        ``rounds``, ``signed``, ``levels``, ``folds``, ``max_pairs``, ``tune_pairs``, ``judge_pairs``,
+        ``max_memory_mb``, ``budget``, ``gate``, ``seed``, ``predictor``, ``predictor_options``; and how files are read,
+        as in `regweave.register`.
 
     Returns
     -------

@@ -94,7 +94,7 @@ def parse_options(given: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def parse_values(text: str | None) -> tuple[int, ...] | None:
+def parse_values(text: str | None, option: str = "--classes") -> tuple[int, ...] | None:
     """Read label values with commas between them.
 
     Examples
@@ -107,4 +107,4 @@ def parse_values(text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(v) for v in text.split(","))
     except ValueError as error:
-        raise UsageError("E194", f"--classes {text} is not a list of label values", "write 1,2,3") from error
+        raise UsageError("E194", f"{option} {text} is not a list of label values", "write 1,2,3") from error

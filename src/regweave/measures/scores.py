@@ -8,7 +8,7 @@ has nothing to be compared with; it is named, but neither scored nor held agains
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -98,6 +98,10 @@ class PairScore:
     def counted(self) -> tuple[StructureScore, ...]:
         """Structures of the mean."""
         return tuple(s for s in self.structures if s.counted)
+
+    def among(self, labels: Collection[int], *, inside: bool) -> PairScore:
+        """Return the scores of the structures that are among some labels, or of all others."""
+        return PairScore(tuple(s for s in self.structures if (s.label in labels) == inside))
 
     def of(self, *states: str) -> tuple[StructureScore, ...]:
         """Return the structures in one of some states."""

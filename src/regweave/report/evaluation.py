@@ -138,8 +138,13 @@ def _groups(results: Results) -> dict[str, dict[str, list[float]]]:
     }
     if len(labels) < 2:
         return groups
-    means = {"before": [row.mean_dice("dice_before") for row in before]}
-    return {"mean": means | {m: [row.mean_dice() for row in results.of(m)] for m in results.methods}} | groups
+
+    def means(*, withheld: bool) -> dict[str, list[float]]:
+        of = {m: [row.mean_dice(withheld=withheld) for row in results.of(m)] for m in results.methods}
+        return {"before": [row.mean_dice("dice_before", withheld=withheld) for row in before]} | of
+
+    apart = {"withheld": means(withheld=True)} if results.record.withheld else {}
+    return {"mean": means(withheld=False)} | apart | groups
 
 
 def _measured(results: Results, method: str) -> dict[str, Any]:

@@ -243,6 +243,7 @@ class EvaluationRecord(RecordPart):
     rules: Criteria | None = None
     results: Annotated[list[PairResult], Field(min_length=1)]
     reference: Text
+    withheld: list[int] = Field(default_factory=list)
     comparison: list[Difference] = Field(default_factory=list)
     methods: list[Named] = Field(default_factory=list)
     pairs: list[PairInputs] = Field(default_factory=list)

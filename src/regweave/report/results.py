@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,22 +18,23 @@ from regweave.report.records import Criteria, EvaluationRecord, PairResult, Pair
 
 @dataclass(frozen=True)
 class Row:
-    """One pair with one method: its scores, or its error."""
+    """One pair with one method: its scores, or its error; ``withheld`` structures have a mean of their own."""
 
     id: str
     method: str
     error: str | None
     scores: PairScores | None
     verdict: Verdict
+    withheld: tuple[int, ...] = ()
 
     @cached_property
     def score(self) -> PairScore:
         """State and Dice of each structure; none for a failure."""
         return PairScore() if self.error is not None or self.scores is None else self.scores.score
 
-    def mean_dice(self, when: When = "dice_after") -> float:
-        """Mean Dice over the structures that count, NaN for a failure."""
-        return self.score.mean(when)
+    def mean_dice(self, when: When = "dice_after", *, withheld: bool = False) -> float:
+        """Mean Dice over the structures that count, without the withheld ones or of these; NaN for a failure."""
+        return self.score.among(self.withheld, inside=withheld).mean(when)
 
     def dice(self, label: int, when: When = "dice_after") -> float:
         """Dice of a structure: 0 where warping lost it, NaN where it does not count or the registration failed."""
@@ -70,9 +71,9 @@ class Results:
         record = read_record(EvaluationRecord, folder / RESULTS)
         if rules is None and record.rules is not None:
             told = _rules(record.rules)
-            return cls(record, [_row(r, told, keep=True) for r in record.results], told)
+            return cls(record, _rows(record, told, keep=True), told)
         judges = rules or default_rules()
-        return cls(record, [_row(r, judges) for r in record.results], judges)
+        return cls(record, _rows(record, judges), judges)
 
     @property
     def ids(self) -> list[str]:
@@ -132,6 +133,11 @@ def _rules(stored: Criteria) -> Rules:
         if rule in RULES
     }
     return Rules(stored.name, limits)
+
+
+def _rows(record: EvaluationRecord, rules: Rules, *, keep: bool = False) -> list[Row]:
+    withheld = tuple(record.withheld)
+    return [replace(_row(r, rules, keep=keep), withheld=withheld) for r in record.results]
 
 
 def _row(r: PairResult, rules: Rules, *, keep: bool = False) -> Row:

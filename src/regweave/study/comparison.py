@@ -20,15 +20,18 @@ from regweave.measures.verdict import Verdict, failed, judge
 from regweave.types import Float64Array
 
 REFERENCE = "uniform"
+WITHHELD = "withheld"
+"""In place of a label: the mean over the structures that nothing was allowed to learn."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Outcome of each method on each pair, by (method name, pair id)."""
+    """Outcome of each method on each pair, by (method name, pair id); ``withheld`` labels have a mean of their own."""
 
     pairs: tuple[PairFiles, ...]
     methods: tuple[Method, ...]
     outcomes: Mapping[tuple[str, str], Outcome]
+    withheld: tuple[int, ...] = ()
 
     @property
     def reference(self) -> Method:
@@ -65,19 +68,22 @@ class Scores:
         return {label: found[label] for label in sorted(found, key=int)}
 
     def dice(self, method: Method, label: str | None = None, when: When = "dice_after") -> Float64Array:
-        """Return the Dice of a label, or the mean of a pair's labels, shape (pairs,).
+        """Return the Dice of a label, or the mean of a pair's labels but withheld ones, or of those, shape (pairs,).
 
         NaN where the structure is not in both label maps, or the pair failed; 0 where warping lost it.
         """
         return np.array([self._dice(self.outcome(method, pair), label, when) for pair in self.pairs])
 
-    @staticmethod
-    def _dice(outcome: Outcome, label: str | None, when: When) -> float:
+    def groups(self) -> dict[str, str]:
+        """Titles of the means beside that of the structures which count in the first place."""
+        return {WITHHELD: "withheld"} if self.withheld else {}
+
+    def _dice(self, outcome: Outcome, label: str | None, when: When) -> float:
         if outcome.error is not None:
             return float("nan")
         score = pair_score(outcome.value)
-        if label is None:
-            return score.mean(when)
+        if label is None or label == WITHHELD:
+            return score.among(self.withheld, inside=label == WITHHELD).mean(when)
         found = (s for s in score.structures if str(s.label) == label)
         return next((getattr(s, when) for s in found), float("nan"))
 
@@ -89,7 +95,7 @@ class Scores:
 
 
 def compare(scores: Scores) -> list[dict[str, Any]]:
-    """Compare each method with the reference by Dice, over all structures (label None) and each alone.
+    """Compare each method with the reference by Dice, over all structures (label None), withheld ones, and each alone.
 
     Returns
     -------
@@ -103,7 +109,7 @@ def compare(scores: Scores) -> list[dict[str, Any]]:
     for method in scores.methods:
         if method is reference:
             continue
-        for label in (None, *scores.labels()):
+        for label in (None, *scores.groups(), *scores.labels()):
             differences = scores.dice(method, label) - scores.dice(reference, label)
             mean, low, high = (None if math.isnan(v) else v for v in paired_bootstrap(differences, groups))
             counts = count_better(differences)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
@@ -23,7 +23,7 @@ from regweave.io.records.folders import RESULTS
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.runner import Runner
-from regweave.jobs.store import OnBatchProgress, worker_count
+from regweave.jobs.store import OnBatchProgress, Outcome, worker_count
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading, ReadingWords, in_one_numbering
@@ -88,6 +88,7 @@ class Evaluation:
             "pairs": [{"id": p.id, "group": p.group, "inputs_sha256": self.hashes[p.id]} for p in s.pairs],
             "methods": [method.describe() for method in s.methods],
             "reference": s.reference.name,
+            **({"withheld": list(s.withheld)} if s.withheld else {}),
             "rules": self.rules.record(),
             "comparison": compare(s),
             "results": [
@@ -130,6 +131,7 @@ def evaluate(
     scheduler: str | Cluster | None = None,
     resume: bool = False,
     allow_leak: bool = False,
+    withhold: Sequence[int] | None = None,
     rules: str | Path | Rules | None = None,
     on_progress: OnBatchProgress | None = None,
     **reading: Unpack[ReadingWords],
@@ -158,6 +160,8 @@ def evaluate(
         Continue in a folder that an earlier call left.
     allow_leak : bool
         Evaluate on patients that were trained on, and say so in the summary.
+    withhold : sequence of ints, optional
+        Structures that no model has learned, scored apart from the others: what a model is worth where nobody labelled.
     rules : path or Rules, optional
         Acceptance criteria of the verdicts; by default the shipped ones.
     on_progress : callable, optional
@@ -172,6 +176,7 @@ def evaluate(
     worker_count(workers, scheduler)
     if train_pairs is not None and not baselines:
         raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")
+    withheld = tuple(withhold or ())
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or default_rules()
     with TemporaryDirectory(prefix="regweave-") as name:
         memory = Path(name)
@@ -180,6 +185,7 @@ def evaluate(
         training = [] if train_pairs is None else pairs_on_disk(train_pairs, memory / "images")
         rule = in_one_numbering(Reading(**reading), [*listed, *training])
         named = model_methods(_on_disk(models, memory))
+        _check_withheld(withheld, named, rule.classes)
         leaked = _leaked(listed, training, [model for _, model in named], allow_leak)
         require_cluster(scheduler)
         methods = _methods(named, listed, rule, preset, config, baselines=baselines, tuned=bool(training))
@@ -188,11 +194,13 @@ def evaluate(
             Runner(rule, workers, scheduler, folder / STORE, on_progress) as run,
         ):
             if training:
-                methods = tune(methods, training, lambda plan: run(plan, dice_only=True))
+                methods = tune(methods, training, lambda plan: _kept(run(plan, dice_only=True), withheld))
             plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
             outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
             notes = _notes(methods, leaked, rule.classes, baselines=baselines, tuned=bool(training))
-            scores, hashes = Scores(tuple(listed), tuple(methods), outcomes), {p.id: run.hashes(p) for p in listed}
+            notes = (*notes, *_withheld_note(withheld))
+            scores = Scores(tuple(listed), tuple(methods), outcomes, withheld)
+            hashes = {p.id: run.hashes(p) for p in listed}
             found = Evaluation(scores, notes, hashes, judged_by)
             found.write(folder)
     return found
@@ -238,6 +246,37 @@ def _leaked(
     for model in models:
         trained += model.training.trained_on
     return check_leak(trained, [pair.group for pair in pairs], allow=allow)
+
+
+def _check_withheld(
+    withheld: Sequence[int], named: Sequence[tuple[Method, Model]], classes: Sequence[int] | None
+) -> None:
+    """Refuse structures that a model has learned, and those that do not count."""
+    for method, model in named:
+        learned = sorted(set(withheld) & set(model.weights.classes))
+        if learned:
+            message = f"the model {method.name} has learned the structures {learned}, which --withhold names"
+            raise UsageError("E192", message, f"train it with --withhold {','.join(map(str, withheld))}")
+    unscored = [] if classes is None else sorted(set(withheld) - set(classes))
+    if unscored:
+        message = f"--withhold names the structures {unscored}, which --classes makes background"
+        raise UsageError("E192", message, "withhold structures that count")
+
+
+def _kept(outcomes: Sequence[Outcome], withheld: Sequence[int]) -> list[Outcome]:
+    """Return outcomes without the scores of structures by which nothing may be chosen."""
+
+    def kept(value: Any) -> Any:
+        labels = {label: row for label, row in value["labels"].items() if int(label) not in withheld}
+        return {**value, "labels": labels}
+
+    return [o if o.error is not None else replace(o, value=kept(o.value)) for o in outcomes]
+
+
+def _withheld_note(withheld: Sequence[int]) -> list[str]:
+    listed = ", ".join(map(str, withheld))
+    text = f"Structures {listed} were withheld from learning and tuning: `mean` is without them, `withheld` is theirs."
+    return [text] if withheld else []
 
 
 def _notes(

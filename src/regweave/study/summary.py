@@ -66,15 +66,17 @@ def _dice_table(scores: Scores) -> str:
     rows = [["before", *_means(scores, scores.reference, "dice_before")]]
     rows += [[method.name, *_means(scores, method, "dice_after")] for method in scores.methods]
     shown = {label: ~np.isnan(scores.dice(scores.reference, label)) for label in labels}
-    rows.append(["pairs", str(len(scores.pairs)), *(str(int(seen.sum())) for seen in shown.values())])
+    apart = [DASH] * len(scores.groups())
+    rows.append(["pairs", str(len(scores.pairs)), *apart, *(str(int(seen.sum())) for seen in shown.values())])
     for title, states in STATES_SHOWN.items():
         counts = [_count(scores, label, states) for label in labels]
-        rows.append([title, str(sum(counts)), *map(str, counts)])
-    return _table(["", "mean", *(_title(label, name) for label, name in labels.items())], rows)
+        rows.append([title, str(sum(counts)), *apart, *map(str, counts)])
+    groups = list(scores.groups().values())
+    return _table(["", "mean", *groups, *(_title(label, name) for label, name in labels.items())], rows)
 
 
 def _means(scores: Scores, method: Method, when: When) -> list[str]:
-    return [_number(_mean(scores.dice(method, label, when)), 3) for label in (None, *scores.labels())]
+    return [_number(_mean(scores.dice(method, label, when)), 3) for label in (None, *scores.groups(), *scores.labels())]
 
 
 def _count(scores: Scores, label: str, states: Sequence[str]) -> int:
@@ -118,7 +120,7 @@ def _verdict_parts(scores: Scores, rules: Rules) -> list[str]:
 
 def _comparison_parts(scores: Scores, comparison: Sequence[Mapping[str, Any]]) -> list[str]:
     reference = scores.reference.name
-    labels = scores.labels()
+    labels = {**scores.groups(), **scores.labels()}
     means = [row for row in comparison if row["label"] is None]
     each = [row for row in comparison if row["label"] is not None]
     header = ["method", "difference", "95 % interval", "pairs", "better", "worse", "equal"]

@@ -67,6 +67,7 @@ class MetricLearner:
         *,
         method: MethodName = "lssvm-joint",
         classes: tuple[int, ...] | None = None,
+        withhold: tuple[int, ...] | None = None,
         C: float | None = None,
         alpha: float | None = None,
         eta: float | None = None,
@@ -92,6 +93,7 @@ class MetricLearner:
     ) -> None:
         self.method = method
         self.classes = classes
+        self.withhold = withhold
         self.C = C
         self.alpha = alpha
         self.eta = eta

@@ -39,6 +39,8 @@ class TrainOptions:
         One class at a time as in the paper, all classes at once, one column for all, or direct search on Dice.
     classes : tuple of ints, optional
         Label values to learn; other labels become background. By default all, if every label map shows the same ones.
+    withhold : tuple of ints, optional
+        Label values that become background although they could be learned, to judge by them what was learned.
     C, alpha, eta, epsilon, signed
         As in `regweave.learning.options.LssvmOptions`.
     rounds : int
@@ -69,6 +71,7 @@ class TrainOptions:
 
     method: MethodName = "lssvm-joint"
     classes: tuple[int, ...] | None = None
+    withhold: tuple[int, ...] | None = None
     C: float | None = None
     alpha: float | None = None
     eta: float | None = None
@@ -125,6 +128,11 @@ class TrainOptions:
                 )
         if self.classes is not None and (not self.classes or min(self.classes) < 1):
             raise UsageError("E194", f"structures to learn are {list(self.classes)}", "give label values of 1 or more")
+        withheld = self.withhold or ()
+        both = set(withheld) & set(self.classes or ())
+        if both or min(withheld, default=1) < 1:
+            message = f"structures to withhold are {list(withheld)}, to learn {list(self.classes or ())}"
+            raise UsageError("E194", message, "give label values of 1 or more, each as one or the other")
         extras.require("cma" if self.method == "search" else "daqp", "train", "learning")
 
     def _check_predictor(self) -> None:

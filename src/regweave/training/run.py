@@ -209,8 +209,7 @@ def _record(
         "registrations": context.log.registrations,
         "inferences": context.log.inferences,
         "stages": context.log.counts,
-        # The kind of the predictor stands with the predictor, and the pairs that were chosen below.
-        "options": {name: v for name, v in vars(context.options).items() if name not in NOT_RECORDED},
+        "options": _said(context.options),
         **({} if state.predictor_choice is None else {"predictor": state.predictor_choice}),
         **_chosen(state),
         "learned_on": used,
@@ -230,6 +229,12 @@ def _chosen(state: Selected) -> dict[str, Any]:
     if len(state.tuning) == len(state.pairs):
         return {}
     return {"chosen": {"tune": [p.id for p in state.tuning], "judge": [p.id for p in state.judged]}}
+
+
+def _said(options: TrainOptions) -> dict[str, Any]:
+    """Return the options but those that stand elsewhere: the predictor's with it, the pairs that were chosen below."""
+    left_out = {*NOT_RECORDED, *(() if options.withhold else ("withhold",))}
+    return {name: value for name, value in vars(options).items() if name not in left_out}
 
 
 def plain(value: Any) -> Any:

@@ -94,15 +94,22 @@ def choose_bank(found: DatasetScan) -> BankName:
     return next(iter(kinds))
 
 
-def choose_structures(found: DatasetScan, wanted: Sequence[int] | None) -> tuple[int, ...]:
+def choose_structures(
+    found: DatasetScan, wanted: Sequence[int] | None, withheld: Sequence[int] = ()
+) -> tuple[int, ...]:
     """Return the structures to learn; all label maps must show the same ones, or the user must choose.
 
     Raises
     ------
     RegweaveError
-        E136 where label maps differ and nothing is chosen, E131 where no pair shows a structure in both maps.
+        E136 where label maps differ and nothing is chosen, E131 where no pair shows a structure in both maps, or no
+        label map one that is to be withheld.
     """
-    union = found.structures()
+    strange = sorted(set(withheld) - set(found.structures()))
+    if strange:
+        message = f"structures {strange} are to be withheld and stand in no label map"
+        raise RegweaveError("E131", message, f"choose among {found.structures()}")
+    union = [c for c in found.structures() if c not in withheld]
     chosen = tuple(union) if wanted is None else tuple(sorted(set(wanted)))
     lacking = found.lacking(chosen)
     if wanted is None and lacking:

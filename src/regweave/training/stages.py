@@ -34,13 +34,13 @@ def scan_dataset(context: TrainingContext, state: Listed) -> Scanned:
     reading = with_stated(in_one_numbering(state.run.reading, state.pairs), state.settings, None)
     found = scan(state.pairs, reading)
     state = state.leave_out({name: str(error) for name, error in found.failed.items()}, log)
-    classes = choose_structures(found, options.classes)
+    classes = choose_structures(found, options.classes, options.withhold or ())
     skipped = found.lacking(classes)
     bare = [name for name, missing in skipped.items() if len(missing) == len(classes)]
     state = state.leave_out(dict.fromkeys(bare, "E131: its label maps share none of the structures"), log)
     for name, missing in skipped.items():
         log.tell("note", f"pair {name} does not show {missing} in both label maps: skipped there")
-    if options.classes is not None:
+    if options.classes is not None or options.withhold:
         reading = replace(reading, classes=classes)
     bank = choose_bank(found)
     chosen = cover_patients(state.pairs, options.judge_pairs, options.seed)

@@ -70,6 +70,9 @@ def evaluate(
     classes: Annotated[
         str | None, input_option(help="Structures that count, label values with commas; others are background.")
     ] = None,
+    withhold: Annotated[
+        str | None, input_option(help="Structures that no model has learned, scored apart from the others.")
+    ] = None,
     workers: Annotated[
         int | None, machine_option(help="Processes, each with one thread; by default all cores.")
     ] = None,
@@ -118,7 +121,7 @@ def evaluate(
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
                 train_pairs=train_pairs, workers=workers, scheduler=cluster, resume=resume, allow_leak=allow_leak,
-                rules=rules, on_progress=shown, **reading,
+                withhold=parse_values(withhold, "--withhold"), rules=rules, on_progress=shown, **reading,
             )  # fmt: skip
         missing = 0 if no_report else _write_pages(found, output, Reading(**reading), pages, quiet=quiet)
     except KeyboardInterrupt as error:

@@ -63,6 +63,9 @@ def train(
     metrics: Annotated[str | None, method_option(help="Members or metrics of the bank, separated by commas.")] = None,
     loss: Annotated[str | None, method_option(help="Loss on the masks: dice, voxel, surface, landmark.")] = None,
     classes: Annotated[str | None, input_option(help="Structures to learn, label values with commas.")] = None,
+    withhold: Annotated[
+        str | None, input_option(help="Structures kept out of learning, to judge it by them; the others are learned.")
+    ] = None,
     c: Annotated[float | None, method_option("--C", help="Weight of the slacks.")] = None,
     alpha: Annotated[float | None, method_option(help="Weight of the proximity to the start.")] = None,
     eta: Annotated[float | None, method_option(help="Weight of the loss in imputation.")] = None,
@@ -121,8 +124,9 @@ def train(
             pairs, output, preset=preset, config=config, loss=loss,
             metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=cluster,
             resume=resume, overwrite=overwrite, on_progress=shown,
-            method=method, classes=parse_values(classes), C=c, alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds,
-            signed=signed, levels=levels, folds=folds, max_pairs=max_pairs, tune_pairs=tune_pairs,
+            method=method, classes=parse_values(classes), withhold=parse_values(withhold, "--withhold"), C=c,
+            alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds, signed=signed, levels=levels, folds=folds,
+            max_pairs=max_pairs, tune_pairs=tune_pairs,
             judge_pairs=judge_pairs, max_memory_mb=max_memory_mb, budget=budget, gate=gate, seed=seed,
             predictor=predictor, predictor_options=parse_options(predictor_option or [], "--predictor-option"),
             nifti_frame=nifti_frame, nonfinite=nonfinite, label_names=label_names,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from regweave import metrics
 from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Settings, preset, validate
 from regweave.errors import RegweaveError, ResourceError, UsageError
+from regweave.model.model import Model
 from regweave.pipeline.memory import check_memory, forecast
+from regweave.predictors._unet_network import Network, layer_shapes
+from regweave.predictors.unet import NetworkPredictor
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Geometry
 
@@ -113,9 +117,22 @@ def test_a_class_predictor_on_a_whole_head_counts(monkeypatch):
     head = Geometry((256, 256, 220), np.eye(4))
     plan = forecast(head, head, preset("default"), "mr", probe=False)
     monkeypatch.setattr("regweave.pipeline.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
-    check_memory(head, head, preset("default"), "mr", 0, 4.0)
+    known = Model.load("brain-t1").predictor
+    coarse, fine = (replace(known, sizes=replace(known.sizes, voxel_mm=mm)) for mm in (4.0, 1.0))
+    check_memory(head, head, preset("default"), "mr", 0, coarse)
     with pytest.raises(ResourceError, match="E140"):
-        check_memory(head, head, preset("default"), "mr", 0, 1.0)
+        check_memory(head, head, preset("default"), "mr", 0, fine)
+
+
+def test_a_network_counts_by_its_own_account(monkeypatch):
+    head = Geometry((256, 256, 220), np.eye(4))
+    layers = {name: np.zeros(shape) for name, shape in layer_shapes(1, 16, 3, 4).items()}
+    network = NetworkPredictor((0, 1, 2), "mr", (4.0, 4.0, 4.0), Network.of(layers, ((2, 2, 2),) * 3))
+    plan = forecast(head, head, preset("default"), "mr", probe=False)
+    monkeypatch.setattr("regweave.pipeline.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
+    check_memory(head, head, preset("default"), "mr", 0, network)
+    with pytest.raises(ResourceError, match="E140"):
+        check_memory(head, head, preset("default"), "mr", 0, replace(network, spacing_mm=(1.0, 1.0, 1.0)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from regweave.errors import RegweaveError, ResourceError
 from regweave.io.modality import BankName
 from regweave.metrics import sad
 from regweave.pipeline.machine import physical_memory_mb
-from regweave.predictors.base import WorkingGrid
+from regweave.predictors import Predictor
+from regweave.predictors.base import MemoryAccount, WorkingGrid
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
 from regweave.spatial.pyramid import shrink_geometry
@@ -134,12 +135,14 @@ def _size(fixed: Geometry, level: Level, number: int) -> LevelPlan:
     return LevelPlan(level.spacing_mm, geometry.shape, grid.n_nodes, level.labels_per_axis**3, level.steps)
 
 
-def _predictor_mb(geometry: Geometry, voxel_mm: float) -> float:
-    """Memory of the features of one image, and of the image itself."""
-    factors = WorkingGrid.of(geometry, voxel_mm).factors
-    working = prod(shrink_geometry(geometry, factors).shape)
-    voxels = prod(geometry.shape)
-    return (BYTES_PER_VOXEL["predictor"] * working + BYTES_PER_VOXEL["seen"] * voxels) / 2**20
+def _predictor_mb(geometry: Geometry, predictor: Predictor) -> float:
+    """Memory of what a predictor makes of one image, by its own account where it gives one, and of the image itself."""
+    if isinstance(predictor, MemoryAccount):
+        needed = predictor.memory_bytes(geometry)
+    else:
+        factors = WorkingGrid.of(geometry, predictor.voxel_mm).factors
+        needed = BYTES_PER_VOXEL["predictor"] * prod(shrink_geometry(geometry, factors).shape)
+    return (needed + BYTES_PER_VOXEL["seen"] * prod(geometry.shape)) / 2**20
 
 
 def _seconds_per_voxel_label() -> float:
@@ -163,15 +166,15 @@ def check_memory(
     settings: Settings,
     modality: BankName,
     structures: int = 0,
-    predictor_mm: float | None = None,
+    predictor: Predictor | None = None,
     masked_voxels: int = 0,
 ) -> None:
     """Refuse a run that cannot fit, before it starts.
 
-    ``predictor_mm`` is the size of the voxels on which a model tells the classes of the images, where it has to.
+    ``predictor`` is what tells the classes of the images, where a model has to.
     """
     plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures, masked_voxels=masked_voxels)
-    told = 0.0 if predictor_mm is None else max(_predictor_mb(g, predictor_mm) for g in (fixed, moving))
+    told = 0.0 if predictor is None else max(_predictor_mb(g, predictor) for g in (fixed, moving))
     needed, there = max(plan.peak_memory_mb, PROGRAM_MB + told), physical_memory_mb()
     if needed > there:
         raise ResourceError(

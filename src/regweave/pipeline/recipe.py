@@ -101,9 +101,8 @@ class Recipe:
     def _check_memory(self, inputs: Inputs) -> None:
         structures = len(self.weights.classes) - 1 if self.compares_maps else 0
         asked = self.predictor if structures or inputs.moving_labels is None else None
-        voxel_mm = None if asked is None else asked.voxel_mm
         grids = inputs.fixed.geometry, inputs.moving.geometry
-        check_memory(*grids, self.settings, self.bank, structures, voxel_mm, inputs.masked_voxels)
+        check_memory(*grids, self.settings, self.bank, structures, asked, inputs.masked_voxels)
 
     def name_structures(self, inputs: Inputs) -> Inputs:
         """Name structures as the model does where the label maps have no names and go by number."""

@@ -19,9 +19,9 @@ from scipy import ndimage
 
 from regweave.predictors._features import WorkingGrid
 from regweave.spatial.pyramid import shrink, shrink_geometry
-from regweave.types import LabelMap, Modality, StructureMaps, Volume
+from regweave.types import Geometry, LabelMap, Modality, StructureMaps, Volume
 
-__all__ = ["Examples", "Parts", "Predictor", "PredictorKind", "WorkingGrid", "maps_from_labels"]
+__all__ = ["Examples", "MemoryAccount", "Parts", "Predictor", "PredictorKind", "WorkingGrid", "maps_from_labels"]
 
 BLUR_VOXELS = 0.7
 """Blur of maps made from labels, in working voxels: what a classifier tells has no sharper edges."""
@@ -143,6 +143,14 @@ class Predictor(Protocol):
 
     def save(self) -> Parts:
         """Return the parts from which the same predictor can be loaded."""
+
+
+@runtime_checkable
+class MemoryAccount(Protocol):
+    """Interface of a predictor that knows what memory it takes."""
+
+    def memory_bytes(self, geometry: Geometry) -> float:
+        """Forecast the memory that an image on this grid takes, beside the image itself."""
 
 
 class PredictorKind(Protocol):

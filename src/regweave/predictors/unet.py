@@ -14,7 +14,7 @@ from regweave.io.orientation import nearest_axes
 from regweave.kernels.threads import present_threads
 from regweave.predictors._unet_grid import NetworkGrid, likeliest
 from regweave.predictors._unet_input import VERSION, channels, n_channels, strides_for
-from regweave.predictors._unet_network import ALIGNMENT, WIDEST, Network
+from regweave.predictors._unet_network import ALIGNMENT, WIDEST, Network, filled_shape
 from regweave.predictors._voxelwise import class_numbers, require_classes
 from regweave.predictors.base import Examples, Parts, Predictor
 from regweave.types import Float32Array, Geometry, LabelMap, Modality, StructureMaps, Volume
@@ -106,6 +106,13 @@ class NetworkPredictor:
             shares[0] += shares[list(self.ignored)].sum(axis=0)
             shares = np.delete(shares, self.ignored, axis=0)
         return grid.along_image(shares), grid
+
+    def memory_bytes(self, geometry: Geometry) -> float:
+        """Forecast the memory that an image on this grid takes: features at full resolution four times, and maps."""
+        grid = NetworkGrid.of(geometry, self.spacing_mm).laid
+        seen = [grid.shape[axis] for axis in nearest_axes(grid.direction)]
+        voxels = float(np.prod(filled_shape(seen, self.network.strides)))
+        return 4.0 * voxels * (4 * self.network.width + 2 * self.network.n_classes)
 
     def telling(self, classes: tuple[int, ...]) -> NetworkPredictor:
         """Return the predictor of some of the classes, 0 first; the others become background."""

@@ -40,7 +40,7 @@ KINDS = {
         },
         (
             "tests/test_kernels_refuse.py", "tests/test_parallel.py", "tests/spatial", "tests/engines",
-            "tests/energy", "tests/metrics", "tests/losses",
+            "tests/energy", "tests/metrics", "tests/losses", "tests/predictors/test_unet_network.py",
             "tests/registration/test_refine.py", "tests/registration/test_align.py",
         ),
     ),
@@ -57,7 +57,10 @@ KINDS = {
         ("REGWEAVE_PORTABLE_SIMD=ON",),
         (),
         {"OPENBLAS_NUM_THREADS": "1"},
-        ("tests/test_kernels_refuse.py", "tests/test_builds.py", "tests/metrics", "tests/losses", "tests/energy"),
+        (
+            "tests/test_kernels_refuse.py", "tests/test_builds.py", "tests/metrics", "tests/losses", "tests/energy",
+            "tests/predictors/test_unet_network.py",
+        ),
     ),
 }  # fmt: skip
 

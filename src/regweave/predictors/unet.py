@@ -40,14 +40,15 @@ class Options(registry.Options):
     steps : int
         Steps of the training, at most.
     minutes : float
-        Time that it may take: where the first steps say that it would take longer, fewer are made.
+        Time that one network may take: where the first steps say that it would take longer, fewer are made. A training
+        fits four: one to all patients, and three without a third of them each.
     device : "auto", "cpu" or "cuda"
         Where it is trained; by default on a GPU where PyTorch finds one.
     """
 
     width: int = Field(default=16, ge=ALIGNMENT, le=WIDEST, multiple_of=ALIGNMENT)
     steps: int = Field(default=1500, ge=1, le=1_000_000)
-    minutes: float = Field(default=60.0, gt=0, le=100_000)
+    minutes: float = Field(default=15.0, gt=0, le=100_000)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 

@@ -55,8 +55,13 @@ def fold_pairs(set_name: str, fold: int, limit: int, seed: int = 0) -> list[Pair
     the order of equals is drawn by seed.
     """
     cases = [case for case, k in folds_of(set_name, seed).items() if k == fold]
+    return covering_pairs(set_name, cases, limit, np.random.default_rng([seed, fold]))
+
+
+def covering_pairs(set_name: str, cases: list[str], limit: int, rng: np.random.Generator) -> list[PairName]:
+    """Pairs of some cases, each time one whose cases have been used least; the order of equals is drawn."""
     couples = SETS[set_name].couples(cases)
-    couples = [couples[k] for k in np.random.default_rng([seed, fold]).permutation(len(couples))]
+    couples = [couples[k] for k in rng.permutation(len(couples))]
     used: Counter[tuple[str, str]] = Counter()
     out = []
     while couples and len(out) < limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -30,7 +31,7 @@ from regweave.spatial.warp import voxel_matrix
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import PredictorFits, SegmentedImage
 from regweave.training.predictors_by_fold import Predictors
-from regweave.training.refinement import stage
+from regweave.training.refinement import search
 from regweave.training.refinement.members import RefinementWeights, judge_without_mask
 from regweave.training.run import fit_model
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
@@ -218,6 +219,36 @@ def test_without_a_mask_the_outline_may_be_of_no_use(model, training_list):
     assert masked.weights is outlined.weights
 
 
+def test_a_model_may_have_other_weights_without_a_mask(model, training_list, tmp_path):
+    files = training_list.files(0)
+    images = {name: files[name] for name in ("fixed", "moving")}
+    matrix = model.weights.matrix[[0, 1, 2, 4, 3]]  # outline instead of anatomy
+    blind = replace(model.weights, stiffness=np.full(len(model.weights.classes), 0.5))
+    both = replace(model, weights=replace(model.weights, matrix=matrix), weights_without_mask=blind)
+    both.save(tmp_path / "both.json")
+    both = Model.load(tmp_path / "both.json")
+    np.testing.assert_array_equal(both.weights_without_mask.matrix, blind.matrix)
+    np.testing.assert_array_equal(both.weights_without_mask.stiffness, blind.stiffness)
+    bare = register(**images, model=both)
+    alone = register(**images, model=replace(model, weights=blind))
+    np.testing.assert_array_equal(bare.transform.field.data, alone.transform.field.data)
+    mask = files["moving_labels"]
+    masked = register(**images, moving_labels=mask, model=both)
+    outlined = register(**images, moving_labels=mask, model=replace(both, weights_without_mask=None))
+    np.testing.assert_array_equal(masked.transform.field.data, outlined.transform.field.data)
+    assert (masked.transform.field.data != bare.transform.field.data).any()
+
+
+def test_the_other_weights_are_checked_like_the_first(model, tmp_path):
+    replace(model, weights_without_mask=model.weights).save(tmp_path / "m.json")
+    content = json.loads((tmp_path / "m.json").read_text())
+    for change in ({"weights": {}}, {"pairwise": -1}, {"stiffness": {"1": 1e9}}, {"stiffness": {"99": 1.0}}):
+        damaged = content | {"without_mask": content["without_mask"] | change}
+        (tmp_path / "n.json").write_text(json.dumps(damaged))
+        with pytest.raises(RegweaveError, match="E170"):
+            Model.load(tmp_path / "n.json")
+
+
 def test_an_outline_that_is_alone_stays(model, settings):
     matrix = model.weights.matrix[[0, 1, 2, 4, 3]]
     matrix[2] = 0
@@ -305,7 +336,7 @@ def test_too_few_patients_leave_learned_members_out(settings, training_list, tmp
 def test_the_smoothness_is_tuned_again_where_the_members_changed(settings, training_list, tmp_path, monkeypatch):
     gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
     found = partial(RefinementWeights, trail=(), gain=gain)
-    monkeypatch.setattr(stage, "mix_refinement", lambda start, scores, *_: found(start, scores))
+    monkeypatch.setattr(search, "mix_refinement", lambda start, scores, *_: found(start, scores))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
     before = model.training.smoothness.refine.smoothness
@@ -325,7 +356,7 @@ def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path,
         matrix[-1] = matrix[2]  # as if left-out patients had gained
         return RefinementWeights(replace(start, matrix=matrix), scores, (), gain)
 
-    monkeypatch.setattr(stage, "mix_refinement", mixed)
+    monkeypatch.setattr(search, "mix_refinement", mixed)
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     told: list[str] = []
     model = train(pairs, settings, tmp_path / "work", told)
@@ -334,6 +365,35 @@ def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path,
     assert record["gain"] != 0
     assert record["used"] == (record["gain"] > record["standard_error"]) == model.outline_without_mask
     assert "without moving labels: 8 registrations" in told
+
+
+def test_without_a_mask_other_weights_are_searched(settings, training_list, tmp_path, monkeypatch):
+    """With a mask the outline seems to help; without one another mix, at its own smoothness, is tried and judged."""
+    gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
+    asked = []
+
+    def mixed(start, scores, members, *_):
+        asked.append(set(members))
+        matrix = start.matrix.copy()
+        matrix[-1 if "outline" in members else -2] = matrix[2]
+        return RefinementWeights(replace(start, matrix=matrix), scores, (), gain)
+
+    monkeypatch.setattr(search, "mix_refinement", mixed)
+    pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
+    model = train(pairs, settings, tmp_path / "work", [])
+    assert asked == [{"fine", "anatomy", "outline"}, {"fine", "anatomy"}]
+    record = model.training.to_json()["refinement"]["without_mask"]
+    own = record["own"]
+    assert own["used"] == (own["mean_dice"] > record["mean_dice"]) == (model.weights_without_mask is not None)
+    curve = {row["smoothness"]: row["mean_dice"] for row in own["smoothness"]["curve"]}
+    assert len(curve) >= 3
+    assert own["mean_dice"] == max(curve.values())
+    if model.weights_without_mask is not None:
+        blind = model.weights_without_mask
+        assert not blind.matrix[-1].any()
+        assert blind.matrix[-2].all()
+        smoothness = model.settings.refine.smoothness * (1 if blind.stiffness is None else blind.stiffness[0])
+        assert smoothness == pytest.approx(own["smoothness"]["smoothness"])
 
 
 @pytest.mark.parametrize(("gain", "used"), [(0.01, True), (-0.01, False)])
@@ -354,7 +414,7 @@ def test_one_standard_error_decides_without_a_mask(gain, used):
 
 
 def test_the_smoothness_stays_where_no_member_changed(settings, training_list, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "mix_refinement", lambda start, scores, *_: RefinementWeights(start, scores))
+    monkeypatch.setattr(search, "mix_refinement", lambda start, scores, *_: RefinementWeights(start, scores))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
     assert model.training.refinement.smoothness is None

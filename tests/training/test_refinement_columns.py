@@ -13,8 +13,10 @@ from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.statistics import error_by_patient
 from regweave.training.refinement.columns import (
     SHARES,
+    SMOOTHNESS,
     column_table,
     gains_by_structure,
+    part_of,
     preferences,
     shrunken_gains,
     weigh_by_structure,
@@ -144,3 +146,28 @@ def test_shrinkage_is_that_of_the_formula():
 
 def test_a_structure_that_trusts_nothing_keeps_the_common_column():
     assert column_table(COMMON, {"wide": {3: 0.0, 5: 1.0}, "edges": {3: 0.0, 5: 1.0}}) is COMMON
+
+
+def test_a_structure_may_ask_for_another_smoothness():
+    dice = {0.1: {3: 0.70, 5: 0.70}, 0.2: {3: 0.75, 5: 0.60}, 0.05: {3: 0.60, 5: 0.75}}
+    curve = Curve(SMOOTHNESS, {v: table(lambda c, i, of=of: of[c] + 0.001 * i) for v, of in dice.items()}, 0.1)
+    trusted = preferences([curve], PAIRS, CLASSES)
+    assert trusted == {SMOOTHNESS: {3: 2.0, 5: 0.5}}
+    whole = column_table(COMMON, trusted)
+    assert whole.stiffness.tolist() == [1.0, 2.0, 0.5]
+    assert np.array_equal(whole.matrix, COMMON.matrix)
+    np.testing.assert_allclose(part_of(COMMON, whole, 0.5, (3,)).stiffness, [1.0, np.sqrt(2), 1.0])
+    assert part_of(COMMON, whole, 0.5, ()).stiffness is None
+
+
+def test_stiffness_counts_from_that_of_all():
+    common = WeightTable(COMMON.matrix, COMMON.members, CLASSES, 0.1, np.full(3, 0.25))
+    whole = column_table(common, {SMOOTHNESS: {3: 2.0, 5: 1.0}})
+    np.testing.assert_allclose(whole.stiffness, [0.25, 0.5, 0.25])
+    np.testing.assert_allclose(part_of(common, whole, 1.0, (3, 5)).stiffness, [0.25, 0.5, 0.25])
+
+
+def test_a_curve_of_some_pairs_is_read_on_these():
+    few = PAIRS[:4]
+    curve = Curve(SMOOTHNESS, {1.0: table(lambda c, i: 0.5, few), 2.0: table(lambda c, i: 0.6 * (c == 3), few)}, 1.0)
+    assert preferences([curve], PAIRS, CLASSES) == {SMOOTHNESS: {3: 2.0, 5: 1.0}}

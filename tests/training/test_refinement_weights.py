@@ -133,3 +133,17 @@ def test_members_of_maps_may_weigh_more():
     assert [curve.name for curve in found.curves] == list(REFINED)
     assert found.curves[2].common == max(MAP_FACTORS)
     assert set(found.curves[2].scores) == {row["factor"] for row in found.trail[2]["curve"]}
+
+
+def test_members_without_factors_only_share():
+    """As those of the levels do: their weight shrinks where another one takes a part of it, and they are not tried."""
+    tried = []
+
+    def register(weights):
+        tried.extend(weights)
+        return [scores_of([0.7 + 0.1 * shares(w)["edges"]] * 6) for w in weights]
+
+    found = mix_refinement(START, scores_of([0.7] * 6), {"wide": (), "fine": (), "edges": (0.0, 2.0)}, FOLDS, register)
+    assert [line["member"] for line in found.trail] == ["edges"]
+    assert len(tried) == 1
+    assert shares(found.weights) == {"wide": 0.25, "fine": 0.25, "edges": 0.5}

@@ -43,13 +43,9 @@ def check_model(content: Mapping[str, Any]) -> None:
         if not (key.isascii() and key.isdigit() and len(key) < 20 and int(key) <= LARGEST_LABEL):
             raise ValueError(f"classes has the key {key[:40]!r}, allowed: whole numbers from 0 to {LARGEST_LABEL}")
         _name(name, f"classes[{key!r}]")
-    _check_weights(_table(content, "weights", MOST_MEMBERS), classes)
-    require_number(content["pairwise"], "pairwise", (0.0, LARGEST_WEIGHT))
-    if content.get("stiffness") is not None:
-        for key, value in _table(content, "stiffness", MOST_CLASSES).items():
-            if key not in classes:
-                raise ValueError(f"stiffness has the key {key[:40]!r}, allowed: {', '.join(list(classes)[:10])}")
-            require_number(value, f"stiffness[{key!r}]", STIFFNESS)
+    _check_table(content, classes)
+    if content.get("without_mask") is not None:
+        _check_table(_table(content, "without_mask", MOST_MEMBERS), classes)
     for key in ("settings", "evidence"):
         if key in content or key == "settings":
             _table(content, key, MOST_CLASSES)
@@ -59,6 +55,17 @@ def check_model(content: Mapping[str, Any]) -> None:
         raise ValueError(f"scales is {_short(content['scales'])}, allowed: null; scales are fitted to each pair")
     if content.get("class_predictor") is not None:
         _table(content, "class_predictor", MOST_MEMBERS)
+
+
+def _check_table(content: Mapping[str, Any], classes: Mapping[str, Any]) -> None:
+    """Check weights, smoothness and stiffness."""
+    _check_weights(_table(content, "weights", MOST_MEMBERS), classes)
+    require_number(content["pairwise"], "pairwise", (0.0, LARGEST_WEIGHT))
+    if content.get("stiffness") is not None:
+        for key, value in _table(content, "stiffness", MOST_CLASSES).items():
+            if key not in classes:
+                raise ValueError(f"stiffness has the key {key[:40]!r}, allowed: {', '.join(list(classes)[:10])}")
+            require_number(value, f"stiffness[{key!r}]", STIFFNESS)
 
 
 def require_number(value: Any, key: str, allowed: tuple[float, float]) -> None:

@@ -26,7 +26,7 @@ from regweave.model.checks import check_arrays, check_model, require_listable, r
 from regweave.model.record import ModelCard, TrainingRecord
 from regweave.model.shipped import find_model, shipped_models
 from regweave.predictors import Parts, Predictor
-from regweave.types import Float64Array, WeightTable
+from regweave.types import WeightTable
 
 FORMAT = "regweave-model"
 VERSION = 1
@@ -57,6 +57,8 @@ class Model:
     outline_without_mask : bool
         Where no moving labels are given, members that compare them take what the class predictor makes of the moving
         image instead; if False, the other members of the refinement have their weight there.
+    weights_without_mask : WeightTable, optional
+        W where no moving labels are given, if another one is better there.
     card : ModelCard, optional
         What the model is for.
 
@@ -74,6 +76,7 @@ class Model:
     levels: Levels = "all"
     predictor: Predictor | None = None
     outline_without_mask: bool = True
+    weights_without_mask: WeightTable | None = None
     card: ModelCard | None = None
 
     def __post_init__(self) -> None:
@@ -164,12 +167,7 @@ class Model:
         return found
 
     def _content(self) -> dict[str, Any]:
-        w, plugins = self.weights, self.plugins()
-        table = {
-            member: {str(c): float(w.matrix[m, k]) for k, c in enumerate(w.classes)}
-            for m, member in enumerate(w.members)
-        }
-        stiffness = None if w.stiffness is None else w.stiffness.tolist()
+        w, plugins, blind = self.weights, self.plugins(), self.weights_without_mask
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -178,8 +176,8 @@ class Model:
             "modality": self.modality,
             "classes": {str(c): self.class_name(c) for c in w.classes},
             "pairwise": w.pairwise,
-            "weights": table,
-            **({} if stiffness is None else {"stiffness": dict(zip(map(str, w.classes), stiffness, strict=True))}),
+            **_listed(w),
+            **({} if blind is None else {"without_mask": {"pairwise": blind.pairwise, **_listed(blind)}}),
             "levels": self.levels,
             "outline_without_mask": self.outline_without_mask,
             "scales": None,  # readers of earlier versions look for the key
@@ -197,9 +195,6 @@ def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:
     classes = tuple(sorted(int(c) for c in content["classes"]))
     if not classes or classes[0] != 0:
         raise ValueError("classes must hold 0, the background")
-    table = content["weights"]
-    members = tuple(table)
-    matrix = np.array([[float(table[m][str(c)]) for c in classes] for m in members], dtype=np.float64)
     levels = content.get("levels", "all")
     if levels not in get_args(Levels):
         raise ValueError(f"levels are {levels!r}, allowed: {', '.join(get_args(Levels))}")
@@ -207,7 +202,7 @@ def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:
     if not isinstance(without_mask, bool):
         raise ValueError(f"outline_without_mask is {without_mask!r}, allowed: true, false")
     return Model(
-        weights=WeightTable(matrix, members, classes, float(content["pairwise"]), _stiffness(content, classes)),
+        weights=_table_of(content, classes),
         settings=validate(content["settings"], "the model"),
         modality=content["modality"],
         class_names={int(c): str(n) for c, n in content["classes"].items()},
@@ -215,14 +210,28 @@ def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:
         levels=levels,
         predictor=_predictor(content.get("class_predictor"), arrays),
         outline_without_mask=without_mask,
+        weights_without_mask=None if (blind := content.get("without_mask")) is None else _table_of(blind, classes),
         card=None if content.get("card") is None else _valid(ModelCard, "card", content["card"]),
     )
 
 
-def _stiffness(content: Mapping[str, Any], classes: tuple[int, ...]) -> Float64Array | None:
-    """Stiffness of each class, 1 where the model names none."""
-    named = content.get("stiffness")
-    return None if named is None else np.array([float(named.get(str(c), 1.0)) for c in classes])
+def _listed(w: WeightTable) -> dict[str, Any]:
+    """Weights by member and class, and the stiffness by class where it is not 1 in all."""
+    rows = zip(w.members, w.matrix.tolist(), strict=True)
+    table = {member: dict(zip(map(str, w.classes), row, strict=True)) for member, row in rows}
+    stiffness = None if w.stiffness is None else w.stiffness.tolist()
+    return {
+        "weights": table,
+        **({} if stiffness is None else {"stiffness": dict(zip(map(str, w.classes), stiffness, strict=True))}),
+    }
+
+
+def _table_of(content: Mapping[str, Any], classes: tuple[int, ...]) -> WeightTable:
+    """Inverse of `_listed`, with the pairwise weight beside it; the stiffness of a class that is not named is 1."""
+    table, named = content["weights"], content.get("stiffness")
+    matrix = np.array([[float(row[str(c)]) for c in classes] for row in table.values()], dtype=np.float64)
+    stiffness = None if named is None else np.array([float(named.get(str(c), 1.0)) for c in classes])
+    return WeightTable(matrix, tuple(table), classes, float(content["pairwise"]), stiffness)
 
 
 Kind = TypeVar("Kind", bound=BaseModel)

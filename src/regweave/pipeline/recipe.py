@@ -95,8 +95,9 @@ class Recipe:
 
     @property
     def compares_maps(self) -> bool:
-        """True if a member with a weight compares structure maps."""
-        return self.schedule.compares_maps(self.weights)
+        """True if a member with a weight compares structure maps, with moving labels or without."""
+        other = None if self.model is None else self.model.weights_without_mask
+        return any(self.schedule.compares_maps(w) for w in (self.weights, other) if w is not None)
 
     def _check_memory(self, inputs: Inputs) -> None:
         structures = len(self.weights.classes) - 1 if self.compares_maps else 0
@@ -146,8 +147,12 @@ class Recipe:
         return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
 
     def drop_label_members(self, classes_from: ClassesFrom) -> Recipe:
-        """Remove the weight of label-based members when labels are not given and training found no gain."""
-        if classes_from == "labels" or self.model is None or self.model.outline_without_mask:
+        """Take the weights for pairs without labels, or those without label-based members, where training says so."""
+        if classes_from == "labels" or self.model is None:
+            return self
+        if self.model.weights_without_mask is not None:
+            return replace(self, weights=self.model.weights_without_mask)
+        if self.model.outline_without_mask:
             return self
         return replace(self, weights=self.schedule.without_label_members(self.weights))
 
@@ -203,12 +208,13 @@ def _weights(
 def _check_model(model: Model, schedule: Schedule) -> None:
     """Refuse a model that belongs to another bank or other levels, or holds numbers that no training gives."""
     names = tuple(m.name for m in schedule.bank)
-    if model.weights.members != names:
-        raise RegweaveError(
-            "E170",
-            f"the model is for members {', '.join(model.weights.members)}, the bank has {', '.join(names)}",
-            "use the settings stored with the model",
-        )
+    for table in (model.weights, model.weights_without_mask):
+        if table is not None and table.members != names:
+            raise RegweaveError(
+                "E170",
+                f"the model is for members {', '.join(table.members)}, the bank has {', '.join(names)}",
+                "use the settings stored with the model",
+            )
     if not 0 <= model.weights.pairwise < np.inf:
         raise RegweaveError(
             "E170", f"the model's pairwise weight is {model.weights.pairwise}, allowed is 0 or more", "train it again"

@@ -173,10 +173,12 @@ class CandidateRunner:
         self._known.update({o.key: pair_score(o.value) for o in outcomes})
         return [{p.id: self._known[key] for key, _, p in row} for row in keyed]
 
-    def left_out(self, folds: Sequence[Fold], models: Sequence[Sequence[WeightTable]]) -> list[PairScores]:
+    def left_out(
+        self, folds: Sequence[Fold], models: Sequence[Sequence[WeightTable]], *, predicted: bool = False
+    ) -> list[PairScores]:
         """Register the left-out pairs of each fold with its own weights; one set of scores for each set of models."""
         work = [(w, fold.test) for of_folds in models for w, fold in zip(of_folds, folds, strict=True)]
-        found = iter(self(work))
+        found = iter(self(work, predicted=predicted))
         return [{name: score for _ in folds for name, score in next(found).items()} for _ in models]
 
     def _model(self, weights: WeightTable, pair: PairFiles) -> Model:

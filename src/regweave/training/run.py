@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,6 +35,7 @@ from regweave.training.options import TrainOptions
 from regweave.training.refinement.stage import weigh_refinement
 from regweave.training.stages import predict_classes, scan_dataset, select_columns, tune
 from regweave.training.state import Listed, Selected, TrainingContext
+from regweave.types import WeightTable
 
 NOT_RECORDED = ("predictor", "predictor_options", "tune_pairs", "judge_pairs")
 
@@ -184,8 +186,9 @@ def _fit_columns(context: TrainingContext, state: Selected) -> Model:
     names = {c: "background" if c == 0 else state.scan.names.get(c, str(c)) for c in w0.classes}
     log.finish()
     without_mask = state.refinement.without_mask
+    weights = selection.apply(w0, learned.weights)
     return Model(
-        weights=selection.apply(w0, learned.weights),
+        weights=weights,
         settings=state.settings,
         modality=state.modality,
         class_names=names,
@@ -193,7 +196,25 @@ def _fit_columns(context: TrainingContext, state: Selected) -> Model:
         levels=context.options.levels,
         predictor=state.predictor,
         outline_without_mask=without_mask is None or without_mask["used"],
+        weights_without_mask=_without_mask(state, weights),
     )
+
+
+def _without_mask(state: Selected, weights: WeightTable) -> WeightTable | None:
+    """Return the weights for pairs without moving labels, where training found others.
+
+    Where their levels are those of the weights with labels, these follow what columns and balance were selected.
+    """
+    blind, schedule = state.refinement.blind, state.settings.schedule(state.modality)
+    if blind is None:
+        return None
+    rows = blind.rows([m.name for m in schedule.discrete])
+    before, after = (schedule.without_label_members(w).matrix[rows] for w in (state.refinement.weights, weights))
+    matrix = blind.matrix.copy()
+    if not np.allclose(before, matrix[rows]):
+        return blind
+    matrix[rows] = after
+    return replace(blind, matrix=matrix, pairwise=weights.pairwise)
 
 
 def _record(

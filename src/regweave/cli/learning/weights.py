@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from regweave.cli.help import WIDTH, command_line, examples
@@ -152,7 +153,14 @@ def as_text(path: Path, model: Model) -> str:
         facts.append(f"structures   without labels by a {_predictor(model)}")
     if not model.outline_without_mask:
         facts.append("without mask members that compare the moving labels are left out")
-    return "\n".join([*facts, "", text_table("class", header, lines)])
+    tables = [text_table("class", header, lines)]
+    blind = model.weights_without_mask
+    if blind is not None:
+        stiff = [] if blind.stiffness is None else ["stiffness"]
+        table = blind.matrix if blind.stiffness is None else np.vstack([blind.matrix, blind.stiffness])
+        rows = [(model.class_name(c), [_cell(v) for v in table[:, k].tolist()]) for k, c in enumerate(blind.classes)]
+        tables += ["without moving labels", text_table("class", [*blind.members, *stiff], rows)]
+    return "\n".join([*facts, "", *tables])
 
 
 def _trained(record: TrainingRecord) -> list[str]:

@@ -19,6 +19,8 @@ from regweave.training.candidates import Gate, PairScores, gain_interval, gains_
 from regweave.training.refinement.members import Curve, RefinementWeights, RegisterAll
 from regweave.types import Float64Array, WeightTable
 
+SMOOTHNESS = "smoothness"
+"""Name of the curve over the smoothness of the refinement."""
 SHARES = (0.5, 1.0)
 """Shares of the way from the common column to a structure's own that are tried on left-out patients."""
 
@@ -65,36 +67,42 @@ def weigh_by_structure(
     common = found.weights
     trusted = preferences(found.curves, pairs, common.classes)
     whole = column_table(common, trusted)
-    asked = tuple(c for c, new in zip(common.classes, (whole.matrix != common.matrix).any(axis=0), strict=True) if new)
+    differs = (whole.matrix != common.matrix).any(axis=0) | (_stiffness(whole) != _stiffness(common))
+    asked = tuple(c for c, new in zip(common.classes, differs, strict=True) if new)
     if not asked:
         return replace(found, columns=_record(trusted, None))
     tables = [column_table(common, preferences(found.curves, fold.train, common.classes)) for fold in folds]
-    tried = left_out([[common.blend(t, share, asked) for t in tables] for share in SHARES])
+    tried = left_out([[part_of(common, t, share, asked) for t in tables] for share in SHARES])
     choices = []
     for share, scores in zip(SHARES, tried, strict=True):
         gates = structure_gates(found.scores, scores, folds, asked)
         kept = tuple(c for c, gate in gates.items() if gate.open)
         if kept and kept != asked:
-            scores = left_out([[common.blend(t, share, kept) for t in tables]])[0]  # noqa: PLW2901
+            scores = left_out([[part_of(common, t, share, kept) for t in tables]])[0]  # noqa: PLW2901
         judged = [p for fold in folds for p in fold.test]
         gate = Gate.of_patients(gains_over(found.scores, scores, judged) if kept else [0.0] * len(judged), judged)
         choices.append(_Choice(share, kept, gates, scores, gate))
     best = max(choices, key=lambda c: c.gate.gain)
     if not best.gate.open:
         return replace(found, columns=_record(trusted, replace(best, classes=())))
-    weights = common.blend(whole, best.share, best.classes)
+    weights = part_of(common, whole, best.share, best.classes)
     gain = gain_interval(found.scores, best.scores, folds)
     return replace(found, weights=weights, scores=register([weights])[0], columns=_record(trusted, best, gain))
 
 
 def preferences(curves: Sequence[Curve], pairs: Sequence[PairFiles], classes: Sequence[int]) -> dict[str, Any]:
-    """Return the value of each setting that each structure would choose, by its shrunken curve on some pairs."""
+    """Return the value of each setting that each structure would choose, by its shrunken curve on some pairs.
+
+    That of the smoothness is a factor on the common one.
+    """
     out: dict[str, dict[int, float]] = {}
     for curve in curves:
+        known = [p for p in pairs if p.id in curve.scores[curve.common]]
         values = [curve.common, *(v for v in sorted(curve.scores) if v != curve.common)]
-        gains = np.stack([shrunken_gains(curve, value, pairs, classes[1:]) for value in values])
+        gains = np.stack([shrunken_gains(curve, value, known, classes[1:]) for value in values])
         best = gains.argmax(axis=0)  # of equals the first: the common one
-        out[curve.name] = {c: values[k] for c, k in zip(classes[1:], best.tolist(), strict=True)}
+        unit = curve.common if curve.name == SMOOTHNESS else 1.0
+        out[curve.name] = {c: values[k] / unit for c, k in zip(classes[1:], best.tolist(), strict=True)}
     return out
 
 
@@ -142,16 +150,35 @@ def gains_by_structure(
 
 
 def column_table(common: WeightTable, trusted: Preferences) -> WeightTable:
-    """Share out the refinement's weight in each structure by its own factors; the others keep the common column."""
+    """Share out the refinement's weight in each structure by its own factors, with its own smoothness.
+
+    What a structure shares with all it keeps of the common table.
+    """
     table = common
     for c in common.classes[1:]:
-        shares = {member: factors[c] for member, factors in trusted.items()}
+        shares = {member: factors[c] for member, factors in trusted.items() if member != SMOOTHNESS}
         if any(shares.values()):
             own = common.share_out(shares)
             k = common.classes.index(c)
             if not np.allclose(own.matrix[:, k], common.matrix[:, k], rtol=1e-12, atol=0):
                 table = table.blend(own, 1.0, (c,))
-    return table
+    smooth = trusted.get(SMOOTHNESS)
+    if smooth is None:
+        return table
+    factors = np.array([1.0, *(smooth[c] for c in common.classes[1:])])
+    return replace(table, stiffness=_stiffness(common) * factors)
+
+
+def part_of(common: WeightTable, whole: WeightTable, share: float, classes: Sequence[int]) -> WeightTable:
+    """Go a share of the way from the common table to the columns of some structures; stiffness in its logarithm."""
+    kept = np.isin(common.classes, classes)
+    ratio = _stiffness(whole) / _stiffness(common)
+    stiffness = _stiffness(common) * np.where(kept, ratio**share, 1.0)
+    return replace(common.blend(whole, share, classes), stiffness=stiffness)
+
+
+def _stiffness(table: WeightTable) -> Float64Array:
+    return np.ones(len(table.classes)) if table.stiffness is None else table.stiffness
 
 
 def structure_gates(

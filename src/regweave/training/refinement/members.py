@@ -63,6 +63,8 @@ class RefinementWeights:
         Smoothness of the refinement with these weights, and the mean Dice of each value that was tried.
     without_mask : mapping, optional
         Where a member compares the moving labels: gain of comparing predicted ones where there are none.
+    blind : WeightTable, optional
+        Weights for pairs without moving labels, where others are better there.
     columns : mapping, optional
         Where structures were tried with weights of their own: what each would trust, and what they gain.
     curves : tuple of Curve
@@ -75,6 +77,7 @@ class RefinementWeights:
     gain: Mapping[str, float] | None = None
     smoothness: Mapping[str, Any] | None = None
     without_mask: Mapping[str, Any] | None = None
+    blind: WeightTable | None = None
     columns: Mapping[str, Any] | None = None
     curves: tuple[Curve, ...] = field(default=(), repr=False)
 
@@ -109,7 +112,7 @@ def mix_refinement(
     scores : PairScores
         Scores of all pairs with it.
     members : mapping
-        Members of the refinement, and the factors that may be tried for each; those of the discrete levels are not
+        Members of one stage, and the factors that may be tried for each, none where it only shares; other rows are not
         touched.
     folds : sequence of Fold
         Splits by patient; without one nothing can be judged and nothing changes.
@@ -122,6 +125,8 @@ def mix_refinement(
     factors = dict(zip(members, (rows / rows.max()).tolist(), strict=True))
     known, trail, curves = scores, [], []
     for member, now in factors.items():
+        if not members[member]:
+            continue
         alone = not any(f for m, f in factors.items() if m != member)
         values = [f for f in sorted({*members[member], now}) if f > 0 or not alone]
         found: dict[float, PairScores] = {now: known}

@@ -62,7 +62,7 @@ def judged(methods: Mapping[str, Method], pairs: Sequence[PairFiles], run: Runne
     outcomes = iter(run(plan, dice_only=True))
     out = {}
     for name in methods:
-        dice = [pair_score(outcome.value).mean() for outcome, _ in zip(outcomes, pairs, strict=False)]
+        dice = [pair_score(next(outcomes).value).mean() for _ in pairs]
         interval = paired_bootstrap(dice, [p.group for p in pairs])
         out[name] = {**interval._asdict(), "dice": dict(zip([p.id for p in pairs], dice, strict=True))}
     return out

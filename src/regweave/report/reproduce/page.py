@@ -105,7 +105,7 @@ def _told(e: ExperimentRecord, record: ReproduceRecord) -> dict[str, Any]:
 def _drawn(e: ExperimentRecord, figures: Figures) -> dict[str, Any]:
     return {
         "boxes": figures.chart(
-            f"{e.name}-dice", box_plot, _boxes(e),
+            f"{e.name}-dice", box_plot, boxes(e),
             title="Dice after registration (the paper's Figure 1): square mean, bar median", y_label="Dice",
         ),
         "forest": figures.chart(
@@ -120,7 +120,8 @@ def _drawn(e: ExperimentRecord, figures: Figures) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _boxes(e: ExperimentRecord) -> dict[str, dict[str, list[float]]]:
+def boxes(e: ExperimentRecord) -> dict[str, dict[str, list[float]]]:
+    """Dice of the paper's methods on all test pairs, organ by organ."""
     shown = [m for m in tables.PAPER_METHODS.values() if m in e.methods]
     return {organ: {tables.short(m): tables.dice(e, m, label) for m in shown} for label, organ in e.classes.items()}
 

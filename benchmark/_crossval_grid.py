@@ -25,10 +25,12 @@ from regweave.types import WeightTable
 
 SMOOTHER = (0.5, 1.0, 2.0)
 """Factors of the smoothness of the refinement for the uniform bank and single metrics."""
-MAPS = ((2, 0.5), (8, 0.25), (8, 0.5), (32, 0.125), (32, 0.25), (32, 0.5))
+MAPS = ((8, 0.25), (32, 0.125), (32, 0.25))
 """Weight of the compared maps against one metric, and factor of the smoothness, without a moving mask."""
-OUTLINE = ((2, 1.0), (4, 0.5), (4, 1.0), (8, 0.5), (8, 1.0))
+OUTLINE = ((4, 0.5), (8, 0.5), (8, 1.0))
 """The same with the moving mask."""
+COARSE = {"learned": ((2, 0.5), (8, 0.5)), "learned, mask": ((2, 1.0), (8, 1.0))}
+"""The same where maps have half of the weight of the levels too."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,13 @@ class Candidate:
     method: Callable[[int], Method]
 
 
-def fixed_candidates(base: Settings, modality: Any) -> list[Candidate]:
-    """The uniform bank with some smoothnesses, and every metric that can be refined, alone."""
+def fixed_candidates(base: Settings, modality: Any, only: Sequence[str] = ()) -> list[Candidate]:
+    """The uniform bank with some smoothnesses, and every metric that can be refined, or some of them, alone."""
     uniform, *singles = baseline_methods(base, modality)
-    refined = [m for m in singles if m.settings.refine.steps]
+    named = {m.name.removeprefix("single:"): m for m in singles if m.settings.refine.steps}
     return [
         *(_smoothed("uniform", "uniform", uniform, factor) for factor in SMOOTHER),
-        *(_smoothed("single", m.name.removeprefix("single:"), m, 1.0) for m in refined),
+        *(_smoothed("single", name, m, 1.0) for name, m in named.items() if not only or name in only),
     ]
 
 
@@ -80,11 +82,11 @@ class Learning:
         names = [m.name for m in self.schedule.bank]
         compared = "shapes" if "shapes" in names else "anatomy"
         out = []
-        for coarse in (False, True)[: 1 + self.coarse]:
-            for rung, member, grid in (("learned", compared, MAPS), ("learned, mask", "outline", OUTLINE)):
-                where = f"{'shapes' if rung == 'learned' else 'outline'}-coarse" if coarse else None
-                for factor, smoother in grid:
-                    out.append(self._candidate(rung, {member: float(factor)}, where, smoother))
+        for rung, member, fine in (("learned", compared, MAPS), ("learned, mask", "outline", OUTLINE)):
+            grid = [(None, *pair) for pair in fine]
+            if self.coarse:
+                grid += [(f"{member}-coarse", *pair) for pair in COARSE[rung]]
+            out += [self._candidate(rung, {member: float(f)}, where, s) for where, f, s in grid]
         return out
 
     @property
@@ -123,10 +125,11 @@ def mixed(start: WeightTable, schedule: Schedule, maps: Mapping[str, float], coa
 
 @dataclass(frozen=True)
 class Table:
-    """Dice of every candidate on every pair: by candidate, pair and label."""
+    """Dice of every candidate on every pair: by candidate, pair and label; and of the start, by pair and label."""
 
     pairs: Mapping[int, Sequence[PairFiles]]
     dice: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]]
+    before: Mapping[str, Mapping[str, float]]
 
     def best(self, rung: str, fold: int, labels: Sequence[str]) -> str:
         """Name of the candidate of a rung that is best on the pairs of all other folds."""

@@ -103,7 +103,8 @@ def _summary(rows: Sequence[Row], rung: str, known: Sequence[str], labels: Seque
 def _short(row: Row, known: Sequence[str], hidden: Sequence[str]) -> dict[str, Any]:
     """One pair: mean Dice by rung, of the structures that were learned and of those withheld."""
     rungs = (*RUNGS, "segmentation")
-    out = {"pair": row["pair"], "fold": row["fold"], "dice": {r: mean_of(row, r, known) for r in rungs}}
+    out = {name: row[name] for name in ("pair", "fold", "group")}
+    out["dice"] = {r: mean_of(row, r, known) for r in rungs}
     if hidden:
         out["withheld_dice"] = {r: mean_of(row, r, hidden) for r in RUNGS}
     errors = {rung: m["error"] for rung, m in row["methods"].items() if m["error"] is not None}

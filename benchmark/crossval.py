@@ -36,8 +36,8 @@ from regweave.measures import dice
 from regweave.pipeline.reading import Reading
 from regweave.predictors import Examples, Predictor
 
-MEASURED = ("default", "learned", "learned, mask")
-"""Rungs whose distances and regularity are measured too."""
+MEASURED = ("learned", "learned, mask")
+"""Rungs whose regularity is measured too, and their distances of surfaces."""
 IMAGES = 24
 """Images that a perceptron is fitted to, at most."""
 
@@ -53,6 +53,7 @@ class Study:
     withheld: tuple[int, ...]
     kind: str
     coarse: bool
+    singles: tuple[str, ...]
 
     @property
     def reading(self) -> Reading:
@@ -98,7 +99,7 @@ def run_all(study: Study, run: Runner) -> list[dict[str, Any]]:
     models = study.folder / "models"
     models.mkdir(exist_ok=True)
     candidates = [
-        *fixed_candidates(study.settings, modality),
+        *fixed_candidates(study.settings, modality, study.singles),
         *Learning(study.settings, modality, study.classes, told, models, study.coarse).candidates(),
     ]
     table = register(candidates, pairs, run)
@@ -118,6 +119,7 @@ def run_all(study: Study, run: Runner) -> list[dict[str, Any]]:
         full = dict(zip(plan, run(list(plan.values())), strict=True))
         for p in of:
             methods = {r: {"error": None, "dice_after": table.dice[_key(r, chosen[r])][p.id]} for r in RUNGS}
+            methods["default"]["dice_before"] = table.before[p.id]
             methods |= {rung: _scores(full[rung, p.id]) for rung in MEASURED}
             told_alone = segmentation(told[fold], p, study.reading)
             rows.append({"pair": p.id, "fold": fold, "group": p.group, "chosen": chosen, "methods": methods,
@@ -136,12 +138,14 @@ def register(candidates: Sequence[Candidate], pairs: Mapping[int, Sequence[PairF
     print(f"{len(candidates)} candidates, {len(work)} registrations", flush=True)
     plan = [(f"{c.rung}/{c.name}/{p.id}", c.method(fold), p) for c, fold, p in work]
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    before: dict[str, dict[str, float]] = {}
     for (c, _, p), outcome in zip(work, run(plan, dice_only=True), strict=True):
         if outcome.error is not None:
-            print(f"{c.name}, {p.id}: {outcome.error}", flush=True)
-        rows = {} if outcome.error is not None else outcome.value["labels"]
+            raise SystemExit(f"{c.name}, {p.id}: {outcome.error}")
+        rows = outcome.value["labels"]
         found.setdefault((c.rung, c.name), {})[p.id] = {label: row["dice_after"] for label, row in rows.items()}
-    return Table(pairs, found)
+        before[p.id] = {label: row["dice_before"] for label, row in rows.items()}
+    return Table(pairs, found, before)
 
 
 def _scores(outcome: Outcome) -> dict[str, Any]:
@@ -171,7 +175,7 @@ def study_of(args: Any) -> Study:
     if args.maps is not None:
         kind = "stored_maps"
         map_folder(args.set, args.maps, args.work / "maps" / args.set)
-    return Study(args.set, folder, settings, args.pairs, args.withhold, kind, args.coarse)
+    return Study(args.set, folder, settings, args.pairs, args.withhold, kind, args.coarse, args.singles)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -182,6 +186,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--maps", type=Path, default=None, help="archive of out-of-fold maps of a network")
     options.add_argument("--coarse", action="store_true", help="try maps in the levels too")
     options.add_argument("--withhold", type=_values, default=(), help="structures left out of learning: 4,5")
+    options.add_argument(
+        "--singles", type=lambda text: tuple(text.split(",")), default=(), help="single metrics to try; by default all"
+    )
     options.add_argument("--name", default="", help="last part of the names of folder and result")
     options.add_argument("--work", type=Path, default=ROOT / "build" / "crossval", help="folder for what is computed")
     options.add_argument("--workers", type=int, default=1)
@@ -208,6 +215,7 @@ def about(study: Study) -> Mapping[str, Any]:
         "labels": {str(v): name for v, name in of.labels.items()},
         "true_mm": of.true_mm,
         "n_folds": of.folds,
+        "singles_tried": list(study.singles) or "all",
         "n_people": len({subject_of(case) for case in cases_of(study.set)}),
         "n_people_in_pairs": len(people),
     }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+SAD = {"name": "sad", "metric": "sad"}
 BENCHMARK = Path(__file__).parents[2] / "benchmark"
 
 
@@ -154,7 +155,7 @@ def test_a_fold_chooses_by_the_pairs_of_the_others_alone() -> None:
         ("learned", "frail"): {"a": {"1": 0.95}, "b": {}, "c": {"1": 0.95}},
         ("uniform", "plain"): {"a": {"1": 1.0}, "b": {"1": 1.0}, "c": {"1": 1.0}},
     }
-    table = grid.Table(pairs, dice)
+    table = grid.Table(pairs, dice, {})
     # Pair a alone speaks for "bold", and it speaks to the other folds only; "frail" failed on b.
     assert [table.best("learned", fold, ["1"]) for fold in (0, 2)] == ["meek", "bold"]
     assert table.best("learned", 1, ["1"]) == "frail"
@@ -247,17 +248,24 @@ def stored_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_of: Any)
 
 def test_stored_maps_come_back_on_the_axes_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from regweave import predictors
+    from regweave.config.settings import Settings
     from regweave.io.orientation import Orientation
+    from regweave.model.model import Model
     from regweave.pipeline.reading import Reading
     from regweave.predictors import Examples
-    from regweave.types import LabelMap, Volume
+    from regweave.types import LabelMap, Volume, WeightTable
 
     folder, maps, path_of = stored_folder(tmp_path, monkeypatch, lambda fold: fold)
     folder.map_folder("mscmr_cardiac", tmp_path / "maps.npz", tmp_path / "stored")
     volume = Reading().image(path_of("mscmr_04"))
     labels = LabelMap(np.zeros(volume.data.shape, dtype=np.uint8), volume.geometry)
     fitted = predictors.fit("stored_maps", Examples([volume], [labels], (0, 3, 1), "mr"))
-    again = predictors.load(fitted.save())
+    weights = WeightTable.constant({"sad": 1.0}, 0.1, (0, 3, 1))
+    settings = Settings.model_validate(
+        {"name": "s", "smoothness": 0.1, "levels": [{"spacing_mm": 9.0}], "banks": {"mr": [SAD]}}
+    )
+    Model(weights, settings, "mr", predictor=fitted).save(tmp_path / "model.json")
+    again = Model.load(tmp_path / "model.json").predictor
     shares = again.maps(volume).shares
     np.testing.assert_allclose(shares, maps["mscmr_04"][[2, 0]] / 255, atol=1e-6)
     turn = Orientation.of(volume.geometry)

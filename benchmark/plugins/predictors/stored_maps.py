@@ -75,7 +75,7 @@ class StoredMaps:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
         shares = np.stack([stored[told.index(c) - 1] for c in self.classes[1:]])
         there = Orientation.of(volume.geometry).to_stored(shares)
-        return StructureMaps(np.asarray(there, dtype=np.float32) / np.float32(255), volume.geometry)
+        return StructureMaps(np.asarray(there, dtype=np.float32) / np.float32(255), volume.geometry, self.classes[1:])
 
     def labels(self, volume: Volume) -> LabelMap:
         """Return the likeliest class of each voxel."""
@@ -86,7 +86,7 @@ class StoredMaps:
     def save(self) -> Parts:
         """Return where the maps are and what they hold; the maps stay in their folder."""
         fields = {
-            "folder": str(self.folder), "source": self.about["source"], "classes": list(self.classes),
+            "folder": str(self.folder), "source": self.about["source"], "classes": list(self.classes), "names": {},
             "modality": self.modality, "voxel_mm": self.voxel_mm,
         }  # fmt: skip
         return Parts(KIND, fields, {}, self.record)

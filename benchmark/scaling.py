@@ -33,7 +33,7 @@ Job = Callable[[], float]
 def changed(members: int | None = None, **level: Any) -> Settings:
     """Return the levels of ``default`` with a part of the bank and other numbers in every level."""
     content = registration_settings.preset("default").model_dump(mode="json")
-    bank = [m for m in content["banks"][MODALITY] if m["stage"] != "refine"]
+    bank = [m for m in content["banks"][MODALITY] if m["stage"] != "refine" and m["weight"]]
     content["banks"], content["refine"]["steps"] = {MODALITY: bank[:members]}, 0
     content["levels"] = [{**of_level, **level} for of_level in content["levels"]]
     return registration_settings.validate(content, "the benchmark")

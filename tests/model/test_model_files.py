@@ -6,11 +6,13 @@ import json
 import struct
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from regweave.cli.learning.weights import as_dict, as_text
 from regweave.errors import RegweaveError, UsageError
 from regweave.model import archive
 from regweave.model.model import Model
@@ -144,6 +146,40 @@ def test_a_plug_in_that_is_not_here_is_named_with_its_package(model, tmp_path):
     content["settings"]["banks"]["mr"][0]["metric"] = "cubes"
     (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(UsageError, match=r"E169: .*m\.json needs the metric 'cubes' of package regweave-cubes 0\.3,"):
+        Model.load(tmp_path / "m.json")
+
+
+def test_the_stiffness_of_classes_is_kept_and_shown(model, tmp_path):
+    plain = as_text(Path("m.json"), model)
+    assert "stiffness" not in plain
+    assert as_dict(Path("m.json"), model)["stiffness"] is None
+    stiff = replace(model, weights=replace(model.weights, stiffness=np.array([1.0, 4.0, 0.25])))
+    stiff.save(tmp_path / "m.json")
+    again = Model.load(tmp_path / "m.json")
+    np.testing.assert_array_equal(again.weights.stiffness, [1.0, 4.0, 0.25])
+    assert as_dict(Path("m.json"), again)["stiffness"] == {"0": 1.0, "1": 4.0, "2": 0.25}
+    head, *rows = as_text(Path("m.json"), again).splitlines()[-4:]
+    assert "stiffness" in head
+    assert [row.split()[head.split().index("stiffness")] for row in rows] == ["1", "4", "0.25"]
+    assert again.weights.select(again.weights.members[:2]).stiffness is again.weights.stiffness
+    np.testing.assert_array_equal(type(again.weights).from_json(again.weights.to_json()).stiffness, [1.0, 4.0, 0.25])
+    model.save(tmp_path / "plain.json")
+    assert "stiffness" not in json.loads((tmp_path / "plain.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("stiffness", "says"),
+    [
+        ({"1": 0.0}, r"stiffness\['1'\] is 0.0, allowed: a number from 0.001 to 1000"),
+        ({"9": 1.0}, "stiffness has the key '9', allowed: 0, 1, 2"),
+        ([1.0], "stiffness is .*, not a table"),
+    ],
+)
+def test_a_stiffness_that_means_nothing_is_refused(model, tmp_path, stiffness, says):
+    model.save(tmp_path / "m.json")
+    content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
+    (tmp_path / "m.json").write_text(json.dumps({**content, "stiffness": stiffness}), encoding="utf-8")
+    with pytest.raises(RegweaveError, match=f"E170: .*{says}"):
         Model.load(tmp_path / "m.json")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.spatial.node_classes import RULES, one_hot
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.node_classes import RULES, numbers_of, one_hot
+from regweave.types import Geometry
 
 SHARES = np.array(
     [
@@ -23,6 +25,17 @@ WINNERS = {
     "count": [0, 0, 2, 0, 0, 0, 1],
     "foreground": [0, 1, 2, 2, 0, 1, 1],
 }
+
+
+def test_labels_are_counted_as_their_masks_are_pooled():
+    rng = np.random.default_rng(0)
+    classes = (0, 5, 2, 40)
+    labels = rng.choice([0, 2, 5, 9, 40], size=(17, 12, 15))
+    numbers = numbers_of(labels, classes)
+    np.testing.assert_array_equal(np.eye(4, dtype=np.float32)[numbers], np.moveaxis(one_hot(labels, classes), 0, -1))
+    for support in (2, 5, 9):
+        grid = ControlGrid.cover(Geometry(labels.shape, np.diag([2.0, 2.0, 3.0, 1.0])), 9.0, support)
+        np.testing.assert_array_equal(grid.shares(numbers, 4), grid.pool(one_hot(labels, classes)).T)
 
 
 @pytest.mark.parametrize("rule", sorted(WINNERS))

@@ -15,6 +15,7 @@ from scipy import ndimage
 from regweave.config.member import Member
 from regweave.config.settings import Refine
 from regweave.registration.scene import Scene
+from regweave.spatial.node_classes import numbers_of
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, WeightTable
 
 
@@ -42,10 +43,7 @@ class ClassWeights:
         varies = table.stiffness is not None or (_single(table.matrix) != _single(table.matrix[:, :1])).any()
         if scene.pair.moving_labels is None or len(table.classes) == 1 or not varies:
             return cls(scene, table, None)
-        labels = scene.moved_labels(u)
-        numbers: IntArray = np.zeros(labels.shape, dtype=np.int32)
-        for number, value in enumerate(table.classes[1:], start=1):
-            numbers[labels == value] = number
+        numbers = numbers_of(scene.moved_labels(u), table.classes)
         return cls(scene, table, spread(numbers, settings.class_reach_voxels, stretch(scene.geometry)))
 
     def of_voxels(self, member: Member) -> Float32Array:

@@ -16,7 +16,7 @@ from regweave.kernels import fields
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
-from regweave.spatial.node_classes import RULES, one_hot
+from regweave.spatial.node_classes import RULES, numbers_of, one_hot
 from regweave.types import Float32Array, Float64Array, Terms
 
 VALID_SHARE = 0.25
@@ -86,11 +86,11 @@ def _class_shares(scene: Scene, u: Float32Array, around: Around) -> Float32Array
         shares = np.zeros((grid.n_nodes, len(classes)), dtype=np.float32)
         shares[:, 0] = 1
         return shares
-    rule = RULES[schedule.class_rule]
-    masks = one_hot(scene.moved_labels(u), classes)
+    rule, labels = RULES[schedule.class_rule], scene.moved_labels(u)
     box = grid.with_support(tuple(round(edge * schedule.class_reach) for edge in grid.support))
     if schedule.class_at == "anchored":
-        return rule(box.pool(masks).T)
+        return rule(box.shares(numbers_of(labels, classes), len(classes)))
+    masks = one_hot(labels, classes)
     where = (*box.support_arguments, *around.labels.offsets)
     return rule(np.stack([kernels.mean_volume(m[None], m[None], *where) for m in masks], axis=-1))
 

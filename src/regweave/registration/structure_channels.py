@@ -2,7 +2,7 @@
 
 A comparison of structure maps warps and compares every channel at every step. Maps of structures that never meet can be
 added up first: where one of them is, the others are 0, so sums of absolute differences and local correlations stay what
-they were. 54 structures of a brain need 17 channels.
+they were. 54 structures of a brain need 18 channels.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FEW = 8
 """So many structures are compared one by one: that is exact however they move."""
 BLOCK = 3
 """Edge of the blocks, in voxels, by which structures are told apart; at least this far they may move."""
-LEAST_SHARE = 0.01
-"""A structure lies in a block whose mean probability is above this."""
+LEAST_SHARE = 0.05
+"""A structure lies in a block whose largest probability is above this."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,10 @@ class ComparedMaps:
         sharing = None if len(fixed.classes) <= FEW else _sharing(grid, fixed, moving, affine, u)
         both = []
         for maps, place in ((fixed, np.eye(4)), (moving, affine)):
-            shares, matrix = _shrunken(grid, maps, place)
-            both.append((shares if sharing is None else sharing.add_up(shares), matrix))
+            shares = maps.shares if sharing is None else sharing.add_up(maps.shares)
+            factors, matrix = _shrinking(grid, maps.geometry, place)
+            shrunken = shares if factors == (1, 1, 1) else np.stack([shrink(s, factors) for s in shares])
+            both.append((shrunken, matrix))
         (here, matrix), (there, onward) = both
         return cls(fields.warp_channels(here, matrix, np.zeros_like(u)), there, onward, sharing)
 
@@ -133,13 +135,10 @@ class ComparedMaps:
         )
 
 
-def _shrunken(grid: Geometry, maps: StructureMaps, affine: Float64Array) -> tuple[Float32Array, Float64Array]:
-    """Shrink maps where the grid is coarser than theirs; the matrix that takes voxels of the grid to them comes too."""
-    ratio = nearest_whole(grid.spacing_mm.min() / maps.geometry.spacing_mm)
-    factors = within_image(ratio, maps.geometry)
-    matrix = voxel_matrix(grid, shrink_geometry(maps.geometry, factors), affine)
-    shares = maps.shares if factors == (1, 1, 1) else np.stack([shrink(share, factors) for share in maps.shares])
-    return shares, matrix
+def _shrinking(grid: Geometry, maps: Geometry, affine: Float64Array) -> tuple[Factors, Float64Array]:
+    """Shrink factors of maps that are finer than a grid, and the matrix that takes voxels of the grid to theirs."""
+    factors = within_image(nearest_whole(grid.spacing_mm.min() / maps.spacing_mm), maps)
+    return factors, voxel_matrix(grid, shrink_geometry(maps, factors), affine)
 
 
 def _sharing(
@@ -149,14 +148,23 @@ def _sharing(
     block: Factors = (BLOCK, BLOCK, BLOCK)
     coarse = shrink_geometry(grid, block)
     still = np.zeros((3, *coarse.shape), dtype=np.float32)
-    present = None
-    for maps, place, by in (
-        (fixed, np.eye(4), still),
-        (moving, affine, change_level(u, (1, 1, 1), block, coarse.shape)),
-    ):
-        shares, matrix = _shrunken(coarse, maps, place)
-        found = fields.warp_channels(shares, matrix, by) > LEAST_SHARE
-        present = found if present is None else present | found
-    assert present is not None
-    out = Sharing.of(present)
-    return out if len(out.groups) < len(present) else None
+    places = ((fixed, np.eye(4), still), (moving, affine, change_level(u, (1, 1, 1), block, coarse.shape)))
+    seen = []
+    for maps, place, by in places:
+        factors, matrix = _shrinking(coarse, maps.geometry, place)
+        seen.append(fields.warp_channels(_largest(maps.shares, factors), matrix, by) > LEAST_SHARE)
+    out = Sharing.of(seen[0] | seen[1])
+    return out if len(out.groups) < len(fixed.classes) else None
+
+
+def _largest(shares: Float32Array, factors: Factors) -> Float32Array:
+    """Largest value of each map (K, X, Y, Z) in each block of voxels."""
+    out = shares
+    for axis, f in enumerate(factors, start=1):
+        along = np.moveaxis(out, axis, 0)
+        found = along[::f].copy()
+        for i in range(1, f):
+            part = along[i::f]
+            np.maximum(found[: len(part)], part, out=found[: len(part)])
+        out = np.moveaxis(found, 0, axis)
+    return np.ascontiguousarray(out)

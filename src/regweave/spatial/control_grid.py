@@ -105,6 +105,19 @@ class ControlGrid:
             out = windows.mean(axis=-1).take(start, axis=axis - 3)
         return out.reshape(*values.shape[:-3], -1).astype(np.float32)
 
+    def shares(self, numbers: IntArray, n: int) -> Float32Array:
+        """Count numbers from 0 to n - 1 in the support of each node: (X, Y, Z) to shares (N, n)."""
+        rows, out = self.nodes[1] * self.nodes[2], np.empty((self.n_nodes, n), dtype=np.float32)
+        first = n * np.arange(rows)[:, None]
+        for i, start in enumerate(self.starts[0]):  # a plane of nodes at a time: supports overlap, and copies are large
+            windows = np.lib.stride_tricks.sliding_window_view(numbers[start : start + self.support[0]], self.support)[
+                0
+            ]
+            seen = windows[np.ix_(*self.starts[1:])].reshape(rows, -1)
+            found = np.bincount((seen + first).ravel(), minlength=rows * n).reshape(rows, n)
+            out[i * rows : (i + 1) * rows] = found / seen.shape[1]
+        return out
+
     def patches(self, values: Float32Array) -> Float32Array:
         """Voxels in the support of each node: (X, Y, Z) to (N, *support)."""
         windows = np.lib.stride_tricks.sliding_window_view(values, self.support)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from regweave.types import Float32Array, LabelArray
+from regweave.types import Float32Array, IntArray, LabelArray
 
 FOREGROUND_SHARE = 0.05
 """A support with at least this share of foreground belongs to its largest structure under ``foreground``."""
@@ -17,6 +17,20 @@ def one_hot(labels: LabelArray, classes: tuple[int, ...]) -> Float32Array:
     masks = np.stack([labels == c for c in classes]).astype(np.float32)
     masks[0] = 1 - masks[1:].sum(axis=0)
     return masks
+
+
+def numbers_of(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
+    """Return the place of each label among the classes, 0, the background's, for labels without one.
+
+    Examples
+    --------
+    >>> numbers_of(np.array([0, 7, 3, 9]), (0, 3, 7))
+    array([0, 2, 1, 0], dtype=int32)
+    """
+    order = np.argsort(classes)
+    known = np.array(classes)[order]
+    place = np.searchsorted(known, labels).clip(max=len(known) - 1)
+    return np.where(known[place] == labels, order[place], 0).astype(np.int32)
 
 
 def count(shares: Float32Array) -> Float32Array:

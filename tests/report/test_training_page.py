@@ -134,6 +134,22 @@ def test_what_left_out_patients_said_of_the_predictors_is_shown(tmp_path):
     assert found.outside == []
 
 
+def test_what_each_structure_came_to_trust_is_shown(tmp_path):
+    gate = {"gain": 0.0123, "standard_error": 0.0045, "n": 8, "used": True}
+    columns = {"factors": {"<b>edges": {"4": 16.0}, "smoothness": {"4": 0.5}}, "share": 0.5, "gates": {"4": gate}}
+    own = {"members": [{"member": "<b>shapes", "used": 32.0}], "mean_dice": 0.8123, "used": True}
+    mixed = {**EVIDENCE["refinement"], "columns": columns, "without_mask": {"mean_dice": 0.7911, "own": own}}
+
+    found = Reader(write_page(save(tmp_path / "a.json", {**EVIDENCE, "refinement": mixed})))
+
+    assert "What each structure came to trust" in found.text
+    assert re.search(r"16\s+0\.5\s+\+0\.0123\s+0\.0045\s+its own", found.text)
+    assert "0.5 of the way" in found.text
+    assert re.search(r"0\.8123, with the weights above\s+0\.7911", found.text)
+    assert "have these weights: <b>shapes 32." in found.text
+    assert found.outside == []
+
+
 def test_everything_that_is_recorded_is_shown(tmp_path):
     page = write_page(save(tmp_path / "mine.json", EVIDENCE))
     assert page == tmp_path / "mine.report.html"

@@ -113,13 +113,30 @@ class RefinementColumns(_Part):
     gain: Gain | None = None
 
 
+class OwnWeights(_Part):
+    """Weights searched as if there were no moving labels."""
+
+    members: tuple[MemberTrial, ...] = ()
+    smoothness: Tuning | None = None
+    columns: RefinementColumns | None = None
+    mean_dice: Number = None
+    used: bool = False
+
+
+class WithoutMask(GateRecord):
+    """Gain of comparing predicted labels where there are none; Dice of the better way, and of weights of its own."""
+
+    mean_dice: Number = None
+    own: OwnWeights | None = None
+
+
 class RefinementRecord(_Part):
     """Weights tried for the members of the refinement, and what they gained."""
 
     members: tuple[MemberTrial, ...] = ()
     gain: Gain | None = None
     smoothness: Tuning | None = None
-    without_mask: GateRecord | None = None
+    without_mask: WithoutMask | None = None
     columns: RefinementColumns | None = None
 
 

@@ -173,6 +173,9 @@ def _trained(record: TrainingRecord) -> list[str]:
         lines.append(f"predictor    fitted to {len(record.predictor_groups)} patients")
     if record.refinement is not None and record.refinement.gain is not None:
         lines.append(_gain("refinement", record.refinement.gain))
+    columns = None if record.refinement is None else record.refinement.columns
+    if columns is not None and columns.gain is not None:
+        lines.append(_gain("by structure", columns.gain))
     if record.left_out_gain is not None:
         lines.append(_gain("Dice gain", record.left_out_gain))
     elif record.judged:

@@ -1,0 +1,180 @@
+"""Search over the refinement: which members are tried, in which stage, with the mask and without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regweave.config.settings import Settings, validate
+from regweave.datasets.folds import one_by_one
+from regweave.datasets.manifest import PairFiles
+from regweave.jobs.methods import REFINE
+from regweave.measures.scores import PairScore, StructureScore
+from regweave.training.log import TrainingLog
+from regweave.training.refinement import stage
+from regweave.training.refinement.search import LEVEL_SHARES, RefinementSearch
+
+CLASSES = (0, 1, 2)
+PAIRS = tuple(PairFiles(f"p{i}", *[Path("x")] * 4, f"g{i}") for i in range(6))
+BANK = [
+    {"name": "sad", "metric": "sad", "stage": "levels"},
+    {"name": "ncc", "metric": "ncc", "stage": "levels"},
+    {"name": "coarse", "metric": "sad", "source": "structures", "stage": "levels", "weight": 0},
+    {"name": "outlines", "metric": "sad", "source": "labels", "stage": "levels", "weight": 0},
+    {"name": "fine", "metric": "ncc", "support": 3, "stage": "refine"},
+    {"name": "shapes", "metric": "sad", "source": "structures", "stage": "refine", "weight": 0},
+    {"name": "outline", "metric": "ncc", "source": "labels", "support": 3, "stage": "refine", "weight": 0},
+]
+SETTINGS = validate(
+    {
+        "name": "small", "modality": "mr", "smoothness": 0.1, "levels": [{"spacing_mm": 64.0}],
+        "refine": {"steps": 1, "smoothness": 0.1}, "banks": {"mr": BANK},
+    },
+    "the test",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Registrations whose Dice is a function of shares, smoothness and whether there is a mask."""
+
+    dice: Any
+    settings: Settings = SETTINGS
+    tried: list = field(default_factory=list)
+
+    def __call__(self, work, *, predicted=False):
+        return [self._scores(w, pairs, predicted) for w, pairs in work]
+
+    def left_out(self, folds, models, *, predicted=False):
+        found = []
+        for tables in models:
+            parts = [self._scores(w, fold.test, predicted) for w, fold in zip(tables, folds, strict=True)]
+            found.append({name: score for part in parts for name, score in part.items()})
+        return found
+
+    def _scores(self, w, pairs, predicted):
+        self.tried.append((w, predicted))
+        return {p.id: self.score(w, predicted, 0.001 * i) for i, p in enumerate(pairs)}
+
+    def score(self, w, predicted, more=0.0):
+        out = []
+        for k, c in enumerate(CLASSES[1:], start=1):
+            shares = {}
+            for members in (("sad", "ncc", "coarse", "outlines"), ("fine", "shapes", "outline")):
+                column = w.matrix[w.rows(members), k]
+                shares |= dict(zip(members, column / column.sum(), strict=True))
+            stiffness = 1.0 if w.stiffness is None else w.stiffness[k]
+            smooth = REFINE.get(self.settings) * stiffness
+            out.append(StructureScore(c, str(c), "scored", 0.0, self.dice(c, shares, smooth, predicted) + more))
+        return PairScore(tuple(out))
+
+
+@dataclass(frozen=True)
+class State:
+    """As much of a training's state as the search looks at."""
+
+    candidates: Candidates
+    settings: Settings = SETTINGS
+    modality: str = "mr"
+    judged: tuple = PAIRS
+
+    @property
+    def start(self):
+        return self.settings.schedule("mr").start_weights(0.1, CLASSES)
+
+    @property
+    def uniform(self):
+        start = SETTINGS.schedule("mr").start_weights(0.1, CLASSES)
+        return {p.id: self.candidates.score(start, False, 0.001 * i) for i, p in enumerate(self.judged)}
+
+
+def search(dice, *, maps=True, predicted=False):
+    state = State(Candidates(dice))
+    said: list[str] = []
+    context = SimpleNamespace(log=TrainingLog(lambda progress: said.append(progress.message)))
+    found = RefinementSearch(context, state, one_by_one(PAIRS), maps, predicted)
+    return (*found.run(), state.candidates.tried, said)
+
+
+def row(weights, member):
+    return weights.matrix[weights.members.index(member)]
+
+
+def test_members_that_compare_maps_take_part_of_the_levels_where_it_helps():
+    _, found, tried, _ = search(lambda c, s, smooth, _: 0.6 + 0.1 * s["coarse"])
+    levels = [row(found.weights, m)[0] for m in ("sad", "ncc", "coarse", "outlines")]
+    assert levels[2] / sum(levels) == pytest.approx(max(LEVEL_SHARES))
+    assert levels[0] == levels[1] > 0
+    assert found.gain["mean"] == pytest.approx(0.1 * max(LEVEL_SHARES))
+    lines = {line["member"] for line in found.trail}
+    assert lines == {"fine", "shapes", "outline", "coarse", "outlines"}  # images of the levels only share
+    sums = {round(float(row(w, "fine").sum() + row(w, "shapes").sum() + row(w, "outline").sum()), 9) for w, _ in tried}
+    assert len(sums) == 1  # the balance of the stages stays
+
+
+def test_without_predictors_no_map_is_tried():
+    _, found, tried, _ = search(lambda c, s, smooth, _: 0.6 + 0.1 * s["shapes"] + 0.1 * s["coarse"], maps=False)
+    assert found.gain is None
+    assert not any(row(w, m).any() for w, _ in tried for m in ("coarse", "outlines", "shapes", "outline"))
+
+
+def test_without_a_mask_labels_are_not_compared_and_smoothness_is_stiffness():
+    state, found, tried, _ = search(
+        lambda c, s, smooth, _: 0.6 + 0.1 * s["shapes"] - 0.1 * (np.log2(smooth / 0.025)) ** 2, predicted=True
+    )
+    assert all(predicted for _, predicted in tried)
+    assert not any(row(w, m).any() for w, _ in tried for m in ("outlines", "outline"))
+    assert REFINE.get(state.settings) == 0.1
+    np.testing.assert_allclose(found.weights.stiffness, 0.25)
+    assert found.smoothness["smoothness"] == pytest.approx(0.025)
+
+
+def test_structures_trust_their_own_with_the_mask():
+    state, found, _, said = search(
+        lambda c, s, smooth, _: 0.6 + 0.2 * s["outline"] * (c == 1) + 0.05 * s["shapes"] * (c == 2)
+    )
+    assert found.columns["gain"]["mean"] > 0
+    assert row(found.weights, "outline")[1] > row(found.weights, "outline")[2]
+    assert any("weights by structure" in line for line in said)
+    assert REFINE.get(state.settings) == found.smoothness["smoothness"]
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_other_weights_without_a_mask_are_kept_where_they_are_better(helps):
+    """The outline helps with a mask alone; without one maps do, or nothing does."""
+
+    def dice(c, s, smooth, predicted):
+        return 0.6 + 0.1 * s["shapes"] * helps if predicted else 0.6 + 0.2 * s["outline"]
+
+    state = State(Candidates(dice))
+    context = SimpleNamespace(log=TrainingLog(lambda _: None))
+    after, found = RefinementSearch(context, state, one_by_one(PAIRS), True).run()
+    blind = RefinementSearch(context, state, one_by_one(PAIRS), True, predicted=True)
+    kept = stage._without_mask(blind, after, found)
+    assert (kept.blind is not None) == helps
+    assert kept.weights is found.weights
+    if helps:
+        assert kept.without_mask["own"]["used"]
+        assert row(kept.blind, "shapes").all()
+        assert not row(kept.blind, "outline").any()
+
+
+def test_pairs_that_no_network_can_judge_are_left_out():
+    few = SimpleNamespace(judges=lambda p: p.id in ("p0", "p3"))
+    said: list[str] = []
+    context = SimpleNamespace(log=TrainingLog(lambda progress: said.append(progress.message)))
+
+    @dataclass(frozen=True)
+    class Few(State):
+        judged: tuple = PAIRS
+
+    state = Few(SimpleNamespace(predictors=few))
+    assert [p.id for p in stage._with_judges(context, state).judged] == ["p0", "p3"]
+    assert "2 of 6 pairs judge weights" in said[0]
+    everybody = Few(SimpleNamespace(predictors=SimpleNamespace(judges=lambda p: True)))
+    assert stage._with_judges(context, everybody) is everybody

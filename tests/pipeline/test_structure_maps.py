@@ -256,6 +256,44 @@ def test_an_outline_that_is_alone_stays(model, settings):
     assert settings.schedule("mr").without_label_members(alone) is alone
 
 
+def with_far(model, weight) -> Model:
+    """Return a model that also compares the moving labels in the levels."""
+    content = model.settings.model_dump(mode="json")
+    far = {"name": "far", "metric": "sad", "source": "labels", "stage": "levels", "weight": 0}
+    content["banks"]["mr"].append(far)
+    matrix = np.vstack([model.weights.matrix, np.full((1, 7), weight)])
+    weights = replace(model.weights, matrix=matrix, members=(*model.weights.members, "far"))
+    return replace(model, settings=validate(content, "the test"), weights=weights)
+
+
+def test_maps_take_part_in_the_levels_where_a_model_says_so(model, training_list):
+    files = training_list.files(0)
+    given = {name: files[name] for name in ("fixed", "moving", "moving_labels")}
+    idle, used = (register(**given, model=with_far(model, w), keep_view=True) for w in (0.0, 0.3))
+    plain = register(**given, model=model)
+    np.testing.assert_array_equal(idle.transform.field.data, plain.transform.field.data)
+    assert "far" not in idle.images.nodes.members
+    assert used.images.nodes.members == (*idle.images.nodes.members, "far")
+    assert used.images.nodes.influence[-1].max() > 0
+    assert [s.energy for s in used.steps] != [s.energy for s in idle.steps]
+
+
+def test_without_a_mask_members_of_the_levels_inherit_from_members_of_the_levels(model):
+    found = with_far(model, 0.3)
+    matrix = found.weights.matrix.copy()
+    matrix[4] = 0.1  # outline
+    content = found.settings.model_dump(mode="json")
+    for member in content["banks"]["mr"][:2]:
+        member["stage"] = "levels"
+    schedule = validate(content, "the test").schedule("mr")
+    after = schedule.without_label_members(replace(found.weights, matrix=matrix)).matrix
+    levels, refined = [0, 1, 5], [2, 3, 4]
+    assert not after[[4, 5]].any()
+    for rows in (levels, refined):
+        np.testing.assert_allclose(after[rows].sum(axis=0), matrix[rows].sum(axis=0))
+    np.testing.assert_allclose(after[0] / after[1], matrix[0] / matrix[1])
+
+
 def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, monkeypatch):
     files = training_list.files(0)
     monkeypatch.setattr("regweave.pipeline.prepare.start_pair", lambda *_: pytest.fail("began to compute"))

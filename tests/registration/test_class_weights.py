@@ -94,10 +94,10 @@ def test_one_weight_for_all_maps_is_their_mean():
 
 def test_images_use_the_column_of_the_moved_label_and_of_its_surroundings():
     w = table(plain=[0.1, 0.2, 0.3])
-    bare = ClassWeights.at(scene_of(), STILL, w, Refine(steps=1)).of_voxels(BANK[0])
+    bare = ClassWeights(scene_of(), STILL, w, 0.0).of_voxels(BANK[0])
     number = balls([(9, 8, 9), (17, 9, 9)])
     np.testing.assert_allclose(bare, np.array([0.1, 0.2, 0.3], dtype=np.float32)[number])
-    wide = ClassWeights.at(scene_of(), STILL, w, Refine(steps=1, class_reach_voxels=2.0)).of_voxels(BANK[0])
+    wide = ClassWeights(scene_of(), STILL, w, 2.0).of_voxels(BANK[0])
     at = np.indices(SHAPE) * (GRID.spacing_mm / 2 ** (1 / 3))[:, None, None, None]
     for value, k in ((0.2, 1), (0.3, 2)):
         inside = at[:, number == k].T
@@ -111,7 +111,7 @@ def test_images_use_the_column_of_the_moved_label_and_of_its_surroundings():
                 assert wide[voxel] == np.float32(0.1)
     assert (wide != bare).any()
     without = scene_of(PAIR.with_moving(labels=None))
-    assert (ClassWeights.at(without, STILL, w, Refine(steps=1)).of_voxels(BANK[0]) == np.float32(0.1)).all()
+    assert (ClassWeights(without, STILL, w, 0.0).of_voxels(BANK[0]) == np.float32(0.1)).all()
 
 
 def test_a_stiff_class_bends_less():

@@ -8,12 +8,12 @@ structure, wherever it differs: its force lives on both sides of the border, whe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import ndimage
 
 from regweave.config.member import Member
-from regweave.config.settings import Refine
 from regweave.registration.scene import Scene
 from regweave.spatial.node_classes import numbers_of
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, WeightTable
@@ -27,24 +27,24 @@ class ClassWeights:
     ----------
     scene : Scene
         The pair at the resolution of the refinement.
+    u : float32 array of shape (3, X, Y, Z)
+        Displacement under which the moving labels are looked up.
     table : WeightTable
         Rows of the members of the refinement.
-    numbers : int array of shape (X, Y, Z), optional
-        Column of each voxel; None where one column serves all.
+    reach : float
+        Distance beyond a structure at which its column still acts, in voxels as `stretch` has them.
     """
 
     scene: Scene
+    u: Float32Array
     table: WeightTable
-    numbers: IntArray | None
+    reach: float
 
-    @classmethod
-    def at(cls, scene: Scene, u: Float32Array, table: WeightTable, settings: Refine) -> ClassWeights:
-        """Look the classes up in the moving labels under the displacement u."""
-        varies = table.stiffness is not None or (_single(table.matrix) != _single(table.matrix[:, :1])).any()
-        if scene.pair.moving_labels is None or len(table.classes) == 1 or not varies:
-            return cls(scene, table, None)
-        numbers = numbers_of(scene.moved_labels(u), table.classes)
-        return cls(scene, table, spread(numbers, settings.class_reach_voxels, stretch(scene.geometry)))
+    @cached_property
+    def numbers(self) -> IntArray:
+        """Column of each voxel, (X, Y, Z)."""
+        found = numbers_of(self.scene.moved_labels(self.u), self.table.classes)
+        return spread(found, self.reach, stretch(self.scene.geometry))
 
     def of_voxels(self, member: Member) -> Float32Array:
         """Weight of a member that compares images at each voxel, (X, Y, Z)."""
@@ -62,9 +62,11 @@ class ClassWeights:
         return None if self.table.stiffness is None else self._laid(self.table.stiffness)
 
     def _laid(self, columns: Float64Array) -> Float32Array:
-        if self.numbers is None:
-            return np.full(self.scene.geometry.shape, columns[0], dtype=np.float32)
-        return _single(columns)[self.numbers]
+        """Value of the column of each voxel; that of the first where no labels choose, or all are the same."""
+        values = _single(columns)
+        if self.scene.pair.moving_labels is None or (values == values[0]).all():
+            return np.full(self.scene.geometry.shape, values[0], dtype=np.float32)
+        return values[self.numbers]
 
 
 def spread(numbers: IntArray, reach: float, voxel: Float64Array) -> IntArray:

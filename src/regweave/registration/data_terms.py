@@ -98,7 +98,7 @@ def data_terms(
 ) -> Objective:
     """Terms of the members, scaled so that a weight of one means a typical force of one at u."""
     table = counted_once(scene, members, weights.select(tuple(m.name for m in members)))
-    classes = ClassWeights.at(scene, u, table, settings)
+    classes = ClassWeights(scene, u, table, settings.class_reach_voxels)
     valid = scene.valid(u)
     out = []
     for comparison, member in zip(scene.compare(members, u), members, strict=True):

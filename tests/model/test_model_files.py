@@ -153,16 +153,18 @@ def test_the_stiffness_of_classes_is_kept_and_shown(model, tmp_path):
     plain = as_text(Path("m.json"), model)
     assert "stiffness" not in plain
     assert as_dict(Path("m.json"), model)["stiffness"] is None
-    stiff = replace(model, weights=replace(model.weights, stiffness=np.array([1.0, 4.0, 0.25])))
+    stiff = replace(model, weights=replace(model.weights, stiffness=np.array([1.0, 4.0, 0.25, 2.0])))
     stiff.save(tmp_path / "m.json")
     again = Model.load(tmp_path / "m.json")
-    np.testing.assert_array_equal(again.weights.stiffness, [1.0, 4.0, 0.25])
-    assert as_dict(Path("m.json"), again)["stiffness"] == {"0": 1.0, "1": 4.0, "2": 0.25}
-    head, *rows = as_text(Path("m.json"), again).splitlines()[-4:]
+    np.testing.assert_array_equal(again.weights.stiffness, [1.0, 4.0, 0.25, 2.0])
+    assert as_dict(Path("m.json"), again)["stiffness"] == {"0": 1.0, "1": 4.0, "2": 0.25, "3": 2.0}
+    head, *rows = as_text(Path("m.json"), again).splitlines()[-5:]
     assert "stiffness" in head
-    assert [row.split()[head.split().index("stiffness")] for row in rows] == ["1", "4", "0.25"]
+    assert [row.split()[head.split().index("stiffness")] for row in rows] == ["1", "4", "0.25", "2"]
     assert again.weights.select(again.weights.members[:2]).stiffness is again.weights.stiffness
-    np.testing.assert_array_equal(type(again.weights).from_json(again.weights.to_json()).stiffness, [1.0, 4.0, 0.25])
+    np.testing.assert_array_equal(
+        type(again.weights).from_json(again.weights.to_json()).stiffness, [1.0, 4.0, 0.25, 2.0]
+    )
     model.save(tmp_path / "plain.json")
     assert "stiffness" not in json.loads((tmp_path / "plain.json").read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""Search over weights and smoothness of the refinement by registrations of training pairs."""
+"""Coordinate search over weights and smoothness of the refinement, by real registrations."""
 
 from __future__ import annotations
 

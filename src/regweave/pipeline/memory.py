@@ -166,15 +166,15 @@ def check_memory(
     settings: Settings,
     modality: BankName,
     structures: int = 0,
-    predictor: Predictor | None = None,
+    told_by: Predictor | None = None,
     masked_voxels: int = 0,
 ) -> None:
     """Refuse a run that cannot fit, before it starts.
 
-    ``predictor`` is what tells the classes of the images, where a model has to.
+    ``told_by`` tells the classes of the images, where a model has to.
     """
     plan = forecast(fixed, moving, settings, modality, probe=False, structures=structures, masked_voxels=masked_voxels)
-    told = 0.0 if predictor is None else max(_predictor_mb(g, predictor) for g in (fixed, moving))
+    told = 0.0 if told_by is None else max(_predictor_mb(g, told_by) for g in (fixed, moving))
     needed, there = max(plan.peak_memory_mb, PROGRAM_MB + told), physical_memory_mb()
     if needed > there:
         raise ResourceError(

@@ -56,7 +56,7 @@ class Sharing:
         Examples
         --------
         >>> Sharing.of(np.eye(5, dtype=bool)[:, :, None, None]).groups
-        ((0, 3), (1, 4), (2,))
+        ((1, 4), (2,), (0, 3))
         """
         touch = np.ones((3, 3, 3), dtype=bool)
         wide = [ndimage.binary_dilation(p, touch) for p in present]

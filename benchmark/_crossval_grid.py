@@ -25,9 +25,9 @@ from regweave.types import WeightTable
 
 SMOOTHER = (0.5, 1.0, 2.0)
 """Factors of the smoothness of the refinement for the uniform bank and single metrics."""
-MAPS = ((8, 0.25), (32, 0.125), (32, 0.25))
+MAPS = ((8, 0.25), (32, 0.25))
 """Weight of the compared maps against one metric, and factor of the smoothness, without a moving mask."""
-OUTLINE = ((4, 0.5), (8, 0.5), (8, 1.0))
+OUTLINE = ((4, 0.5), (8, 0.5))
 """The same with the moving mask."""
 COARSE = {"learned": ((2, 0.5), (8, 0.5)), "learned, mask": ((2, 1.0), (8, 1.0))}
 """The same where maps have half of the weight of the levels too."""

@@ -31,7 +31,7 @@ WINDOW = 7
 """Voxels along an axis in which images are correlated."""
 SHORT_AXIS = 24
 """An axis with fewer voxels is not pooled: short stacks of thick slices."""
-SMOOTHNESS = (0.02, 0.1, 0.5)
+SMOOTHNESS = (0.005, 0.02, 0.1, 0.5)
 
 
 @dataclass(frozen=True)

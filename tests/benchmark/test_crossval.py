@@ -223,6 +223,27 @@ def test_withheld_structures_are_scored_apart() -> None:
     assert [c.met for c in report.claims_of({**where, **worse})] == [False, False]
 
 
+def test_a_rival_is_compared_on_the_pairs_that_both_have() -> None:
+    report, table = import_module("_crossval_report"), import_module("_crossval_table")
+    found = {"data": "set", **report.condense(rows(0.1), ())}
+    its = [{"pair": f"pair{k}", "dice": {"1": 0.5, "2": None}, "folding_fraction": 0.02} for k in (0, 2, 9)]
+    cells = table.against(found, {"mean_dice": 0.5, "pairs": its}, "net", "learned")
+    ours = (0.6 + 0.45 + 0.64 + 0.45) / 4
+    assert cells[1:5] == ["net", "2", "0.500 (0.500 on 3)", f"{ours:.3f}"]
+    assert cells[5].startswith(f"{ours - 0.5:+.3f} (")
+    assert cells[6] == "2.00"
+
+
+def test_tables_show_every_set_and_what_was_withheld() -> None:
+    report, table = import_module("_crossval_report"), import_module("_crossval_table")
+    about = {"data": "no_such_set", "n_people_in_pairs": 12, "labels": {"1": "cord", "2": "lens"}}
+    whole = {**about, "withheld": {}, **report.condense(rows(0.1), ())}
+    part = {**about, "withheld": {"2": "lens"}, **report.condense(rows(0.1), (2,))}
+    text = "\n".join(table.crossval_table([whole, part]))
+    assert "+0.050 (lens)" in text  # the structure that gains least
+    assert "| `no_such_set` | lens | 6 | 0.400 | 0.450 | +0.050 (+0.050 to +0.050) | 0.500 |" in text
+
+
 def stored_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_of: Any) -> tuple[Any, Any, Any]:
     """A set of ten people whose maps are stored; returns the module, the archive and a reader of cases."""
     from regweave.io import write_image

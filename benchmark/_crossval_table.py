@@ -110,3 +110,19 @@ def _hidden(r: Result) -> list[str]:
         f"`{r['data']}`", shown, str(r["n_pairs"]), f"{of['default']:.3f}", f"{of['learned']:.3f}",
         _interval(d["learned − default"]), f"{of['learned, mask']:.3f}", _interval(d["learned, mask − default"]),
     ]  # fmt: skip
+
+
+def segmentation_table(results: Sequence[Result]) -> list[str]:
+    """One row for each set: Dice of the networks' segmentations over all its people."""
+    rows = [
+        [
+            f"`{name}`", f"{s['n']}, {s['n_subjects']}", f"{s['mean']:.3f} ({s['low']:.3f} to {s['high']:.3f})",
+            ", ".join(f"{part} {d:.2f}" for part, d in s["dice"].items()) if len(s["dice"]) < 14 else
+            f"{len(s['dice'])} structures, {min(s['dice'].values()):.2f} to {max(s['dice'].values()):.2f}",
+        ]
+        for result in results
+        for name, s in result["sets"].items()
+    ]  # fmt: skip
+    head = ("set", "images, people", "mean Dice (95 %)", "structures")
+    text = "Segmentations of the U-Nets alone, every image by a network that never saw the person:"
+    return [text, "", *_markdown(head, rows)]

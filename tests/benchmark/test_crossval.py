@@ -244,6 +244,14 @@ def test_tables_show_every_set_and_what_was_withheld() -> None:
     assert "| `no_such_set` | lens | 6 | 0.400 | 0.450 | +0.050 (+0.050 to +0.050) | 0.500 |" in text
 
 
+def test_a_segmentation_takes_what_does_not_count_for_background() -> None:
+    segmentation = import_module("segmentation")
+    maps = np.array([[200, 60, 10], [30, 100, 20], [20, 70, 10]], dtype=np.uint8).reshape(3, 3, 1, 1)
+    assert segmentation.segmented(maps, [1, 4, 6], [1, 4, 6]).ravel().tolist() == [1, 4, 0]
+    # Without structure 4 its share is background's.
+    assert segmentation.segmented(maps, [1, 4, 6], [1, 6]).ravel().tolist() == [1, 0, 0]
+
+
 def stored_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_of: Any) -> tuple[Any, Any, Any]:
     """A set of ten people whose maps are stored; returns the module, the archive and a reader of cases."""
     from regweave.io import write_image

@@ -22,7 +22,7 @@ def weigh_refinement(context: TrainingContext, state: Predicted) -> Weighed:
     """Weigh the members that compare maps and those of the refinement, and settle what holds without moving labels."""
     state = _with_judges(context, state)
     folds = one_by_one(state.judged) if context.options.gate else []
-    maps = _judged_by_fold(context, state)
+    maps = bool(folds) and _judged_by_fold(context, state)
     before = state
     state, found = RefinementSearch(context, before, folds, maps).run()
     _tell_trust(context, state, found)

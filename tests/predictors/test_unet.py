@@ -15,7 +15,7 @@ from regweave.predictors import Examples, Parts
 from regweave.predictors._unet_grid import NetworkGrid, likeliest
 from regweave.predictors._unet_input import strides_for
 from regweave.predictors._unet_network import Network, layer_shapes
-from regweave.predictors.unet import NetworkPredictor, load
+from regweave.predictors.unet import NetworkPredictor, load, spared
 from regweave.types import Geometry, LabelMap, Volume
 
 STRIDES = ((2, 2, 1), (2, 2, 2))
@@ -248,6 +248,17 @@ def test_fit_tells_where_it_is_and_goes_on_from_where_it_was(fit):
 
     assert fit.told == []  # all steps are done
     assert again.save().identity() == fit.predictor.save().identity()
+
+
+def test_patients_are_spared_whole():
+    groups = [f"p{n % 17}" for n in range(50)]
+
+    found = spared(groups, 3)
+
+    assert {groups[n] for n in found}.isdisjoint(groups[n] for n in range(50) if n not in found)
+    assert len({groups[n] for n in found}) == 1
+    assert spared(groups[:29], 3) == ()
+    assert len({spared(groups, seed) for seed in range(20)}) > 5
 
 
 def test_training_without_torch_says_what_to_install(monkeypatch):

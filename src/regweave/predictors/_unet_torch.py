@@ -37,8 +37,6 @@ CHECKPOINTS = 10
 """Times that a training writes where it stands."""
 TIMED = (10, 30)
 """Steps between which a training finds out how many it can make."""
-ENOUGH = 30
-"""Images from which on some can be spared to say when to stop."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,8 @@ class TrainingPlan:
         Draws the starting weights, the order of the images and their augmentation.
     device : str
         ``cpu`` or ``cuda``; on the latter with bfloat16.
+    held_out : tuple of ints
+        Images, by place, that are not learned from and say when to stop; none where all are needed.
     """
 
     width: int = 16
@@ -73,6 +73,7 @@ class TrainingPlan:
     rate: float = 2e-3
     seed: int = 0
     device: str = "cpu"
+    held_out: tuple[int, ...] = ()
 
 
 class Block(nn.Module):  # type: ignore[misc] # (PyTorch is an extra and has no types without it)
@@ -162,7 +163,7 @@ def fit_network(
 ) -> Arrays:
     """Train a U-Net on segmented images and return its weights.
 
-    With thirty images or more every tenth is held out to choose when to stop.
+    The images that the plan holds out choose when to stop.
 
     Parameters
     ----------
@@ -185,7 +186,7 @@ def fit_network(
     device = torch.device(plan.device)
     shape = tuple(min(p, max(i.shape[a + 1] for i in images)) for a, p in enumerate(plan.patch))
     data = SegmentedTensors(images, labels, padded_shape(shape, strides), device)
-    held_out = list(range(0, len(images), 10)) if len(images) >= ENOUGH else []
+    held_out = list(plan.held_out)
     used = [n for n in range(len(images)) if n not in held_out]
     net = UNet(images[0].shape[0], n_classes, plan.width, strides).to(device)
     training = _Training(net, data, n_classes, plan)

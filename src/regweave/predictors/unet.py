@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,6 +27,10 @@ NEEDS = ("torch", "net", "training a network")
 """Package that fitting needs, the extra that brings it, and what for."""
 MOST_CLASSES = 255
 VOXELS_MM = (1e-4, 1e3)
+ENOUGH = 30
+"""Images from which on some can be spared to say when to stop."""
+SPARED = 10
+"""One patient of so many is spared."""
 SpacingMm = tuple[float, float, float]
 
 
@@ -216,8 +220,9 @@ def _trained(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     plan = training.TrainingPlan(
-        width=options.width, steps=options.steps, minutes=options.minutes, seed=examples.seed, device=device
-    )
+        width=options.width, steps=options.steps, minutes=options.minutes, seed=examples.seed, device=device,
+        held_out=spared(examples.groups or range(len(images)), examples.seed),
+    )  # fmt: skip
     before = torch.get_num_threads()
     torch.set_num_threads(present_threads())
     try:
@@ -226,6 +231,29 @@ def _trained(
         )
     finally:
         torch.set_num_threads(before)
+
+
+def spared(groups: Sequence[Hashable], seed: int) -> tuple[int, ...]:
+    """Images of about a tenth of the patients, by place, to say when to stop; none where images are few.
+
+    Parameters
+    ----------
+    groups : sequence
+        Patient of each image: all images of one are spared, or none.
+    seed : int
+        Draws the patients.
+
+    Examples
+    --------
+    >>> spared([n // 2 for n in range(40)], 0)
+    (8, 9, 38, 39)
+    """
+    if len(groups) < ENOUGH:
+        return ()
+    patients = list(dict.fromkeys(groups))
+    drawn = np.random.default_rng(seed).permutation(len(patients))[: max(1, len(patients) // SPARED)]
+    chosen = {patients[n] for n in drawn}
+    return tuple(n for n, patient in enumerate(groups) if patient in chosen)
 
 
 def _scale_of(modality: Modality) -> Literal["ct", "mr"]:

@@ -34,6 +34,9 @@ def crossval_table(results: Sequence[Result]) -> list[str]:
         "",
         *_markdown(HEAD, [_cells(r) for r in whole]),
     ]
+    surfaces = [f"`{r['data']}` {_surface(r)}" for r in whole if r["true_mm"]]
+    if surfaces:
+        lines += ["", f"Mean distance of surfaces, without and with the mask, mm: {'; '.join(surfaces)}."]
     rivals = [cells for r in whole for cells in _rivals(r)]
     if rivals:
         head = ("set", "rival that sees the same masks", "pairs", "its Dice", "ours on these pairs",
@@ -63,6 +66,10 @@ def _cells(r: Result) -> list[str]:
         of["segmentation"], _counted(d["learned − single"]), _counted(d["learned − uniform"]),
         _counted(d["learned, mask − segmentation"]), f"{worst[0]:+.3f} ({r['labels'][worst[1]]})",
     ]  # fmt: skip
+
+
+def _surface(r: Result) -> str:
+    return " and ".join(f"{r['methods'][rung]['assd_mm']:.2f}" for rung in ("learned", "learned, mask"))
 
 
 def _counted(d: Mapping[str, Any]) -> str:

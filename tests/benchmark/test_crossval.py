@@ -190,7 +190,13 @@ def rows(gain: float) -> list[dict[str, Any]]:
         rungs = dict.fromkeys(("default", "uniform", "single", "learned", "learned, mask"), 0.0)
         rungs |= {"learned": gain, "learned, mask": 2 * gain}
         after = {rung: {"1": start + more, "2": 0.4 + more / 2} for rung, more in rungs.items()}
-        more = {"folding_fraction": 0.0, "sdlogj": 0.3, "seconds": 1.0, "dice_before": {"1": 0.1, "2": 0.2}}
+        more = {
+            "folding_fraction": 0.0,
+            "sdlogj": 0.3,
+            "seconds": 1.0,
+            "assd_mm": {"1": 2.0, "2": 1.0},
+            "dice_before": {"1": 0.1, "2": 0.2},
+        }
         methods = {rung: {"error": None, "dice_after": d, **more} for rung, d in after.items()}
         out.append({
             "pair": f"pair{k}", "fold": k % 3, "group": f"p{k}+q{k}", "methods": methods,
@@ -236,10 +242,11 @@ def test_a_rival_is_compared_on_the_pairs_that_both_have() -> None:
 
 def test_tables_show_every_set_and_what_was_withheld() -> None:
     report, table = import_module("_crossval_report"), import_module("_crossval_table")
-    about = {"data": "no_such_set", "n_people_in_pairs": 12, "labels": {"1": "cord", "2": "lens"}}
+    about = {"data": "no_such_set", "n_people_in_pairs": 12, "true_mm": True, "labels": {"1": "cord", "2": "lens"}}
     whole = {**about, "withheld": {}, **report.condense(rows(0.1), ())}
     part = {**about, "withheld": {"2": "lens"}, **report.condense(rows(0.1), (2,))}
     text = "\n".join(table.crossval_table([whole, part]))
+    assert "`no_such_set` 1.50 and 1.50." in text
     assert "+0.050 (lens)" in text  # the structure that gains least
     assert "| `no_such_set` | lens | 6 | 0.400 | 0.450 | +0.050 (+0.050 to +0.050) | 0.500 |" in text
 

@@ -16,6 +16,7 @@ from regweave.report.charts import bar_chart, box_plot
 from regweave.report.reproduce import tables
 from regweave.report.reproduce.page import boxes, learned_weights
 from regweave.report.reproduce.records import ExperimentRecord, ReproduceRecord
+from regweave.study.reproduce.experiments import EXPERIMENTS
 
 PAGE, IMAGES = ROOT / "docs" / "reproduced.md", ROOT / "docs" / "images"
 DIGITS = 4
@@ -65,17 +66,27 @@ def keep(folder: Path, n_anchored: int, workers: int) -> None:
     """Write what documentation needs of a run to benchmark/results."""
     content = content_of(folder)
     experiments = [kept_of(e) for e in content["experiments"]]
-    if n_anchored:
-        for kept, e in zip(experiments, content["experiments"], strict=True):
+    name = f"reproduced-{content['settings']['name'].replace('@', '')}"
+    before = _measured_before(RESULTS / f"{name}.json")
+    for kept, e in zip(experiments, content["experiments"], strict=True):
+        if n_anchored:
             kept["anchored"] = anchored(folder, e, n_anchored, workers)
-    head = {k: content[k] for k in ("quick", "max_pairs", "models", "timing")}
+        elif (found := before.get(kept["name"])) and found["runs"] == json.loads(json.dumps(kept["runs"])):
+            kept["anchored"] = found.get("anchored")
+    head = {k: content[k] for k in ("experiment", "quick", "max_pairs", "models", "timing")}
     settings = {"name": content["settings"]["name"]}
     credit = " ".join(dict.fromkeys(e["source"].replace(" Do not publish the pictures.", "") for e in experiments))
     claims = [_claim(e, settings["name"], row) for e in experiments for row in e["gains"] if row["label"] is None]
-    name = f"reproduced-{settings['name'].replace('@', '')}"
     write(name, content["seed"], {**head, "settings": settings, "credit": credit, "experiments": experiments}, claims)
     path = RESULTS / f"{name}.json"
     path.write_text(_one_line_each(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _measured_before(path: Path) -> dict[str, dict[str, Any]]:
+    """Experiments of an earlier call, by name: what was measured with the same models is measured once."""
+    if not path.is_file():
+        return {}
+    return {e["name"]: e for e in json.loads(path.read_text(encoding="utf-8"))["experiments"]}
 
 
 def _one_line_each(text: str) -> str:
@@ -119,10 +130,14 @@ def page(records: Sequence[ReproduceRecord]) -> str:
 
 def _head(record: ReproduceRecord) -> str:
     drawn = "" if record.max_pairs is None else f" --max-pairs {record.max_pairs}"
-    asked = [name for name in (record.model_extra or {})["models"] if name != "mw"]
+    extra = record.model_extra or {}
+    asked = [name for name in extra["models"] if name != "mw"]
     models = "".join(f" --model {name}" for name in asked)
     names = ", ".join(f"`{e.name}`" for e in record.experiments)
-    return f"`regweave reproduce --preset {record.settings.name}{drawn}{models}`, seed {record.seed}: {names}."
+    done = {e.name for e in record.experiments}
+    lacking = ", ".join(f"`{p.name}`" for p in EXPERIMENTS[extra["experiment"]] if p.name not in done)
+    command = f"regweave reproduce {extra['experiment']} --preset {record.settings.name}{drawn}{models}"
+    return f"`{command}`, seed {record.seed}: {names}." + (f" **Not finished: {lacking}.**" if lacking else "")
 
 
 def _protocol(e: ExperimentRecord) -> str:

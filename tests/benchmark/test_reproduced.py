@@ -44,7 +44,14 @@ def run(tmp_path) -> Path:
         row["id"], row["group"] = f"jones-{row['id']}", f"jones+{row['group']}"
         for scores in row["labels"].values():
             scores["state"] = "scored"
-    content = {"quick": False, "max_pairs": 24, "models": ["mw", "joint"], "seed": 0, "experiments": [experiment]}
+    content = {
+        "experiment": "parotid",
+        "quick": False,
+        "max_pairs": 24,
+        "models": ["mw", "joint"],
+        "seed": 0,
+        "experiments": [experiment],
+    }
     content |= {"settings": {"name": "paper@1"}, "timing": {"parotid-time": {"model:mw": 0.5}}}
     (tmp_path / "reproduce.json").write_text(json.dumps(content))
     return tmp_path
@@ -60,10 +67,16 @@ def test_numbers_are_kept_and_the_page_is_made_of_them(script, run, tmp_path, mo
     text = (tmp_path / "reproduced-paper1.json").read_text()
     kept = json.loads(text)
     assert "jones" not in text
+    kept["experiments"][0]["anchored"] = {"n": 1, "mean_dice": 0.8, "minus": kept["experiments"][0]["mw_minus"]}
+    (tmp_path / "reproduced-paper1.json").write_text(json.dumps(kept))
+    script.keep(run, 0, 1)  # what was measured with the same models is kept
+    again = json.loads((tmp_path / "reproduced-paper1.json").read_text())
+    assert again["experiments"] == kept["experiments"]
     assert kept["experiments"][0]["mw_minus"]["model:joint"]["mean"] == pytest.approx(-0.01)
     assert next(c["what"] for c in kept["claims"]) == "MW − mean of single metrics, mean Dice, parotid-time, paper@1"
     page = (tmp_path / "page.md").read_text()
-    assert "`regweave reproduce --preset paper@1 --max-pairs 24 --model joint`, seed 0: `parotid-time`." in page
+    assert "`regweave reproduce parotid --preset paper@1 --max-pairs 24 --model joint`, seed 0: `parotid-time`." in page
+    assert "**Not finished: `parotid-between`.**" in page
     assert "| `parotid-time` | 2 of 2 | +0.035 | +0.019 to +0.033 | +0.020 | +0.010 | – | 0.50 |" in page
     assert "8 scans (52 cases found)" in page
     assert "0.788" in page

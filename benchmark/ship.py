@@ -22,7 +22,8 @@ from _common import ROOT
 from _map_folder import check
 from _pairs import SETS, PairName, cases_of, files, subject_of
 from _split import folds_of
-from regweave.io import read_labels
+from regweave.io import read_image, read_labels
+from regweave.io.orientation import nearest_axes
 from regweave.measures.overlap import dice
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
@@ -62,10 +63,22 @@ def of_network(model: Model, set_name: str, path: Path) -> Model:
         network = Network.of(arrays, stored["strides"].tolist())
     names = {0: "background", **SETS[set_name].labels}
     assert model.modality in ("ct", "mr")
-    told = NetworkPredictor(classes, model.modality, (x, y, z), network, {c: n for c, n in names.items() if c})
+    told = NetworkPredictor(
+        classes, model.modality, (x, y, z), network, {c: n for c, n in names.items() if c}, shape=_middle(set_name)
+    )
     predictor = told.telling(model.weights.classes)
     people = sorted({subject_of(case) for case in cases_of(set_name)})
     return replace(model, predictor=predictor, training=model.training.with_parts(predictor_groups=people))
+
+
+def _middle(set_name: str) -> tuple[int, int, int]:
+    """Voxels of a middling image along L, P and S."""
+    found = []
+    for case in cases_of(set_name):
+        image = read_image(files(PairName(set_name, case, case, subject_of(case)))["fixed"])
+        found.append([image.geometry.shape[axis] for axis in nearest_axes(image.geometry.direction)])
+    x, y, z = (int(n) for n in np.median(found, axis=0))
+    return x, y, z
 
 
 def left_out(set_name: str, path: Path, wanted: tuple[int, ...]) -> dict[str, Any]:

@@ -24,7 +24,8 @@ this fold's people; and the factor of the rival network's smoothness was chosen 
 *Segmentation alone* is the Dice of the U-Net's own segmentation of the fixed image, for which no registration is
 needed. With and without the moving mask, weights were chosen apart. Pairs are few yet, the first of each fold; single
 metrics were not all tried on every set (`singles_tried`): those that the ladder or the first pairs put last were left
-out.
+out. The settings of maps that a fold may choose from, two with the mask and two without, are what was left of eleven
+after the first pair of two sets: time, not a choice by result, but scores had been seen.
 
 In the other tables the first half of the patients of a set, by name, is for tuning and training, the second for the
 test (`benchmark/_split.py`), for us and for every peer. One exception: the discrete levels of `default@1`, which

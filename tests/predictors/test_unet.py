@@ -71,6 +71,20 @@ def test_seen_image_is_the_sampled_function_along_l_p_s():
     np.testing.assert_allclose(back[:, :, 1:-1], truth[::-1].transpose(2, 0, 1)[:, :, 1:-1], atol=1e-3)
 
 
+def test_a_tighter_crop_is_surrounded_as_training_images_are():
+    given = image(affine=np.diag([2.0, 2.0, 3.0, 1.0]))
+    told = replace(predictor(), shape=(15, 12, 9))
+    padded = np.pad(given.data, [(2, 3), (0, 0), (0, 1)], constant_values=given.data.min())
+    around, _ = predictor().shares(Volume(padded, Geometry(padded.shape, given.geometry.affine)))
+
+    shares, grid = told.shares(given)
+
+    assert grid.laid.shape == given.data.shape
+    np.testing.assert_array_equal(shares, around[:, 2:12, :, :8])
+    assert not np.array_equal(shares, predictor().shares(given)[0])
+    assert load(told.save()).shape == (15, 12, 9)
+
+
 def test_finer_image_is_averaged_over_whole_voxels():
     fine = Geometry((8, 8, 8), np.eye(4))
     data = np.random.default_rng(0).random((8, 8, 8)).astype(np.float32)

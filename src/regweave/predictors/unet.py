@@ -12,7 +12,7 @@ from pydantic import Field
 from regweave import extras, registry
 from regweave.io.orientation import nearest_axes
 from regweave.kernels.threads import present_threads
-from regweave.predictors._unet_grid import NetworkGrid, likeliest
+from regweave.predictors._unet_grid import NetworkGrid, Shape, likeliest
 from regweave.predictors._unet_input import VERSION, channels, n_channels, strides_for
 from regweave.predictors._unet_network import ALIGNMENT, WIDEST, Network, filled_shape
 from regweave.predictors._voxelwise import class_numbers, require_classes
@@ -27,6 +27,8 @@ NEEDS = ("torch", "net", "training a network")
 """Package that fitting needs, the extra that brings it, and what for."""
 MOST_CLASSES = 255
 VOXELS_MM = (1e-4, 1e3)
+MOST_VOXELS = 1024
+"""Of a training image along an axis."""
 ENOUGH = 30
 """Images from which on some can be spared to say when to stop."""
 SPARED = 10
@@ -76,6 +78,9 @@ class NetworkPredictor:
         What held-out images say: ``dice`` by class, their ``mean_dice``, ``n_images``; empty where none were asked.
     ignored : tuple of ints
         Outputs of the network, by place, that count as background: structures that it knows and nobody asks for.
+    shape : three ints
+        Voxels of a middling training image along L, P and S. A smaller image, a tighter crop, is surrounded by its
+        darkest value: normalisation by the mean of an image makes a network blind where the surroundings are missing.
     """
 
     classes: tuple[int, ...]
@@ -85,6 +90,7 @@ class NetworkPredictor:
     names: Mapping[int, str] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[int, ...] = ()
+    shape: Shape = (1, 1, 1)
 
     @property
     def voxel_mm(self) -> float:
@@ -106,7 +112,8 @@ class NetworkPredictor:
         """Probability of each class, (C, X, Y, Z), on the working grid laid along the image, and that grid."""
         grid = NetworkGrid.of(volume.geometry, self.spacing_mm)
         seen = channels(grid.seen(volume.data), _scale_of(self.modality))
-        shares = self.network.shares(seen)
+        inner, surrounded = _surrounded(seen, self.shape)
+        shares = self.network.shares(surrounded)[:, *inner]
         if self.ignored:
             shares[0] += shares[list(self.ignored)].sum(axis=0)
             shares = np.delete(shares, self.ignored, axis=0)
@@ -115,7 +122,7 @@ class NetworkPredictor:
     def memory_bytes(self, geometry: Geometry) -> float:
         """Forecast the memory that an image on this grid takes: features at full resolution four times, and maps."""
         grid = NetworkGrid.of(geometry, self.spacing_mm).laid
-        seen = [grid.shape[axis] for axis in nearest_axes(grid.direction)]
+        seen = [max(grid.shape[axis], n) for axis, n in zip(nearest_axes(grid.direction), self.shape, strict=True)]
         voxels = float(np.prod(filled_shape(seen, self.network.strides)))
         return 4.0 * voxels * (4 * self.network.width + 2 * self.network.n_classes)
 
@@ -139,6 +146,7 @@ class NetworkPredictor:
             "spacing_mm": list(self.spacing_mm),
             "strides": [list(stride) for stride in self.network.strides],
             "ignored": list(self.ignored),
+            "shape": list(self.shape),
         }
         arrays = {name: array.astype(np.float16) for name, array in self.network.arrays.items()}
         return Parts("unet", fields, arrays, self.record)
@@ -163,7 +171,10 @@ def load(parts: Parts) -> NetworkPredictor:
     if not all(VOXELS_MM[0] <= mm <= VOXELS_MM[1] for mm in (x, y, z)):
         raise ValueError(f"spacing_mm is {[x, y, z]}, allowed: {VOXELS_MM[0]:g} to {VOXELS_MM[1]:g}")
     names = {int(value): str(name) for value, name in content["names"].items()}
-    return NetworkPredictor(classes, modality, (x, y, z), network, names, dict(parts.record), ignored)
+    nx, ny, nz = (int(n) for n in content["shape"])
+    if not all(1 <= n <= MOST_VOXELS for n in (nx, ny, nz)):
+        raise ValueError(f"shape is {[nx, ny, nz]}, allowed: 1 to {MOST_VOXELS}")
+    return NetworkPredictor(classes, modality, (x, y, z), network, names, dict(parts.record), ignored, (nx, ny, nz))
 
 
 def fit(examples: Examples, options: Options, like: Predictor | None) -> NetworkPredictor:
@@ -193,11 +204,22 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
     images = [channels(g.seen(v.data), _scale_of(examples.modality)) for g, v, _ in pairs]
     numbers = [g.numbers(class_numbers(labels.data, examples.classes)) for g, _, labels in pairs]
     require_classes(numbers, examples.classes)
-    middle = [int(n) for n in np.median([i.shape[1:] for i in images], axis=0)]
-    strides = like.network.strides if isinstance(like, NetworkPredictor) else strides_for(spacing_mm, middle)
+    nx, ny, nz = (int(n) for n in np.median([i.shape[1:] for i in images], axis=0))
+    strides = like.network.strides if isinstance(like, NetworkPredictor) else strides_for(spacing_mm, (nx, ny, nz))
     arrays = _trained(images, numbers, strides, options, examples)
     names = {v: n for labels in examples.label_maps for v, n in labels.names.items() if v in examples.classes}
-    return NetworkPredictor(examples.classes, examples.modality, spacing_mm, Network.of(arrays, strides), names)
+    network = Network.of(arrays, strides)
+    return NetworkPredictor(examples.classes, examples.modality, spacing_mm, network, names, shape=(nx, ny, nz))
+
+
+def _surrounded(seen: Float32Array, shape: Shape) -> tuple[tuple[slice, ...], Float32Array]:
+    """Put channels into the middle of a grid of at least some shape; where they lie in it comes with them."""
+    wide = [(max(0, wanted - n) // 2, max(0, wanted - n)) for n, wanted in zip(seen.shape[1:], shape, strict=True)]
+    inner = tuple(slice(low, low + n) for n, (low, _) in zip(seen.shape[1:], wide, strict=True))
+    if not any(more for _, more in wide):
+        return inner, seen
+    pad = [(low, more - low) for low, more in wide]
+    return inner, np.stack([np.pad(channel, pad, constant_values=channel.min()) for channel in seen])
 
 
 def middle_spacing_mm(volumes: Sequence[Volume]) -> SpacingMm:

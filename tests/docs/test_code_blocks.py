@@ -33,9 +33,9 @@ from regweave.jobs import methods
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.predictors import _voxelwise, perceptron
-from regweave.training import column_selection as cross_validation
 from regweave.training import options as train_options
 from regweave.training import stages
+from regweave.training.columns import selection as cross_validation
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -37,7 +37,8 @@ def step_with(costs, shares) -> Step:
     offsets = (np.array([-0.1, 0.0, 0.1]), np.array([0.0]), np.array([0.0]))
     terms = Terms(costs, shares, grid.nodes, offsets)
     solution = Solution(np.zeros(grid.n_nodes, dtype=np.int32), 0.0, 0.0, 1)
-    return Step(0, 0, 8.0, grid.n_nodes, 3, 0.0, 0.0, 0.0, 1, {}, terms, solution, grid, geometry)
+    loss = None  # which maps of nodes do not look at
+    return Step(0, 0, 8.0, grid.n_nodes, 3, 0.0, 0.0, 0.0, 1, {}, terms, solution, grid, geometry, loss)
 
 
 @pytest.mark.parametrize("per_label", [False, True])

@@ -62,7 +62,7 @@ def test_the_learner_underneath_has_the_same_defaults():
 
 
 def test_the_command_has_the_same_defaults():
-    names = {"C": "c"}
+    names = {"C": "c", "predictor_options": "predictor_option"}
     parameters = inspect.signature(command).parameters
     for option in fields(TrainOptions):
         assert parameters[names.get(option.name, option.name)].default == getattr(TrainOptions(), option.name)

@@ -36,6 +36,7 @@ from regweave.predictors import _voxelwise, perceptron
 from regweave.training import options as train_options
 from regweave.training import stages
 from regweave.training.columns import selection as cross_validation
+from regweave.training.refinement import members, search
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -189,7 +190,7 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(registration_settings, "preset", cheap)
     monkeypatch.setattr(batch, "on_processes", here)
-    for module in (stages, methods):
+    for module in (stages, methods, members, search):
         monkeypatch.setattr(module, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
     monkeypatch.setattr(train_options, "GRID", {**train_options.GRID, "alpha": (1.0,)})
     for name, few in {"SHARES": (1.0,), "BALANCES": (), "STRENGTHS": (3.0,)}.items():

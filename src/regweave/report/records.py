@@ -153,6 +153,7 @@ class ResultRecord(RecordPart):
     inverse_consistency_mm: There
     inverse_error: Inexact | None = None
     verdict: Judged | None = None
+    clinic: dict[str, Any] | None = None
     provenance: Provenance
 
     @property

@@ -22,7 +22,7 @@ OPTION_CLASSES = ("TrainOptions", "LssvmOptions")
 """Classes that state the defaults of learning; whoever repeats one must repeat it right."""
 LIBRARIES = {
     "_core": {"kernels"}, "SimpleITK": {"io"}, "nibabel": {"io"}, "typer": {"cli"}, "rich": {"cli"},
-    "daqp": {"learning"}, "cma": {"learning"},
+    "daqp": {"learning"}, "cma": {"learning"}, "pydicom": {"io"}, "contourpy": {"contours"}, "shapely": {"contours"},
 }  # fmt: skip
 INSIDE_FUNCTIONS = {"daqp", "cma"}
 """Libraries of an extra: loaded when they are used."""

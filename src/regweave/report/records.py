@@ -12,7 +12,7 @@ from regweave.io.records.schema import Count, Known, Number, RecordPart, SafeNam
 from regweave.measures.scores import PairScore, State
 
 
-class Structure(RecordPart):
+class StructureNumbers(RecordPart):
     """Scores of one structure, as `StructureScore.record` writes them: what has no name here is a number."""
 
     name: Text
@@ -21,7 +21,7 @@ class Structure(RecordPart):
     __pydantic_extra__: dict[str, Known]
 
 
-class LabelledStructure(Structure):
+class LabelledStructure(StructureNumbers):
     """Scores of one structure in ``result.json``; those of ``results.json`` stand under their label."""
 
     label: int
@@ -165,7 +165,7 @@ class ResultRecord(RecordPart):
 class PairScores(RecordPart):
     """Scores of a pair with a method."""
 
-    labels: Annotated[dict[Value, Structure], Field(min_length=1)]
+    labels: Annotated[dict[Value, StructureNumbers], Field(min_length=1)]
     seconds: Known = None
     peak_mb: Known = None
     folding_fraction: Known = None

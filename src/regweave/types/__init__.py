@@ -12,10 +12,13 @@ from regweave.types.evidence import NodeEvidence
 from regweave.types.geometry import Geometry
 from regweave.types.images import LabelMap, Modality, Volume
 from regweave.types.pair import Image, ImagePair, StructureMaps
+from regweave.types.structures import Colour, Contour, Identity, LeftOut, OutlineKind, Structure, StructureSet
 from regweave.types.transform import Direction, Ends, Field, Transform
 from regweave.types.weights import WeightTable
 
 __all__ = [
+    "Colour",
+    "Contour",
     "Direction",
     "Ends",
     "Energy",
@@ -23,15 +26,20 @@ __all__ = [
     "Float32Array",
     "Float64Array",
     "Geometry",
+    "Identity",
     "Image",
     "ImagePair",
     "IntArray",
     "LabelArray",
     "LabelMap",
+    "LeftOut",
     "Modality",
     "NodeEvidence",
+    "OutlineKind",
     "Solution",
+    "Structure",
     "StructureMaps",
+    "StructureSet",
     "Terms",
     "Transform",
     "Volume",

@@ -1,0 +1,9 @@
+"""Drawn structures as shapes: signed distances on the true slices, and sub-voxel outlines again."""
+
+from __future__ import annotations
+
+from regweave.contours.areas import dice_of_areas, volume_ml
+from regweave.contours.carry import carry
+from regweave.contours.shape import Shape, shape_of
+
+__all__ = ["Shape", "carry", "dice_of_areas", "shape_of", "volume_ml"]

@@ -1,0 +1,1 @@
+"""DICOM objects: image series, structure sets, registrations and doses."""

@@ -1,0 +1,155 @@
+"""Structures as drawn outlines: closed polygons on planes, and points, in LPS millimetres."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from regweave.types.arrays import Float64Array
+
+OutlineKind = Literal["CLOSED_PLANAR", "POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"]
+Colour = tuple[int, int, int]
+
+
+def _no_points() -> Float64Array:
+    return np.zeros((0, 3))
+
+
+@dataclass(frozen=True, repr=False)
+class Identity:
+    """Identity of a patient, a study and a series; printing it shows a hash alone.
+
+    Parameters
+    ----------
+    patient_id, patient_name, birth_date, sex : str
+        As the objects state them, empty where they do not.
+    study_uid, series_uid, frame_uid : str
+        Unique identifiers of study, series and frame of reference.
+    """
+
+    patient_id: str = ""
+    patient_name: str = ""
+    birth_date: str = ""
+    sex: str = ""
+    study_uid: str = ""
+    series_uid: str = ""
+    frame_uid: str = ""
+
+    @property
+    def patient_hash(self) -> str:
+        """Twelve hexadecimal digits that link records of one patient and name nobody."""
+        return _digest(self.patient_id, self.patient_name.upper())
+
+    @property
+    def series_hash(self) -> str:
+        """Twelve hexadecimal digits that link records of one series."""
+        return _digest(self.series_uid)
+
+    def __repr__(self) -> str:
+        """Hashes alone.
+
+        Examples
+        --------
+        >>> "DOE" in repr(Identity("17", "DOE^JANE"))
+        False
+        """
+        return f"Identity(patient {self.patient_hash}, series {self.series_hash})"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(("regweave", *parts)).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+@dataclass(frozen=True, repr=False)
+class Contour:
+    """One outline on one plane.
+
+    Parameters
+    ----------
+    points_mm : float array of shape (n, 3)
+        LPS millimetres; the first point is not repeated.
+    kind : str
+        Geometric type in the words of DICOM.
+    image : int, optional
+        Slice of the series on which it lies.
+    """
+
+    points_mm: Float64Array
+    kind: OutlineKind = "CLOSED_PLANAR"
+    image: int | None = None
+
+    def __repr__(self) -> str:
+        """Type, number of points and slice."""
+        return f"Contour({self.kind}, {len(self.points_mm)} points, slice {self.image})"
+
+
+@dataclass(frozen=True, repr=False)
+class Structure:
+    """A named structure.
+
+    Parameters
+    ----------
+    number : int
+        ROI number.
+    name : str
+    kind : str
+        Interpreted type, ``PTV``, ``ORGAN`` …, empty where unknown.
+    colour : three ints of 0 to 255, optional
+    contours : tuple of Contour
+        Closed polygons; several on one plane enclose by the even-odd rule.
+    points : float array of shape (k, 3)
+        Isocentres and markers.
+    """
+
+    number: int
+    name: str
+    kind: str = ""
+    colour: Colour | None = None
+    contours: tuple[Contour, ...] = ()
+    points: Float64Array = field(default_factory=_no_points)
+
+    def __repr__(self) -> str:
+        """Name, type and how much is drawn."""
+        kind = f", {self.kind}" if self.kind else ""
+        return f"Structure({self.number} {self.name!r}{kind}, {len(self.contours)} contours, {len(self.points)} points)"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A structure, or a part of one, that was not taken, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StructureSet:
+    """Structures drawn on one series.
+
+    Parameters
+    ----------
+    structures : tuple of Structure
+    label : str
+        Label of the set.
+    frame_uid : str
+        Frame of reference of all points.
+    identity : Identity
+    left_out : tuple of LeftOut
+        What the file holds and the set does not.
+    instance_uid : str
+        Identifier of the object that the set was read from; later sets name it as their predecessor.
+    """
+
+    structures: tuple[Structure, ...]
+    label: str = ""
+    frame_uid: str = field(default="", repr=False)
+    identity: Identity = field(default_factory=Identity)
+    left_out: tuple[LeftOut, ...] = ()
+    instance_uid: str = field(default="", repr=False)
+
+    def named(self, name: str) -> Structure | None:
+        """Return the structure of a name, None where there is none."""
+        return next((one for one in self.structures if one.name == name), None)

@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_OUTPUT ?= demo-output
 
-CORE := $(wildcard core/*.cpp core/*.hpp)
+CORE := $(wildcard core/*.cpp core/*.hpp core/gpu/*.cpp core/gpu/*.hpp core/gpu/*.cu)
 # A folder is newer than the stamp when a module was added: the editable install must be told of it.
 FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)

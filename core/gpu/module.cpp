@@ -4,6 +4,7 @@
 namespace regweave::gpu {
 
 void register_fields(nb::module_&);
+void register_lattice(nb::module_&);
 
 namespace {
 
@@ -101,4 +102,5 @@ NB_MODULE(REGWEAVE_MODULE, m) {
         .def("part", &Array::part, "begin"_a, "end"_a, "A part along the first axis, of the same memory.")
         .def("reshaped", &Array::reshaped, "shape"_a, "The same memory in another shape.");
     register_fields(m);
+    register_lattice(m);
 }

@@ -67,19 +67,38 @@ def keep(folder: Path, n_anchored: int, workers: int) -> None:
     content = content_of(folder)
     experiments = [kept_of(e) for e in content["experiments"]]
     name = f"reproduced-{content['settings']['name'].replace('@', '')}"
-    before = _measured_before(RESULTS / f"{name}.json")
+    head = {k: content[k] for k in ("experiment", "quick", "max_pairs", "models", "timing")}
+    path = RESULTS / f"{name}.json"
+    before = _measured_before(path)
     for kept, e in zip(experiments, content["experiments"], strict=True):
         if n_anchored:
             kept["anchored"] = anchored(folder, e, n_anchored, workers)
         elif (found := before.get(kept["name"])) and found["runs"] == json.loads(json.dumps(kept["runs"])):
             kept["anchored"] = found.get("anchored")
-    head = {k: content[k] for k in ("experiment", "quick", "max_pairs", "models", "timing")}
+    head, experiments = _joined(path, {**head, "seed": content["seed"]}, experiments)
     settings = {"name": content["settings"]["name"]}
     credit = " ".join(dict.fromkeys(e["source"].replace(" Do not publish the pictures.", "") for e in experiments))
     claims = [_claim(e, settings["name"], row) for e in experiments for row in e["gains"] if row["label"] is None]
     write(name, content["seed"], {**head, "settings": settings, "credit": credit, "experiments": experiments}, claims)
-    path = RESULTS / f"{name}.json"
     path.write_text(_one_line_each(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _joined(
+    path: Path, head: dict[str, Any], experiments: list[dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Join a run with what the same protocol gave before: experiments may be run one by one."""
+    seed = head.pop("seed")
+    if not path.is_file():
+        return head, experiments
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    same = earlier["seed"] == seed and all(earlier[k] == head[k] for k in ("quick", "max_pairs", "models"))
+    found = {e["name"]: e for e in experiments}
+    others = {e["name"]: e for e in earlier["experiments"] if same and e["name"] not in found}
+    if not others:
+        return head, experiments
+    order = [e.name for e in EXPERIMENTS["all"]]
+    joined = sorted([*found.values(), *others.values()], key=lambda e: order.index(e["name"]))
+    return {**head, "experiment": "all", "timing": {**earlier["timing"], **head["timing"]}}, joined
 
 
 def _measured_before(path: Path) -> dict[str, dict[str, Any]]:

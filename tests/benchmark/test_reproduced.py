@@ -85,6 +85,26 @@ def test_numbers_are_kept_and_the_page_is_made_of_them(script, run, tmp_path, mo
         assert (tmp_path / f"reproduced-paper1-parotid-time-{kind}.svg").read_text().startswith("<svg")
 
 
+def test_experiments_that_were_run_one_by_one_are_joined(script, run, tmp_path, monkeypatch):
+    """A run adds its experiment to those of the same protocol, and replaces those of another."""
+    for where in (script, sys.modules["_common"]):
+        monkeypatch.setattr(where, "RESULTS", tmp_path)
+        monkeypatch.setattr(where, "ROOT", tmp_path)
+    path, source = tmp_path / "reproduced-paper1.json", run / "reproduce.json"
+    script.keep(run, 0, 1)
+    content = json.loads(source.read_text())
+    content["experiments"][0]["name"] = "ibsr"
+    source.write_text(json.dumps(content | {"experiment": "ibsr", "timing": {"ibsr": {"model:mw": 0.7}}}))
+    script.keep(run, 0, 1)
+    joined = json.loads(path.read_text())
+    assert [e["name"] for e in joined["experiments"]] == ["ibsr", "parotid-time"]
+    assert joined["experiment"] == "all"
+    assert joined["timing"] == {"ibsr": {"model:mw": 0.7}, "parotid-time": {"model:mw": 0.5}}
+    source.write_text(json.dumps(content | {"experiment": "ibsr", "max_pairs": 8}))
+    script.keep(run, 0, 1)
+    assert [e["name"] for e in json.loads(path.read_text())["experiments"]] == ["ibsr"]
+
+
 def test_classes_at_the_nodes_are_measured_with_the_models_of_the_run(script, run, monkeypatch):
     """Only the place that tells the class is changed, and differences are those on the same pairs."""
     module = sys.modules["_reproduced_anchored"]

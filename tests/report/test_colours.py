@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from regweave.report.page import asset
+from regweave.report.viewer.structures import COLOURS
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB.
 SIGHT = {
@@ -51,3 +52,10 @@ def test_legend_and_lines_agree_and_the_start_is_dashed():
     assert all(colour in css for colour in colours().values())
     assert re.search(r'before: \{ colour: "#\w+", dash: \[\d', asset("paint.js"))
     assert "border-top: 3px dashed" in css
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_twelve_structures_are_told_apart(sight):
+    seen = [lab(colour, SIGHT[sight]) for colour in COLOURS]
+    assert len(seen) == 12
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 20

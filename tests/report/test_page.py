@@ -55,14 +55,17 @@ class Reader:
         """Pixels of the three planes."""
         return [self.page.evaluate(f"document.getElementById('{name}').toDataURL()") for name in PLANES]
 
-    def greys(self, key: str) -> np.ndarray:
-        """Red channel of the middle of the axial plane after a key, away from letters and scale."""
+    def greys(self, key: str, channel: int = 0) -> np.ndarray:
+        """Red channel, or another, of the middle of the axial plane after a key, away from letters and scale."""
         self.press(key)
-        values = self.page.evaluate("""() => {
+        values = self.page.evaluate(
+            """(channel) => {
             const c = document.getElementById('axial'), w = c.width >> 2, h = c.height >> 2;
             const pixels = c.getContext('2d').getImageData(3 * w >> 1, 3 * h >> 1, w, h).data;
-            return [...pixels].filter((_, n) => n % 4 === 0);
-        }""")
+            return [...pixels].filter((_, n) => n % 4 === channel);
+        }""",
+            channel,
+        )
         return np.array(values, dtype=float)
 
     def press(self, keys: str) -> list[str]:
@@ -97,7 +100,7 @@ def reader(shared):
 
 
 def test_opens_from_a_file_without_error_or_request(fresh, result_folder):
-    for key in "mwbcdj2geu":
+    for key in "mwbscdj2geuozz":
         fresh.press(key)
     assert fresh.said == []
     others = [url for url in fresh.asked if not url.startswith(("data:", "blob:"))]
@@ -107,8 +110,8 @@ def test_opens_from_a_file_without_error_or_request(fresh, result_folder):
 
 def test_each_view_looks_different(reader):
     reader.page.uncheck("#cross")
-    seen = {name: tuple(reader.press(key)) for key, name in zip("fmwbcd", range(6), strict=True)}
-    assert len(set(seen.values())) == 6
+    seen = {name: tuple(reader.press(key)) for key, name in zip("fmwbscd", range(7), strict=True)}
+    assert len(set(seen.values())) == 7
 
 
 def test_views_are_what_their_names_say(reader):
@@ -124,7 +127,7 @@ def test_views_are_what_their_names_say(reader):
 
 def test_mixed_views_against_the_single_ones(reader):
     """Pixel by pixel: blend is the mean, a checkerboard has tiles of both, the difference is around grey."""
-    reader.press("13x")
+    reader.press("13xo")
     reader.page.uncheck("#smooth")
     fixed, warped = (reader.greys(key) for key in "fw")
     blend, checker, difference = (reader.greys(key) for key in "bcd")
@@ -135,6 +138,111 @@ def test_mixed_views_against_the_single_ones(reader):
     assert (from_fixed | from_warped)[inside].all()
     apart = inside & (fixed != warped)
     assert 0.3 < from_fixed[apart].mean() < 0.7
+
+
+def test_blend_in_colour_has_the_warped_image_in_red_and_the_fixed_one_in_blue(reader):
+    reader.press("13x")
+    reader.page.uncheck("#smooth")
+    fixed, warped = (reader.greys(key) for key in "fw")
+    red, green, blue = (reader.greys("b", channel) for channel in range(3))
+    inside = fixed > 0
+    assert np.abs(red - warped)[inside].max() <= 1
+    assert np.abs(blue - fixed)[inside].max() <= 1
+    assert np.abs(green - (fixed + warped) / 2)[inside].max() <= 1
+    assert np.abs(red - blue)[inside].max() > 20
+
+
+def test_the_curtain_parts_the_images_and_can_be_drawn(reader):
+    """Left of the edge is the fixed image, right of it the warped one; dragging the edge aside shows more of one."""
+    reader.press("13x")
+    fixed, warped = (reader.greys(key) for key in "fw")
+    apart = np.abs(fixed - warped) > 10
+    assert apart.any()
+    box = reader.page.locator("#axial").bounding_box()
+    y, middle = box["y"] + box["height"] * 0.4, box["x"] + box["width"] / 2
+    reader.press("s")
+    for where, expected in ((0.97, fixed), (0.03, warped)):
+        reader.page.mouse.move(middle, y)
+        reader.page.mouse.down()
+        middle = box["x"] + box["width"] * where
+        reader.page.mouse.move(middle, y, steps=3)
+        reader.page.mouse.up()
+        found = reader.greys("s")
+        assert np.abs(found - expected)[apart].max() <= 1
+
+
+def test_the_window_is_typed_and_dragged_with_the_right_button(reader):
+    before = reader.planes()
+    width, level = (float(reader.page.input_value(f"#{name}")) for name in ("width", "level"))
+    reader.page.fill("#width", str(width / 2))
+    narrow = reader.planes()
+    assert all(a != b for a, b in zip(before, narrow, strict=True))
+    reader.page.fill("#width", str(width))
+    reader.page.evaluate("document.activeElement.blur()")
+    box = reader.page.locator("#axial").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    place = reader.text("#readout")
+    reader.page.mouse.move(x, y)
+    reader.page.mouse.down(button="right")
+    reader.page.mouse.move(x + 100, y + 60, steps=2)
+    reader.page.mouse.up(button="right")
+    assert float(reader.page.input_value("#width")) == pytest.approx(width * np.exp(0.5), rel=0.01)
+    assert float(reader.page.input_value("#level")) == pytest.approx(level + 0.2 * width, rel=0.02)
+    assert reader.text("#readout") == place  # the cross-hair stays
+
+
+def test_a_double_click_enlarges_a_plane_and_back(reader):
+    small = reader.page.locator("#coronal").bounding_box()
+    reader.page.dblclick("#coronal")
+    assert not reader.page.is_visible("#axial")
+    assert reader.page.locator("#coronal").bounding_box()["width"] > 2.5 * small["width"]
+    reader.press("z")
+    assert reader.page.is_visible("#axial")
+    assert reader.page.locator("#coronal").bounding_box()["width"] == small["width"]
+
+
+def test_structures_have_names_under_the_pointer_and_colours_of_their_own(reader):
+    reader.page.locator("table [data-go]").first.scroll_into_view_if_needed()
+    reader.page.locator("table [data-go]").first.click()
+    name = reader.page.locator("table tbody tr[data-structure] th").first.inner_text()
+    box = reader.page.locator("#axial").bounding_box()
+    where = reader.page.evaluate(
+        "(() => { const v = window.viewer, p = v.planes[0];"
+        " return v.frame(p).place(v.position[0], v.position[1]).map((x) => x / v.ratio); })()"
+    )
+    reader.page.mouse.move(box["x"] + where[0] + 1, box["y"] + where[1] + 1)
+    assert name.strip() in reader.text("#hint")
+    by_structure = reader.planes()
+    reader.page.select_option("#by", "role")
+    assert reader.planes() != by_structure
+
+
+def test_one_structure_alone_and_all_again(reader):
+    everything = reader.planes()
+    button = reader.page.locator("table [data-only]").nth(2)
+    button.click()
+    checked = reader.page.locator("table [data-show]:checked").count()
+    assert checked == 1
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert reader.page.locator("table [data-show]:checked").count() == 6
+    reader.page.focus("#axial")
+    reader.page.keyboard.press("Home")
+    assert reader.planes() == everything
+
+
+def test_structures_stand_beside_the_planes_on_a_wide_screen(browser, result_folder):
+    context = browser.new_context(viewport={"width": 1920, "height": 1080})
+    reader = Reader(context, result_folder / "report.html").ready()
+    panel, plane = (reader.page.locator(name).bounding_box() for name in ("#panel", "#sagittal"))
+    assert panel["x"] > plane["x"] + plane["width"]
+    assert plane["width"] > 480
+    before = reader.planes()
+    reader.page.locator("#panel [data-all=none]").click()
+    assert reader.page.locator("table [data-show]:checked").count() == 0
+    assert reader.planes() != before
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= 1920
+    context.close()
 
 
 def test_flicker_shows_both_images_in_turn(reader):
@@ -165,7 +273,7 @@ def test_each_key_changes_the_planes_and_back(reader, key):
 
 @pytest.mark.parametrize(
     ("control", "value"),
-    [("#strength", "90"), ("#brightness", "40"), ("#contrast", "-50"), ("#window", "1"), ("#map", "confidence")],
+    [("#strength", "90"), ("#level", "40"), ("#width", "70"), ("#window", "1"), ("#map", "confidence")],
 )
 def test_each_control_changes_the_planes(reader, control, value):
     before = reader.press("j")
@@ -228,14 +336,14 @@ def test_a_click_puts_the_cross_hair_there(reader):
 
 def test_structures_can_be_hidden_and_found(fresh):
     with_all = fresh.planes()
-    for box in fresh.page.locator("[data-show]").all():
+    for box in fresh.page.locator("table [data-show]").all():
         box.uncheck()
     without = fresh.planes()
     assert without != with_all
     fresh.press("13")
     assert fresh.planes() == without
     place = fresh.text("#readout")
-    fresh.page.locator("[data-go]").nth(3).click()
+    fresh.page.locator('table [data-go="4"]').click()
     assert fresh.text("#readout") != place
     assert "=HYPERLINK(1)" in fresh.text("#readout")
 

@@ -13,7 +13,7 @@ from regweave.io.modality import describe_modalities, recorded_modality
 from regweave.io.records.folders import PAGE_RECORD, REPORT, RESULTS
 from regweave.measures.inverse import InverseError
 from regweave.measures.rules import Rules, default_rules
-from regweave.measures.scores import STATES
+from regweave.measures.scores import STATES, StructureScore
 from regweave.measures.verdict import Verdict, judge
 from regweave.report.charts import step_chart
 from regweave.report.page import asset, render
@@ -22,7 +22,10 @@ from regweave.report.viewer.contents import Contents, read_contents
 from regweave.report.viewer.data import Shown, prepare, viewer_data
 from regweave.report.viewer.pictures import pictures
 
-SCRIPTS = ("volume.js", "contour.js", "paint.js", "viewer.js", "controls.js", "signoff.js")
+SCRIPTS = (
+    "volume.js", "contour.js", "paint.js", "decor.js", "viewer.js", "pointer.js", "structures.js", "controls.js",
+    "start.js", "signoff.js",
+)  # fmt: skip
 COSTS = {"images, % of the first step": "data", "smoothness, %": "smoothness"}
 WHOLE = {"label": "", "name": "whole image", "dice_after": None}
 
@@ -66,6 +69,7 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None, r
     shown = prepare(contents)
     data = viewer_data(contents, shown)
     record = contents.record
+    whole = [contents.geometry.shape[axis] for axis in shown.display.axes]
     metric = data.get("metric", {"members": [], "parts": []})
     context = {
         **record_context(record, shown.structures, rules),
@@ -75,6 +79,9 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None, r
         "parts": dict(zip(metric["members"], metric["parts"], strict=True)),
         "geometry": contents.geometry,
         "display": shown.display,
+        "whole": whole,
+        "cropped": [high - low for low, high in shown.display.box] if shown.display.box else whole,
+        "unit": shown.unit,
         "rounding": _rounding(contents, shown),
         "pictures": pictures(shown),
     }
@@ -105,7 +112,7 @@ def record_context(
         "verdict": verdict_of(record, rules),
         "score": score,
         "means": score.means(),
-        "structures": [(item, measured.get(item["label"])) for item in drawn],
+        "structures": sorted(((item, measured.get(item["label"])) for item in drawn), key=_worst_first),
         "states": STATES,
         "graded": [{key: row[key] for key in WHOLE} for row in graded] or [WHOLE],
         "stages": {member.name: member.stage for member in bank},
@@ -114,6 +121,13 @@ def record_context(
         "gaps": gaps,
         "charts": _charts(record, gaps),
     }
+
+
+def _worst_first(row: tuple[Mapping[str, Any], StructureScore | None]) -> tuple[bool, float]:
+    """Order structures by their Dice after registration; those that are not scored come last."""
+    _, score = row
+    counted = score is not None and score.counted
+    return not counted, score.dice_after if score is not None and counted else 0.0
 
 
 def verdict_of(record: ResultRecord, rules: Rules | None) -> Verdict:

@@ -1,15 +1,22 @@
 "use strict";
 
-/** Connects the buttons, sliders, keys and pointers with a viewer. */
+const SWITCHES = ["grid", "cross", "smooth", "colour"];
+
+/** Connects the buttons, sliders and keys with a viewer. */
 class Controls {
   constructor(viewer) {
     this.viewer = viewer;
     this.timer = null;
+    this.clicked = () => {};
     this.fill();
     this.buttons();
     this.inputs();
-    viewer.planes.forEach((plane) => this.plane(plane));
-    this.structures();
+    for (const plane of viewer.planes) {
+      new Pointer(this, plane);
+      plane.slider.addEventListener("input", (event) => viewer.move(plane.through, event.target.value - viewer.position[plane.through]));
+      plane.figure.querySelector(".enlarge").addEventListener("click", () => this.enlarge(plane.name));
+    }
+    this.structures = new Structures(this);
     document.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => requestAnimationFrame(() => viewer.draw())).observe(document.querySelector(".planes"));
     this.update();
@@ -36,18 +43,29 @@ class Controls {
 
   /** Show the state on the controls, and draw. */
   update() {
-    const { state } = this.viewer;
-    for (const button of document.querySelectorAll("[data-mode]")) button.setAttribute("aria-pressed", button.dataset.mode === state.mode);
-    for (const button of document.querySelectorAll("[data-side]")) button.setAttribute("aria-pressed", button.dataset.side === state.side);
+    const { viewer } = this, { state } = viewer;
+    for (const key of ["mode", "side"]) {
+      for (const button of document.querySelectorAll(`[data-${key}]`)) button.setAttribute("aria-pressed", button.dataset[key] === state[key]);
+    }
     for (const name of Object.keys(CONTOURS)) find(`contour-${name}`).checked = state.contours.has(name);
-    for (const name of ["grid", "cross", "smooth"]) find(name).checked = state[name];
-    for (const name of ["map", "window", "brightness", "contrast"]) find(name).value = state[name];
+    for (const name of SWITCHES) find(name).checked = state[name];
+    for (const name of ["map", "window", "by"]) find(name).value = state[name];
     find("blend").value = 100 * state.blend;
+    find("blend-tools").classList.toggle("off", state.mode !== "blend");
     find("strength").value = 100 * state.strength;
+    find("strength").closest("label").classList.toggle("off", state.map === "none");
     find("zoom").textContent = `${state.zoom}×`;
+    find("viewer").classList.toggle("by-structure", state.by === "structure");
+    const [low, high] = viewer.window("fixed");
+    if (document.activeElement !== find("width")) find("width").value = short(high - low);
+    if (document.activeElement !== find("level")) find("level").value = short((high + low) / 2);
+    for (const plane of viewer.planes) {
+      plane.figure.querySelector(".enlarge").setAttribute("aria-pressed", state.large === plane.name);
+    }
+    this.structures?.update();
     this.flicker(state.mode === "flicker");
     this.legend();
-    this.viewer.draw();
+    viewer.draw();
   }
 
   flicker(on) {
@@ -60,11 +78,10 @@ class Controls {
   }
 
   buttons() {
-    for (const button of document.querySelectorAll("[data-mode]")) {
-      button.addEventListener("click", () => this.set({ mode: button.dataset.mode }));
-    }
-    for (const button of document.querySelectorAll("[data-side]")) {
-      button.addEventListener("click", () => this.set({ side: button.dataset.side }));
+    for (const key of ["mode", "side"]) {
+      for (const button of document.querySelectorAll(`[data-${key}]`)) {
+        button.addEventListener("click", () => this.set({ [key]: button.dataset[key] }));
+      }
     }
     find("zoom-in").addEventListener("click", () => this.zoom(1));
     find("zoom-out").addEventListener("click", () => this.zoom(-1));
@@ -78,11 +95,19 @@ class Controls {
   inputs() {
     find("blend").addEventListener("input", (e) => this.set({ blend: e.target.value / 100, mode: "blend" }));
     find("strength").addEventListener("input", (e) => this.set({ strength: e.target.value / 100 }));
-    for (const name of ["brightness", "contrast"]) find(name).addEventListener("input", (e) => this.set({ [name]: +e.target.value }));
-    for (const name of ["grid", "cross", "smooth"]) find(name).addEventListener("change", (e) => this.set({ [name]: e.target.checked }));
-    find("window").addEventListener("change", (e) => this.set({ window: +e.target.value, brightness: 0, contrast: 0 }));
-    find("map").addEventListener("change", (e) => this.set({ map: e.target.value }));
+    for (const name of SWITCHES) find(name).addEventListener("change", (e) => this.set({ [name]: e.target.checked }));
+    find("window").addEventListener("change", (e) => this.set({ window: +e.target.value, shift: 0, gain: 1 }));
+    for (const name of ["map", "by"]) find(name).addEventListener("change", (e) => this.set({ [name]: e.target.value }));
     for (const name of Object.keys(CONTOURS)) find(`contour-${name}`).addEventListener("change", () => this.contour(name));
+    find("width").addEventListener("input", (e) => this.typed({ width: +e.target.value }));
+    find("level").addEventListener("input", (e) => this.typed({ level: e.target.value === "" ? NaN : +e.target.value }));
+  }
+
+  /** Take a width or level of the window of the fixed image that was typed; the moving one changes in proportion. */
+  typed({ width, level }) {
+    const [low, high] = this.viewer.data.windows[this.viewer.state.window].fixed;
+    if (width > 0) this.set({ gain: width / (high - low) });
+    if (Number.isFinite(level)) this.set({ shift: (level - (low + high) / 2) / (high - low) });
   }
 
   contour(name) {
@@ -97,66 +122,17 @@ class Controls {
     this.set({ zoom: ZOOMS[Math.max(0, Math.min(ZOOMS.length - 1, place))] });
   }
 
+  /** Give all the room to one plane, or back to three. */
+  enlarge(name) {
+    this.set({ large: this.viewer.state.large === null ? name : null });
+    if (this.viewer.state.large !== null) find(name).focus({ preventScroll: true });
+    find("viewer").scrollIntoView({ block: "nearest" });
+  }
+
   help() {
     const help = find("key-help");
     help.hidden = !help.hidden;
     find("keys").setAttribute("aria-expanded", String(!help.hidden));
-  }
-
-  plane(plane) {
-    const { viewer } = this, { canvas } = plane;
-    const point = (event) => {
-      const box = canvas.getBoundingClientRect(), ratio = canvas.width / box.width;
-      const [u, v] = viewer.frame(plane).voxel((event.clientX - box.left) * ratio, (event.clientY - box.top) * ratio);
-      const position = [...viewer.position];
-      position[plane.across] = u;
-      position[plane.down] = v;
-      viewer.go(position);
-    };
-    canvas.addEventListener("pointerdown", (event) => {
-      canvas.setPointerCapture(event.pointerId);
-      canvas.focus();
-      point(event);
-    });
-    canvas.addEventListener("pointermove", (event) => {
-      // With zoom the picture moves under the pointer, and a drag would run away.
-      if (event.buttons && viewer.state.zoom === 1) point(event);
-    });
-    canvas.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      viewer.move(plane.through, event.deltaY < 0 ? 1 : -1);
-    }, { passive: false });
-    canvas.addEventListener("keydown", (event) => {
-      const up = plane.up ? 1 : -1;
-      const moves = { ArrowLeft: [plane.across, -1], ArrowRight: [plane.across, 1], ArrowUp: [plane.down, up],
-        ArrowDown: [plane.down, -up], PageUp: [plane.through, 1], PageDown: [plane.through, -1] };
-      if (event.key in moves) viewer.move(...moves[event.key]);
-      else if (event.key === "Home") viewer.go(viewer.data.start);
-      else return;
-      event.preventDefault();
-    });
-    plane.slider.addEventListener("input", (event) => viewer.move(plane.through, event.target.value - viewer.position[plane.through]));
-  }
-
-  structures() {
-    const { viewer } = this;
-    const codes = new Map(viewer.data.structures.map((s) => [String(s.label), s]));
-    for (const box of document.querySelectorAll("[data-show]")) {
-      box.addEventListener("change", () => {
-        const { code } = codes.get(box.dataset.show);
-        if (box.checked) viewer.shown.add(code);
-        else viewer.shown.delete(code);
-        viewer.draw();
-      });
-    }
-    for (const button of document.querySelectorAll("[data-go]")) {
-      const { centre } = codes.get(button.dataset.go);
-      button.disabled = !centre;
-      button.addEventListener("click", () => {
-        viewer.go(centre);
-        find("viewer").scrollIntoView({ block: "nearest" });
-      });
-    }
   }
 
   key(event) {
@@ -165,12 +141,15 @@ class Controls {
     const mode = (name) => () => this.set({ mode: name });
     const map = (name) => () => name in maps || name === "none" ? this.set({ map: state.map === name ? "none" : name }) : null;
     const toggle = (name) => () => this.set({ [name]: !state[name] });
+    const focused = this.viewer.planes.find((plane) => plane.canvas === document.activeElement)?.name ?? "axial";
     const actions = {
-      f: mode("fixed"), m: mode("moving"), w: mode("warped"), b: mode("blend"), k: mode("flicker"), c: mode("checker"),
-      d: mode("difference"), p: () => this.set({ side: state.side === "warped" ? "moving" : "warped" }),
+      f: mode("fixed"), m: mode("moving"), w: mode("warped"), b: mode("blend"), s: mode("curtain"), k: mode("flicker"),
+      c: mode("checker"), d: mode("difference"), p: () => this.set({ side: state.side === "warped" ? "moving" : "warped" }),
       1: () => this.contour("fixed"), 2: () => this.contour("before"), 3: () => this.contour("after"),
-      g: toggle("grid"), x: toggle("cross"), j: map("jacobian"), e: map("metric"), u: map("confidence"), n: map("none"),
+      g: toggle("grid"), x: toggle("cross"), o: toggle("colour"), j: map("jacobian"), e: map("metric"), u: map("confidence"),
+      n: map("none"), z: () => this.enlarge(focused), a: () => this.structures.all(),
       "+": () => this.zoom(1), "=": () => this.zoom(1), "-": () => this.zoom(-1), "?": () => this.help(),
+      Escape: () => state.large !== null && this.enlarge(state.large),
     };
     if (event.key in actions) {
       actions[event.key]();
@@ -195,7 +174,7 @@ class Controls {
       box.className = "bar";
       box.append(picture, scale);
       legend.append(box);
-      if (state.map === "jacobian") legend.append(swatch(FOLD, "fold (J ≤ 0)"), "volume in the moving image, relative to the fixed one");
+      if (state.map === "jacobian") legend.append(swatch(FOLD, "fold (J ≤ 0)"), "hatched: beyond the scale · volume in the moving image, relative to the fixed one");
     } else if (state.map === "metric") {
       legend.append(...data.metric.members.map((name, n) =>
         swatch(MEMBERS[n % MEMBERS.length], `${name} ${(100 * data.metric.parts[n]).toFixed(0)} %`)));
@@ -222,29 +201,3 @@ function swatch(colour, text) {
   item.append(square, text);
   return item;
 }
-
-/** Unpack the volumes and start; where the browser cannot, the pictures stay and the page says why. */
-async function start() {
-  const data = JSON.parse(find("view-data").textContent);
-  const all = async (items) => Object.fromEntries(await Promise.all(Object.entries(items).map(async ([k, v]) => [k, await unpack(v)])));
-  const loaded = { images: await all(data.images), labels: await all(data.labels), jacobian: await unpack(data.jacobian) };
-  loaded.grid = { ...data.grid, values: await unpack(data.grid) };
-  if (data.metric) {
-    loaded.metric = await unpack(data.metric);
-    loaded.share = await unpack(data.metric.share);
-    loaded.confidence = await unpack(data.confidence);
-  }
-  find("viewer").hidden = false;
-  new Controls(new Viewer(data, loaded));
-  find("pictures").classList.add("spare");
-  document.documentElement.dataset.viewer = "ready";
-}
-
-start().catch((error) => {
-  find("viewer").hidden = true;
-  find("pictures").classList.remove("spare");
-  const note = find("viewer-note");
-  note.hidden = false;
-  note.textContent = `This browser cannot run the viewer (${error.message}); the pictures show the middle planes.`;
-  document.documentElement.dataset.viewer = "failed";
-});

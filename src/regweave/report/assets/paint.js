@@ -1,9 +1,10 @@
 "use strict";
 
+// The fixed outline is wide and lets the image through, the warped one thin above it: where both agree both are seen.
 const CONTOURS = {
-  fixed: { colour: "#27d3f5", dash: [] },
-  before: { colour: "#ffffff", dash: [5, 4] },
-  after: { colour: "#ff8c00", dash: [] },
+  fixed: { colour: "#27d3f5", dash: [], width: 4, opacity: 0.55 },
+  before: { colour: "#ffffff", dash: [5, 4], width: 1.4, opacity: 1 },
+  after: { colour: "#ff8c00", dash: [], width: 1.6, opacity: 1 },
 };
 const MEMBERS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#8c6bb1", "#b2df8a",
   "#a6761d", "#fb9a99", "#66c2a5"];
@@ -34,6 +35,7 @@ const MIXES = {
   moving: (a, b) => b,
   warped: (a, b) => b,
   blend: (a, b, s) => a + (b - a) * s.blend,
+  curtain: (a, b, s) => (s.second ? b : a),
   flicker: (a, b, s) => (s.second ? b : a),
   checker: (a, b, s, x, y) => ((Math.floor(x / s.tile) + Math.floor(y / s.tile)) % 2 ? b : a),
   difference: (a, b) => 128 + (a - b),
@@ -42,33 +44,42 @@ const MIXES = {
 /** Fill the pixels of a slice: the mixed images, and the map over them. */
 function paintSlice(pixels, slice, a, b, mix, settings, spacing, overlay) {
   const { width, height, first, across, down } = slice;
+  // In colour the fixed image is blue-green, the other orange: halfway of a blend agreement is grey, at its ends all is.
+  const apart = settings.mode === "blend" && settings.colour ? 1 - Math.abs(2 * settings.blend - 1) : 0;
   let out = 0;
   for (let j = 0; j < height; j++) {
     for (let i = 0; i < width; i++, out += 4) {
       const at = first + i * across + j * down;
-      const grey = Math.max(0, Math.min(255,
-        mix(a.grey[a.codes[at]], b.grey[b.codes[at]], settings, i * spacing[0], j * spacing[1])));
-      const colour = overlay && overlay.colours[overlay.codes[at]];
-      for (let c = 0; c < 3; c++) {
-        pixels[out + c] = colour ? grey + overlay.strength * (colour[c] - grey) : grey;
-      }
+      const one = a.grey[a.codes[at]], two = b.grey[b.codes[at]];
+      const grey = Math.max(0, Math.min(255, mix(one, two, settings, i * spacing[0], j * spacing[1])));
+      pixels[out] = grey + apart * (two - grey);
+      pixels[out + 1] = grey;
+      pixels[out + 2] = grey + apart * (one - grey);
       pixels[out + 3] = 255;
+      if (!overlay) continue;
+      const code = overlay.codes[at], colour = overlay.colours[code];
+      if (!colour) continue;
+      const hatched = overlay.beyond && overlay.beyond(code) && (i + j) % 4 < 2;
+      for (let c = 0; c < 3; c++) pixels[out + c] += overlay.strength * ((hatched ? 0 : colour[c]) - pixels[out + c]);
     }
   }
 }
 
 /** Draw pieces x0, y0, x1, y1 as one path. */
-function strokePieces(context, pieces, place, style, width) {
+function strokePieces(context, pieces, place, style, line) {
   context.beginPath();
   for (let n = 0; n < pieces.length; n += 4) {
     context.moveTo(...place(pieces[n], pieces[n + 1]));
     context.lineTo(...place(pieces[n + 2], pieces[n + 3]));
   }
-  context.setLineDash(style.dash.map((d) => d * width));
+  context.save();
+  context.setLineDash((style.dash ?? []).map((d) => d * line));
+  context.lineCap = "round";
+  context.globalAlpha = style.opacity ?? 1;
   context.strokeStyle = style.colour;
-  context.lineWidth = 1.6 * width;
+  context.lineWidth = style.width * line;
   context.stroke();
-  context.setLineDash([]);
+  context.restore();
 }
 
 /** Lines of the deformed grid in a plane: each regular point stands where the field takes it. */

@@ -8,7 +8,9 @@ async function unpack(item) {
   const bytes = new Uint8Array(text.length);
   for (let n = 0; n < text.length; n++) bytes[n] = text.charCodeAt(n);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new TYPES[item.type](await new Response(stream).arrayBuffer());
+  const values = new TYPES[item.type](await new Response(stream).arrayBuffer());
+  if (item.differences) for (let n = 1; n < values.length; n++) values[n] += values[n - 1];
+  return values;
 }
 
 /** The planes: which display axis (0 left, 1 posterior, 2 superior) runs across, which down, which through. */

@@ -30,7 +30,9 @@ class Coded:
 
 
 def jacobian_map(field: Field, display: Display) -> Coded:
-    """Code log2 of the Jacobian determinant; code 0 means a fold, in any of the voxels that were merged.
+    """Code log2 of the Jacobian determinant.
+
+    Code 0 means a fold, in any of the voxels that were merged; 1 and 255 stand for values beyond the scale.
 
     Parameters
     ----------
@@ -42,11 +44,13 @@ def jacobian_map(field: Field, display: Display) -> Coded:
     jacobian = determinant(field)
     folded = display.image((jacobian <= 0).astype(np.float32)) > 0
     limit = float(np.log2(JACOBIAN_RANGE))
-    log = np.log2(np.clip(display.image(jacobian), 1.0 / JACOBIAN_RANGE, JACOBIAN_RANGE))
-    step = 2 * limit / 254
-    codes = np.rint((log + limit) / step).astype(np.uint8) + np.uint8(1)
+    shown = display.image(jacobian)
+    log = np.log2(np.clip(shown, 1.0 / JACOBIAN_RANGE, JACOBIAN_RANGE))
+    step = 2 * limit / 252
+    codes = np.rint((log + limit) / step).astype(np.uint8) + np.uint8(2)
+    codes[shown < 1.0 / JACOBIAN_RANGE], codes[shown > JACOBIAN_RANGE] = 1, 255
     codes[folded] = 0
-    return Coded(codes, -limit - step, step)
+    return Coded(codes, -limit - 2 * step, step)
 
 
 def confidence_map(nodes: NodeEvidence, display: Display) -> Coded:

@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
 from regweave.types import Float32Array, Float64Array, Geometry, LabelArray
 
-BUDGET = 2_200_000
-"""Voxels of a volume on the page; 128³ are shown whole."""
+BUDGETS = {"small": 600_000, "normal": 4_000_000, "full": 64_000_000}
+"""Voxels of a volume on the page, by how much detail is asked for; a browser holds no more than the last."""
+BUDGET = BUDGETS["normal"]
 BINS = 4096
 LEVELS = 256
 TILTED_DEGREES = 2.0
+Box = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+"""First voxel, and the one after the last, along each axis of the page."""
 
 
 @dataclass(frozen=True)
 class Display:
-    """Axis order and whole-number shrinking of volumes on the page.
+    """Axis order, cropping and whole-number shrinking of volumes on the page.
 
     The axes run towards left, posterior and superior.
 
@@ -38,25 +41,28 @@ class Display:
         Voxels merged into one, along the display axes.
     geometry : Geometry
         The grid on the page.
+    box : Box, optional
+        Voxels that are shown, along the display axes and before shrinking; all of them by default.
     """
 
     axes: tuple[int, int, int]
     flipped: tuple[bool, bool, bool]
     factors: Factors
     geometry: Geometry
+    box: Box | None = None
 
     @classmethod
-    def of(cls, geometry: Geometry, budget: int = BUDGET) -> Display:
-        """Choose axes and shrinking for a grid."""
+    def of(cls, geometry: Geometry, budget: int = BUDGET, box: Box | None = None) -> Display:
+        """Choose axes and shrinking for a grid; a box is cropped first, so that what is left keeps more detail."""
         axes, flipped = body_axes(geometry.direction)
-        turned = _turned(geometry, axes, flipped)
-        factors = _factors(turned, budget)
-        return cls(axes, flipped, factors, shrink_geometry(turned, factors))
+        shown = _cropped(_turned(geometry, axes, flipped), box)
+        factors = _factors(shown, budget)
+        return cls(axes, flipped, factors, shrink_geometry(shown, factors), box)
 
     def turn(self, data: NDArray[Any]) -> NDArray[Any]:
-        """Put the axes in the display's order, without shrinking."""
-        out = data.transpose(self.axes)
-        return np.ascontiguousarray(np.flip(out, tuple(a for a in range(3) if self.flipped[a])))
+        """Put the axes in the display's order and crop, without shrinking."""
+        out = np.flip(data.transpose(self.axes), tuple(a for a in range(3) if self.flipped[a]))
+        return np.ascontiguousarray(out if self.box is None else out[tuple(slice(*ends) for ends in self.box)])
 
     def image(self, data: Float32Array) -> Float32Array:
         """Mean of the merged voxels."""
@@ -64,11 +70,21 @@ class Display:
 
     def labels(self, data: LabelArray) -> LabelArray:
         """One of the merged voxels, the one at their centre."""
+        turned = self.turn(data)
         picked = [
             np.minimum(np.arange(n) * f + f // 2, size - 1)
-            for n, f, size in zip(self.geometry.shape, self.factors, (data.shape[a] for a in self.axes), strict=True)
+            for n, f, size in zip(self.geometry.shape, self.factors, turned.shape, strict=True)
         ]
-        return np.ascontiguousarray(self.turn(data)[np.ix_(*picked)])
+        return np.ascontiguousarray(turned[np.ix_(*picked)])
+
+    def inner(self, box: Box) -> list[list[float]]:
+        """Return a box of the image's voxels, along the display axes, in voxels of the page: its two corners."""
+        start = [0, 0, 0] if self.box is None else [low for low, _ in self.box]
+        ends = [
+            [(low - s) / f - 0.5, min((high - s) / f, n) - 0.5]
+            for (low, high), s, f, n in zip(box, start, self.factors, self.geometry.shape, strict=True)
+        ]
+        return [[low for low, _ in ends], [high for _, high in ends]]
 
     @property
     def tilted(self) -> bool:
@@ -146,6 +162,15 @@ def _turned(geometry: Geometry, axes: tuple[int, int, int], flipped: tuple[bool,
         turn[image, display] = -1.0 if flipped[display] else 1.0
         turn[image, 3] = geometry.shape[image] - 1.0 if flipped[display] else 0.0
     return Geometry((x, y, z), geometry.affine @ turn)
+
+
+def _cropped(geometry: Geometry, box: Box | None) -> Geometry:
+    if box is None:
+        return geometry
+    affine = geometry.affine.copy()
+    affine[:3, 3] = geometry.points(np.array([low for low, _ in box], dtype=np.float64))
+    x, y, z = (high - low for low, high in box)
+    return Geometry((x, y, z), affine)
 
 
 def _factors(geometry: Geometry, budget: int) -> Factors:

@@ -1,0 +1,73 @@
+"""Structures of the page: codes in the volumes, names, places and colours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from regweave.report.viewer.volumes import Display
+from regweave.types import Float32Array, LabelArray
+
+COLOURS = (
+    "#ff8800", "#22ccff", "#ffee00", "#dd1199", "#88ffdd", "#1166ff", "#ff9999", "#aaff99", "#bb5555", "#3399ff",
+    "#00dddd", "#cc5522",
+)  # fmt: skip
+"""Chosen to be as far apart as twelve colours can be for normal, deuteranope and protanope sight at once; further
+structures begin again."""
+
+
+def structures(
+    labels: Mapping[str, LabelArray], names: Mapping[int, str], display: Display
+) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
+    """Bring label maps to the page.
+
+    Returns
+    -------
+    tuple of a dict and a list
+        Number of the structure at each voxel of the page, 0 for none, for each label map; and for each structure its
+        code, label, name, colour, and centre in voxels of the page where there is one.
+    """
+    maps = {name: display.labels(data) for name, data in labels.items()}
+    values = sorted({int(v) for data in labels.values() for v in np.unique(data)} - {0})
+    known = np.array([0, *values])
+    kind = np.uint8 if len(values) <= 255 else np.uint16
+    codes = {name: np.searchsorted(known, data).astype(kind) for name, data in maps.items()}
+    places = {name: ndimage.find_objects(data, len(values)) for name, data in codes.items()}
+    rows = [
+        {
+            "code": n, "label": v, "name": names.get(v, str(v)), "colour": COLOURS[(n - 1) % len(COLOURS)],
+            "centre": _centre(codes, places, n),
+        }
+        for n, v in enumerate(values, start=1)
+    ]  # fmt: skip
+    return codes, rows
+
+
+def jacobian_by_label(jacobian: Float32Array, labels: LabelArray | None) -> dict[int, tuple[float, float, float]]:
+    """Return least, mean and largest Jacobian determinant inside each structure of a label map.
+
+    Examples
+    --------
+    >>> jacobian_by_label(np.float32([[[1.0, 0.5, 2.0]]]), np.array([[[0, 1, 1]]]))
+    {1: (0.5, 1.25, 2.0)}
+    """
+    if labels is None:
+        return {}
+    values = [int(v) for v in np.unique(labels) if v != 0]
+    low, mean, high = (f(jacobian, labels, values) for f in (ndimage.minimum, ndimage.mean, ndimage.maximum))
+    return {v: (float(low[i]), float(mean[i]), float(high[i])) for i, v in enumerate(values)}
+
+
+def _centre(codes: Mapping[str, NDArray[Any]], places: Mapping[str, Any], code: int) -> list[int] | None:
+    """Voxel of the structure that is nearest to its mean, in the first label map that shows it."""
+    for name, data in codes.items():
+        box = places[name][code - 1]
+        if box is not None:
+            where = np.argwhere(data[box] == code)
+            nearest = where[int(((where - where.mean(axis=0)) ** 2).sum(axis=1).argmin())]
+            return [int(i) + part.start for i, part in zip(nearest, box, strict=True)]
+    return None

@@ -144,5 +144,5 @@ def change(old: str, new: str, *, same_machine: bool) -> str:
 
 
 def _words(text: str) -> list[str]:
-    kept = [re.sub(r"[-−+]?\d[\d.]*(e[-+]?\d+)?|\b[0-9a-f]{12,}\b", "N", line) for line in text.splitlines()]
+    kept = [re.sub(r"\b[0-9a-f]{12,}\b|[-−+]?\d[\d.]*(e[-+]?\d+)?", "N", line) for line in text.splitlines()]
     return sorted(set(kept))

@@ -37,10 +37,11 @@ struct Extent {
     REGWEAVE_BODY Index volume() const { return Index(n[0]) * n[1] * n[2]; }
     REGWEAVE_BODY Index at(int i, int j, int k) const { return (Index(i) * n[1] + j) * n[2] + k; }
     REGWEAVE_BODY void place(Index v, int& i, int& j, int& k) const {
-        k = int(v % n[2]);
-        v /= n[2];
-        j = int(v % n[1]);
-        i = int(v / n[1]);
+        const int row =
+            int(v) / n[2];  // a volume has less than 2^31 voxels; 64-bit division is slow on a GPU
+        k = int(v) - row * n[2];
+        i = row / n[1];
+        j = row - i * n[1];
     }
 };
 

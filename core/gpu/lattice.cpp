@@ -19,6 +19,7 @@ AxisRows::AxisRows(const std::shared_ptr<Queue>& queue, const AxisMatrix& m)
 }
 
 void AxisRows::multiply(const float* in, float* out, Index outer, Index inner) const {
+    require(outer * rows * inner < (Index(1) << 32), "a free-form deformation has too many values");
     start.queue().launch(AxisProduct{start.data<std::int32_t>(1), column.data<std::int32_t>(1),
                                      weight.data<float>(1), in, out, rows, columns, inner},
                          outer * rows * inner);

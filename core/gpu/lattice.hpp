@@ -27,6 +27,8 @@ class Lattice {
     // The transpose: a value of each control point for values of the voxels.
     Array adjoint(const Array& dense) const;
 
+    // Sparse rows of an axis: the control points of each voxel.
+    const AxisRows& rows(int axis) const { return rows_[std::size_t(axis)]; }
     const std::array<std::size_t, 3>& nodes() const { return nodes_; }
     const std::array<std::size_t, 3>& shape() const { return shape_; }
 

@@ -3,8 +3,11 @@
 
 namespace regweave::gpu {
 
+void register_deform(nb::module_&);
 void register_fields(nb::module_&);
 void register_lattice(nb::module_&);
+void register_refine(nb::module_&);
+void register_weights(nb::module_&);
 
 namespace {
 
@@ -101,6 +104,9 @@ NB_MODULE(REGWEAVE_MODULE, m) {
         .def("numpy", &download, "Copy to the host.")
         .def("part", &Array::part, "begin"_a, "end"_a, "A part along the first axis, of the same memory.")
         .def("reshaped", &Array::reshaped, "shape"_a, "The same memory in another shape.");
+    register_deform(m);
     register_fields(m);
     register_lattice(m);
+    register_refine(m);
+    register_weights(m);
 }

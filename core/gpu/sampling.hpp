@@ -179,9 +179,9 @@ struct AxisProduct {
     Index inner;
 
     REGWEAVE_BODY void operator()(Index v) const {
-        const Index x = v % inner, line = v / inner;
-        const int r = int(line % rows);
-        const float* source = in + line / rows * columns * inner + x;
+        const unsigned size = unsigned(inner), line = unsigned(v) / size, x = unsigned(v) - line * size;
+        const unsigned o = line / unsigned(rows), r = line - o * unsigned(rows);
+        const float* source = in + Index(o) * columns * inner + x;
         float sum = 0.0f;
         for (int e = start[r]; e < start[r + 1]; ++e) sum += weight[e] * source[column[e] * inner];
         out[v] = sum;

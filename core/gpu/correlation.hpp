@@ -1,0 +1,135 @@
+// Local correlation in cubes of side 2r + 1 and its analytic force, as separable sums (host:
+// correlation_force).
+#pragma once
+
+#include "penalties.hpp"
+
+namespace regweave::gpu {
+
+// Voxels of the cube that lie inside the image.
+REGWEAVE_BODY float count_inside(const Extent& n, int r, const int* p) {
+    int count = 1;
+    for (int a = 0; a < 3; ++a) count *= least(n.n[a] - 1, p[a] + r) - most(0, p[a] - r) + 1;
+    return float(count);
+}
+
+// Sums along the last axis of f, f² (rows of the fixed image) or of m, m², f m; zero outside.
+struct ProductSums {
+    const float* f;
+    const float* m;
+    float* out;  // (3, X, Y, Z), or (2, …) where m is null
+    Extent grid;
+    int radius;
+
+    REGWEAVE_BODY void operator()(Index value) const {
+        const int v = int(value);
+        const int k = v % grid.n[2];
+        const int begin = v - least(k, radius), end = v + least(grid.n[2] - 1 - k, radius);
+        float a = 0.0f, b = 0.0f, c = 0.0f;
+        for (int q = begin; q <= end; ++q) {
+            const float fixed = f[q];
+            if (m) {
+                const float moved = m[q];
+                a += moved;
+                b += moved * moved;
+                c += fixed * moved;
+            } else {
+                a += fixed;
+                b += fixed * fixed;
+            }
+        }
+        const Index volume = grid.volume();
+        out[v] = a;
+        out[volume + v] = b;
+        if (m) out[2 * volume + v] = c;
+    }
+};
+REGWEAVE_KERNEL(ProductSums)
+
+// Sums of channels (C, X, Y, Z) along one axis, zero outside.
+struct AxisSums {
+    const float* in;
+    Extent grid;
+    int axis, radius, channels;
+    float* out;
+
+    REGWEAVE_BODY void operator()(Index v) const {
+        const int stride = stride_of(grid, axis), x = (int(v) / stride) % grid.n[axis];
+        const int begin = -least(x, radius), end = least(grid.n[axis] - 1 - x, radius);
+        for (int c = 0; c < channels; ++c) {
+            const float* p = in + c * grid.volume() + v;
+            float sum = 0.0f;
+            for (int d = begin; d <= end; ++d) sum += p[d * stride];
+            out[c * grid.volume() + v] = sum;
+        }
+    }
+};
+REGWEAVE_KERNEL(AxisSums)
+
+// Sums along the first axis, and α = w/(n √(v_m v_f)), β = w ρ/(n v_m), γ = α E f − β E m from them.
+struct CorrelationSlopes {
+    const float* fixed;  // (2, X, Y, Z): whole sums of f and f²
+    const float* sums;   // (3, X, Y, Z): sums of m, m², f m along the last two axes
+    float* out;          // (3, X, Y, Z)
+    float* cost;
+    Weighing weight;
+    Extent grid;
+    int radius;
+    float floor;
+    int squared;
+
+    REGWEAVE_BODY void operator()(Index value) const {
+        const int v = int(value);
+        int x[3];
+        place_of(grid, v, x);
+        const int stride = plane_of(grid), begin = -least(x[0], radius),
+                  end = least(grid.n[0] - 1 - x[0], radius);
+        const Index volume = grid.volume();
+        float s[3];
+        for (int q = 0; q < 3; ++q) {
+            const float* p = sums + q * volume + v;
+            s[q] = 0.0f;
+            for (int d = begin; d <= end; ++d) s[q] += p[d * stride];
+        }
+        const float w = weight.at(v), c = 1.0f / count_inside(grid, radius, x);
+        const float mf = fixed[v] * c, mm = s[0] * c;
+        const float vf = fmaxf(0.0f, fixed[volume + v] * c - mf * mf) + floor;
+        const float vm = fmaxf(0.0f, s[1] * c - mm * mm) + floor;
+        const float root = 1.0f / sqrtf(vf * vm);
+        const float cov = s[2] * c - mf * mm;
+        const float rho = (squared ? cov : cov + floor) * root;
+        const float slope = w * (squared ? 2 * rho : 1.0f);
+        const float alpha = slope * c * root, beta = slope * c * rho / vm;
+        cost[v] += w * (1 - (squared ? rho * rho : rho));
+        out[v] = alpha;
+        out[volume + v] = beta;
+        out[2 * volume + v] = alpha * mf - beta * mm;
+    }
+};
+REGWEAVE_KERNEL(CorrelationSlopes)
+
+// Sums of α, β, γ along the first axis, and the force −(f Σα − m Σβ − Σγ) ∇m.
+struct CorrelationForce {
+    const float* f;
+    const float* m;
+    const float* sums;  // (3, X, Y, Z): along the last two axes
+    float* force;
+    Extent grid;
+    int radius;
+
+    REGWEAVE_BODY void operator()(Index value) const {
+        const int v = int(value);
+        const int i = v / plane_of(grid), stride = plane_of(grid);
+        const int begin = -least(i, radius), end = least(grid.n[0] - 1 - i, radius);
+        float s[3];
+        for (int q = 0; q < 3; ++q) {
+            const float* p = sums + q * grid.volume() + v;
+            s[q] = 0.0f;
+            for (int d = begin; d <= end; ++d) s[q] += p[d * stride];
+        }
+        add_force(m, -(f[v] * s[0] - m[v] * s[1] - s[2]), grid, v, force);
+    }
+};
+REGWEAVE_KERNEL(CorrelationForce)
+
+}  // namespace regweave::gpu

@@ -1,0 +1,143 @@
+// Kernels of dense displacements and of labels: votes, determinants, folds.
+#pragma once
+
+#include "place.hpp"
+#include "sampling.hpp"
+
+namespace regweave::gpu {
+
+// The label with most of the trilinear weight of the cell; 0 outside.
+struct WarpVoted {
+    const std::int32_t* labels;
+    Extent from;
+    Matrix matrix;
+    const float* u;
+    Extent to;
+    std::int32_t* out;
+
+    REGWEAVE_BODY std::int32_t voted(const Cell& cell) const {
+        std::int32_t value[8];
+        double weight[8];
+        bool uniform = true;
+        for (int c = 0; c < 8; ++c) {
+            Index at = cell.corner;
+            weight[c] = 1.0;
+            for (int a = 0; a < 3; ++a) {
+                const bool far = (c >> (2 - a)) & 1;
+                at += far ? cell.step[a] : 0;
+                weight[c] *= far ? double(cell.f[a]) : 1.0 - double(cell.f[a]);
+            }
+            value[c] = labels[at];
+            uniform = uniform && value[c] == value[0];
+        }
+        if (uniform) return value[0];
+        const std::int32_t nearest = labels[cell.nearest()];
+        std::int32_t best = nearest;
+        double best_sum = -1.0;
+        for (int c = 0; c < 8; ++c) {
+            double sum = 0.0;
+            for (int other = 0; other < 8; ++other) sum += value[other] == value[c] ? weight[other] : 0.0;
+            const bool tie_won = value[c] == nearest || (best != nearest && value[c] < best);
+            if (sum > best_sum || (sum == best_sum && tie_won)) {
+                best_sum = sum;
+                best = value[c];
+            }
+        }
+        return best;
+    }
+
+    REGWEAVE_BODY void operator()(Index v) const {
+        double p[3];
+        position(to, matrix, u, v, p);
+        out[v] = inside(from, p) ? voted(Cell(from, p)) : 0;
+    }
+};
+REGWEAVE_KERNEL(WarpVoted)
+
+// det(I + ∂u/∂x), central differences, one-sided at borders.
+REGWEAVE_BODY float determinant(const float* u, const Extent& grid, int v) {
+    int x[3];
+    place_of(grid, v, x);
+    float g[3][3];
+    for (int a = 0; a < 3; ++a) {
+        const int below = x[a] > 0, above = x[a] + 1 < grid.n[a], stride = stride_of(grid, a);
+        const float inverse = above + below > 0 ? 1.0f / float(above + below) : 0.0f;
+        for (int c = 0; c < 3; ++c) {
+            const float* here = u + c * grid.volume() + v;
+            g[c][a] = (here[above * stride] - here[-below * stride]) * inverse + (a == c ? 1.0f : 0.0f);
+        }
+    }
+    return g[0][0] * (g[1][1] * g[2][2] - g[1][2] * g[2][1]) -
+           g[0][1] * (g[1][0] * g[2][2] - g[1][2] * g[2][0]) +
+           g[0][2] * (g[1][0] * g[2][1] - g[1][1] * g[2][0]);
+}
+
+struct Determinant {
+    const float* u;
+    Extent grid;
+    float* out;
+
+    REGWEAVE_BODY void operator()(Index v) const { out[v] = determinant(u, grid, int(v)); }
+};
+REGWEAVE_KERNEL(Determinant)
+
+// Marks voxels that a step would bring below the least determinant and below what they have; tells of any.
+struct Folding {
+    const float* before;
+    const float* after;
+    Extent grid;
+    float least_determinant;
+    std::uint8_t* mark;
+    std::int32_t* any;
+
+    REGWEAVE_BODY void operator()(Index v) const {
+        const float found = determinant(after, grid, int(v));
+        const bool folds = found < least_determinant && found < determinant(before, grid, int(v));
+        mark[v] = folds;
+        if (folds) *any = 1;  // every writer writes the same
+    }
+};
+REGWEAVE_KERNEL(Folding)
+
+// Marks the voxel of the shrunken grid over each voxel of the image that folds; tells of any.
+struct FoldedBlocks {
+    const float* u;
+    Extent fine, coarse;
+    int factor[3];
+    std::uint8_t* mark;
+    std::int32_t* any;
+
+    REGWEAVE_BODY void operator()(Index v) const {
+        if (determinant(u, fine, int(v)) > 0.0f) return;
+        int x[3];
+        place_of(fine, int(v), x);
+        mark[coarse.at(x[0] / factor[0], x[1] / factor[1], x[2] / factor[2])] = 1;
+        *any = 1;
+    }
+};
+REGWEAVE_KERNEL(FoldedBlocks)
+
+// Marks all voxels within so many steps to a neighbour of a marked one.
+struct Dilate {
+    const std::uint8_t* mark;
+    Extent grid;
+    int radius;
+    std::uint8_t* out;
+
+    REGWEAVE_BODY void operator()(Index v) const {
+        if (!mark[v]) return;
+        int x[3];
+        place_of(grid, int(v), x);
+        for (int i = most(-radius, -x[0]); i <= least(radius, grid.n[0] - 1 - x[0]); ++i) {
+            const int left = radius - (i < 0 ? -i : i);
+            for (int j = most(-left, -x[1]); j <= least(left, grid.n[1] - 1 - x[1]); ++j) {
+                const int rest = left - (j < 0 ? -j : j);
+                for (int k = most(-rest, -x[2]); k <= least(rest, grid.n[2] - 1 - x[2]); ++k)
+                    out[grid.at(x[0] + i, x[1] + j, x[2] + k)] = 1;
+            }
+        }
+    }
+};
+REGWEAVE_KERNEL(Dilate)
+
+}  // namespace regweave::gpu

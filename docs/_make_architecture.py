@@ -122,6 +122,7 @@ WORDS = {
     "registry": "plug-ins",
     "report": "pages and charts",
     "spatial": "grids, fields, warping",
+    "clinic": "contours, QA, commissioning",
     "study": "evaluate, demo, reproduce",
     "training": "stages of a training",
     "types": "frozen values",

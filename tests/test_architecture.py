@@ -34,6 +34,7 @@ ORDER = (
     "measures",
     "datasets",
     "pipeline",
+    "clinic",
     "jobs",
     "training",
     "study",

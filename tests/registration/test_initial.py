@@ -76,6 +76,42 @@ def test_planted_affine_is_recovered_within_a_voxel(planted, invert, tolerance_m
     assert error_mm(found, truth) < tolerance_mm
 
 
+def planted_rigid(shift_mm):
+    """A pair and the rigid map between them: 8 degrees, and a shift of the couch."""
+    to_head, truth = np.eye(4), np.eye(4)
+    to_head[:3, 3] = -GRID.points((np.array(GRID.shape) - 1) / 2)
+    truth[:3, :3] = turned([0.1, -0.08, 0.05])
+    centre = -to_head[:3, 3]
+    truth[:3, 3] = centre - truth[:3, :3] @ centre + shift_mm
+    grid = Geometry((52, 46, 50), np.array([[3.2, 0, 0, -5], [0, 3.0, 0, 3], [0, 0, 3.0, -4], [0, 0, 0, 1.0]]))
+    affine = grid.affine.copy()
+    affine[:3, 3] += shift_mm
+    return head(GRID, to_head), head(Geometry(grid.shape, affine), to_head @ np.linalg.inv(truth)), truth
+
+
+@pytest.mark.parametrize("shift_mm", [(4.0, -6.0, 5.0), (700.0, -300.0, 120.0)])
+def test_planted_rigid_motion_is_recovered_and_stays_rigid(shift_mm):
+    fixed, moving, truth = planted_rigid(np.array(shift_mm))
+    found = initial_affine(fixed, moving, "rigid")
+    np.testing.assert_allclose(found[:3, :3] @ found[:3, :3].T, np.eye(3), atol=1e-9)
+    assert error_mm(found, truth) < 1.0
+
+
+def test_headers_stay_where_a_rigid_fit_gains_nothing():
+    fixed, _, _ = planted_rigid(np.zeros(3))
+    np.testing.assert_array_equal(initial_affine(fixed, fixed, "rigid"), np.eye(4))
+
+
+def test_a_rigid_fit_that_turns_the_patient_over_is_refused(monkeypatch):
+    fixed, moving, _ = planted_rigid(np.array([4.0, -6.0, 5.0]))
+    upside = np.diag([-1.0, -1.0, 1.0, 1.0])
+    monkeypatch.setattr(PyramidLevel, "fit", lambda self, affine, rigid: upside)
+    monkeypatch.setattr(PyramidLevel, "cost", lambda self, affine: 0.1 if affine is upside else 0.5)
+    with pytest.warns(RegweaveWarning, match=r"W216.*180 degrees"):
+        found = initial_affine(fixed, moving, "rigid")
+    np.testing.assert_array_equal(found, np.eye(4))
+
+
 def test_moments_join_the_centres(planted):
     fixed, moving, truth = planted
     found = initial_affine(fixed, head(*moving), "moments")
@@ -99,8 +135,8 @@ def test_air_is_no_mass_in_ct():
 
 def test_unknown_method_is_named():
     image = Volume(np.zeros((4, 4, 4), np.float32), Geometry((4, 4, 4), np.eye(4)))
-    with pytest.raises(UsageError, match=r"'rigid'.*affine, moments, none"):
-        initial_affine(image, image, "rigid")
+    with pytest.raises(UsageError, match=r"'similarity'.*affine, moments, none, rigid"):
+        initial_affine(image, image, "similarity")
 
 
 def test_the_thread_count_does_not_change_a_bit(planted):

@@ -152,7 +152,7 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
 
 
 def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False) -> ImagePair:
-    """Bring the pair to its start: the headers, moments, an affine registration, or a transform of any source."""
+    """Bring the pair to its start: the headers, moments, a rigid or affine fit, or a transform of any source."""
     affine, field = np.eye(4), None
     named = isinstance(init, str | Path)
     if named and str(init) in METHODS:

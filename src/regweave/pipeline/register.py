@@ -126,7 +126,7 @@ def register(
         Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
     metrics : mapping, optional
         Members (or metrics) to use and their weights, instead of the bank of the settings.
-    init : "none", "moments", "affine", path or object, optional
+    init : "none", "moments", "rigid", "affine", path or object, optional
         Start; by default what the settings say. A transform takes fixed to moving points: a file, a (4, 4) matrix
         between LPS millimetres, a SimpleITK transform or a Transform.
     engine : str, optional

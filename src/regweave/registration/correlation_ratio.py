@@ -1,4 +1,4 @@
-"""Affine registration by Gauss–Newton steps on a robust correlation ratio.
+"""Rigid and affine registration by Gauss–Newton steps on a robust correlation ratio.
 
 The moving image is predicted from the fixed one by a table: one moving intensity for each of 32 fixed ones.
 What the table cannot explain is the cost; it asks for no relation between the two scales, so scanners and
@@ -22,7 +22,12 @@ N_BINS = 32
 # Scale of the Cauchy function, of an intensity range of 1: beyond it a residual loses weight.
 OUTLIER = 0.1
 LEAST_OVERLAP = 0.3
+# Bone in the window of the body, and how many times more than soft tissue, which deforms, it counts in a rigid fit.
+BONE = 0.8
+BONE_WEIGHT = 5.0
 TINY = 1e-9
+SMALL = 1e-4
+"""Step of the differences that give the change of a map with a motion."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +42,10 @@ class Match:
 
 @dataclass(frozen=True, repr=False)
 class Coarse(Volume):
-    """Shrunken image with the share of each voxel inside its mask."""
+    """Shrunken image with the share of each voxel inside its mask, and how much more than others it counts."""
 
     weight: Float32Array | None = None
+    emphasis: Float32Array | None = None
 
 
 class PyramidLevel:
@@ -63,34 +69,63 @@ class PyramidLevel:
         axes = [(np.arange(n) - c) / scale for n, c in zip(shape, centre, strict=True)]
         self.position = [*(g.ravel() for g in np.meshgrid(*axes, indexing="ij")), np.ones(self.bins.size)]
 
-    def fit(self, affine: Float64Array, max_iter: int = 40) -> Float64Array:
-        """Improve an LPS affine map; the result never costs more than the start at this level."""
-        in_voxels = voxel_matrix(self.fixed.geometry, self.moving.geometry, affine)
-        theta = in_voxels @ inverse_of(self.to_centred)
+    def fit(self, affine: Float64Array, max_iter: int = 40, *, rigid: bool = False) -> Float64Array:
+        """Improve an LPS affine map; the result never costs more than the start at this level.
+
+        With ``rigid`` the steps are rotations and shifts, so that a rigid start stays rigid.
+        """
+        theta = self.to_theta(affine)
         match = self.match(theta)
         damping = 1e-3
         for _ in range(max_iter):
             if not np.isfinite(match.cost):
                 break
             hessian, slope = self.normal_equations(match)
+            motions = self.motions(affine) if rigid else None
             found = None
             while found is None and damping < 1e3:
-                step = _solve(hessian, slope, damping)
-                trial = self.match(theta + step)
+                step = _solve(hessian, slope, damping, motions)
+                stepped = self.to_theta(self.moved(affine, step)) if rigid else theta + step.reshape(3, 4)
+                trial = self.match(stepped)
                 found = trial if trial.cost < match.cost else None
                 damping *= 0.1 if found else 10.0
             if found is None:
                 break
             gain = match.cost - found.cost
-            theta, match, damping = theta + step, found, max(damping, 1e-6)
+            affine = self.moved(affine, step) if rigid else affine
+            theta, match, damping = stepped, found, max(damping, 1e-6)
             if gain < 1e-5 * match.cost:
                 break
-        return self.to_affine(theta)
+        return affine if rigid else self.to_affine(theta)
+
+    def motions(self, affine: Float64Array) -> Float64Array:
+        """Change of the centred map (12, 6) with three rotations about the middle of the image and three shifts."""
+        here = self.to_theta(affine)
+        steps = SMALL * np.eye(6)
+        return np.stack([(self.to_theta(self.moved(affine, s)) - here).ravel() / SMALL for s in steps], axis=1)
+
+    def moved(self, affine: Float64Array, motion: Float64Array) -> Float64Array:
+        """Return a map that is turned by ``motion[:3]`` about the image of the middle, then shifted by a length.
+
+        Rotations are in radians, shifts in units of half the longest side: so both move the border alike.
+        """
+        shape = np.array(self.fixed.geometry.shape)
+        half_mm = float((shape * self.fixed.geometry.spacing_mm).max()) / 2.0
+        middle = self.fixed.geometry.points((shape - 1.0) / 2.0)
+        centre = affine[:3, :3] @ middle + affine[:3, 3]
+        turned = np.eye(4)
+        turned[:3, :3] = _rotation(motion[:3])
+        turned[:3, 3] = centre - turned[:3, :3] @ centre + motion[3:] * half_mm
+        return np.asarray(turned @ affine)
 
     def cost(self, affine: Float64Array) -> float:
         """Share of the moving image that an LPS affine map leaves unexplained; infinite without overlap."""
+        return self.match(self.to_theta(affine)).cost
+
+    def to_theta(self, affine: Float64Array) -> Float64Array:
+        """Return an LPS map as (3, 4) between centred fixed voxels and moving voxels."""
         in_voxels = voxel_matrix(self.fixed.geometry, self.moving.geometry, affine)
-        return self.match(in_voxels @ inverse_of(self.to_centred)).cost
+        return np.asarray(in_voxels @ inverse_of(self.to_centred))
 
     def to_affine(self, theta: Float64Array) -> Float64Array:
         """Return a map as (4, 4) in LPS millimetres."""
@@ -107,6 +142,8 @@ class PyramidLevel:
             valid *= self.fixed.weight.ravel()
         if valid[self.foreground].sum() < LEAST_OVERLAP * self.foreground.sum():
             return Match(np.inf, matrix, valid, valid)
+        if self.fixed.emphasis is not None:
+            valid *= self.fixed.emphasis.ravel()
         warped = fields.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
         residual = warped - self.table(warped, valid)[self.bins]
         weight = valid / (1.0 + (residual / OUTLIER) ** 2)
@@ -130,13 +167,16 @@ class PyramidLevel:
         return np.einsum("in,jn->ij", weighted, columns), np.einsum("in,n->i", weighted, match.residual)
 
 
-def coarser(volume: Volume, step_mm: float) -> Coarse:
-    """Average blocks of voxels so that they measure about ``step_mm``."""
+def coarser(volume: Volume, step_mm: float, *, bone: bool = False) -> Coarse:
+    """Average blocks of voxels so that they measure about ``step_mm``; with ``bone`` the bright ones count more."""
     x, y, z = (max(1, round(step_mm / spacing)) for spacing in volume.geometry.spacing_mm.tolist())
     factors = (x, y, z)
     found = inside(volume)
     weight = None if found is None else shrink(found.astype(np.float32), factors)
-    return Coarse(shrink(volume.data, factors), shrink_geometry(volume.geometry, factors), weight=weight)
+    bright = None if not bone else 1.0 + (BONE_WEIGHT - 1.0) * shrink((volume.data >= BONE).astype(np.float32), factors)
+    return Coarse(
+        shrink(volume.data, factors), shrink_geometry(volume.geometry, factors), weight=weight, emphasis=bright
+    )
 
 
 def _derivative(data: Float32Array, axis: int) -> Float32Array:
@@ -149,8 +189,22 @@ def _cauchy(residual: Float64Array, weight: Float64Array) -> float:
     return float((np.log1p((residual / OUTLIER) ** 2) * weight).sum())
 
 
-def _solve(hessian: Float64Array, slope: Float64Array, damping: float) -> Float64Array:
-    """Levenberg–Marquardt step (3, 4); the floor holds still what no voxel determines (a single slice)."""
+def _solve(
+    hessian: Float64Array, slope: Float64Array, damping: float, motions: Float64Array | None = None
+) -> Float64Array:
+    """Levenberg–Marquardt step, (12,) or along some motions; the floor holds still what no voxel determines."""
+    if motions is not None:
+        hessian, slope = motions.T @ hessian @ motions, motions.T @ slope
     floor = TINY * np.trace(hessian) + TINY
     damped = hessian + np.diag(damping * np.diag(hessian) + floor)
-    return np.asarray(-np.linalg.solve(damped, slope).reshape(3, 4))
+    return np.asarray(-np.linalg.solve(damped, slope))
+
+
+def _rotation(vector: Float64Array) -> Float64Array:
+    """Rotation matrix about a vector by its length in radians (Rodrigues)."""
+    angle = float(np.linalg.norm(vector))
+    if angle == 0.0:
+        return np.eye(3)
+    x, y, z = vector / angle
+    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    return np.asarray(np.eye(3) + np.sin(angle) * cross + (1.0 - np.cos(angle)) * (cross @ cross))

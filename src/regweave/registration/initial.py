@@ -1,8 +1,8 @@
-"""Initial affine alignment, from the fixed to the moving image."""
+"""Initial rigid or affine alignment, from the fixed to the moving image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from regweave.types import Float64Array, Image, Volume
 # Voxels along the longest axis of the copies that the affine fit looks at, one after the other.
 RESOLUTIONS = (16, 32, 64)
 VOLUME_RATIOS = (0.3, 3.0)
+CLEAR_GAIN = 0.98
+"""A rigid fit must cost less than this share of what the headers cost, or these stay."""
+MOST_TURNED_DEG = 40.0
 
 
 def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
@@ -26,10 +29,10 @@ def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
     ----------
     fixed, moving : Volume
         The images, each on its own grid; of an `Image` with a mask, what lies inside counts.
-    method : {"none", "moments", "affine"}
+    method : {"none", "moments", "rigid", "affine"}
         ``none`` trusts the positions in the headers; ``moments`` shifts the centre of one foreground onto the
-        other, for images whose origins mean nothing; ``affine`` fits twelve parameters from there, for images
-        of two people.
+        other, for images whose origins mean nothing; ``rigid`` fits rotation and shift, for two scans of one person,
+        and bone counts more where both are CT; ``affine`` fits twelve parameters, for images of two people.
 
     Returns
     -------
@@ -39,7 +42,8 @@ def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
     Warns
     -----
     RegweaveWarning
-        W210, where the affine fit is not to be believed and the result is that of ``moments``.
+        W210, where the affine fit is not to be believed and the result is that of ``moments``; W216, where a rigid fit
+        is no better than the headers and these are used.
 
     Examples
     --------
@@ -80,9 +84,41 @@ def _affine(fixed: Volume, moving: Volume) -> Float64Array:
     return start
 
 
+def _rigid(fixed: Volume, moving: Volume) -> Float64Array:
+    """Fit from the headers and from the centres; the headers stay where a fit does not clearly gain on them."""
+    windowed = _windowed(fixed, moving)
+    bone = all(with_modality(image).modality == "ct" for image in (fixed, moving))
+    steps_mm = [_extent_mm(fixed) / resolution for resolution in RESOLUTIONS]
+    pyramid = [PyramidLevel(*(coarser(image, step, bone=bone) for image in windowed)) for step in steps_mm]
+    headers, centres = np.eye(4), _centre_on_centre(*windowed)
+    fits = [_fitted(pyramid, start) for start in (headers, centres)]
+    cost, best = min(fits, key=lambda fit: fit[0])
+    before = pyramid[-1].cost(headers)
+    turned = float(np.degrees(np.arccos(np.clip((np.trace(best[:3, :3]) - 1.0) / 2.0, -1.0, 1.0))))
+    if cost <= CLEAR_GAIN * before and turned <= MOST_TURNED_DEG:
+        return best
+    overlaps = bool(np.isfinite(before))
+    if turned > MOST_TURNED_DEG or not overlaps:
+        notices.warn(
+            f"W216: rigid start rejected (cost {before:.4g} with the headers, {cost:.4g} fitted, turned by "
+            f"{turned:.0f} degrees, allowed {MOST_TURNED_DEG:g}); {'headers' if overlaps else 'centres of mass'} are "
+            "used instead: check that the images show the same body part in the same position"
+        )
+    return headers if overlaps else centres
+
+
+def _fitted(pyramid: Sequence[PyramidLevel], start: Float64Array) -> tuple[float, Float64Array]:
+    """Cost on the finest level, and the rigid map, of a fit from one start."""
+    affine = start
+    for resolution in pyramid:
+        affine = resolution.fit(affine, rigid=True)
+    return pyramid[-1].cost(affine), affine
+
+
 METHODS: dict[str, Callable[[Volume, Volume], Float64Array]] = {
     "none": _none,
     "moments": _moments,
+    "rigid": _rigid,
     "affine": _affine,
 }
 

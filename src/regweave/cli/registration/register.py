@@ -80,7 +80,7 @@ def register(
         list[str] | None,
         method_option(help="Use this metric or member; repeat for a mix.", metavar="NAME[=WEIGHT]"),
     ] = None,
-    init: Annotated[str | None, method_option(help="none, moments, affine, or an ITK transform file.")] = None,
+    init: Annotated[str | None, method_option(help="none, moments, rigid, affine, or a transform file.")] = None,
     engine: Annotated[str | None, method_option(help="Inference engine: trws, fastpd, icm.")] = None,
     threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
     device: Annotated[str | None, machine_option(help="What computes: cpu, by default.")] = None,

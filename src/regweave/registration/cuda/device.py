@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from regweave.registration.cuda.verbs import RefinementVerbs
 from regweave.types import Float32Array
 
 
-class CudaDevice(RefinementVerbs):
+class CudaDevice:
     """Kernels on one NVIDIA GPU; arrays are handles of its memory.
 
     Parameters

@@ -1,0 +1,1 @@
+"""Contour propagation between two scans of a patient: start, registration, contours, quality assurance."""

@@ -1,0 +1,132 @@
+"""Patient outline in a CT: the body without couch, mask and air, slice by slice."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from regweave import notices
+from regweave.types import Float32Array, Geometry, LabelMap, Volume
+
+BODY_HU = -300.0
+"""Voxels above this are no air: skin, fat and everything denser, and boards and couches too."""
+AIR_HU = -1000.0
+METAL_HU = 4000.0
+LEAST_OVERFLOW = 0.02
+OVERFLOWN_HU = -400.0
+"""Stands for overflown numbers: air by `BODY_HU`, yet speckled soft tissue averages to body."""
+THIN_MM = 5.0
+"""What is thinner than this in a slice, a couch's shell or a thermoplastic mask, is no body."""
+LEAST_SHARE = 0.05
+"""Parts smaller than this share of the largest, a couch's rail, are no body; arms are larger."""
+LEAST_BODY = 0.02
+"""A patient fills at least this share of the scan, or what was found is none."""
+END_MM = 15.0
+"""Depth at either end of a scan where air beside the body may be a gap of the scan rather than air."""
+
+
+def tissue_values(image: Volume) -> Volume:
+    """Return a CT with values that tissue can have: padding becomes air, and so do overflown numbers.
+
+    Scanners fill what lies beyond their field of view with -2000 or less. Some exports write negative values as the
+    largest number that they can store; where many voxels hold what no metal has, these are taken as air.
+
+    Warns
+    -----
+    RegweaveWarning
+        W217, where numbers have overflown.
+    """
+    data = np.maximum(image.data, np.float32(AIR_HU))
+    overflown = data > METAL_HU
+    share = float(overflown.mean())
+    if share > LEAST_OVERFLOW:
+        notices.warn(
+            f"W217: {share:.0%} of the voxels of a CT are above {METAL_HU:g} HU, which no tissue or metal is: its "
+            "negative values seem to have overflown; they are taken as air. Export the series again if you can"
+        )
+        data[overflown] = OVERFLOWN_HU
+    return Volume(data, image.geometry, image.modality)
+
+
+def patient_mask(image: Volume, structures: LabelMap | None = None) -> NDArray[np.bool_] | None:
+    """Segment the patient in a CT, without what carries and holds it.
+
+    Parameters
+    ----------
+    image : Volume
+        A CT in Hounsfield units; its last axis runs along the slices.
+    structures : LabelMap, optional
+        Structures on the same grid; they are patient whatever the image shows there.
+
+    Returns
+    -------
+    boolean array of shape (X, Y, Z), or None
+        Filled in each slice, so lungs and windpipe are inside; None where the scan shows no body.
+
+    Examples
+    --------
+    >>> data = np.full((40, 40, 4), -1000.0, dtype=np.float32)
+    >>> data[10:30, 8:24] = 20.0
+    >>> data[2:38, 28:29] = 100.0
+    >>> mask = patient_mask(Volume(data, Geometry((40, 40, 4), np.diag([2.0, 2.0, 3.0, 1.0])), "ct"))
+    >>> int(mask.sum()), bool(mask[:, 28].any())
+    (1280, False)
+    """
+    dense = image.data > BODY_HU
+    ball = _disc(image.geometry, THIN_MM / 2.0)
+    # A body that touches the border of a slice must not be worn away there.
+    core = ndimage.binary_erosion(dense, ball, border_value=1)
+    core = ndimage.binary_dilation(core, ball)
+    parts, count = ndimage.label(core)
+    if count == 0:
+        return None
+    sizes = np.bincount(parts.ravel())[1:]
+    kept = np.flatnonzero(sizes >= LEAST_SHARE * sizes.max()) + 1
+    body = np.isin(parts, kept) if len(kept) < count else core
+    if structures is not None:
+        body |= structures.data != 0
+    body = np.stack([ndimage.binary_fill_holes(body[..., k]) for k in range(body.shape[2])], axis=2)
+    return body if body.mean() >= LEAST_BODY else None
+
+
+def without_couch(image: Volume, body: NDArray[np.bool_]) -> Volume:
+    """Return a CT with air for everything outside the patient, so that only the patient is registered."""
+    near = ndimage.binary_dilation(body, _disc(image.geometry, float(image.geometry.spacing_mm[:2].max())))
+    data: Float32Array = np.where(near, image.data, np.float32(AIR_HU)).astype(np.float32, copy=False)
+    return Volume(data, image.geometry, image.modality)
+
+
+def trusted_region(image: Volume, body: NDArray[np.bool_]) -> LabelMap | None:
+    """Mask out air that a scan shows at its ends where the body is cut off.
+
+    Where a column along the slices holds body, and air from there to the end of the scan, the scan may simply end
+    inside the patient: resampled series have such gaps. Within `END_MM` of the end this air says nothing.
+
+    Returns
+    -------
+    LabelMap or None
+        1 where the image counts; None where all of it does.
+    """
+    planes = max(1, round(END_MM / float(image.geometry.spacing_mm[2])))
+    planes = min(planes, body.shape[2] // 2)
+    holds: NDArray[np.bool_] = np.asarray(body.any(axis=2))
+    gap = np.zeros(body.shape, dtype=bool)
+    for flip in (False, True):
+        seen = body[..., ::-1] if flip else body
+        shown = gap[..., ::-1] if flip else gap
+        below = ~np.logical_or.accumulate(seen, axis=2)[..., :planes]
+        shown[..., :planes] |= below & holds[..., None]
+    if not gap.any():
+        return None
+    return LabelMap((~gap).astype(np.uint8), image.geometry)
+
+
+def _disc(geometry: Geometry, radius_mm: float) -> NDArray[np.bool_]:
+    """In-plane disc as a structuring element; at least its centre and four neighbours."""
+    spacing = geometry.spacing_mm[:2]
+    reach = [max(1, int(radius_mm / s)) for s in spacing]
+    x, y = np.meshgrid(*(np.arange(-r, r + 1) * s for r, s in zip(reach, spacing, strict=True)), indexing="ij")
+    radius = max(radius_mm, float(spacing.max()))
+    disc: NDArray[np.bool_] = np.hypot(x, y)[..., None] <= radius + 1e-6
+    return disc

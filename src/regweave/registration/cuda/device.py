@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from regweave.registration.cuda.verbs import RefinementVerbs
 from regweave.types import Float32Array
 
 
-class CudaDevice:
+class CudaDevice(RefinementVerbs):
     """Kernels on one NVIDIA GPU; arrays are handles of its memory.
 
     Parameters

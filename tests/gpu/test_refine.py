@@ -1,0 +1,140 @@
+"""The refinement on the twin of the GPU against the host, from the same start."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from regweave.config.member import Member
+from regweave.config.settings import Level, Refine, Schedule
+from regweave.registration.class_weights import ClassWeights
+from regweave.registration.cuda.weights import LaidWeights
+from regweave.registration.refine import refine
+from regweave.registration.scene import Scene
+from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
+
+SPEC = importlib.util.spec_from_file_location("uploaded_scene", Path(__file__).with_name("uploaded_scene.py"))
+assert SPEC is not None
+assert SPEC.loader is not None
+uploaded_scene = importlib.util.module_from_spec(SPEC)
+sys.modules[SPEC.name] = uploaded_scene  # dataclasses look their module up
+SPEC.loader.exec_module(uploaded_scene)
+
+SHAPE = (22, 18, 16)
+GRID = Geometry(SHAPE, np.diag([1.0, 1.0, 1.7, 1.0]))
+CLASSES = (0, 3, 7)
+BANK = (
+    Member(name="lncc3", metric="ncc", support=3, options={"squared": True}),
+    Member(name="lncc7", metric="ncc", support=7),
+    Member(name="edges", metric="ngf"),
+    Member(name="tissue", metric="sad"),
+    Member(name="self", metric="mind"),
+    Member(name="shapes", metric="sad", source="structures", weight=0),
+    Member(name="outline", metric="ncc", source="labels", weight=0, support=3, options={"variance_floor": 0.01}),
+)
+SCHEDULE = Schedule(levels=(Level(spacing_mm=8.0, steps=4, support=5),), bank=BANK)
+SETTINGS = Refine(
+    steps=5, rate=0.3, spacing_voxels=1.4, smoothness=0.05, class_reach_voxels=2.0, start_sigma=0.1, max_voxels=4000
+)
+EVEN, BY_CLASS = [1.0, 1.0, 1.0], [0.5, 1.0, 2.0]
+ROWS = {
+    "correlation": {"lncc3": EVEN, "lncc7": EVEN},
+    "classes": {"lncc3": BY_CLASS, "tissue": EVEN},
+    "maps": {"lncc3": EVEN, "shapes": EVEN, "outline": EVEN},
+    "maps by class": {"shapes": BY_CLASS, "outline": [0.3, 1.0, 0.0]},
+    "features": {"edges": EVEN, "self": EVEN},
+}
+
+
+def image_of(seed: int, shift: float) -> Image:
+    rng = np.random.default_rng(3)
+    at = np.indices(SHAPE).astype(float)
+    numbers = np.zeros(SHAPE, dtype=np.int32)
+    for number, centre in ((1, (7 + shift, 8, 8)), (2, (15, 10 - shift, 7))):
+        numbers[((at - np.array(centre)[:, None, None, None]) ** 2).sum(axis=0) <= 16] = number
+    texture = ndimage.gaussian_filter(rng.normal(size=SHAPE), 1.5)
+    data = ndimage.shift(texture, shift / 2, order=1, mode="nearest") * 4 + numbers
+    data = data + 0.05 * np.random.default_rng(seed).normal(size=SHAPE)
+    shares = np.stack([ndimage.gaussian_filter((numbers == k).astype(np.float32), 0.7) for k in (1, 2)])
+    maps, labels = StructureMaps(shares, GRID, CLASSES[1:]), LabelMap(np.array(CLASSES, dtype=np.int32)[numbers], GRID)
+    return Image(data.astype(np.float32), GRID, "mr", labels, maps=maps, label_maps=maps)
+
+
+PAIR = ImagePair(image_of(1, 0.0), image_of(2, 1.5))
+
+
+def table(rows) -> WeightTable:
+    matrix = np.array([rows.get(m.name, [0.0] * 3) for m in BANK], dtype=float)
+    return WeightTable(matrix, tuple(m.name for m in BANK), CLASSES, 0.05)
+
+
+def both(twin, pair, weights, settings=SETTINGS, without=()):
+    device = uploaded_scene.UploadingDevice(twin)
+    device.without_kernel = frozenset(without)
+    start = np.zeros((3, *SHAPE), dtype=np.float32)
+    start[0] = 0.3
+    host, found = (refine(pair, start, weights, SCHEDULE, settings, **by) for by in ({}, {"device": device}))
+    assert np.abs(host.displacement - start).max() > 0.2
+    return host, found
+
+
+def agree(host, found):
+    away = np.linalg.norm(host.displacement - found.displacement, axis=0)
+    assert np.quantile(away, 0.999) <= 1e-3
+    for a, b in zip(host.steps, found.steps, strict=True):
+        assert b.data == pytest.approx(a.data, rel=1e-4)
+        assert b.smoothness == pytest.approx(a.smoothness, rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("rows", sorted(ROWS))
+def test_the_refinement_is_that_of_the_host(twin, rows):
+    agree(*both(twin, PAIR, table(ROWS[rows])))
+
+
+def test_stiff_classes_and_masks_count_as_on_the_host(twin):
+    inside = np.zeros(SHAPE, dtype=np.uint8)
+    inside[3:-2, 2:, :-3] = 1
+    mask = LabelMap(inside, GRID)
+    stiff = replace(table(ROWS["classes"]), stiffness=np.array([1.0, 9.0, 0.5]))
+    agree(*both(twin, PAIR.with_fixed(mask=mask).with_moving(mask=mask), stiff))
+
+
+def test_shrunken_images_come_back_with_their_knots(twin):
+    host, found = both(twin, PAIR, table(ROWS["correlation"]), SETTINGS.model_copy(update={"max_voxels": 1000}))
+    agree(host, found)
+    np.testing.assert_allclose(found.knots.data, host.knots.data, atol=2e-3)
+
+
+def test_a_member_without_a_kernel_is_computed_by_the_host(twin):
+    agree(*both(twin, PAIR, table(ROWS["features"]), without={"self"}))
+
+
+def test_columns_are_laid_as_on_the_host(twin):
+    device, weights = uploaded_scene.UploadingDevice(twin), table(ROWS["classes"])
+    scene = device.scene(PAIR, SCHEDULE)
+    u = np.full((3, *SHAPE), 0.4, dtype=np.float32)
+    valid = np.random.default_rng(0).random(SHAPE, dtype=np.float32)
+    host = ClassWeights(Scene.whole(PAIR, SCHEDULE), u, weights, 2.0)
+    laid = LaidWeights(device, scene, device.upload(u), weights, 2.0)
+    assert len(np.unique(host.numbers)) == 3
+    assert np.array_equal(laid.numbers.numpy(), host.numbers)
+    found = laid.of_voxels(BANK[0], device.upload(valid), 0.25).numpy()
+    np.testing.assert_allclose(found, host.of_voxels(BANK[0]) * valid * np.float32(0.25), rtol=1e-6)
+
+
+def test_labels_beyond_32_bits_choose_their_columns(twin):
+    large = (0, 3, 7_000_000_000)
+    data = np.array(large)[np.searchsorted(CLASSES, PAIR.moving_labels.data)]
+    pair = PAIR.with_moving(labels=LabelMap(data, GRID))
+    weights = WeightTable(table(ROWS["classes"]).matrix, tuple(m.name for m in BANK), large, 0.05)
+    device, u = uploaded_scene.UploadingDevice(twin), np.zeros((3, *SHAPE), dtype=np.float32)
+    laid = LaidWeights(device, device.scene(pair, SCHEDULE), device.upload(u), weights, 0.0)
+    expected = ClassWeights(Scene.whole(pair, SCHEDULE), u, weights, 0.0).numbers
+    assert len(np.unique(expected)) == 3
+    assert np.array_equal(laid.numbers.numpy(), expected)

@@ -3,6 +3,7 @@
 #include "deform.hpp"
 #include "descent.hpp"
 #include "sampling.hpp"
+#include "similarity.hpp"
 #include "smooth.hpp"
 #include "sums.hpp"
 #include "weights.hpp"

@@ -7,6 +7,7 @@ void register_deform(nb::module_&);
 void register_fields(nb::module_&);
 void register_lattice(nb::module_&);
 void register_refine(nb::module_&);
+void register_similarity(nb::module_&);
 void register_weights(nb::module_&);
 
 namespace {
@@ -108,5 +109,6 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_fields(m);
     register_lattice(m);
     register_refine(m);
+    register_similarity(m);
     register_weights(m);
 }

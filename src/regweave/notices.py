@@ -92,6 +92,18 @@ def muted(prefix: str = "") -> Iterator[None]:
         yield
 
 
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Show the warnings of the block when it has ended, as where Python's own warnings are silenced inside it."""
+    outer, texts = _show.get(), list[str]()
+    try:
+        with shown_by(texts.append):
+            yield
+    finally:
+        for text in texts:
+            outer(text)
+
+
 def in_this_context(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function that another thread will call see what the present context holds: records, threads.
 

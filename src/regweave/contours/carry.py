@@ -2,15 +2,129 @@
 
 from __future__ import annotations
 
-from regweave.contours.shape import Shape
+import dataclasses
+
+import numpy as np
+from scipy import ndimage
+
+from regweave.contours.outline import outlines
+from regweave.contours.preimage import preimages
+from regweave.contours.shape import FAR_MM, Shape, samples_per_pixel
 from regweave.io.dicom.series import Series
-from regweave.types import Structure, Transform
+from regweave.spatial import warp_points
+from regweave.types import Contour, Float64Array, Structure, Transform
+
+MARGIN_MM = 12.0
+MOST_SEEDS = 3000
+"""Points of the outlines that are followed to find the slices on which a structure lies."""
+KNOTS_OF_WIDE = 4
+"""Pixels between points at which the transform of a wide structure is evaluated; fields are far smoother."""
 
 
 def carry(shape: Shape, transform: Transform, today: Series) -> Structure:
     """Bring a shape onto the slices of today's series.
 
-    ``transform`` takes points of today to points of the series that the shape was drawn on. The result has no contours
-    where nothing of the shape lies within today's slices.
+    Parameters
+    ----------
+    shape : Shape
+    transform : Transform
+        Takes points of today to points of the series that the shape was drawn on.
+    today : Series
+
+    Returns
+    -------
+    Structure
+        Outlines on the true slices, holes as keyholes, and the points of the structure that have a place in today's
+        space. It has no contours where nothing of the shape lies within the slices.
     """
-    raise NotImplementedError
+    points = preimages(transform, shape.structure.points)
+    found = points[np.isfinite(points).all(axis=1)]
+    contours = tuple(_contours(shape, transform, today)) if len(shape.along_mm) else ()
+    return dataclasses.replace(shape.structure, contours=contours, points=found)
+
+
+def _contours(shape: Shape, transform: Transform, today: Series) -> list[Contour]:
+    grid, drawn = today.grid, []
+    low, high = _box(shape, transform, today)
+    for k, one in enumerate(today.slices):
+        if not low[2] <= one.along_mm <= high[2]:
+            continue
+        first = np.array([one.position_mm @ grid.row, one.position_mm @ grid.column])
+        u, v = (
+            _window(low[axis] - first[axis], high[axis] - first[axis], grid.spacing_mm[axis], grid.size[axis])
+            for axis in (0, 1)
+        )
+        if len(u) < 2 or len(v) < 2:
+            continue
+        fine = samples_per_pixel((u[-1] - u[0], v[-1] - v[0]), grid.spacing_mm)
+        apart = KNOTS_OF_WIDE if fine == 1 else 1
+        knots = tuple(_thin(axis, apart) for axis in (u, v))
+        places = _plane(one.position_mm, knots, grid.row, grid.column)
+        index = shape.index(warp_points(places.reshape(-1, 3), transform)).reshape(3, len(knots[1]), len(knots[0]))
+        if (index.max(axis=(1, 2)) < -1).any() or (index.min(axis=(1, 2)) > shape.distance_mm.shape).any():
+            continue
+        wanted = _refined(u, fine, grid.spacing_mm[0]), _refined(v, fine, grid.spacing_mm[1])
+        distance = _sampled(shape, index, knots, wanted)
+        if distance.min() >= 0:
+            continue
+        for ring in outlines(distance, wanted[0], wanted[1]):
+            where = one.position_mm + np.outer(ring[:, 0], grid.row) + np.outer(ring[:, 1], grid.column)
+            drawn.append(Contour(where, image=k))
+    return drawn
+
+
+def _plane(
+    origin: Float64Array, knots: tuple[Float64Array, ...], row: Float64Array, column: Float64Array
+) -> Float64Array:
+    """Points (V, U, 3) of a slice at distances from its first pixel."""
+    return np.asarray(origin + knots[1][:, None, None] * column + knots[0][None, :, None] * row)
+
+
+def _sampled(
+    shape: Shape, index: Float64Array, knots: tuple[Float64Array, ...], wanted: tuple[Float64Array, ...]
+) -> Float64Array:
+    """Interpolate places in a shape from knots (3, V, U) to samples, and give the distance there."""
+    for axis, (at, to) in zip((2, 1), zip(knots, wanted, strict=True), strict=True):
+        place = np.interp(to, at, np.arange(len(at)))
+        below = np.clip(np.floor(place).astype(int), 0, len(at) - 2)
+        t = (place - below).reshape((-1, 1) if axis == 1 else (-1,))
+        a, b = np.take(index, below, axis=axis), np.take(index, below + 1, axis=axis)
+        index = a + t * (b - a)
+    found = ndimage.map_coordinates(
+        shape.distance_mm, index.reshape(3, -1), order=1, mode="constant", cval=FAR_MM, output=np.float64
+    )
+    return np.asarray(found.reshape(index.shape[1:]))
+
+
+def _window(low: float, high: float, spacing: float, size: int) -> Float64Array:
+    """Distances of pixels from the first one, those between two limits and within the image, edges included."""
+    first, last = max(int(np.floor(low / spacing)), 0), min(int(np.ceil(high / spacing)), size - 1)
+    pixels = np.arange(first, last + 1, dtype=np.float64)
+    if len(pixels) and first == 0:
+        pixels = np.insert(pixels, 0, -0.5)
+    if len(pixels) and last == size - 1:
+        pixels = np.append(pixels, size - 0.5)
+    return np.asarray(pixels * spacing)
+
+
+def _thin(at: Float64Array, apart: int) -> Float64Array:
+    return at if apart == 1 or len(at) < 2 * apart else np.unique(np.append(at[::apart], at[-1]))
+
+
+def _refined(at: Float64Array, fine: int, spacing: float) -> Float64Array:
+    return np.asarray(np.linspace(at[0], at[-1], max(2, round((at[-1] - at[0]) / spacing * fine) + 1)))
+
+
+def _box(shape: Shape, transform: Transform, today: Series) -> tuple[Float64Array, Float64Array]:
+    """Limits along row, column and normal of today's slices between which the shape lies."""
+    drawn = np.concatenate([one.points_mm for one in shape.structure.contours])
+    seeds = drawn[:: max(1, len(drawn) // MOST_SEEDS)]
+    places = preimages(transform, seeds, tolerance_mm=1.0)
+    known = places[np.isfinite(places).all(axis=1)]
+    if len(known) < 0.9 * len(places):  # the field folds or is far from smooth: look everywhere
+        return np.full(3, -np.inf), np.full(3, np.inf)
+    axes = np.stack([today.grid.row, today.grid.column, today.grid.normal], axis=1)
+    where = known @ axes
+    ends = np.ptp(np.append(shape.along_mm, shape.along_mm[0]))
+    room = MARGIN_MM + np.array([0.0, 0.0, ends / max(len(shape.along_mm) - 1, 1)])
+    return where.min(axis=0) - room, where.max(axis=0) + room

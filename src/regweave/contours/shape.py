@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from scipy import ndimage
+
+from regweave.contours.regions import even_odd, region_of, rings_of
 from regweave.io.dicom.series import Series, SliceGrid
 from regweave.types import Float32Array, Float64Array, Structure
+
+WIDE_PIXELS = 200
+"""Structures wider than this are sampled once a pixel, smaller ones three times."""
+FINE, MOST_FINE = 3, 40
+MOST_SAMPLES = 1_000_000
+LEAST_SAMPLES = 96
+"""Samples across a small structure."""
+MARGIN_MM = 6.0
+BAND = 2.5
+"""Samples around an outline whose distance is that to the polygon itself."""
+FAR_MM = 1e3
+ON_PLANE_MM = 0.01
+PAIRS = 2_000_000
+"""Pairs of samples and edges that are measured at once."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +54,146 @@ class Shape:
     along_mm: Float64Array = field(repr=False)
     distance_mm: Float32Array = field(repr=False)
 
+    def index(self, points_mm: Float64Array) -> Float64Array:
+        """Take LPS points (n, 3) to places (3, n) in ``distance_mm``; planes may be uneven."""
+        u = (points_mm @ self.grid.row - self.origin_mm[0]) / self.step_mm[0]
+        v = (points_mm @ self.grid.column - self.origin_mm[1]) / self.step_mm[1]
+        along, planes = points_mm @ self.grid.normal, self.along_mm
+        place = np.interp(along, planes, np.arange(float(len(planes))))
+        beyond = (along < planes[0] - ON_PLANE_MM) | (along > planes[-1] + ON_PLANE_MM)
+        return np.stack([np.where(beyond, -2.0 * len(planes), place), v, u])
+
+    def at(self, points_mm: Float64Array) -> Float64Array:
+        """Return the signed distance at LPS points (n, 3), interpolated; far away it is large."""
+        found = ndimage.map_coordinates(
+            self.distance_mm, self.index(points_mm), order=1, mode="constant", cval=FAR_MM, output=np.float64
+        )
+        return np.asarray(found)
+
 
 def shape_of(structure: Structure, series: Series) -> Shape:
-    """Make the signed distance of a structure drawn on a series."""
-    raise NotImplementedError
+    """Make the signed distance of a structure drawn on a series.
+
+    The planes are the slices of the series from one before the first contour to one after the last; a slice without
+    contours between them is outside, as every reader has it. A structure that reaches the first or last slice ends
+    there: beyond it nothing is known.
+
+    Parameters
+    ----------
+    structure : Structure
+        Its contours lie on slices of ``series``.
+    series : Series
+
+    Examples
+    --------
+    A structure of points alone has no planes; `carry` maps its points.
+    """
+    grid, drawn = series.grid, defaultdict(list)
+    for contour in structure.contours:
+        if contour.image is not None and contour.kind == "CLOSED_PLANAR":
+            flat = np.stack([contour.points_mm @ grid.row, contour.points_mm @ grid.column], axis=1)
+            drawn[contour.image].append(flat)
+    rings = {k: rings_of(region_of(found)) for k, found in sorted(drawn.items())}
+    rings = {k: found for k, found in rings.items() if found}
+    if not rings:
+        return Shape(structure, grid, (0.0, 0.0), grid.spacing_mm, np.zeros(0), np.zeros((0, 0, 0), np.float32))
+    every = np.concatenate([ring for found in rings.values() for ring in found])
+    low, high = every.min(axis=0), every.max(axis=0)
+    x, y = (high - low).tolist()
+    step = np.asarray(grid.spacing_mm) / samples_per_pixel((x, y), grid.spacing_mm)
+    origin = low - MARGIN_MM
+    u, v = (np.ceil((high + MARGIN_MM - origin) / step).astype(int) + 1).tolist()
+    along, filled = _planes(rings, series)
+    distance = np.full((len(along), v, u), np.nan, dtype=np.float32)
+    for place, k in filled.items():
+        distance[place] = signed_distance((v, u), [(ring - origin) / step for ring in rings[k]], step)
+    _close(distance, list(filled))
+    steps = (float(step[0]), float(step[1]))
+    return Shape(structure, grid, (float(origin[0]), float(origin[1])), steps, along, distance)
+
+
+def samples_per_pixel(extent_mm: tuple[float, float], spacing_mm: tuple[float, float]) -> int:
+    """Return how finely a structure is sampled: once a pixel where it is wide, more often the smaller it is.
+
+    Examples
+    --------
+    >>> samples_per_pixel((300.0, 200.0), (1.0, 1.0)), samples_per_pixel((8.0, 6.0), (1.0, 1.0))
+    (1, 16)
+    """
+    pixels = np.asarray(extent_mm) / spacing_mm
+    if pixels.max() > WIDE_PIXELS:
+        return 1
+    room = np.sqrt(MOST_SAMPLES / np.prod(pixels + 2 * MARGIN_MM / np.asarray(spacing_mm)))
+    wanted = np.ceil(LEAST_SAMPLES / max(float(pixels.min()), 1.0))
+    return int(np.clip(min(wanted, room), FINE, MOST_FINE))
+
+
+def _planes(rings: dict[int, list[Float64Array]], series: Series) -> tuple[Float64Array, dict[int, int]]:
+    """Positions of the planes, and which slice each drawn one is; beyond the series nothing is known, so it ends."""
+    along = np.array([one.along_mm for one in series.slices])
+    first, last = max(min(rings) - 1, 0), min(max(rings) + 1, len(along) - 1)
+    return along[first : last + 1], {k - first: k for k in rings}
+
+
+def _close(distance: Float32Array, filled: Sequence[int]) -> None:
+    """Give empty planes the absolute distance of their neighbours, so that a shape ends half way."""
+    drawn = set(filled)
+    for k in range(len(distance)):
+        if k not in drawn:
+            near = [distance[n] for n in (k - 1, k + 1) if n in drawn]
+            distance[k] = np.abs(np.min(near, axis=0)) if near else FAR_MM
+
+
+def signed_distance(size: tuple[int, int], rings: Sequence[Float64Array], step_mm: Float64Array) -> Float32Array:
+    """Return the distance of samples (v, u) to rings, negative inside, in millimetres.
+
+    Near the rings it is that to the polygon itself, elsewhere that between samples.
+
+    Parameters
+    ----------
+    size : two ints
+    rings : sequence of arrays of shape (n, 2)
+        In units of samples, (u, v).
+    step_mm : two floats
+        Distance of samples along u and v.
+    """
+    inside = even_odd(size, rings)
+    sampling = (float(step_mm[1]), float(step_mm[0]))
+    away = ndimage.distance_transform_edt(~inside, sampling) + ndimage.distance_transform_edt(inside, sampling)
+    rough = np.maximum(away - 0.5 * min(sampling), 0.0)
+    exact = _near(size, rings, np.asarray(step_mm))
+    known = np.isfinite(exact)
+    # The rough distance may not fall below what the band has not reached.
+    unsigned = np.where(known, exact, np.maximum(rough, BAND * min(sampling)))
+    return np.where(inside, -unsigned, unsigned).astype(np.float32)
+
+
+def _near(size: tuple[int, int], rings: Sequence[Float64Array], step_mm: Float64Array) -> Float64Array:
+    """Distance to the nearest edge for samples within `BAND` samples of one, infinite elsewhere."""
+    found = np.full(size[0] * size[1], np.inf)
+    start = np.concatenate(rings)
+    end = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
+    low = np.maximum(np.floor(np.minimum(start, end) - BAND), 0).astype(np.int64)
+    high = np.minimum(np.ceil(np.maximum(start, end) + BAND), np.array(size[::-1]) - 1).astype(np.int64)
+    wide, tall = np.maximum(high - low + 1, 0).T
+    count = wide * tall
+    bounds = np.searchsorted(np.cumsum(count), np.arange(PAIRS, int(count.sum()) + PAIRS, PAIRS), side="left") + 1
+    first = 0
+    for last in np.minimum(bounds, len(count)):
+        part = slice(first, int(last))
+        edge = np.repeat(np.arange(part.start, part.stop), count[part])
+        if len(edge):
+            n = np.arange(len(edge)) - np.repeat(np.cumsum(count[part]) - count[part], count[part])
+            u, v = low[edge, 0] + n % wide[edge], low[edge, 1] + n // wide[edge]
+            away = _to_edges(np.stack([u, v], axis=1) * step_mm, start[edge] * step_mm, end[edge] * step_mm)
+            np.minimum.at(found, v * size[1] + u, away)
+        first = int(last)
+    found = np.where(found <= BAND * float(step_mm.min()), found, np.inf)
+    return found.reshape(size)
+
+
+def _to_edges(points: Float64Array, start: Float64Array, end: Float64Array) -> Float64Array:
+    along = end - start
+    length = np.maximum((along**2).sum(axis=1), 1e-12)
+    t = np.clip(((points - start) * along).sum(axis=1) / length, 0.0, 1.0)
+    return np.asarray(np.linalg.norm(points - start - t[:, None] * along, axis=1))

@@ -27,8 +27,9 @@ def read_image(
     Parameters
     ----------
     source : path or object
-        A .nii, .nii.gz, .nrrd, .nhdr, .mha or .mhd file, a folder with one of them, an image of SimpleITK, nibabel,
-        ANTsPy, TorchIO or MONAI, or (array, RAS affine). A Volume is returned as it is; a bare array is refused.
+        A .nii, .nii.gz, .nrrd, .nhdr, .mha or .mhd file, a folder with one of them or with a DICOM series, an image of
+        SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, or (array, RAS affine). A Volume is returned as it is; a bare
+        array is refused.
     nifti_frame : {"auto", "sform", "qform"}
         Which matrix places a NIfTI file; ``auto`` refuses a file whose two matrices disagree.
     nonfinite : {"error", "mask"}
@@ -69,7 +70,7 @@ def read_image(
     error = constant_error(data, stored.scaling, stored.subject)
     if error is not None:
         raise error
-    return Volume(data, stored.geometry)
+    return Volume(data, stored.geometry, stored.modality)
 
 
 def read_labels(

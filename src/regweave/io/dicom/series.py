@@ -3,124 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Literal
 
-from regweave.types import Float64Array, Identity, Volume
+import numpy as np
 
-SeriesSource = str | Path | Sequence[str | Path]
-"""A folder, a file of the series, or a list of files."""
+from regweave import notices
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.dicom.folder import FolderContents, SeriesSource, SliceHeader, named, scan
+from regweave.io.dicom.parse import guarded, identity_in, text
+from regweave.io.dicom.pixels import require_plain, slice_values
+from regweave.io.dicom.placement import place, require_complete, slice_grid
+from regweave.io.dicom.stack import is_even, stack
+from regweave.io.dicom.values import DicomSlice, Series, SeriesFiles, SliceGrid
+from regweave.io.disk.limits import require_memory
+from regweave.io.formats.validate import volume_shape
+from regweave.types import Modality, Volume
 
+__all__ = ["DicomSlice", "Series", "SeriesFiles", "SeriesSource", "SliceGrid", "list_series", "read_series"]
 
-@dataclass(frozen=True)
-class SeriesFiles:
-    """Files of one series; printing it shows no identity.
-
-    Parameters
-    ----------
-    modality : str
-        ``CT``, ``MR``, ``PT`` …
-    number : int
-        How many images.
-    hash : str
-        Twelve hexadecimal digits by which ``series=`` chooses it.
-    spacing_mm : three floats, optional
-        Column, row and median slice spacing; None where they cannot be read.
-    """
-
-    modality: str
-    number: int
-    hash: str
-    spacing_mm: tuple[float, float, float] | None
-    files: tuple[Path, ...] = field(repr=False)
-    identity: Identity = field(repr=False)
-
-
-@dataclass(frozen=True)
-class DicomSlice:
-    """One image of a series.
-
-    Parameters
-    ----------
-    class_uid, instance_uid : str
-        Identifiers that contours refer to.
-    position_mm : float array of shape (3,)
-        Centre of the first pixel, LPS.
-    along_mm : float
-        Position along the normal of the slices.
-    """
-
-    class_uid: str = field(repr=False)
-    instance_uid: str = field(repr=False)
-    position_mm: Float64Array
-    along_mm: float
-
-
-@dataclass(frozen=True)
-class SliceGrid:
-    """In-plane grid that all slices of a series share.
-
-    Parameters
-    ----------
-    row, column, normal : float arrays of shape (3,)
-        Where the column index grows, where the row index grows, and their cross product.
-    spacing_mm : two floats
-        Distance of pixels along ``row`` and along ``column``.
-    size : two ints
-        Pixels along ``row`` and along ``column``.
-    """
-
-    row: Float64Array
-    column: Float64Array
-    normal: Float64Array
-    spacing_mm: tuple[float, float]
-    size: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Series:
-    """An image series.
-
-    Parameters
-    ----------
-    image : Volume
-        Voxels on an even grid, for registration. The values of the slices themselves where these are even and straight,
-        else interpolated between their true positions.
-    slices : tuple of DicomSlice
-        The true slices, ascending along the normal.
-    grid : SliceGrid
-    identity : Identity
-    modality : str
-        ``CT``, ``MR`` …
-    exact : bool
-        Whether ``image`` holds the slices as they are.
-    """
-
-    image: Volume
-    slices: tuple[DicomSlice, ...] = field(repr=False)
-    grid: SliceGrid = field(repr=False)
-    identity: Identity
-    modality: str
-    exact: bool = True
-
-    @property
-    def frame_uid(self) -> str:
-        """Frame of reference."""
-        return self.identity.frame_uid
+MODALITIES: dict[str, Modality] = {"CT": "ct", "MR": "mr", "PT": "pet"}
+OUTSIDE = {"CT": -1000.0}
+Gaps = Literal["error", "keep"]
 
 
 def list_series(source: SeriesSource) -> tuple[SeriesFiles, ...]:
-    """Return the image series in a folder or list of files, the largest first; localisers are left out."""
-    raise NotImplementedError
+    """Return the image series in a folder or list of files, the largest first; localisers are left out.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is none, E102 where a file is damaged.
+    """
+    return _listed(scan(source))
 
 
-def read_series(source: SeriesSource, series: str | None = None) -> Series:
+def _listed(found: FolderContents) -> tuple[SeriesFiles, ...]:
+    listed = [_files_of(headers) for headers in found.images.values()]
+    return tuple(sorted(listed, key=lambda one: (-one.number, one.hash)))
+
+
+def _files_of(headers: Sequence[SliceHeader]) -> SeriesFiles:
+    identity, modality = identity_in(headers[0].dataset), text(headers[0].dataset, "Modality")
+    spacing: tuple[float, float, float] | None = None
+    try:
+        with guarded("a series"):
+            grid = slice_grid(headers[0])
+            along = sorted({float(np.dot(h.dataset.ImagePositionPatient, grid.normal)) for h in headers})
+            if len(along) > 1:
+                spacing = (*grid.spacing_mm, float(np.median(np.diff(along))))
+    except RegweaveError:  # it can be listed all the same; reading it says what is wrong
+        spacing = None
+    files = tuple(header.path for header in headers)
+    return SeriesFiles(modality, len(headers), identity.series_hash, spacing, files, identity)
+
+
+def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps = "error") -> Series:
     """Read one image series.
 
     Parameters
     ----------
     source : path or list of paths
+        A folder, with folders below it, or the files.
     series : str, optional
         Hash, or its beginning, of the one that is meant where there are several; the series UID itself will do.
+    gaps : {"error", "keep"}
+        What to do where images are missing: refuse the series, or interpolate across the gaps with warning W223.
+
+    Returns
+    -------
+    Series
+
+    Raises
+    ------
+    RegweaveError
+        E101 no series, E102 damaged, E103 too few slices, E111 and E113 slices that are no stack, E161 several series,
+        E162 images of two patients, E163 pixels that cannot be read.
     """
-    raise NotImplementedError
+    found, subject = scan(source), named(source)
+    headers = _chosen(found, series, subject)
+    with guarded(subject):
+        for header in headers:
+            require_plain(header)
+        headers, slices, grid = place(headers, subject)
+        volume_shape((*grid.size, len(slices)), subject)
+        along = np.array([one.along_mm for one in slices])
+        try:
+            require_complete(along, subject)
+        except RegweaveError as error:
+            if gaps == "error":
+                raise
+            notices.warn(f"W223: {error.message}; interpolated across them")
+        require_memory(12 * grid.size[0] * grid.size[1] * len(slices), subject)
+        modality = text(headers[0].dataset, "Modality")
+        data, geometry = stack(slices, grid, lambda k: slice_values(headers[k]), OUTSIDE.get(modality, 0.0))
+        identity, study = identity_in(headers[0].dataset), _study(headers[0])
+    image = Volume(data, geometry, MODALITIES[modality])
+    return Series(image, tuple(slices), grid, identity, modality, is_even(slices, grid), study)
+
+
+def _study(header: SliceHeader) -> dict[str, str]:
+    """Return what new objects of the same study copy from its images."""
+    words = ("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName", "SpecificCharacterSet")
+    return {word: text(header.dataset, word) for word in words}
+
+
+def _chosen(found: FolderContents, series: str | None, subject: str) -> list[SliceHeader]:
+    listed = _listed(found)
+    if not listed:
+        only = "localisers" if found.localisers else ", ".join(sorted({one.kind for one in found.objects}))
+        message = f"there is no CT, MR or PET series in {subject}, but {only}"
+        raise RegweaveError("E101", message, "name the folder of the image series")
+    fitting = [one for one in listed if series in (None, one.identity.series_uid) or one.hash.startswith(str(series))]
+    if len(fitting) != 1:
+        what = f"holds {len(listed)} image series" if series is None else f"holds {len(fitting)} series '{series[:12]}'"
+        lines = "".join(f"\n  {_line(one)}" for one in listed)
+        raise UsageError("E161", f"{subject} {what}:{lines}\n", "choose one by its first word, --series")
+    return found.images[fitting[0].identity.series_uid]
+
+
+def _line(one: SeriesFiles) -> str:
+    spacing = "" if one.spacing_mm is None else " of " + " × ".join(f"{n:.3g}" for n in one.spacing_mm) + " mm"
+    return f"{one.hash}  {one.modality}, {one.number} images{spacing}"

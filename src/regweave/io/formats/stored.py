@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from regweave.io.formats.validate import require_scalar, volume_shape
 from regweave.io.geometry import make_geometry
-from regweave.types import Float32Array, Geometry
+from regweave.types import Float32Array, Geometry, Modality
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Stored:
         Slope and intercept that take voxels to values.
     facts : mapping
         What the format says beyond that, as plain values for an inspection.
+    modality : str, optional
+        Where the format states it, as DICOM does.
     """
 
     data: NDArray[Any]
@@ -36,6 +38,7 @@ class Stored:
     subject: str
     scaling: tuple[float, float] = (1.0, 0.0)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    modality: Modality | None = None
 
     @classmethod
     def of_array(cls, data: NDArray[Any], affine: ArrayLike, subject: str) -> Stored:

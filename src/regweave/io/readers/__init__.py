@@ -30,7 +30,6 @@ from regweave.io.formats.nifti_frame import NiftiFrame
 from regweave.io.formats.stored import Stored
 
 HEAD_BYTES = 4096
-DICOM_MARK = slice(128, 132)
 
 
 @dataclass(frozen=True)
@@ -150,10 +149,7 @@ def _unreadable(source: Any, path: Path | None, head: bytes) -> RegweaveError:
         message = f"cannot read an image from an object of type {type(source).__module__}.{type(source).__qualname__}"
         return UsageError("E108", message, f"give a path or one of: {kinds}")
     if is_folder(path):
-        message = f"'{path}' is a folder without an image file ({known})"
-        return RegweaveError("E101", message, f"name the image; DICOM is not read, convert it: dcm2niix '{path}'")
-    if head[DICOM_MARK] == b"DICM":
-        hint = "convert the series to NIfTI: dcm2niix FOLDER"
-        return RegweaveError("E103", f"'{path}' is DICOM, which is not read", hint)
+        message = f"'{path}' is a folder without an image file ({known}) or DICOM series"
+        return RegweaveError("E101", message, "name the image, or a folder of DICOM slices")
     message = f"'{path}' has the suffix '{suffix_of(path)}', readable are {known}"
     return RegweaveError("E103", message, "convert the image to one of these formats")

@@ -1,0 +1,219 @@
+"""DICOM file parsing on pydicom: nothing that a file says of a person reaches a message, a log or a warning."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import struct
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+from pydicom import config
+from pydicom.errors import InvalidDicomError
+
+from regweave import notices
+from regweave.errors import RegweaveError
+from regweave.io.disk.files import damaged, open_file
+from regweave.io.disk.limits import require_memory
+from regweave.types import Float64Array, Identity
+
+MARK, MARK_AT = b"DICM", 128
+DEFLATED = b"1.2.840.10008.1.2.1.99"
+FIRST_GROUPS = (b"\x02\x00", b"\x08\x00", b"\x00\x02", b"\x00\x08")
+"""First bytes of a file without preamble: a tag of group 2 or 8, little or big endian."""
+FAULTS = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, RecursionError, LookupError,
+    NotImplementedError, struct.error, InvalidDicomError, AssertionError, MemoryError, OSError,
+)  # fmt: skip
+"""All that pydicom raises on damaged bytes; its texts may quote values of the file, so none of them is shown."""
+MOST_NUMBER = 1e9
+
+
+class _Within:
+    """Stream that never reads beyond the end of its file, and notes where a value would have."""
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+        self.size = stream.seek(0, io.SEEK_END)
+        self.short = False
+        stream.seek(0)
+
+    def read(self, n: int = -1) -> bytes:
+        rest = self.size - self._stream.tell()
+        if n > rest > 0 or (n > 8 and rest <= 0):
+            self.short = True
+        return self._stream.read(max(0, rest if n is None or n < 0 else min(n, rest)))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        place = self._stream.seek(offset, whence)
+        self.short = self.short or place > self.size
+        return place
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@contextmanager
+def guarded(subject: str) -> Iterator[None]:
+    """Keep pydicom silent inside the block, and turn what it raises into E102 without its words.
+
+    Values are decoded when they are first asked for, so all work on a data set stands in such a block.
+    """
+    logger = logging.getLogger("pydicom")
+    was, mode = logger.disabled, config.settings.reading_validation_mode
+    with notices.deferred(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.disabled, config.settings.reading_validation_mode = True, config.IGNORE
+        try:
+            yield
+        except RegweaveError:
+            raise
+        except FAULTS as error:
+            raise damaged(subject, f"it cannot be read as DICOM ({type(error).__name__})") from None
+        finally:
+            logger.disabled, config.settings.reading_validation_mode = was, mode
+
+
+def looks_like_dicom(head: bytes) -> bool:
+    """Tell by the mark behind the preamble, or by a first tag of group 2 or 8 in a file that has none."""
+    if head[MARK_AT : MARK_AT + 4] == MARK:
+        return True
+    if len(head) < 16 or head[:2] not in FIRST_GROUPS:
+        return False
+    explicit = head[4:6].isalpha() and head[4:6].isupper()
+    length = struct.unpack("<I", head[4:8])[0]
+    return explicit or length <= 64
+
+
+def read_dataset(
+    path: Path, subject: str, *, tags: Sequence[str] | None = None, pixels: bool = True
+) -> tuple[Any, int]:
+    """Read a data set; call it within `guarded`.
+
+    Parameters
+    ----------
+    path : Path
+    subject : str
+        How messages call the file: never by what it holds.
+    tags : sequence of str, optional
+        Keywords of the elements that are needed; all by default.
+    pixels : bool
+        Whether to read the pixel data.
+
+    Returns
+    -------
+    dataset : pydicom.Dataset
+    offset : int
+        Where reading ended: the element of the pixel data, where these are not read.
+    """
+    with open_file(path) as stream:
+        head = stream.read(4096)
+        if not looks_like_dicom(head):
+            raise RegweaveError("E103", f"{subject} is not DICOM", "give a DICOM file, or a folder of them")
+        if DEFLATED in head[:1024]:
+            message = f"{subject} is compressed as a whole (Deflated Explicit VR)"
+            raise RegweaveError("E163", message, "export it uncompressed, for example with dcmconv +te")
+        within = _Within(stream)
+        if pixels:
+            require_memory(2 * within.size, subject)
+        found = pydicom.dcmread(
+            within, force=True, stop_before_pixels=not pixels,
+            specific_tags=None if tags is None else list(tags),
+        )  # fmt: skip
+        offset = within.tell()
+        packed = pixels and found.file_meta.get("TransferSyntaxUID", None) is not None and _packed(found)
+        if within.short and not packed:
+            raise damaged(subject, "it ends before its last value does")
+    if tags is None:
+        require_whole(found, subject)
+    return found, offset
+
+
+def _packed(dataset: Any) -> bool:
+    return bool(getattr(dataset.file_meta.TransferSyntaxUID, "is_encapsulated", False))
+
+
+def require_whole(dataset: Any, subject: str) -> None:
+    """Raise E102 where values are shorter than they say, at the top or in sequences that have a length."""
+    for raw in dataset.values():
+        value, length = getattr(raw, "value", None), getattr(raw, "length", None)
+        if isinstance(value, bytes) and isinstance(length, int) and length != 0xFFFFFFFF and len(value) < length:
+            raise damaged(subject, "it ends before its last value does")
+
+
+def text(dataset: Any, keyword: str) -> str:
+    """Return an element as text, empty where there is none."""
+    value = dataset.get(keyword, None)
+    return "" if value is None else str(value).strip().strip("\0")
+
+
+def items(dataset: Any, keyword: str) -> list[Any]:
+    """Return the items of a sequence, none where there is no such element or it is no sequence."""
+    value = dataset.get(keyword, None)
+    return list(value) if isinstance(value, pydicom.Sequence) else []
+
+
+def numbers(dataset: Any, keyword: str, count: int, subject: str) -> Float64Array:
+    """Return as many finite numbers as an element must have, or raise E102."""
+    value = dataset.get(keyword, None)
+    listed = [] if value is None or value == "" else value if isinstance(value, Sequence | np.ndarray) else [value]
+    if isinstance(listed, str | bytes) or len(listed) != count:
+        found = "no number" if isinstance(listed, str | bytes) or not len(listed) else f"{len(listed)} numbers"
+        raise damaged(subject, f"its {keyword} holds {found}, needed are {count}")
+    array = np.array([float(v) for v in listed], dtype=np.float64)
+    if not np.isfinite(array).all() or np.abs(array).max() > MOST_NUMBER:
+        raise damaged(subject, f"its {keyword} holds a number that is not finite or beyond {MOST_NUMBER:g}")
+    return array
+
+
+def number(dataset: Any, keyword: str, default: float | None, subject: str) -> float:
+    """Return one finite number, the default where the element is absent or empty."""
+    if default is not None and dataset.get(keyword, None) in (None, ""):
+        return default
+    return float(numbers(dataset, keyword, 1, subject)[0])
+
+
+def identity_in(dataset: Any) -> Identity:
+    """Return the identity that a data set states."""
+    keywords = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex")
+    uids = ("StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
+    return Identity(*(text(dataset, keyword) for keyword in (*keywords, *uids)))
+
+
+def require_class(dataset: Any, allowed: Sequence[str], what: str, subject: str) -> None:
+    """Raise E164 unless a data set is an object of one of some classes."""
+    if text(dataset, "SOPClassUID") not in allowed:
+        modality = text(dataset, "Modality")
+        shown = modality if modality.isalpha() and len(modality) <= 16 else "of unknown modality"
+        raise RegweaveError("E164", f"{subject} is no {what}: it is {shown}", f"name the file of the {what}")
+
+
+def require_same_patient(a: Identity, b: Identity, what: str) -> None:
+    """Raise E162 where two objects state different patients; what one of them leaves empty is not compared.
+
+    Examples
+    --------
+    >>> require_same_patient(Identity("17", "DOE^JANE^^"), Identity("17", "Doe, Jane"), "plan and scan")
+    """
+    differ = [word for word, x, y in (("ID", a.patient_id, b.patient_id), ("birth date", a.birth_date, b.birth_date))
+              if x and y and x != y]  # fmt: skip
+    names = _words(a.patient_name), _words(b.patient_name)
+    if all(names) and not (names[0] <= names[1] or names[1] <= names[0]):
+        differ.append("name")
+    if differ:
+        message = f"{what} are of different patients: their {' and '.join(differ)} differ"
+        raise RegweaveError("E162", message, "give objects of one patient, or pass --allow-id-mismatch")
+
+
+def _words(name: str) -> set[str]:
+    """Words of a name, which systems write in several orders and with several separators."""
+    return set(re.findall(r"[^\W_]+", name.upper()))

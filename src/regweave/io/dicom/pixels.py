@@ -1,0 +1,148 @@
+"""Pixel data of one slice: stored numbers to Hounsfield units or another scale."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.dicom.folder import SliceHeader
+from regweave.io.dicom.parse import guarded, items, number, numbers, read_dataset, text
+from regweave.io.disk.files import damaged, open_file
+from regweave.types import Float32Array
+
+IMPLICIT, BIG_ENDIAN = "1.2.840.10008.1.2", "1.2.840.10008.1.2.2"
+NATIVE = (IMPLICIT, "1.2.840.10008.1.2.1", BIG_ENDIAN, "")
+PLUG_INS = {
+    "1.2.840.10008.1.2.4.50": "JPEG baseline", "1.2.840.10008.1.2.4.51": "JPEG extended",
+    "1.2.840.10008.1.2.4.57": "JPEG lossless", "1.2.840.10008.1.2.4.70": "JPEG lossless",
+    "1.2.840.10008.1.2.4.80": "JPEG-LS", "1.2.840.10008.1.2.4.81": "JPEG-LS",
+    "1.2.840.10008.1.2.4.90": "JPEG 2000", "1.2.840.10008.1.2.4.91": "JPEG 2000",
+    "1.2.840.10008.1.2.4.201": "HTJ2K", "1.2.840.10008.1.2.4.202": "HTJ2K", "1.2.840.10008.1.2.5": "RLE",
+}  # fmt: skip
+ENHANCED = {
+    "1.2.840.10008.5.1.4.1.1.2.1": "Enhanced CT", "1.2.840.10008.5.1.4.1.1.4.1": "Enhanced MR",
+    "1.2.840.10008.5.1.4.1.1.130": "Enhanced PET", "1.2.840.10008.5.1.4.1.1.4.3": "Enhanced MR colour",
+    "1.2.840.10008.5.1.4.1.1.2.2": "Legacy Converted Enhanced CT",
+    "1.2.840.10008.5.1.4.1.1.4.4": "Legacy Converted Enhanced MR",
+}  # fmt: skip
+AIR_HU = -1000.0
+
+
+def require_plain(header: SliceHeader) -> None:
+    """Raise E163 for what is no single grey image: many frames, colour, odd bits."""
+    data = header.dataset
+    name = ENHANCED.get(text(data, "SOPClassUID"))
+    frames = number(data, "NumberOfFrames", 1, header.subject)
+    if name is not None or frames != 1:
+        found = f"{name or 'a multi-frame object'} of {frames:g} frames"
+        hint = "export it as single-frame slices; dcm4che's and dcm2niix's converters do that too"
+        raise RegweaveError("E163", f"{header.subject} is {found}, which is not read", hint)
+    samples, bits = number(data, "SamplesPerPixel", 1, header.subject), number(data, "BitsAllocated", None, "it")
+    if samples != 1 or not text(data, "PhotometricInterpretation").startswith("MONOCHROME"):
+        message = f"{header.subject} is a colour image, needed is one grey value a pixel"
+        raise RegweaveError("E163", message, "name the series of the grey images")
+    if bits not in (8, 16, 32):
+        message = f"{header.subject} has {bits:g} bits a pixel, read are 8, 16 and 32"
+        raise RegweaveError("E163", message, "export the series again with 16 bits")
+
+
+def slice_values(header: SliceHeader) -> Float32Array:
+    """Return the values of one slice [row, column] in the units of its own rescaling."""
+    with guarded(header.subject):
+        data = header.dataset
+        stored = _stored(header)
+        lut = items(data, "ModalityLUTSequence")
+        if lut:
+            return _looked_up(stored, lut[0], header.subject)
+        slope = number(data, "RescaleSlope", 1.0, header.subject)
+        if slope == 0:
+            raise damaged(header.subject, "its RescaleSlope is 0")
+        values = stored.astype(np.float32)
+        values *= np.float32(slope)
+        values += np.float32(number(data, "RescaleIntercept", 0.0, header.subject))
+        if text(data, "Modality") == "CT":
+            values[_padding(stored, header)] = AIR_HU
+        return values
+
+
+def _stored(header: SliceHeader) -> NDArray[Any]:
+    data, subject = header.dataset, header.subject
+    rows, columns = (int(number(data, word, None, subject)) for word in ("Rows", "Columns"))
+    syntax = str(data.file_meta.get("TransferSyntaxUID", ""))
+    if syntax not in NATIVE:
+        return _unpacked(header, syntax, (rows, columns))
+    bits, signed = (int(number(data, word, 0, subject)) for word in ("BitsAllocated", "PixelRepresentation"))
+    swapped = syntax == BIG_ENDIAN
+    kind = np.dtype(f"{'>' if swapped else '<'}{'i' if signed else 'u'}{bits // 8}")
+    needed = rows * columns * kind.itemsize
+    implicit = syntax == IMPLICIT if syntax else bool(getattr(data, "is_implicit_VR", True))
+    with open_file(header.path) as stream:
+        stream.seek(header.offset)
+        length = _pixel_length(stream.read(12), implicit, swapped, subject)
+        stream.seek(header.offset + (8 if implicit else 12))
+        raw = stream.read(min(length, needed))
+    if len(raw) < needed:
+        raise damaged(subject, f"{needed} bytes of pixels expected, {len(raw)} found")
+    pixels = np.frombuffer(raw, dtype=kind).astype(kind.newbyteorder("="), copy=False).reshape(rows, columns)
+    return _used_bits(pixels, int(number(data, "BitsStored", bits, subject)), bits)
+
+
+def _pixel_length(head: bytes, implicit: bool, swapped: bool, subject: str) -> int:
+    """Return the length that the element of the pixel data states, or raise E102 where it is another element."""
+    order = ">" if swapped else "<"
+    if len(head) < 12 or struct.unpack(f"{order}HH", head[:4]) != (0x7FE0, 0x0010):
+        raise damaged(subject, "it holds no pixel data")
+    at = 4 if implicit else 8
+    return int(struct.unpack(f"{order}I", head[at : at + 4])[0])
+
+
+def _used_bits(pixels: NDArray[Any], stored: int, allocated: int) -> NDArray[Any]:
+    """Clear the bits above those that are stored, which may hold anything, and extend the sign."""
+    if not 0 < stored < allocated:
+        return pixels
+    spare = allocated - stored
+    return np.asarray(np.right_shift(np.left_shift(pixels, spare), spare))
+
+
+def _unpacked(header: SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArray[Any]:
+    name = PLUG_INS.get(syntax)
+    if name is None:
+        message = f"{header.subject} has pixels in a transfer syntax that is not read"
+        raise RegweaveError("E163", message, "export the series uncompressed (Explicit VR Little Endian)")
+    dataset, _ = read_dataset(header.path, header.subject)
+    try:
+        found = np.asarray(dataset.pixel_array)
+    except RuntimeError:  # pydicom's answer where no plug-in knows the syntax
+        message = f"{header.subject} has pixels compressed as {name}, and no plug-in that decodes them is installed"
+        raise UsageError("E163", message, 'pip install "regweave[dicom]", or export uncompressed') from None
+    if found.shape != shape:
+        raise damaged(header.subject, f"its pixels have shape {found.shape}, its header says {shape}")
+    return found
+
+
+def _looked_up(stored: NDArray[Any], lut: Any, subject: str) -> Float32Array:
+    """Apply a modality look-up table; values outside take the nearest entry, as the standard says."""
+    count, first, _ = (int(n) for n in numbers(lut, "LUTDescriptor", 3, subject))
+    table = lut.get("LUTData", None)
+    if isinstance(table, bytes):
+        table = np.frombuffer(table, dtype="<u2")
+    entries = np.asarray([] if table is None else table, dtype=np.float32).ravel()
+    if entries.size != (count or 65536):
+        raise damaged(subject, f"its modality look-up table has {entries.size} entries, it says {count or 65536}")
+    return entries[np.clip(stored.astype(np.int64) - first, 0, entries.size - 1)]
+
+
+def _padding(stored: NDArray[Any], header: SliceHeader) -> NDArray[np.bool_]:
+    """Mark pixels outside of what was scanned."""
+    data = header.dataset
+    if data.get("PixelPaddingValue", None) in (None, ""):
+        return np.zeros(stored.shape, dtype=bool)
+    value = number(data, "PixelPaddingValue", None, header.subject)
+    limit = number(data, "PixelPaddingRangeLimit", value, header.subject)
+    if stored.dtype.kind == "i" and value > np.iinfo(stored.dtype).max:  # written without its sign
+        value, limit = value - 2.0**16, limit - 2.0**16
+    return (stored >= min(value, limit)) & (stored <= max(value, limit))

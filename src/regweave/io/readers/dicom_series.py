@@ -1,0 +1,42 @@
+"""DICOM reader: a folder with one image series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import UsageError
+from regweave.io import readers
+from regweave.io.dicom.folder import holds_dicom
+from regweave.io.dicom.parse import looks_like_dicom
+from regweave.io.dicom.series import list_series, read_series
+from regweave.io.disk.files import is_file, is_folder, suffix_of
+from regweave.io.formats.stored import Stored
+
+READS = "DICOM"
+
+
+def recognises(source: Any, head: bytes) -> bool:
+    """Tell by the first bytes of a file, or of the files in a folder that holds no image of another format."""
+    if not isinstance(source, Path):
+        return False
+    if not is_folder(source):
+        return looks_like_dicom(head) and suffix_of(source) not in readers.suffixes()
+    others = (suffix_of(path) in readers.suffixes() and is_file(path) for path in sorted(source.iterdir()))
+    return not any(others) and holds_dicom(source)
+
+
+def files(source: Path, options: readers.ReadOptions) -> tuple[Path, ...]:
+    """Return the files of the one series, in the order of their names."""
+    found = list_series(source)
+    if len(found) > 1:
+        message = f"'{source}' holds {len(found)} image series, one is needed"
+        raise UsageError("E161", message, "name a folder with one of them; regweave check lists them")
+    return found[0].files if found else (source,)
+
+
+def read(source: Path, options: readers.ReadOptions) -> Stored:
+    """Read the one series; uneven or sheared slices are interpolated onto an even grid."""
+    series = read_series(source)
+    facts = {"dicom": {"modality": series.modality, "images": len(series.slices), "even": series.exact}}
+    return Stored(series.image.data, series.image.geometry, f"'{source}'", facts=facts, modality=series.image.modality)

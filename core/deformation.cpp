@@ -11,6 +11,7 @@
 #include "bspline.hpp"
 #include "interpolate.hpp"
 #include "inverse.hpp"
+#include "jacobian.hpp"
 #include "parallel.hpp"
 #include "require.hpp"
 
@@ -186,21 +187,6 @@ Out<std::int32_t> warp_labels(In<std::int32_t, 3> labels, In<double, 2> matrix, 
     return warp_by(labels, matrix, field, 0, voted_label);
 }
 
-// The matrices of the three axes for a lattice of control points over a grid of voxels.
-std::array<AxisMatrix, 3> lattice_axes(const Shape& voxels, const Shape& nodes, const Vector& origin,
-                                       const Vector& spacing) {
-    require_grid(voxels, "the grid of voxels");
-    require_grid(nodes, "the lattice");
-    require_finite(origin, "the origin of the lattice must be finite");
-    require_finite(spacing, "the control spacing must be finite");
-    std::array<AxisMatrix, 3> axes;
-    for (int a = 0; a < 3; ++a) {
-        require(spacing[a] > 0.0, "the control spacing must be positive");
-        axes[a] = cubic_bspline(voxels[a], nodes[a], origin[a], spacing[a]);
-    }
-    return axes;
-}
-
 Out<float> ffd(In<float, 4> coefficients, Vector origin, Vector spacing, Shape shape) {
     const std::size_t c = coefficients.shape(0);
     const Shape nodes = require_volume(coefficients, "the lattice");
@@ -286,53 +272,15 @@ Out<float> resample_field(In<float, 4> u, Shape shape, Vector scale, Vector offs
     return out.release();
 }
 
-// The two neighbours of x on an axis of n voxels (itself at a border) and one over their distance.
-struct Neighbours {
-    std::size_t below, above;
-    float inverse;
-
-    Neighbours(std::size_t x, std::size_t n) : below(x > 0 ? x - 1 : x), above(x + 1 < n ? x + 1 : x) {
-        inverse = above > below ? 1.0f / float(above - below) : 0.0f;
-    }
-};
-
 Out<float> jacobian(In<float, 4> u) {
     require_field(u, "u");
     const Shape n = grid_shape(u);
-    const std::size_t volume = n[0] * n[1] * n[2];
     NewArray<float, 3> out(n);
-    auto line = [&](int component, std::size_t i, std::size_t j) {
-        return u.data() + component * volume + (i * n[1] + j) * n[2];
-    };
-    auto differentiate = [&](int component, std::size_t i, std::size_t j, float* g0, float* g1, float* g2) {
-        const Neighbours di(i, n[0]), dj(j, n[1]);
-        const float *i0 = line(component, di.below, j), *i1 = line(component, di.above, j);
-        const float *j0 = line(component, i, dj.below), *j1 = line(component, i, dj.above);
-        const float* here = line(component, i, j);
-        for (std::size_t k = 0; k < n[2]; ++k) g0[k] = (i1[k] - i0[k]) * di.inverse;
-        for (std::size_t k = 0; k < n[2]; ++k) g1[k] = (j1[k] - j0[k]) * dj.inverse;
-        for (std::size_t k = 1; k + 1 < n[2]; ++k) g2[k] = (here[k + 1] - here[k - 1]) * 0.5f;
-        for (std::size_t k : {std::size_t(0), n[2] - 1}) {
-            const Neighbours dk(k, n[2]);
-            g2[k] = (here[dk.above] - here[dk.below]) * dk.inverse;
-        }
-    };
     {
         nb::gil_scoped_release nogil;
         parallel_for(int(n[0]), [&](int i) {
-            std::vector<float> gradient(9 * n[2]);
-            float* g[9];
-            for (int e = 0; e < 9; ++e) g[e] = gradient.data() + e * n[2];
-            for (std::size_t j = 0; j < n[1]; ++j) {
-                for (int a = 0; a < 3; ++a) differentiate(a, i, j, g[3 * a], g[3 * a + 1], g[3 * a + 2]);
-                float* target = out.data.get() + (i * n[1] + j) * n[2];
-                for (std::size_t k = 0; k < n[2]; ++k) {
-                    const float a = 1.0f + g[0][k], b = g[1][k], c = g[2][k];
-                    const float d = g[3][k], e = 1.0f + g[4][k], f = g[5][k];
-                    const float p = g[6][k], q = g[7][k], r = 1.0f + g[8][k];
-                    target[k] = a * (e * r - f * q) - b * (d * r - f * p) + c * (d * q - e * p);
-                }
-            }
+            JacobianRow row(u.data(), n);
+            for (std::size_t j = 0; j < n[1]; ++j) row(i, j, out.data.get() + (i * n[1] + j) * n[2]);
         });
     }
     return out.release();

@@ -9,6 +9,8 @@ namespace nb = nanobind;
 
 void register_cost_volume(nb::module_&);
 void register_deformation(nb::module_&);
+void register_descent(nb::module_&);
+void register_hold_back(nb::module_&);
 void register_inference(nb::module_&);
 void register_network(nb::module_&);
 void register_refine(nb::module_&);
@@ -23,6 +25,8 @@ NB_MODULE(REGWEAVE_MODULE, m) {
           "Number of threads the kernels use when this thread calls them; 1 in a new thread.");
     register_cost_volume(m);
     register_deformation(m);
+    register_descent(m);
+    register_hold_back(m);
     register_inference(m);
     register_network(m);
     register_refine(m);

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "arrays.hpp"
-#include "local_sums.hpp"
+#include "local_correlation.hpp"
 #include "parallel.hpp"
 #include "require.hpp"
 
@@ -44,26 +44,22 @@ void require_radius(int radius) {
     require(radius >= 0 && radius <= 1024, "the radius must be 0 to 1024 voxels");
 }
 
-// Adds slope · ∇m of plane i to the force, central differences, one-sided at the border.
-void add_force(const float* m, const float* slope, Extent n, int i, float* force) {
-    const std::size_t at = n.plane() * i;
-    float* f[3] = {force + at, force + n.volume() + at, force + 2 * n.volume() + at};
+// Adds slope · ∇m of row (i, j) to the force, central differences, one-sided at the border.
+void add_force(const float* m, const float* __restrict slope, Extent n, int i, int j, float* force) {
+    const std::size_t at = n.row(i, j);
     const int up = std::min(i + 1, n.nx - 1), down = std::max(i - 1, 0);
+    const int right = std::min(j + 1, n.ny - 1), left = std::max(j - 1, 0), last = n.nz - 1;
     const float scale_x = up - down > 0 ? 1.0f / (up - down) : 0.0f;
-    const float *mu = m + n.plane() * up, *md = m + n.plane() * down;
-    for (std::size_t v = 0; v < n.plane(); ++v) f[0][v] += slope[v] * (mu[v] - md[v]) * scale_x;
-    for (int j = 0; j < n.ny; ++j) {
-        const int right = std::min(j + 1, n.ny - 1), left = std::max(j - 1, 0);
-        const float scale_y = right - left > 0 ? 1.0f / (right - left) : 0.0f;
-        const std::size_t row = std::size_t(j) * n.nz;
-        const float *mr = m + at + std::size_t(right) * n.nz, *ml = m + at + std::size_t(left) * n.nz;
-        const float *mm = m + at + row, *s = slope + row;
-        for (int k = 0; k < n.nz; ++k) f[1][row + k] += s[k] * (mr[k] - ml[k]) * scale_y;
-        for (int k = 1; k + 1 < n.nz; ++k) f[2][row + k] += s[k] * (mm[k + 1] - mm[k - 1]) * 0.5f;
-        if (n.nz > 1) {
-            f[2][row] += s[0] * (mm[1] - mm[0]);
-            f[2][row + n.nz - 1] += s[n.nz - 1] * (mm[n.nz - 1] - mm[n.nz - 2]);
-        }
+    const float scale_y = right - left > 0 ? 1.0f / (right - left) : 0.0f;
+    const float *mu = m + n.row(up, j), *md = m + n.row(down, j);
+    const float *mr = m + n.row(i, right), *ml = m + n.row(i, left), *mm = m + at;
+    float* __restrict x = force + at, * __restrict y = x + n.volume(), * __restrict z = y + n.volume();
+    for (int k = 0; k < n.nz; ++k) x[k] += slope[k] * (mu[k] - md[k]) * scale_x;
+    for (int k = 0; k < n.nz; ++k) y[k] += slope[k] * (mr[k] - ml[k]) * scale_y;
+    for (int k = 1; k < last; ++k) z[k] += slope[k] * (mm[k + 1] - mm[k - 1]) * 0.5f;
+    if (n.nz > 1) {
+        z[0] += slope[0] * (mm[1] - mm[0]);
+        z[last] += slope[last] * (mm[last] - mm[last - 1]);
     }
 }
 
@@ -73,8 +69,8 @@ double in_order(const std::vector<double>& parts) {
     return total;
 }
 
-// Each plane on its own: op(f, m, w, slope, n, stride) writes ∂cost/∂m for all channels of a plane, returns
-// its cost.
+// Each row on its own: op(f, m, w, slope, cost) gets the first voxel of a row, channels being a volume apart,
+// and writes ∂cost/∂m of channel c to slope + c · nz and the cost of each voxel to cost.
 template <class Op>
 double voxelwise(const In<float, 4>& fixed, const In<float, 4>& moved, const In<float, 3>& weight,
                  Force& force, const Op& op) {
@@ -84,11 +80,18 @@ double voxelwise(const In<float, 4>& fixed, const In<float, 4>& moved, const In<
     std::vector<double> parts(n.nx);
     nb::gil_scoped_release nogil;
     parallel_for(n.nx, [&](int i) {
-        const std::size_t at = n.plane() * i;
-        std::vector<float> slope(C * n.plane());
-        parts[i] = op(fixed.data() + at, moved.data() + at, weight.data() + at, slope.data(), n, C);
-        for (int c = 0; c < C; ++c)
-            add_force(moved.data() + c * n.volume(), &slope[c * n.plane()], n, i, force.data());
+        std::vector<float> slope(std::size_t(C) * n.nz), cost(n.nz);
+        double total = 0;
+        for (int j = 0; j < n.ny; ++j) {
+            const std::size_t at = n.row(i, j);
+            std::fill(cost.begin(), cost.end(), 0.0f);
+            op(fixed.data() + at, moved.data() + at, weight.data() + at, slope.data(), cost.data());
+            total += row_sum(cost.data(), n.nz);
+            for (int c = 0; c < C; ++c)
+                add_force(moved.data() + c * n.volume(), &slope[std::size_t(c) * n.nz], n, i, j,
+                          force.data());
+        }
+        parts[i] = total;
     });
     return in_order(parts);
 }
@@ -97,50 +100,43 @@ double voxelwise(const In<float, 4>& fixed, const In<float, 4>& moved, const In<
 double absolute_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force,
                       float epsilon) {
     require(std::isfinite(epsilon) && epsilon > 0.0f, "epsilon must be positive");
+    const int C = int(fixed.shape(0)), nz = int(fixed.shape(3));
+    const std::size_t volume = fixed.shape(1) * fixed.shape(2) * fixed.shape(3);
     return voxelwise(
         fixed, moved, weight, force,
-        [epsilon](const float* f, const float* m, const float* w, float* slope, Extent n, int C) {
-            double cost = 0;
+        [=](const float* f, const float* m, const float* w, float* __restrict slope, float* __restrict cost) {
             const float share = 1.0f / C, e2 = epsilon * epsilon;
-            for (int c = 0; c < C; ++c) {
-                const float *fc = f + c * n.volume(), *mc = m + c * n.volume();
-                float* s = slope + c * n.plane();
-                double sum = 0;
-                for (std::size_t v = 0; v < n.plane(); ++v) {
-                    const float d = mc[v] - fc[v], root = std::sqrt(d * d + e2);
-                    s[v] = share * w[v] * d / root;
-                    sum += w[v] * (root - epsilon);
+            for (int c = 0; c < C; ++c, f += volume, m += volume, slope += nz)
+                for (int k = 0; k < nz; ++k) {
+                    const float d = m[k] - f[k], root = std::sqrt(d * d + e2), weighed = share * w[k];
+                    slope[k] = weighed * d / root;
+                    cost[k] += weighed * (root - epsilon);
                 }
-                cost += sum * share;
-            }
-            return cost;
         });
 }
 
 // Σ w · ½ |ff' − mm'|² = Σ w · (½ (|f|⁴ + |m|⁴) − ⟨f, m⟩²).
 double tensor_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force) {
-    return voxelwise(fixed, moved, weight, force,
-                     [](const float* f, const float* m, const float* w, float* slope, Extent n, int C) {
-                         double cost = 0;
-                         for (std::size_t v = 0; v < n.plane(); ++v) {
-                             float dot = 0, ff = 0, mm = 0;
-                             for (int c = 0; c < C; ++c) {
-                                 const float a = f[c * n.volume() + v], b = m[c * n.volume() + v];
-                                 dot += a * b;
-                                 ff += a * a;
-                                 mm += b * b;
-                             }
-                             cost += w[v] * (0.5f * (ff * ff + mm * mm) - dot * dot);
-                             for (int c = 0; c < C; ++c)
-                                 slope[c * n.plane() + v] =
-                                     2 * w[v] * (mm * m[c * n.volume() + v] - dot * f[c * n.volume() + v]);
-                         }
-                         return cost;
-                     });
+    const int C = int(fixed.shape(0)), nz = int(fixed.shape(3));
+    const std::size_t volume = fixed.shape(1) * fixed.shape(2) * fixed.shape(3);
+    return voxelwise(
+        fixed, moved, weight, force,
+        [=](const float* f, const float* m, const float* w, float* __restrict slope, float* __restrict cost) {
+            for (int k = 0; k < nz; ++k) {
+                float dot = 0, ff = 0, mm = 0;
+                for (int c = 0; c < C; ++c) {
+                    const float a = f[c * volume + k], b = m[c * volume + k];
+                    dot += a * b;
+                    ff += a * a;
+                    mm += b * b;
+                }
+                cost[k] = w[k] * (0.5f * (ff * ff + mm * mm) - dot * dot);
+                for (int c = 0; c < C; ++c)
+                    slope[c * nz + k] = 2 * w[k] * (mm * m[c * volume + k] - dot * f[c * volume + k]);
+            }
+        });
 }
 
-// Σ w · (1 − ρ), or Σ w · (1 − ρ²), with ρ the correlation in the cube of side 2r + 1 round each voxel:
-// ∂ρ(x)/∂m(y) = [(f(y) − E f)/√(v_m v_f) − ρ (m(y) − E m)/v_m] / n for every y in the cube of x.
 double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight, Force force, int radius,
                          float floor, bool squared) {
     require_same(fixed, moved, weight, force);
@@ -148,59 +144,12 @@ double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> we
     require(std::isfinite(floor) && floor > 0.0f, "the floor of the variance must be positive");
     require_radius(radius);
     const Extent n = extent_of(fixed);
-    const float *f = fixed.data(), *m = moved.data(), *w = weight.data();
-    std::vector<double> parts(n.nx);
     nb::gil_scoped_release nogil;
-    std::vector<float> product(n.volume()), scratch(n.volume());
-    std::vector<float> sums[5];
-    const float* factors[5][2] = {{f, nullptr}, {m, nullptr}, {f, f}, {m, m}, {f, m}};
-    for (int q = 0; q < 5; ++q) {
-        sums[q].resize(n.volume());
-        const float *a = factors[q][0], *b = factors[q][1];
-        if (b)
-            parallel_for(n.nx, [&](int i) {
-                for (std::size_t v = n.plane() * i; v < n.plane() * (i + 1); ++v) product[v] = a[v] * b[v];
-            });
-        local_sums(b ? product.data() : a, sums[q].data(), scratch.data(), n, radius);
-    }
-    // The first three sums become α = w/(n √(v_m v_f)), β = w ρ/(n v_m) and γ = α E f − β E m.
-    parallel_for(n.nx, [&](int i) {
-        double cost = 0;
-        for (int j = 0; j < n.ny; ++j) {
-            const std::size_t row = n.plane() * i + std::size_t(j) * n.nz;
-            double total = 0;
-            for (int k = 0; k < n.nz; ++k) {
-                const std::size_t v = row + k;
-                const float c = 1.0f / local_count(n, radius, i, j, k);
-                const float mf = sums[0][v] * c, mm = sums[1][v] * c;
-                const float vf = std::max(0.0f, sums[2][v] * c - mf * mf) + floor;
-                const float vm = std::max(0.0f, sums[3][v] * c - mm * mm) + floor;
-                const float root = 1.0f / std::sqrt(vf * vm);
-                const float cov = sums[4][v] * c - mf * mm;
-                const float rho = (squared ? cov : cov + floor) * root;
-                const float slope = w[v] * (squared ? 2 * rho : 1.0f);
-                const float alpha = slope * c * root, beta = slope * c * rho / vm;
-                total += w[v] * (1 - (squared ? rho * rho : rho));
-                sums[0][v] = alpha;
-                sums[1][v] = beta;
-                sums[2][v] = alpha * mf - beta * mm;
-            }
-            cost += total;
-        }
-        parts[i] = cost;
-    });
-    for (int q = 0; q < 3; ++q) {
-        local_sums(sums[q].data(), product.data(), scratch.data(), n, radius);
-        sums[q].swap(product);
-    }
-    parallel_for(n.nx, [&](int i) {
-        const std::size_t at = n.plane() * i;
-        std::vector<float> slope(n.plane());
-        for (std::size_t v = 0; v < n.plane(); ++v)
-            slope[v] = -(f[at + v] * sums[0][at + v] - m[at + v] * sums[1][at + v] - sums[2][at + v]);
-        add_force(m, slope.data(), n, i, force.data());
-    });
-    return in_order(parts);
+    LocalCorrelation local(fixed.data(), moved.data(), weight.data(), n, radius, floor);
+    const double cost = squared ? local.cost<true>() : local.cost<false>();
+    local.derivative(
+        [&](int i, int j, const float* slope) { add_force(moved.data(), slope, n, i, j, force.data()); });
+    return cost;
 }
 
 void require_displacement(const In<float, 4>& u, const Force& force,
@@ -224,27 +173,29 @@ double diffusion_force(In<float, 4> u, Force force, std::array<std::array<double
         const float* p = u.data() + c * n.volume() + n.plane() * i;
         float* g = force.data() + c * n.volume() + n.plane() * i;
         const float hx = float(factor[c][0]), hy = float(factor[c][1]), hz = float(factor[c][2]);
+        const int last = n.nz - 1;
+        std::vector<float> squares(n.nz);
         double energy = 0;
         for (int j = 0; j < n.ny; ++j) {
             const float* r = p + std::size_t(j) * n.nz;
-            float* out = g + std::size_t(j) * n.nz;
+            float* __restrict out = g + std::size_t(j) * n.nz;
             const float* xu = i + 1 < n.nx ? r + n.plane() : r;
             const float* xd = i > 0 ? r - n.plane() : r;
             const float* yu = j + 1 < n.ny ? r + n.nz : r;
             const float* yd = j > 0 ? r - n.nz : r;
-            double sum = 0;
+            float* __restrict e = squares.data();
             for (int k = 0; k < n.nz; ++k) {
                 const float dx = xu[k] - r[k], dy = yu[k] - r[k];
                 out[k] -= hx * (dx + xd[k] - r[k]) + hy * (dy + yd[k] - r[k]);
-                sum += hx * dx * dx + hy * dy * dy;
+                e[k] = hx * dx * dx + hy * dy * dy;
             }
-            for (int k = 0; k + 1 < n.nz; ++k) {
-                const float dz = r[k + 1] - r[k];
-                out[k] -= hz * dz;
-                out[k + 1] += hz * dz;
-                sum += hz * dz * dz;
+            for (int k = 0; k < last; ++k) e[k] += hz * (r[k + 1] - r[k]) * (r[k + 1] - r[k]);
+            for (int k = 1; k < last; ++k) out[k] -= hz * ((r[k + 1] - r[k]) + (r[k - 1] - r[k]));
+            if (last > 0) {
+                out[0] -= hz * (r[1] - r[0]);
+                out[last] -= hz * (r[last - 1] - r[last]);
             }
-            energy += 0.5 * sum;
+            energy += 0.5 * row_sum(e, n.nz);
         }
         parts[task] = energy;
     });

@@ -11,22 +11,29 @@ namespace {
 
 using namespace regweave;
 
-// Squared difference of the image at two offsets, edge voxels repeating outside.
-void squared_difference(const float* image, Extent n, const std::int32_t* p, const std::int32_t* q,
-                        float* out) {
-    auto at = [](int i, int size) { return std::clamp(i, 0, size - 1); };
-    parallel_for(n.nx, [&](int i) {
-        for (int j = 0; j < n.ny; ++j) {
-            const float* a = image + n.plane() * at(i + p[0], n.nx) + std::size_t(n.nz) * at(j + p[1], n.ny);
-            const float* b = image + n.plane() * at(i + q[0], n.nx) + std::size_t(n.nz) * at(j + q[1], n.ny);
-            float* row = out + n.plane() * i + std::size_t(n.nz) * j;
-            for (int k = 0; k < n.nz; ++k) {
-                const float d = a[at(k + p[2], n.nz)] - b[at(k + q[2], n.nz)];
-                row[k] = d * d;
-            }
-        }
-    });
-}
+// Squared differences of the image at two offsets, edge voxels repeating outside.
+struct SquaredDifference {
+    const float* image;
+    Extent n;
+    const std::int32_t *p, *q;
+
+    static int at(int i, int size) { return std::clamp(i, 0, size - 1); }
+
+    void operator()(int i, int j, float* row, std::size_t) const {
+        const float* a = image + n.row(at(i + p[0], n.nx), at(j + p[1], n.ny));
+        const float* b = image + n.row(at(i + q[0], n.nx), at(j + q[1], n.ny));
+        auto put = [&](int k) {
+            const float d = a[at(k + p[2], n.nz)] - b[at(k + q[2], n.nz)];
+            row[k] = d * d;
+        };
+        const int begin = std::min(n.nz, std::max({0, -p[2], -q[2]}));
+        const int end = std::max(begin, n.nz - std::max({0, p[2], q[2]}));
+        const float *ap = a + p[2], *bq = b + q[2];
+        for (int k = 0; k < begin; ++k) put(k);
+        for (int k = begin; k < end; ++k) row[k] = (ap[k] - bq[k]) * (ap[k] - bq[k]);
+        for (int k = end; k < n.nz; ++k) put(k);
+    }
+};
 
 // exp(−distance / variance) for each pair; the distances of a voxel are taken from their smallest, and its
 // variance, their mean, is kept between low and high times the mean variance of the image.
@@ -45,21 +52,27 @@ Out<float> self_similarity(In<float, 3> image, In<std::int32_t, 3> pairs, int ra
     float* d = out.data.get();
     {
         nb::gil_scoped_release nogil;
-        std::vector<float> squares(n.volume()), scratch(n.volume()), variance(n.volume());
-        for (int c = 0; c < C; ++c) {
+        std::vector<float> variance(n.volume());
+        const Tiles tiles(n);
+        parallel_for(C * tiles.count(), [&](int task) {
+            const int c = task / tiles.count();
             const std::int32_t* pair = pairs.data() + 6 * c;
-            squared_difference(image.data(), n, pair, pair + 3, squares.data());
-            local_sums(squares.data(), d + c * n.volume(), scratch.data(), n, radius);
-        }
+            const SquaredDifference source{image.data(), n, pair, pair + 3};
+            const auto sink = [&](int i, int j, const float* sums) {
+                std::copy_n(sums, n.nz, d + c * n.volume() + n.row(i, j));
+            };
+            tile_sums<1>(tiles, task % tiles.count(), radius, source, sink);
+        });
         std::vector<double> totals(n.nx);
         parallel_for(n.nx, [&](int i) {
             double total = 0;
-            for (int j = 0; j < n.ny; ++j)
+            for (int j = 0; j < n.ny; ++j) {
+                const int rows = local_count(n.nx, radius, i) * local_count(n.ny, radius, j);
                 for (int k = 0; k < n.nz; ++k) {
                     const std::size_t v = n.plane() * i + std::size_t(n.nz) * j + k;
                     float smallest = d[v], sum = 0;
                     for (int c = 1; c < C; ++c) smallest = std::min(smallest, d[c * n.volume() + v]);
-                    const float scale = 1.0f / local_count(n, radius, i, j, k);
+                    const float scale = 1.0f / float(rows * local_count(n.nz, radius, k));
                     for (int c = 0; c < C; ++c) {
                         float& value = d[c * n.volume() + v];
                         value = (value - smallest) * scale;
@@ -68,6 +81,7 @@ Out<float> self_similarity(In<float, 3> image, In<std::int32_t, 3> pairs, int ra
                     variance[v] = sum / C;
                     total += variance[v];
                 }
+            }
             totals[i] = total;
         });
         double typical = 0;

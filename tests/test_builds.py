@@ -52,6 +52,8 @@ CALLS = {
     "warp_labels": (LABELS, MATRIX, FIELDS[0]),
     "ffd": (FIELDS[0][:, :8, :7, :7].copy(), *GRID, SHAPE),
     "ffd_adjoint": (FIELDS[0], *GRID, (8, 7, 7)),
+    "hold_back": (FIELDS[0] / 20, FIELDS[1][:, :8, :7, :7] / 2, *GRID, 0.1, 8),
+    "descend": (FIELDS[0], FIELDS[1].copy(), WEIGHT.copy(), (1.0, 0.8, 1.25), 3, (0.9, 0.99), 0.3, 0.4, 0.1),
     "compose": tuple(FIELDS),
     "resample_field": (FIELDS[0], (30, 25, 27), (0.7, 0.7, 0.7), (0.1, 0.2, 0.3)),
     "invert": (FIELDS[0] / 20, MATRIX, np.linalg.inv(np.vstack([MATRIX, [0, 0, 0, 1]]))[:3].copy(), SHAPE, 60, 1e-5),

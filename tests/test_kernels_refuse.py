@@ -70,6 +70,11 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "warp_labels": lambda: {"labels": np.ones((4, 5, 6), dtype=np.int32), "matrix": MATRIX, "field": FIELD},
     "ffd": lambda: {"coefficients": f32(3, 3, 3, 3), **LATTICE, "shape": (4, 5, 6)},
     "ffd_adjoint": lambda: {"dense": FIELD, **LATTICE, "nodes": (3, 3, 3)},
+    "hold_back": lambda: {"u": FIELD, "update": f32(3, 3, 3, 3), **LATTICE, "least": 0.1, "attempts": 2},
+    "descend": lambda: {
+        "gradient": FIELD, "first": f32(3, 4, 5, 6), "second": f32(4, 5, 6), "stretch": (1.0, 1.0, 1.0), "done": 1,
+        "keep": (0.9, 0.99), "length": 0.3, "reach": 0.4, "quiet": 0.1,
+    },
     "compose": lambda: {"u": FIELD, "d": FIELD},
     "resample_field": lambda: {"u": FIELD, "shape": (4, 5, 6), "scale": (1.0, 1.0, 1.0), "offset": (0.0, 0.0, 0.0)},
     "invert": lambda: {
@@ -157,6 +162,15 @@ BAD: dict[str, list[dict[str, Any]]] = {
         *({"coefficients": v} for v in (f32(3, 0, 3, 3), f32(0, 3, 3, 3))),
     ],
     "ffd_adjoint": [*BAD_LATTICE, *({"nodes": v} for v in BAD_SHAPE), *({"dense": v} for v in on_grid(*EMPTY))],
+    "hold_back": [
+        *BAD_LATTICE, *({"u": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"update": f32(2, 3, 3, 3)},
+        {"update": f32(3, 0, 3, 3)}, {"attempts": 0},
+    ],
+    "descend": [
+        *({"gradient": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6), f32(3, 4, 5, 7))), {"second": f32(4, 5, 7)},
+        {"first": f32(2, 4, 5, 6)}, {"stretch": (1.0, 0.0, 1.0)}, {"stretch": (NAN, 1.0, 1.0)}, {"done": 0},
+        {"keep": (1.0, 0.99)}, {"keep": (0.9, NAN)}, {"length": INF}, {"reach": -1.0}, {"quiet": NAN},
+    ],
     "compose": [*({"u": v, "d": v} for v in on_grid(*EMPTY)), {"u": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)}],
     "resample_field": [
         *({"shape": v} for v in BAD_SHAPE), *({"u": v} for v in (*on_grid(*EMPTY), f32(0, 4, 5, 6))),

@@ -132,6 +132,25 @@ def invert(
     tolerance: float,
 ) -> tuple[NDArray[numpy.float32], NDArray[numpy.float32]]: ...
 def jacobian(u: NDArray[numpy.float32]) -> NDArray[numpy.float32]: ...
+def descend(
+    gradient: NDArray[numpy.float32],
+    first: NDArray[numpy.float32],
+    second: NDArray[numpy.float32],
+    stretch: Sequence[float] | NDArray[numpy.float64],
+    done: int,
+    keep: Sequence[float] | NDArray[numpy.float64],
+    length: float,
+    reach: float,
+    quiet: float,
+) -> NDArray[numpy.float32]: ...
+def hold_back(
+    u: NDArray[numpy.float32],
+    update: NDArray[numpy.float32],
+    origin: Sequence[float] | NDArray[numpy.float64],
+    spacing: Sequence[float] | NDArray[numpy.float64],
+    least: float,
+    attempts: int,
+) -> NDArray[numpy.float32]: ...
 def trws(
     unary: NDArray[numpy.float64],
     shape: Sequence[int],

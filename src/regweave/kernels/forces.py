@@ -1,6 +1,6 @@
-"""Kernels of voxelwise costs and their derivatives by the displacement.
+"""Kernels of voxelwise costs and their derivatives by the displacement, and of the steps along these.
 
-Each returns its cost and adds its force (3, X, Y, Z) to the array that it is given.
+Each cost is returned, and its force (3, X, Y, Z) added to the array that the kernel is given.
 """
 
 from __future__ import annotations
@@ -8,9 +8,17 @@ from __future__ import annotations
 from regweave._core import (
     absolute_force,
     correlation_force,
+    descend,
     diffusion_force,
     stiff_diffusion_force,
     tensor_force,
 )
 
-__all__ = ["absolute_force", "correlation_force", "diffusion_force", "stiff_diffusion_force", "tensor_force"]
+__all__ = [
+    "absolute_force",
+    "correlation_force",
+    "descend",
+    "diffusion_force",
+    "stiff_diffusion_force",
+    "tensor_force",
+]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import ndimage
 
 from regweave.config.settings import Refine
-from regweave.kernels import fields
+from regweave.kernels import fields, forces
 from regweave.registration.class_weights import stretch
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, change_level
@@ -38,22 +36,19 @@ class Descent:
     def __init__(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> None:
         spacing = float(grid.spacing[0])
         self._grid, self._length, self._reach = grid, settings.rate * spacing, REACH * spacing
-        self._stretch = stretch(geometry).astype(np.float32)[:, None, None, None]
-        self._first: Any = 0.0
-        self._second: Any = 0.0
+        self._stretch = tuple(float(s) for s in stretch(geometry))
+        self._first = np.zeros((3, *grid.nodes), dtype=np.float32)
+        self._second = np.zeros(grid.nodes, dtype=np.float32)
         self._done = 0
 
     def update(self, force: Float32Array) -> Float32Array:
         """Displacement of the control points, in voxels, bounded so that the step is invertible."""
         self._done += 1
-        g = fields.ffd_adjoint(force, self._grid.origin, self._grid.spacing, self._grid.nodes) / self._stretch
-        squared = (g.astype(np.float64) ** 2).sum(axis=0, keepdims=True)
-        self._first = FIRST_MOMENT * self._first + (1 - FIRST_MOMENT) * g
-        self._second = SECOND_MOMENT * self._second + (1 - SECOND_MOMENT) * squared
-        mean = self._first / (1 - FIRST_MOMENT**self._done)
-        length = np.sqrt(self._second / (1 - SECOND_MOMENT**self._done))
-        d = -self._length * mean / (length + QUIET * np.sqrt(squared.mean()) + 1e-12)
-        return np.asarray((d / self._stretch).clip(-self._reach, self._reach), dtype=np.float32)
+        g = fields.ffd_adjoint(force, self._grid.origin, self._grid.spacing, self._grid.nodes)
+        keep = (FIRST_MOMENT, SECOND_MOMENT)
+        return forces.descend(
+            g, self._first, self._second, self._stretch, self._done, keep, self._length, self._reach, QUIET
+        )
 
 
 def held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float32Array:
@@ -61,22 +56,7 @@ def held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float
 
     Control points near a voxel that the step would bring below the least Jacobian are left where they are.
     """
-    before = None
-    for attempt in range(ATTEMPTS):
-        composed = fields.compose(u, fields.ffd(update, grid.origin, grid.spacing, grid.image_shape))
-        jacobian = fields.jacobian(composed)
-        folding = jacobian < LEAST_JACOBIAN
-        if not folding.any():
-            return composed
-        if before is None:
-            before = fields.jacobian(u)
-        folding &= jacobian < before
-        if not folding.any():
-            return composed
-        folding = ndimage.binary_dilation(folding, iterations=attempt + 1)  # the differences reach one voxel
-        near = fields.ffd_adjoint(folding[None].astype(np.float32), grid.origin, grid.spacing, grid.nodes) > 0
-        update = np.where(near, np.float32(0), update)
-    return u
+    return fields.hold_back(u, update, grid.origin, grid.spacing, LEAST_JACOBIAN, ATTEMPTS)
 
 
 def smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Array:

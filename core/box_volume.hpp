@@ -75,10 +75,16 @@ class BoxVolume {
     }
 
     void run() const {
-        parallel_for(int(job_.shift[0].size()) * Ky_, [&](int task) { stream(task / Ky_, task % Ky_); });
+        const int n = job_.supports.n[0], chunks = (n + kChunk - 1) / kChunk;
+        parallel_for(int(job_.shift[0].size()) * Ky_ * chunks, [&](int task) {
+            const int label = task / chunks, first = task % chunks * kChunk;
+            stream(label / Ky_, label % Ky_, first, std::min(n, first + kChunk));
+        });
     }
 
   private:
+    static constexpr int kChunk = 4;  // windows along x of a task: more tasks than labels alone would give
+
     const Job& job_;
     const Op& op_;
     float* out_;
@@ -88,15 +94,16 @@ class BoxVolume {
     std::vector<char> needed_;  // rows; a window whose first row nobody needs is not needed either
     int widest_ = 1;
 
-    // All labels with shift a along x and b along y.
-    void stream(int a, int b) const {
+    // All labels with shift a along x and b along y, for the windows along x from one to another.
+    void stream(int a, int b, int first, int last) const {
         const Supports& s = job_.supports;
         const int C = job_.channels, ny = job_.dim[1];
         const std::size_t padded = nz_ + 2 * pad_, shifted = ny * padded;
         std::vector<float> plane(job_.plane()), rows(C * shifted + 8);
         std::vector<float> y_sums(Kz_ * sheet_), x_sums(widest_ * Kz_ * sheet_);
-        for (int i = 0; i < job_.dim[0]; ++i) {
-            if (active_[i].begin == active_[i].end) continue;
+        for (int i = s.start[0][first]; i < s.start[0][last - 1] + s.size[0]; ++i) {
+            const Active here{std::max(active_[i].begin, first), std::min(active_[i].end, last)};
+            if (here.begin >= here.end) continue;
             for (int c = 0; c < C; ++c) {
                 shift_plane(job_, job_.moved + c * job_.volume(), i, job_.shift[0][a], plane.data());
                 for (int j = 0; j < ny; ++j)
@@ -120,7 +127,7 @@ class BoxVolume {
                                       z.fraction};
                     sum_window(window, &y_sums[k * sheet_ + std::size_t(q) * Op::terms * nz_]);
                 }
-            for (int p = active_[i].begin; p < active_[i].end; ++p) {
+            for (int p = here.begin; p < here.end; ++p) {
                 float* sum = &x_sums[(p % widest_) * Kz_ * sheet_];
                 const std::size_t n = Kz_ * sheet_;
                 if (i == s.start[0][p])

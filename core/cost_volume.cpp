@@ -46,8 +46,7 @@ struct Correlation {
     static constexpr int terms = 3;
     double n, floor;
     bool squared;
-    const double* mean;      // of the fixed image in each support
-    const double* variance;  // with the floor added
+    const std::array<double, 2>* fixed;  // mean in each support, and variance with the floor added
 
     template <class V, class W, class F>
     void add(V* sums, int, W w, F f) const {
@@ -58,9 +57,10 @@ struct Correlation {
     }
     float finish(const double* sums, std::size_t node) const {
         const double w = sums[0] / n, ww = std::max(0.0, sums[1] / n - w * w) + floor;
-        const double wj = sums[2] / n - w * mean[node];
-        if (squared) return float(1.0 - wj * wj / (ww * variance[node]));
-        return float(1.0 - (wj + floor) / std::sqrt(ww * variance[node]));
+        const auto& [mean, variance] = fixed[node];
+        const double wj = sums[2] / n - w * mean;
+        if (squared) return float(1.0 - wj * wj / (ww * variance));
+        return float(1.0 - (wj + floor) / std::sqrt(ww * variance));
     }
 };
 
@@ -239,50 +239,44 @@ Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor, bool squared) {
     require(job.channels == 1, "this cost takes one channel");
     if (!squared) job.needed = not_blank(job);
     const Supports& s = job.supports;
-    std::vector<double> mean, variance;
-    for (int p : s.start[0])
-        for (int q : s.start[1])
-            for (int r : s.start[2]) {
-                double sum = 0, squares = 0;
-                for (int x = p; x < p + s.size[0]; ++x)
-                    for (int y = q; y < q + s.size[1]; ++y) {
-                        const float* row = job.fixed + job.plane() * x + std::size_t(job.dim[2]) * y;
-                        for (int z = r; z < r + s.size[2]; ++z) {
-                            sum += row[z];
-                            squares += double(row[z]) * row[z];
-                        }
-                    }
-                const double m = sum / s.voxels();
-                mean.push_back(m);
-                variance.push_back(std::max(0.0, squares / s.voxels() - m * m) + floor);
+    const auto moments = by_support<std::array<double, 2>>(s, [&](int p, int q, int r) {
+        double sum = 0, squares = 0;
+        for (int x = p; x < p + s.size[0]; ++x)
+            for (int y = q; y < q + s.size[1]; ++y) {
+                const float* row = job.fixed + job.plane() * x + std::size_t(job.dim[2]) * y;
+                for (int z = r; z < r + s.size[2]; ++z) {
+                    sum += row[z];
+                    squares += double(row[z]) * row[z];
+                }
             }
-    return run_box(job, Correlation{double(s.voxels()), floor, squared, mean.data(), variance.data()});
+        const double m = sum / s.voxels();
+        return std::array<double, 2>{m, std::max(0.0, squares / s.voxels() - m * m) + floor};
+    });
+    return run_box(job, Correlation{double(s.voxels()), floor, squared, moments.data()});
 }
 
 // Supports whose fixed bins are not all the same: H(J | W) is zero in the others.
 std::vector<char> varied_supports(const Job& job, const std::vector<std::uint8_t>& bins) {
     const Supports& s = job.supports;
-    std::vector<char> out;
-    for (int p : s.start[0])
-        for (int q : s.start[1])
-            for (int r : s.start[2]) {
-                const std::uint8_t first = bins[job.plane() * p + std::size_t(job.dim[2]) * q + r];
-                bool varied = false;
-                for (int x = p; x < p + s.size[0] && !varied; ++x)
-                    for (int y = q; y < q + s.size[1] && !varied; ++y) {
-                        const std::uint8_t* row = &bins[job.plane() * x + std::size_t(job.dim[2]) * y + r];
-                        varied =
-                            std::any_of(row, row + s.size[2], [first](std::uint8_t b) { return b != first; });
-                    }
-                out.push_back(varied);
+    return by_support<char>(s, [&](int p, int q, int r) {
+        const std::uint8_t first = bins[job.plane() * p + std::size_t(job.dim[2]) * q + r];
+        for (int x = p; x < p + s.size[0]; ++x)
+            for (int y = q; y < q + s.size[1]; ++y) {
+                const std::uint8_t* row = &bins[job.plane() * x + std::size_t(job.dim[2]) * y + r];
+                if (std::any_of(row, row + s.size[2], [first](std::uint8_t b) { return b != first; }))
+                    return char(1);
             }
-    return out;
+        return char(0);
+    });
 }
 
 template <int Bins, typename Count>
 Out<float> entropy_volume(Job& job) {
     std::vector<std::uint8_t> bins(job.volume());
-    for (std::size_t v = 0; v < job.volume(); ++v) bins[v] = std::uint8_t(Bins * bin_of<Bins>(job.fixed[v]));
+    parallel_for(job.dim[0], [&](int i) {
+        for (std::size_t v = job.plane() * i; v < job.plane() * (i + 1); ++v)
+            bins[v] = std::uint8_t(Bins * bin_of<Bins>(job.fixed[v]));
+    });
     std::vector<float> n_log_n(job.supports.voxels() + 1, 0.0f);
     for (std::size_t c = 2; c < n_log_n.size(); ++c) n_log_n[c] = float(double(c) * std::log(double(c)));
     job.needed = varied_supports(job, bins);

@@ -10,6 +10,7 @@ namespace nb = nanobind;
 void register_cost_volume(nb::module_&);
 void register_deformation(nb::module_&);
 void register_descent(nb::module_&);
+void register_filters(nb::module_&);
 void register_hold_back(nb::module_&);
 void register_inference(nb::module_&);
 void register_network(nb::module_&);
@@ -26,6 +27,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_cost_volume(m);
     register_deformation(m);
     register_descent(m);
+    register_filters(m);
     register_hold_back(m);
     register_inference(m);
     register_network(m);

@@ -16,21 +16,25 @@ namespace regweave {
 template <class Op>
 void patch_volume(const Job& job, const Op& op, float* out) {
     using Voxel = typename Op::Voxel;
-    const int nx = job.dim[0], ny = job.dim[1], nz = job.dim[2];
+    const int ny = job.dim[1], nz = job.dim[2];
     const Supports& s = job.supports;
     const int Ky = int(job.shift[1].size()), Kz = int(job.shift[2].size()), L = job.n_labels();
     const int pad = job.pad(), depth = s.size[0];
     const std::size_t stride = nz;
     const std::vector<char> needed = needed_rows(job);
 
-    parallel_for(int(job.shift[0].size()) * Ky, [&](int task) {
-        const int a = task / Ky, b = task % Ky;
+    constexpr int kChunk = 4;  // supports along x of a task: more tasks than labels alone would give
+    const int chunks = (s.n[0] + kChunk - 1) / kChunk;
+
+    parallel_for(int(job.shift[0].size()) * Ky * chunks, [&](int task) {
+        const int a = task / chunks / Ky, b = task / chunks % Ky;
+        const int first = task % chunks * kChunk, last = std::min(s.n[0], first + kChunk);
         std::vector<float> plane(job.plane()), row(nz + 2 * pad);
         std::vector<Voxel> ring(std::size_t(Kz) * depth * ny * stride);
         typename Op::Scratch scratch(op);
         std::vector<const Voxel*> planes(depth);
-        int next = 0;  // next support along x to finish
-        for (int i = 0; i < nx && next < s.n[0]; ++i) {
+        int next = first;  // next support along x to finish
+        for (int i = s.start[0][first]; next < last; ++i) {
             shift_plane(job, job.moved, i, job.shift[0][a], plane.data());
             for (int j = 0; j < ny; ++j) {
                 if (!needed[std::size_t(i) * ny + j]) continue;
@@ -42,7 +46,7 @@ void patch_volume(const Job& job, const Op& op, float* out) {
                            &ring[((std::size_t(k) * depth + i % depth) * ny + j) * stride], nz);
                 }
             }
-            for (; next < s.n[0] && i + 1 == s.start[0][next] + depth; ++next)
+            for (; next < last && i + 1 == s.start[0][next] + depth; ++next)
                 for (int k = 0; k < Kz; ++k)
                     for (int q = 0; q < s.n[1]; ++q)
                         for (int r = 0; r < s.n[2]; ++r) {

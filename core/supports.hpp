@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "parallel.hpp"
 #include "require.hpp"
 
 namespace regweave {
@@ -90,6 +91,18 @@ inline Job make_job(In<float, 4> fixed, In<float, 4> moved, Starts sx, Starts sy
     return job;
 }
 
+// value(p, q, r) of every support, (p, q, r) being its first voxel.
+template <class T, class Value>
+std::vector<T> by_support(const Supports& s, const Value& value) {
+    std::vector<T> out(std::size_t(s.n[0]) * s.n[1] * s.n[2]);
+    parallel_for(s.n[0], [&](int p) {
+        std::size_t node = std::size_t(p) * s.n[1] * s.n[2];
+        for (int q : s.start[1])
+            for (int r : s.start[2]) out[node++] = value(s.start[0][p], q, r);
+    });
+    return out;
+}
+
 // Supports whose cost is not zero for all labels by itself: in the others both images have one and the same
 // value wherever a label can look. Much of a medical image is such background.
 inline std::vector<char> not_blank(const Job& job) {
@@ -111,28 +124,23 @@ inline std::vector<char> not_blank(const Job& job) {
             }
         return false;
     };
-    std::vector<char> out;
-    for (int p : s.start[0])
-        for (int q : s.start[1])
-            for (int r : s.start[2]) {
-                const int at[3] = {p, q, r};
-                int begin[3], end[3], first[3], last[3];
-                for (int axis = 0; axis < 3; ++axis) {
-                    begin[axis] = at[axis];
-                    end[axis] = at[axis] + s.size[axis];
-                    first[axis] = std::clamp(begin[axis] + reach[axis][0], 0, job.dim[axis] - 1);
-                    last[axis] = std::clamp(end[axis] + reach[axis][1], first[axis] + 1, job.dim[axis]);
-                }
-                bool needed = false;
-                for (int c = 0; c < job.channels && !needed; ++c) {
-                    const float* fixed = job.fixed + c * job.volume();
-                    const float value = fixed[job.plane() * p + std::size_t(job.dim[2]) * q + r];
-                    needed = has_other(fixed, begin, end, value) ||
-                             has_other(job.moved + c * job.volume(), first, last, value);
-                }
-                out.push_back(needed);
-            }
-    return out;
+    return by_support<char>(s, [&](int p, int q, int r) {
+        const int at[3] = {p, q, r};
+        int begin[3], end[3], first[3], last[3];
+        for (int axis = 0; axis < 3; ++axis) {
+            begin[axis] = at[axis];
+            end[axis] = at[axis] + s.size[axis];
+            first[axis] = std::clamp(begin[axis] + reach[axis][0], 0, job.dim[axis] - 1);
+            last[axis] = std::clamp(end[axis] + reach[axis][1], first[axis] + 1, job.dim[axis]);
+        }
+        for (int c = 0; c < job.channels; ++c) {
+            const float* fixed = job.fixed + c * job.volume();
+            const float value = fixed[job.plane() * p + std::size_t(job.dim[2]) * q + r];
+            if (has_other(fixed, begin, end, value)) return char(1);
+            if (has_other(job.moved + c * job.volume(), first, last, value)) return char(1);
+        }
+        return char(0);
+    });
 }
 
 // Rows (i, j) of the image that some needed support holds.

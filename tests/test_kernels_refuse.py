@@ -70,6 +70,9 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "warp_labels": lambda: {"labels": np.ones((4, 5, 6), dtype=np.int32), "matrix": MATRIX, "field": FIELD},
     "ffd": lambda: {"coefficients": f32(3, 3, 3, 3), **LATTICE, "shape": (4, 5, 6)},
     "ffd_adjoint": lambda: {"dense": FIELD, **LATTICE, "nodes": (3, 3, 3)},
+    "gaussian": lambda: {"images": FIELD, "sigma": (1.0, 0.0, 2.0), "truncate": 3.0},
+    "gradient_magnitude": lambda: {"image": f32(4, 5, 6)},
+    "gradient_direction": lambda: {"image": f32(4, 5, 6), "edge": 1.0},
     "hold_back": lambda: {"u": FIELD, "update": f32(3, 3, 3, 3), **LATTICE, "least": 0.1, "attempts": 2},
     "descend": lambda: {
         "gradient": FIELD, "first": f32(3, 4, 5, 6), "second": f32(4, 5, 6), "stretch": (1.0, 1.0, 1.0), "done": 1,
@@ -162,6 +165,14 @@ BAD: dict[str, list[dict[str, Any]]] = {
         *({"coefficients": v} for v in (f32(3, 0, 3, 3), f32(0, 3, 3, 3))),
     ],
     "ffd_adjoint": [*BAD_LATTICE, *({"nodes": v} for v in BAD_SHAPE), *({"dense": v} for v in on_grid(*EMPTY))],
+    "gaussian": [
+        *({"images": v} for v in on_grid(*EMPTY)), *({"sigma": (1.0, v, 1.0)} for v in (-1.0, NAN, INF, 1e6)),
+        {"truncate": 0.0}, {"truncate": NAN},
+    ],
+    "gradient_magnitude": [{"image": v} for v in on_grid(*EMPTY, field=False)],
+    "gradient_direction": [
+        *({"image": v} for v in on_grid(*EMPTY, field=False)), *({"edge": v} for v in (-1.0, NAN, INF))
+    ],
     "hold_back": [
         *BAD_LATTICE, *({"u": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"update": f32(2, 3, 3, 3)},
         {"update": f32(3, 0, 3, 3)}, {"attempts": 0},

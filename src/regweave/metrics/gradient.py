@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from pydantic import Field
 
 from regweave import metrics
+from regweave.kernels import filters
 from regweave.metrics._smooth import smooth
 from regweave.metrics.sad import cost, volume
 from regweave.types import Float32Array
@@ -29,5 +29,4 @@ class Options(metrics.Options):
 
 def features(image: Float32Array, options: Options) -> Float32Array:
     """Gradient magnitude per voxel of the smoothed image, (1, X, Y, Z)."""
-    slopes = np.asarray(np.gradient(smooth(image, options.sigma_voxels)), dtype=np.float32)
-    return np.asarray(np.sqrt((slopes**2).sum(axis=0)))[None]
+    return filters.gradient_magnitude(smooth(image, options.sigma_voxels))

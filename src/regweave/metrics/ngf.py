@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from regweave import metrics
-from regweave.kernels import costs
+from regweave.kernels import costs, filters
 from regweave.metrics._smooth import smooth
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
@@ -36,10 +36,7 @@ class Options(metrics.Options):
 
 def features(image: Float32Array, options: Options) -> Float32Array:
     """Return the normalised gradient per voxel, (3, X, Y, Z), of length below 1."""
-    slopes = np.asarray(np.gradient(smooth(image, options.sigma_voxels)), dtype=np.float32)
-    squares = (slopes**2).sum(axis=0)
-    epsilon = options.edge * np.sqrt(squares).mean() + np.float32(1e-6)
-    return np.asarray(slopes / np.sqrt(squares + epsilon**2), dtype=np.float32)
+    return filters.gradient_direction(smooth(image, options.sigma_voxels), options.edge)
 
 
 def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:

@@ -130,12 +130,11 @@ def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: floa
     force = np.zeros_like(u)
     # Isotropic in millimetres on an anisotropic grid.
     s = stretch(scene.geometry)
-    factor = [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
+    factor = [[smoothness * float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
     if objective.stiffness is None:
-        smooth = smoothness * kernels.diffusion_force(u, force, factor)
+        smooth = kernels.diffusion_force(u, force, factor)
     else:
-        smooth = smoothness * kernels.stiff_diffusion_force(u, objective.stiffness, force, factor)
-    force *= np.float32(smoothness)
+        smooth = kernels.stiff_diffusion_force(u, objective.stiffness, force, factor)
     return host_forces(scene, objective.terms, u, force), smooth, force
 
 

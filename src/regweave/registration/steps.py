@@ -6,7 +6,7 @@ import numpy as np
 from scipy import ndimage
 
 from regweave.config.settings import Refine
-from regweave.kernels import fields, forces
+from regweave.kernels import fields, filters, forces
 from regweave.registration.class_weights import stretch
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, change_level
@@ -66,7 +66,7 @@ def smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Arr
     least = min(LEAST_JACOBIAN, float(fields.jacobian(u).min()))
     while sigma_mm > LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
         sigma = sigma_mm / geometry.spacing_mm
-        out = np.stack([ndimage.gaussian_filter(c, sigma, mode="nearest", truncate=CUT) for c in u])
+        out = filters.gaussian(u, sigma, CUT)
         if fields.jacobian(out).min() >= least:
             return out
         sigma_mm /= 2

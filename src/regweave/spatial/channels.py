@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from scipy import ndimage
 
+from regweave.kernels import filters
 from regweave.spatial.intensity import Window, apply_window, default_window
 from regweave.spatial.masking import extrapolated, inside
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Modality, Volume
 
 Prepare = Callable[[Float32Array], Float32Array]
+CUT = 4.0
+"""Half the length of the smoothing kernel, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Channels:
         if key not in self._level:
             data = shrink(self._mapped(View(view.window, 0.0, view.prepare)), factors)
             if view.sigma_voxels:
-                data = ndimage.gaussian_filter(data, view.sigma_voxels, mode="nearest")
+                data = filters.gaussian(data[None], (view.sigma_voxels,) * 3, CUT)[0]
             self._level = {k: v for k, v in self._level.items() if k[1] == factors}
             self._level[key] = np.ascontiguousarray(data, dtype=np.float32)
         return self._level[key]

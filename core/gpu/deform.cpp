@@ -32,6 +32,8 @@ float smallest(const Array& values) {
     return least_of(values, values.data<float>(int(values.shape().size())), Index(values.size()));
 }
 
+}  // namespace
+
 // Each axis in turn by the weights of one side, (radius + 1,); an empty list leaves an axis as it is.
 Array gaussian(const Array& image, const std::array<std::vector<double>, 3>& weights) {
     image.data<float>(4);
@@ -44,13 +46,10 @@ Array gaussian(const Array& image, const std::array<std::vector<double>, 3>& wei
         image.queue().launch(AxisGaussian{now.data<float>(4), grid, a, int(weights[a].size()) - 1,
                                           int(image.shape()[0]), w.data<double>(1), out.data<float>(4)},
                              grid.volume());
-        image.queue().wait();  // for the weights of the host
         now = out;
     }
     return now;
 }
-
-}  // namespace
 
 void register_deform(nb::module_& m) {
     using namespace nb::literals;

@@ -25,6 +25,7 @@ using Result = int;
 using Address = unsigned long long;
 
 constexpr Result kNoMemory = 2;
+constexpr std::size_t kSmall = 32 * 1024;
 
 struct Driver {
     Result (*init)(unsigned);
@@ -190,6 +191,7 @@ std::pair<std::size_t, std::size_t> Queue::memory() {
 void Queue::enter() { check(driver().set_current(module_->context), "entering the GPU"); }
 
 void* Queue::take(std::size_t bytes) {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
     const std::size_t size = rounded(bytes);
     auto found = free_.find(size);
     if (found != free_.end()) {
@@ -211,9 +213,13 @@ void* Queue::take(std::size_t bytes) {
 }
 
 // Work that uses the memory is before all work that will be queued, so that it may be given out at once.
-void Queue::give(void* memory) { free_.emplace(sizes_.at(memory), memory); }
+void Queue::give(void* memory) {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
+    free_.emplace(sizes_.at(memory), memory);
+}
 
 void Queue::trim() {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
     enter();
     wait();
     for (auto& f : free_) {
@@ -224,6 +230,7 @@ void Queue::trim() {
 }
 
 void* Queue::take_pinned(std::size_t bytes) {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
     const std::size_t size = rounded(bytes);
     auto found = pinned_free_.find(size);
     if (found != pinned_free_.end()) {
@@ -238,11 +245,21 @@ void* Queue::take_pinned(std::size_t bytes) {
     return memory;
 }
 
-void Queue::give_pinned(void* memory) { pinned_free_.emplace(pinned_sizes_.at(memory), memory); }
+void Queue::give_pinned(void* memory) {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
+    pinned_free_.emplace(pinned_sizes_.at(memory), memory);
+}
 
 void Queue::upload(void* to, const void* from, std::size_t bytes) {
     enter();
+    if (bytes <= kSmall) {  // the driver takes a copy of small memory, unless it is pinned
+        unsigned char copy[kSmall];
+        std::memcpy(copy, from, bytes);
+        check(driver().to_device(address(to), copy, bytes, stream_), "copying to the GPU");
+        return;
+    }
     check(driver().to_device(address(to), from, bytes, stream_), "copying to the GPU");
+    wait();
 }
 
 void Queue::download(void* to, const void* from, std::size_t bytes) {

@@ -15,7 +15,6 @@ AxisRows::AxisRows(const std::shared_ptr<Queue>& queue, const AxisMatrix& m)
     queue->upload(start.raw(), s.data(), start.bytes());
     queue->upload(column.raw(), c.data(), column.bytes());
     queue->upload(weight.raw(), m.weight.data(), weight.bytes());
-    queue->wait();  // the host's copies end here
 }
 
 void AxisRows::multiply(const float* in, float* out, Index outer, Index inner) const {

@@ -5,6 +5,9 @@ namespace regweave::gpu {
 
 void register_deform(nb::module_&);
 void register_fields(nb::module_&);
+void register_images(nb::module_&);
+void register_search(nb::module_&);
+void register_energies(nb::module_&);
 void register_lattice(nb::module_&);
 void register_refine(nb::module_&);
 void register_similarity(nb::module_&);
@@ -96,6 +99,12 @@ NB_MODULE(REGWEAVE_MODULE, m) {
         .def("upload", &upload<double>, "array"_a.noconvert())
         .def("upload", &upload<std::int32_t>, "array"_a.noconvert())
         .def("upload", &upload<std::uint8_t>, "array"_a.noconvert())
+        .def(
+            "empty",
+            [](std::shared_ptr<Queue> q, const std::vector<std::size_t>& shape) {
+                return Array(q, 'f', shape);
+            },
+            "shape"_a, "Memory for values of type float32, not written yet.")
         .def("zeros", &zeros, "shape"_a, "Zeros of type float32.");
     nb::class_<Array>(m, "Array")
         .def_prop_ro("shape", [](const Array& a) { return nb::tuple(nb::cast(a.shape())); })
@@ -106,7 +115,18 @@ NB_MODULE(REGWEAVE_MODULE, m) {
         .def("part", &Array::part, "begin"_a, "end"_a, "A part along the first axis, of the same memory.")
         .def("reshaped", &Array::reshaped, "shape"_a, "The same memory in another shape.");
     register_deform(m);
+    m.def(
+        "copy",
+        [](const Array& from, const Array& to) {
+            regweave::require(from.type() == to.type() && from.bytes() == to.bytes(),
+                              "the arrays differ in size or type");
+            to.queue().copy(to.raw(), from.raw(), to.bytes());
+        },
+        "source"_a, "target"_a, "Copy values on the GPU.");
     register_fields(m);
+    register_images(m);
+    register_search(m);
+    register_energies(m);
     register_lattice(m);
     register_refine(m);
     register_similarity(m);

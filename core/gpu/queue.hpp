@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -54,7 +55,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
     void* take_pinned(std::size_t bytes);
     void give_pinned(void* memory);
 
-    void upload(void* to, const void* from, std::size_t bytes);
+    void upload(void* to, const void* from, std::size_t bytes);    // `from` may change afterwards
     void download(void* to, const void* from, std::size_t bytes);  // waits
     void copy(void* to, const void* from, std::size_t bytes);
     void clear(void* memory, std::size_t bytes);
@@ -83,6 +84,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
     int ordinal_;
     std::shared_ptr<Module> module_;
     void* stream_ = nullptr;
+    std::recursive_mutex lock_;  // of the lists of memory: arrays may end in another thread
     std::unordered_map<void*, std::size_t> sizes_, pinned_sizes_;
     std::multimap<std::size_t, void*> free_, pinned_free_;
     std::unordered_map<const char*, void*> functions_;

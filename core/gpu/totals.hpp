@@ -40,4 +40,7 @@ inline float least_of(const Array& beside, const float* values, Index n) {
     return found;
 }
 
+// Channels (C, X, Y, Z) smoothed along each axis by the weights of one side, the voxel itself first.
+Array gaussian(const Array& image, const std::array<std::vector<double>, 3>& weights);
+
 }  // namespace regweave::gpu

@@ -30,6 +30,7 @@ std::pair<std::size_t, std::size_t> Queue::memory() {
 void Queue::enter() {}
 
 void* Queue::take(std::size_t bytes) {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
     const std::size_t size = rounded(bytes);
     if (size > memory().first) throw OutOfMemory("asking for memory: out of memory");
     void* made = std::malloc(size);
@@ -40,6 +41,7 @@ void* Queue::take(std::size_t bytes) {
 }
 
 void Queue::give(void* memory) {
+    std::lock_guard<std::recursive_mutex> guard(lock_);
     sizes_.erase(memory);
     std::free(memory);
 }

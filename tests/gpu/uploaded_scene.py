@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from regweave.energy.cost_volume import Comparison
 from regweave.registration.cuda.device import CudaDevice
 from regweave.registration.scene import Scene
 
@@ -28,7 +29,7 @@ class UploadedScene:
     def compare(self, members, u):
         upload = self.device.upload
         return [
-            None if c.member.name in self.without_kernel else (c.member, upload(c.fixed), upload(c.moved))
+            None if c.member.name in self.without_kernel else Comparison(c.member, upload(c.fixed), upload(c.moved))
             for c in self.host.compare(members, u.numpy())
         ]
 

@@ -142,8 +142,8 @@ def test_mi_does_not_see_a_monotone_change_of_contrast_but_sad_does():
 
 def test_mi_bins_follow_the_support():
     small, large = grid_of((40, 40, 40), support=8), grid_of((40, 40, 40), support=16)
-    assert mi._n_bins(small, mi.Options()) == 8
-    assert mi._n_bins(large, mi.Options()) == 16
+    assert mi.n_bins(small, mi.Options()) == 8
+    assert mi.n_bins(large, mi.Options()) == 16
 
 
 def test_mind_survives_inverted_contrast():

@@ -37,17 +37,20 @@ def prepare(image: Float32Array) -> Float32Array:
     Bins of equal width on ranks are bins with quantile edges on intensities. The lowest intensity, which fills the
     background of most images, does not count as foreground.
     """
-    low = image.min()
-    values = sampled(image)
+    return np.interp(image, *rank_knots(sampled(image), image.min())).astype(np.float32)
+
+
+def rank_knots(values: Float32Array, low: np.float32) -> tuple[Float32Array, Float32Array]:
+    """Intensities and their ranks, between which the rank is linear; values are a sample, low is the background."""
     foreground = values[values > low]
     if foreground.size == 0:
-        return np.zeros_like(image)
+        return np.array([low]), np.zeros(1, dtype=np.float32)
     quantiles = np.quantile(foreground, np.linspace(0, 1, 65)).astype(np.float32)
     knots, first = np.unique(quantiles, return_index=True)
     ranks = np.linspace(0, 1, 65, dtype=np.float32)[first]
     if low < knots[0]:
         knots, ranks = np.concatenate([[low], knots]), np.concatenate([[np.float32(0)], ranks])
-    return np.interp(image, knots, ranks).astype(np.float32)
+    return knots, ranks
 
 
 def features(image: Float32Array, options: Options) -> Float32Array:
@@ -55,7 +58,8 @@ def features(image: Float32Array, options: Options) -> Float32Array:
     return image[None]
 
 
-def _n_bins(grid: ControlGrid, options: Options) -> int:
+def n_bins(grid: ControlGrid, options: Options) -> int:
+    """Bins along each side of the joint histogram of a support."""
     if options.bins == "auto":
         return 8 if np.prod(grid.support) < SMALL_SUPPORT_VOXELS else 16
     return int(options.bins)
@@ -63,7 +67,7 @@ def _n_bins(grid: ControlGrid, options: Options) -> int:
 
 def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
     """H(J | W) in nats from the joint histogram of each support, in [0, log bins]."""
-    n = _n_bins(grid, options)
+    n = n_bins(grid, options)
     w, j = ((a[0] * np.float32(n)).clip(0, n - 1).astype(int) for a in (moved, fixed))
     out = np.empty(grid.n_nodes, dtype=np.float32)
     for node, (pw, pj) in enumerate(zip(grid.patches(w), grid.patches(j), strict=True)):
@@ -80,6 +84,6 @@ def volume(
     fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: metrics.Offsets, options: Options
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
-    n = _n_bins(grid, options)
+    n = n_bins(grid, options)
     scale = np.float32(n)
     return costs.mi_volume(fixed * scale, moved * scale, *grid.support_arguments, *offsets, n)

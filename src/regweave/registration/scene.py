@@ -131,21 +131,23 @@ class Scene:
         """
         moving = shrink_geometry(self.pair.moving.geometry, self.moving_factors)
         weight = np.asarray(fields.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
-        if self._moving_weight is not None:
-            weight *= fields.warp(self._moving_weight, self.matrix, u, 0.0, True)
-        return weight if self._fixed_weight is None else weight * self._fixed_weight
+        if self.moving_weight is not None:
+            weight *= fields.warp(self.moving_weight, self.matrix, u, 0.0, True)
+        return weight if self.fixed_weight is None else weight * self.fixed_weight
 
     @property
     def masked(self) -> bool:
         """True if a mask leaves voxels out."""
-        return self._fixed_weight is not None or self._moving_weight is not None
+        return self.fixed_weight is not None or self.moving_weight is not None
 
     @cached_property
-    def _fixed_weight(self) -> Float32Array | None:
+    def fixed_weight(self) -> Float32Array | None:
+        """Share of each voxel of the level that lies inside the fixed mask; None without one."""
         return _weight(self.pair.fixed, self.factors)
 
     @cached_property
-    def _moving_weight(self) -> Float32Array | None:
+    def moving_weight(self) -> Float32Array | None:
+        """The same of the moving mask, on the moving image's grid."""
         return _weight(self.pair.moving, self.moving_factors)
 
     def moved_labels(self, u: Float32Array) -> LabelArray:

@@ -54,12 +54,16 @@ class Channels:
         return default_window(self.image.data if found is None else self.image.data[found], self.modality)
 
     @cached_property
-    def _data(self) -> Float32Array:
+    def data(self) -> Float32Array:
+        """Intensities, beyond a mask those of its rim."""
         return extrapolated(self.image)
+
+    def window(self, view: View) -> Window:
+        """Return the intensities that a view maps to [0, 1]."""
+        return view.window or self._default_window
 
     def _mapped(self, view: View) -> Float32Array:
         if view not in self._full:
-            window = view.window or self._default_window
-            data = apply_window(self._data, window)
+            data = apply_window(self.data, self.window(view))
             self._full[view] = data if view.prepare is None else view.prepare(data)
         return self._full[view]

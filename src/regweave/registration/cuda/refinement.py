@@ -6,6 +6,7 @@ the host looks at the GPU once for each attempt of a step.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors
 from regweave.types import Geometry
 
+KEPT_LATTICES = 8
+"""B-splines of so many control grids stay on the GPU."""
 SPREAD = 2
 """Blocks round a folding voxel that are smoothed too."""
 
@@ -66,19 +69,21 @@ def unfolded(kernels: Any, knots: Any, factors: Factors, shape: tuple[int, int, 
 
 
 class Lattices:
-    """The lattice of the last control grid, kept between the verbs that use it."""
+    """B-splines of the latest control grids, kept between steps and between registrations."""
 
     def __init__(self, kernels: Any, queue: Any) -> None:
         self._kernels, self._queue = kernels, queue
-        self._grid: ControlGrid | None = None
-        self._lattice: Any = None
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
 
     def of(self, grid: ControlGrid) -> Any:
         """Return the lattice of a control grid."""
-        if self._grid is not grid:
-            self._lattice = self._kernels.Lattice(self._queue, grid.origin, grid.spacing, grid.nodes, grid.image_shape)
-            self._grid = grid
-        return self._lattice
+        key = (tuple(grid.origin), tuple(grid.spacing), grid.nodes, grid.image_shape)
+        if key not in self._kept:
+            self._kept[key] = self._kernels.Lattice(self._queue, *key)
+            while len(self._kept) > KEPT_LATTICES:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
 
 
 def descent(kernels: Any, queue: Any, lattice: Any, settings: Refine, grid: ControlGrid, geometry: Geometry) -> Any:

@@ -110,7 +110,7 @@ def data_terms(
             continue
         radius = settings.radius_voxels if member.support is None else member.support // 2
         term, balance = Term(member, penalty, valid, radius), device.kernels.balance(u)
-        term.add(device.kernels, balance, *compared[1:])
+        term.add(device.kernels, balance, compared.fixed, compared.moved)
         terms.append(_weighted(device, term, classes, 1 / _typical(*device.kernels.force_moments(balance.force))))
     # All members, since their weights add up to those of the table.
     found = host.data_terms(scene.host, device.download(u), members, weights, settings).terms if left else ()
@@ -135,7 +135,7 @@ def forces(device: Any, scene: Any, objective: GpuObjective, u: Any, smoothness:
     factors = [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
     balance = device.kernels.diffusion(u, objective.stiffness, factors, smoothness)
     for term, found in zip(objective.terms, scene.compare([t.member for t in objective.terms], u), strict=True):
-        term.add(device.kernels, balance, *found[1:])
+        term.add(device.kernels, balance, found.fixed, found.moved)
     extra = 0.0
     if objective.by_host:
         there = device.download(u)

@@ -1,0 +1,294 @@
+// Energies of a discrete step on a GPU: scales of the members, weights, and their minimisation by TRW-S.
+#include <nanobind/stl/optional.h>
+
+#include <limits>
+#include <optional>
+
+#include "messages.hpp"
+#include "moves.hpp"
+#include "seam.hpp"
+#include "terms.hpp"
+#include "totals.hpp"
+
+namespace regweave::gpu {
+namespace {
+
+struct Volume {
+    Index members, nodes;
+    int labels;
+    float* data;
+
+    explicit Volume(const Array& costs)
+        : members(Index(costs.shape().at(0))),
+          nodes(Index(costs.shape().at(1))),
+          labels(int(costs.shape().at(2))),
+          data(costs.data<float>(3)) {}
+};
+
+Array fit_scales(const Array& costs, const std::optional<Array>& factor, double quiet) {
+    const Volume v(costs);
+    Queue& queue = costs.queue();
+    Array spread = make<double>(costs, {std::size_t(v.members), std::size_t(v.nodes)});
+    Array largest = make<double>(costs, {std::size_t(v.members), kSpreadParts});
+    Array seen = make<double>(costs, {std::size_t(v.members), kSpreadParts, 2});
+    Array out = make<double>(costs, {std::size_t(v.members)});
+    const float* valid = factor ? factor->data<float>(1) : nullptr;
+    queue.launch(LabelSpread{v.data, v.labels, valid, v.nodes, spread.data<double>(2)}, v.members * v.nodes);
+    queue.launch(LargestSpread{spread.data<double>(2), v.nodes, largest.data<double>(2)},
+                 v.members * kSpreadParts);
+    queue.launch(
+        SeenSquares{spread.data<double>(2), v.nodes, largest.data<double>(2), quiet, seen.data<double>(3)},
+        v.members * kSpreadParts);
+    queue.launch(MemberScale{seen.data<double>(3), out.data<double>(1)}, v.members);
+    return out;
+}
+
+void scale_costs(const Array& costs, const Array& scales, const Array& valid, bool masked, double least) {
+    const Volume v(costs);
+    require(Index(scales.size()) == v.members && Index(valid.size()) == v.nodes,
+            "scales or weights do not fit");
+    costs.queue().launch(ScaledCosts{v.data, v.nodes, v.labels, scales.data<double>(1), valid.data<float>(1),
+                                     masked, float(least)},
+                         v.members * v.nodes * v.labels);
+}
+
+Array assemble(const Array& costs, const Array& shares, const Array& matrix, const Array& length,
+               double tie_break) {
+    const Volume v(costs);
+    const bool displaced = shares.shape().size() == 3;
+    const int classes = int(shares.shape().back());
+    require(matrix.shape() == lengths({std::size_t(v.members), std::size_t(classes)}),
+            "weights do not fit the costs");
+    require(shares.type() == 'f' && Index(shares.size()) == v.nodes * (displaced ? v.labels : 1) * classes,
+            "shares do not fit the costs");
+    require(Index(length.size()) == v.labels, "lengths do not fit the labels");
+    Array out = make<double>(costs, {std::size_t(v.nodes), std::size_t(v.labels)});
+    costs.queue().launch(
+        Unary{v.data, static_cast<const float*>(shares.raw()), matrix.data<double>(2), length.data<double>(1),
+              int(v.members), classes, v.labels, displaced, v.nodes, tie_break, out.data<double>(2)},
+        v.nodes * v.labels);
+    return out;
+}
+
+Array label_vectors(const Array& labels, const Array& offsets, std::array<int, 3> k,
+                    std::array<std::size_t, 3> nodes) {
+    require(require_grid(nodes, "the grid of nodes") == labels.size(), "labels do not fit the grid");
+    require(std::size_t(k[0]) + k[1] + k[2] == offsets.size(), "offsets do not fit the labels");
+    Array out = make<float>(labels, {3, nodes[0], nodes[1], nodes[2]});
+    labels.queue().launch(LabelVectors{labels.data<std::int32_t>(1),
+                                       offsets.data<double>(1),
+                                       {k[0], k[1], k[2]},
+                                       Index(labels.size()),
+                                       out.data<float>(4)},
+                          3 * Index(labels.size()));
+    return out;
+}
+
+// Message passing with its certificate, as run_trws of core/inference.cpp.
+class Minimiser {
+  public:
+    Minimiser(const Array& unary, std::array<int, 3> shape, const std::array<std::vector<double>, 3>& offsets,
+              double weight, const std::optional<Array>& base, bool plain)
+        : unary_(unary),
+          base_(base),
+          offsets_host_(offsets),
+          offsets_(make<double>(unary, {offsets[0].size() + offsets[1].size() + offsets[2].size()})),
+          messages_(make<double>(unary, {3 * unary.shape().at(0), unary.shape().at(1)})),
+          labels_(make<std::int32_t>(unary, {2, unary.shape()[0]})),
+          best_(make<std::int32_t>(unary, {unary.shape()[0]})),
+          parts_(make<double>(unary, {unary.shape()[0]})),
+          scratch_(make<double>(unary, {3, unary.shape()[1]})),
+          progress_(make<std::int32_t>(unary, {std::size_t(shape[0]) * std::size_t(shape[1]) + 1})),
+          plain_(plain) {
+        std::vector<double> all;
+        bool sorted = true;
+        for (int a = 0; a < 3; ++a) {
+            e_.shape[a] = shape[a];
+            e_.k[a] = int(offsets[a].size());
+            sorted = sorted && std::is_sorted(offsets[a].begin(), offsets[a].end());
+            all.insert(all.end(), offsets[a].begin(), offsets[a].end());
+        }
+        e_.nodes = Index(require_grid(shape, "the grid of nodes"));
+        e_.stride[0] = Index(shape[1]) * shape[2];
+        e_.stride[1] = shape[2];
+        e_.stride[2] = 1;
+        e_.labels = e_.k[0] * e_.k[1] * e_.k[2];
+        require(unary.shape() == lengths({std::size_t(e_.nodes), std::size_t(e_.labels)}),
+                "unary does not fit the grid");
+        require(std::isfinite(weight) && weight >= 0, "the pairwise weight must be finite and 0 or more");
+        e_.weight = weight;
+        e_.chained = sorted && !base;
+        e_.unary = unary.data<double>(2);
+        e_.base = base ? base->data<double>(2) : nullptr;
+        e_.offsets = offsets_.data<double>(1);
+        queue().upload(offsets_.raw(), all.data(), offsets_.bytes());
+        queue().clear(messages_.raw(), messages_.bytes());
+        queue().clear(progress_.raw(), progress_.bytes());
+    }
+
+    std::tuple<Array, double, double, int> run(int max_iter, double tol) {
+        constexpr int kPatience = 5, kPolishEvery = 4;
+        start();
+        std::vector<double> history;
+        int iterations = 0;
+        while (iterations < max_iter && !certified(tol)) {
+            ++iterations;
+            iterate();
+            if (iterations % kPolishEvery == 0 && !certified(tol)) polish(false);
+            history.push_back(bound_);
+            const std::size_t n = history.size();
+            if (n > kPatience && history[n - 1] - history[n - 1 - kPatience] < 0.1 * allowed(tol)) break;
+        }
+        if (!certified(tol)) polish(false);
+        if (!certified(tol)) polish(true);
+        return {best_, value_, std::min(bound_, value_), iterations};
+    }
+
+  private:
+    Array unary_;
+    std::optional<Array> base_;
+    std::array<std::vector<double>, 3> offsets_host_;
+    Array offsets_, messages_, labels_, best_, parts_, scratch_, progress_;
+    bool plain_;
+    LabelEnergy e_{};
+    double value_ = 0, bound_ = -std::numeric_limits<double>::infinity(), margin_ = 0;
+    int passes_ = 0;
+    std::vector<double> host_unary_, host_base_;
+
+    Queue& queue() const { return unary_.queue(); }
+    double allowed(double tol) const { return tol * std::max(std::fabs(value_), 1e-12); }
+    bool certified(double tol) const { return value_ - bound_ <= allowed(tol); }
+
+    Array sum_of_parts() const { return row_sums(unary_, parts_.data<double>(1), 1, e_.nodes); }
+
+    Array energy_of(const std::int32_t* labels) {
+        queue().launch(NodeEnergy{e_, labels, parts_.data<double>(1)}, e_.nodes);
+        return sum_of_parts();
+    }
+
+    void start() {
+        queue().launch(NodeStart{e_.unary, e_.labels, best_.data<std::int32_t>(1), parts_.data<double>(1)},
+                       e_.nodes);
+        Array largest = sum_of_parts(), energy = energy_of(best_.data<std::int32_t>(1));
+        double found[2];
+        queue().download(found, largest.raw(), sizeof(double));
+        queue().download(found + 1, energy.raw(), sizeof(double));
+        value_ = found[1];
+        require(std::isfinite(value_), "the energy must be finite");
+        margin_ =
+            50 * std::numeric_limits<double>::epsilon() * (found[0] + 6 * diameter() * double(e_.nodes));
+    }
+
+    double diameter() {
+        double sum = 0;
+        for (int a = 0; a < 3; ++a) {
+            const auto [low, high] = std::minmax_element(offsets_host_[a].begin(), offsets_host_[a].end());
+            sum += *high - *low;
+        }
+        if (base_) {  // no two neighbours are farther apart than twice the largest displacement
+            fetch_base();
+            double most = 0;
+            for (double b : host_base_) most = std::max(most, std::fabs(b));
+            sum += 6 * most;
+        }
+        return e_.weight * sum;
+    }
+
+    void pass(bool forward, int which) {
+        const TrwsPass body{e_,
+                            messages_.data<double>(2),
+                            labels_.data<std::int32_t>(2) + which * e_.nodes,
+                            parts_.data<double>(1),
+                            scratch_.data<double>(2),
+                            forward};
+#if !defined(REGWEAVE_TWIN)
+        if (!plain_) {
+            const int threads = (e_.labels + 31) / 32 * 32, groups = threads <= 128 ? 3 : 1;
+            TrwsColumns columns{body, progress_.data<std::int32_t>(1), passes_, groups};
+            void* arguments[] = {&columns};
+            const std::size_t shared =
+                sizeof(double) * (e_.labels + groups * (2 * std::size_t(e_.labels) + 64));
+            queue().launch_named("regweave_TrwsColumns", Index(e_.shape[0]) * e_.shape[1], threads * groups,
+                                 arguments, shared);
+            ++passes_;
+            return;
+        }
+#endif
+        queue().launch(body, 1);
+    }
+
+    void iterate() {
+        std::vector<Array> found;
+        for (bool forward : {true, false}) {
+            pass(forward, forward ? 0 : 1);
+            found.push_back(sum_of_parts());
+            found.push_back(energy_of(labels_.data<std::int32_t>(2) + (forward ? 0 : e_.nodes)));
+        }
+        double numbers[4];
+        for (int i = 0; i < 4; ++i)
+            queue().copy(scratch_.data<double>(2) + 0 + i, found[std::size_t(i)].raw(), sizeof(double));
+        queue().download(numbers, scratch_.raw(), sizeof numbers);
+        for (int i = 0; i < 2; ++i) {
+            bound_ = std::max(bound_, numbers[2 * i] - margin_);
+            if (!(numbers[2 * i + 1] < value_)) continue;
+            value_ = numbers[2 * i + 1];
+            queue().copy(best_.raw(), labels_.data<std::int32_t>(2) + i * e_.nodes, best_.bytes());
+        }
+    }
+
+    void fetch_base() {
+        if (!base_ || !host_base_.empty()) return;
+        host_base_.resize(base_->size());
+        queue().download(host_base_.data(), base_->raw(), base_->bytes());
+    }
+
+    // Cut moves are sequential: the host makes them.
+    void polish(bool expand) {
+        if (host_unary_.empty()) {
+            host_unary_.resize(unary_.size());
+            queue().download(host_unary_.data(), unary_.raw(), unary_.bytes());
+            fetch_base();
+        }
+        std::vector<int> labels(best_.size());
+        queue().download(labels.data(), best_.raw(), best_.bytes());
+        const GridEnergy energy({e_.shape[0], e_.shape[1], e_.shape[2]}, offsets_host_, e_.weight,
+                                host_unary_.data(), base_ ? host_base_.data() : nullptr);
+        BinaryMoves moves(energy, labels);
+        if (expand)
+            moves.run(1);
+        else
+            moves.steps();
+        const double before = energy(labels), after = energy(moves.labels());
+        if (!(after < before)) return;
+        value_ = after;
+        queue().upload(best_.raw(), moves.labels().data(), best_.bytes());
+    }
+};
+
+std::tuple<Array, double, double, int> trws(const Array& unary, std::array<int, 3> shape,
+                                            const std::array<std::vector<double>, 3>& offsets, double weight,
+                                            const std::optional<Array>& base, int max_iter, double tol,
+                                            bool plain) {
+    require(max_iter >= 1 && tol >= 0, "max_iter must be 1 or more, tol 0 or more");
+    nb::gil_scoped_release nogil;
+    return Minimiser(unary, shape, offsets, weight, base, plain).run(max_iter, tol);
+}
+
+}  // namespace
+
+void register_energies(nb::module_& m) {
+    using namespace nb::literals;
+    m.attr("MOST_LABELS") = 1024;
+    m.def("fit_scales", &fit_scales, "costs"_a, "factor"_a.none(), "quiet"_a,
+          "Scale of each member: root mean square of the spread over labels at nodes that are not quiet.");
+    m.def("scale_costs", &scale_costs, "costs"_a, "scales"_a, "valid"_a, "masked"_a, "least"_a,
+          "Divide costs by the scales, in place; nodes with fewer valid voxels cost nothing.");
+    m.def("assemble", &assemble, "costs"_a, "shares"_a, "matrix"_a, "length"_a, "tie_break"_a,
+          "Unaries, (N, L).");
+    m.def("label_vectors", &label_vectors, "labels"_a, "offsets"_a, "k"_a, "nodes"_a,
+          "Displacement of the control points that took these labels, (3, nodes).");
+    m.def("trws", &trws, "unary"_a, "shape"_a, "offsets"_a, "weight"_a, "base"_a.none(), "max_iter"_a,
+          "tol"_a, "plain"_a = false, "Labels (N,), their energy, a lower bound, iterations.");
+}
+
+}  // namespace regweave::gpu

@@ -66,10 +66,10 @@ struct AxisSums {
 };
 REGWEAVE_KERNEL(AxisSums)
 
-// Sums along the first axis, and α = w/(n √(v_m v_f)), β = w ρ/(n v_m), γ = α E f − β E m from them.
-struct CorrelationSlopes {
+// α = w/(n √(v_m v_f)), β = w ρ/(n v_m), γ = α E f − β E m of a voxel from the sums over its cube, and its
+// cost.
+struct Slopes {
     const float* fixed;  // (2, X, Y, Z): whole sums of f and f²
-    const float* sums;   // (3, X, Y, Z): sums of m, m², f m along the last two axes
     float* out;          // (3, X, Y, Z)
     float* cost;
     Weighing weight;
@@ -78,19 +78,8 @@ struct CorrelationSlopes {
     float floor;
     int squared;
 
-    REGWEAVE_BODY void operator()(Index value) const {
-        const int v = int(value);
-        int x[3];
-        place_of(grid, v, x);
-        const int stride = plane_of(grid), begin = -least(x[0], radius),
-                  end = least(grid.n[0] - 1 - x[0], radius);
+    REGWEAVE_BODY void finish(int v, const int* x, const float* s) const {
         const Index volume = grid.volume();
-        float s[3];
-        for (int q = 0; q < 3; ++q) {
-            const float* p = sums + q * volume + v;
-            s[q] = 0.0f;
-            for (int d = begin; d <= end; ++d) s[q] += p[d * stride];
-        }
         const float w = weight.at(v), c = 1.0f / count_inside(grid, radius, x);
         const float mf = fixed[v] * c, mm = s[0] * c;
         const float vf = fmaxf(0.0f, fixed[volume + v] * c - mf * mf) + floor;
@@ -106,28 +95,52 @@ struct CorrelationSlopes {
         out[2 * volume + v] = alpha * mf - beta * mm;
     }
 };
+
+// Sums of three channels along the first axis.
+REGWEAVE_BODY void first_axis_sums(const float* in, const Extent& grid, int v, int i, int radius, float* s) {
+    const int stride = plane_of(grid), begin = -least(i, radius), end = least(grid.n[0] - 1 - i, radius);
+    for (int q = 0; q < 3; ++q) {
+        const float* p = in + q * grid.volume() + v;
+        s[q] = 0.0f;
+        for (int d = begin; d <= end; ++d) s[q] += p[d * stride];
+    }
+}
+
+struct CorrelationSlopes {
+    Slopes slopes;
+    const float* sums;  // (3, X, Y, Z): sums of m, m², f m along the last two axes
+
+    REGWEAVE_BODY void operator()(Index v) const {
+        int x[3];
+        place_of(slopes.grid, int(v), x);
+        float s[3];
+        first_axis_sums(sums, slopes.grid, int(v), x[0], slopes.radius, s);
+        slopes.finish(int(v), x, s);
+    }
+};
 REGWEAVE_KERNEL(CorrelationSlopes)
 
-// Sums of α, β, γ along the first axis, and the force −(f Σα − m Σβ − Σγ) ∇m.
-struct CorrelationForce {
+// The force −(f Σα − m Σβ − Σγ) ∇m of a voxel from the sums over its cube.
+struct Pull {
     const float* f;
     const float* m;
-    const float* sums;  // (3, X, Y, Z): along the last two axes
     float* force;
     Extent grid;
     int radius;
 
-    REGWEAVE_BODY void operator()(Index value) const {
-        const int v = int(value);
-        const int i = v / plane_of(grid), stride = plane_of(grid);
-        const int begin = -least(i, radius), end = least(grid.n[0] - 1 - i, radius);
-        float s[3];
-        for (int q = 0; q < 3; ++q) {
-            const float* p = sums + q * grid.volume() + v;
-            s[q] = 0.0f;
-            for (int d = begin; d <= end; ++d) s[q] += p[d * stride];
-        }
+    REGWEAVE_BODY void finish(int v, const float* s) const {
         add_force(m, -(f[v] * s[0] - m[v] * s[1] - s[2]), grid, v, force);
+    }
+};
+
+struct CorrelationForce {
+    Pull pull;
+    const float* sums;  // (3, X, Y, Z): of α, β, γ along the last two axes
+
+    REGWEAVE_BODY void operator()(Index v) const {
+        float s[3];
+        first_axis_sums(sums, pull.grid, int(v), int(v) / plane_of(pull.grid), pull.radius, s);
+        pull.finish(int(v), s);
     }
 };
 REGWEAVE_KERNEL(CorrelationForce)

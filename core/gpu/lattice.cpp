@@ -10,7 +10,8 @@ AxisRows::AxisRows(const std::shared_ptr<Queue>& queue, const AxisMatrix& m)
       column(queue, 'i', {m.column.size()}),
       weight(queue, 'f', {m.weight.size()}),
       rows(int(m.n_rows())),
-      columns(int(m.n_columns)) {
+      columns(int(m.n_columns)),
+      host(m) {
     const std::vector<std::int32_t> s(m.start.begin(), m.start.end()), c(m.column.begin(), m.column.end());
     queue->upload(start.raw(), s.data(), start.bytes());
     queue->upload(column.raw(), c.data(), column.bytes());

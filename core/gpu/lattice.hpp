@@ -12,6 +12,7 @@ namespace regweave::gpu {
 struct AxisRows {
     Array start, column, weight;
     int rows, columns;
+    AxisMatrix host;
 
     AxisRows(const std::shared_ptr<Queue>& queue, const AxisMatrix& m);
     void multiply(const float* in, float* out, Index outer, Index inner) const;
@@ -29,6 +30,8 @@ class Lattice {
 
     // Sparse rows of an axis: the control points of each voxel.
     const AxisRows& rows(int axis) const { return rows_[std::size_t(axis)]; }
+    // Of its transpose: the voxels of each control point.
+    const AxisRows& transposed(int axis) const { return transposed_[std::size_t(axis)]; }
     const std::array<std::size_t, 3>& nodes() const { return nodes_; }
     const std::array<std::size_t, 3>& shape() const { return shape_; }
 

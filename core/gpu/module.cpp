@@ -5,9 +5,10 @@ namespace regweave::gpu {
 
 void register_deform(nb::module_&);
 void register_fields(nb::module_&);
+void register_energies(nb::module_&);
+void register_forces(nb::module_&);
 void register_images(nb::module_&);
 void register_search(nb::module_&);
-void register_energies(nb::module_&);
 void register_lattice(nb::module_&);
 void register_refine(nb::module_&);
 void register_similarity(nb::module_&);
@@ -124,9 +125,10 @@ NB_MODULE(REGWEAVE_MODULE, m) {
         },
         "source"_a, "target"_a, "Copy values on the GPU.");
     register_fields(m);
+    register_energies(m);
+    register_forces(m);
     register_images(m);
     register_search(m);
-    register_energies(m);
     register_lattice(m);
     register_refine(m);
     register_similarity(m);

@@ -5,8 +5,8 @@
 
 namespace regweave::gpu {
 
-constexpr int kStrands = 16384;  // partial results of a row of values
-constexpr int kBundle = 128;     // of which a thread of the next stage adds so many; its square is kStrands
+constexpr int kStrands = 65536;  // partial results of a row of values
+constexpr int kTree = 1024;      // leaves of the tree that joins them
 
 // Strand t of a row adds its values t, t + kStrands, … in float64: (rows, n) to (rows, kStrands).
 template <class T>
@@ -27,17 +27,42 @@ using DoubleSums = StrandSums<double>;
 REGWEAVE_KERNEL(FloatSums)
 REGWEAVE_KERNEL(DoubleSums)
 
-struct BundleSums {
-    const double* values;
+// A leaf adds the strands t, t + kTree, …; then the upper half of the leaves is added to the lower, and so
+// on.
+struct TreeSums {
+    const double* strands;
     double* out;
 
-    REGWEAVE_BODY void operator()(Index i) const {
+    REGWEAVE_BODY double leaf(Index row, int t) const {
         double sum = 0.0;
-        for (int k = 0; k < kBundle; ++k) sum += values[i * kBundle + k];
-        out[i] = sum;
+        for (int k = t; k < kStrands; k += kTree) sum += strands[row * kStrands + k];
+        return sum;
     }
+
+#if !defined(__CUDACC__)
+    void operator()(Index row) const {
+        double leaves[kTree];
+        for (int t = 0; t < kTree; ++t) leaves[t] = leaf(row, t);
+        for (int half = kTree / 2; half > 0; half /= 2)
+            for (int t = 0; t < half; ++t) leaves[t] += leaves[t + half];
+        out[row] = leaves[0];
+    }
+#endif
 };
-REGWEAVE_KERNEL(BundleSums)
+
+#if defined(__CUDACC__)
+// A block for each row.
+extern "C" __global__ void __launch_bounds__(kTree) regweave_TreeSums(const TreeSums a) {
+    __shared__ double leaves[kTree];
+    const int t = threadIdx.x;
+    leaves[t] = a.leaf(blockIdx.x, t);
+    for (int half = kTree / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (t < half) leaves[t] += leaves[t + half];
+    }
+    if (t == 0) a.out[blockIdx.x] = leaves[0];
+}
+#endif
 
 // The same for the smallest value.
 struct StrandLeast {
@@ -53,19 +78,18 @@ struct StrandLeast {
 };
 REGWEAVE_KERNEL(StrandLeast)
 
-struct BundleLeast {
-    const float* values;
+struct TreeLeast {
+    const float* strands;
     float* out;
 
-    REGWEAVE_BODY void operator()(Index i) const {
-        float found = values[i * kBundle];
-        for (int k = 1; k < kBundle; ++k) {
-            const float v = values[i * kBundle + k];
-            found = v < found ? v : found;
-        }
-        out[i] = found;
+    REGWEAVE_BODY float leaf(int t) const {
+        float found = strands[t];
+        for (int k = t; k < kStrands; k += kTree) found = strands[k] < found ? strands[k] : found;
+        return found;
     }
+
+    REGWEAVE_BODY void operator()(Index t) const { out[t] = leaf(int(t)); }
 };
-REGWEAVE_KERNEL(BundleLeast)
+REGWEAVE_KERNEL(TreeLeast)
 
 }  // namespace regweave::gpu

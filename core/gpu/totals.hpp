@@ -1,6 +1,8 @@
 // Sums of rows in float64 and smallest values, on the GPU and brought to the host.
 #pragma once
 
+#include <algorithm>
+
 #include "array.hpp"
 #include "sums.hpp"
 
@@ -10,13 +12,15 @@ namespace regweave::gpu {
 template <class T>
 Array row_sums(const Array& beside, const T* values, std::size_t rows, Index n) {
     Queue& q = beside.queue();
-    const Array strands = make<double>(beside, {rows * kStrands}),
-                bundles = make<double>(beside, {rows * kBundle});
-    const Array out = make<double>(beside, {rows});
+    const Array strands = make<double>(beside, {rows * kStrands}), out = make<double>(beside, {rows});
     q.launch(StrandSums<T>{values, n, strands.template data<double>(1)}, Index(rows) * kStrands);
-    q.launch(BundleSums{strands.template data<double>(1), bundles.template data<double>(1)},
-             Index(rows) * kBundle);
-    q.launch(BundleSums{bundles.template data<double>(1), out.template data<double>(1)}, Index(rows));
+    TreeSums tree{strands.template data<double>(1), out.template data<double>(1)};
+#if defined(REGWEAVE_TWIN)
+    q.launch(tree, Index(rows));
+#else
+    void* arguments[] = {&tree};
+    q.launch_named("regweave_TreeSums", Index(rows), kTree, arguments);
+#endif
     return out;
 }
 
@@ -30,14 +34,12 @@ inline std::vector<double> fetched(const Array& sums) {
 inline float least_of(const Array& beside, const float* values, Index n) {
     require(n > 0, "an empty array has no smallest value");
     Queue& q = beside.queue();
-    const Array strands = make<float>(beside, {kStrands}), bundles = make<float>(beside, {kBundle});
-    const Array out = make<float>(beside, {1});
+    const Array strands = make<float>(beside, {kStrands}), leaves = make<float>(beside, {kTree});
     q.launch(StrandLeast{values, n, strands.data<float>(1)}, kStrands);
-    q.launch(BundleLeast{strands.data<float>(1), bundles.data<float>(1)}, kBundle);
-    q.launch(BundleLeast{bundles.data<float>(1), out.data<float>(1)}, 1);
-    float found = 0;
-    q.download(&found, out.raw(), sizeof found);
-    return found;
+    q.launch(TreeLeast{strands.data<float>(1), leaves.data<float>(1)}, kTree);
+    std::vector<float> found(kTree);
+    q.download(found.data(), leaves.raw(), leaves.bytes());
+    return *std::min_element(found.begin(), found.end());
 }
 
 // Channels (C, X, Y, Z) smoothed along each axis by the weights of one side, the voxel itself first.

@@ -1,0 +1,141 @@
+"""Fast kernels of the refinement on a GPU: the same bits as their plain twins, and microseconds of each.
+
+    python benchmark/gpu_kernels.py [--output table.json]
+
+Needs NumPy, a GPU, and the module `_cuda`. The floor is every array of a kernel once through memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+BANDWIDTH = 4.3e12
+"""Bytes a second that a copy on an H200 moves."""
+GRIDS = (((64, 64, 64), 1.0), ((128, 128, 128), 1.15), ((61, 50, 77), 1.3))
+
+
+def smooth(rng, shape, size):
+    """Noise averaged with its neighbours a few times, of that largest value."""
+    out = rng.normal(size=shape)
+    for _ in range(4):
+        for axis in (-3, -2, -1):
+            out = (np.roll(out, 1, axis) + out + np.roll(out, -1, axis)) / 3
+    return (size * out / np.abs(out).max()).astype(np.float32)
+
+
+class Bench:
+    """Arrays of one grid on the GPU, and the verbs of a step on them."""
+
+    def __init__(self, cuda, queue, shape, spacing):
+        rng = np.random.default_rng(1)
+        self.cuda, self.queue, self.shape = cuda, queue, shape
+        self.fixed, self.moved = (queue.upload(smooth(rng, shape, 1.0)) for _ in range(2))
+        self.weight = queue.upload(rng.random(shape, dtype=np.float32))
+        self.u = queue.upload(smooth(rng, (3, *shape), 1.0))
+        self.force = queue.upload(rng.normal(size=(3, *shape)).astype(np.float32))
+        nodes = tuple(int(np.ceil((n - 1) / spacing)) + 1 for n in shape)
+        origin = [(n - 1 - (m - 1) * spacing) / 2 for n, m in zip(shape, nodes, strict=True)]
+        self.lattice = cuda.Lattice(queue, origin, [spacing] * 3, nodes, shape)
+        self.update = queue.upload(smooth(rng, (3, *nodes), 0.3))
+        self.folding = queue.upload(rng.normal(0, 1.5, (3, *nodes)).astype(np.float32))
+        self.sums = {r: cuda.local_sums(self.fixed, r) for r in (1, 2, 3)}
+        self.voxels, self.nodes = int(np.prod(shape)), int(np.prod(nodes))
+
+    def correlation(self, radius, plain):
+        balance = self.cuda.balance(self.u)
+        sums = (self.sums[radius], self.moved, self.weight)
+        self.cuda.correlation(balance, self.fixed, *sums, None, 1.0, radius, 1e-4, True, plain)
+        return balance
+
+    def descent(self):
+        return self.cuda.Descent(self.queue, self.lattice, [1.0, 0.9, 1.1], 0.3, 0.4, 0.1, 0.9, 0.99)
+
+    def held(self, update, plain):
+        return self.cuda.held_back(self.u, update, self.lattice, 0.1, 8, plain)
+
+    def diffusion(self):
+        return self.cuda.diffusion(self.u, None, [[1.0] * 3] * 3, 0.05)
+
+    def warp(self):
+        return self.cuda.warp(self.moved.reshaped((1, *self.shape)), np.eye(3, 4), self.u)
+
+    def check(self):
+        """Compare fast kernels with their twins, bit by bit."""
+        for radius in (1, 2, 3):
+            fast, plain = (self.correlation(radius, p) for p in (False, True))
+            assert np.array_equal(fast.force.numpy(), plain.force.numpy()), ("force", self.shape, radius)
+            assert fast.totals() == plain.totals(), ("cost", self.shape, radius)
+        fast, plain = self.descent(), self.descent()
+        for _ in range(3):
+            a, b = fast.update(self.force, False).numpy(), plain.update(self.force, True).numpy()
+            assert np.array_equal(a, b), ("gradient", self.shape)
+        for update in (self.update, self.folding):
+            (a, tries), (b, same) = self.held(update, False), self.held(update, True)
+            assert tries == same, ("attempts", self.shape)
+            assert np.array_equal(a.numpy(), b.numpy()), ("step", self.shape)
+        return tries
+
+    def table(self):
+        """Microseconds of each part of a step, plain and fast, and the floor."""
+        fast, plain, n = self.descent(), self.descent(), 4 * self.voxels
+        rows = {
+            "warp": (None, self.warp, 5 * n),
+            "diffusion": (None, self.diffusion, 7 * n),
+            "totals": (None, self.correlation(1, False).totals, 2 * n),
+            "gradient and Adam": (
+                lambda: plain.update(self.force, True), lambda: fast.update(self.force, False),
+                3 * n + 4 * self.nodes * (3 + 6 + 4 + 3)),
+            "step": (lambda: self.held(self.update, True), lambda: self.held(self.update, False), 9 * n),
+        }  # fmt: skip
+        for r in (1, 3):
+            rows[f"correlation {2 * r + 1}"] = (
+                lambda r=r: self.correlation(r, True), lambda r=r: self.correlation(r, False), 22 * n)  # fmt: skip
+        return {
+            name: {
+                "plain_us": None if slow is None else self.time(slow),
+                "fast_us": self.time(quick),
+                "floor_us": round(1e6 * least / BANDWIDTH, 1),
+            }
+            for name, (slow, quick, least) in rows.items()
+        }
+
+    def time(self, call, repeats=30):
+        for _ in range(3):
+            call()
+        self.queue.wait()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        self.queue.wait()
+        return round(1e6 * (time.perf_counter() - start) / repeats, 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--module", default="regweave._cuda")
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    cuda = importlib.import_module(given.module)
+    queue, tables = cuda.Queue(0), {}
+    for shape, spacing in GRIDS:
+        bench = Bench(cuda, queue, shape, spacing)
+        attempts = bench.check()
+        name = "×".join(map(str, shape))
+        tables[name] = bench.table()
+        print(f"\n{name}, control points every {spacing} voxels; same bits as the twins; {attempts} attempts")
+        for part, row in tables[name].items():
+            print(f"  {part:20}" + "".join(f"{key:>10} {value!s:>8}" for key, value in row.items()))
+    if given.output is not None:
+        given.output.write_text(json.dumps({"gpu": queue.name, "tables": tables}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

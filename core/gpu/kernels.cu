@@ -4,6 +4,7 @@
 #include "deform.hpp"
 #include "descent.hpp"
 #include "features.hpp"
+#include "inverse.hpp"
 #include "march.hpp"
 #include "messages.hpp"
 #include "sampling.hpp"

@@ -10,6 +10,7 @@ void register_forces(nb::module_&);
 void register_images(nb::module_&);
 void register_search(nb::module_&);
 void register_lattice(nb::module_&);
+void register_outputs(nb::module_&);
 void register_refine(nb::module_&);
 void register_similarity(nb::module_&);
 void register_weights(nb::module_&);
@@ -130,6 +131,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_images(m);
     register_search(m);
     register_lattice(m);
+    register_outputs(m);
     register_refine(m);
     register_similarity(m);
     register_weights(m);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -13,7 +15,7 @@ EXTREME = 5.0
 """Tissue that grows or shrinks by more than this factor is called extreme."""
 
 
-def regularity(field: Field, mask: ArrayLike | None = None) -> dict[str, float]:
+def regularity(field: Field, mask: ArrayLike | None = None, *, kernels: Any = None) -> dict[str, float]:
     """Summarise the Jacobian determinants of a field.
 
     Parameters
@@ -22,6 +24,8 @@ def regularity(field: Field, mask: ArrayLike | None = None) -> dict[str, float]:
         Displacement on the fixed grid.
     mask : boolean array of shape (X, Y, Z), optional
         Voxels that count; all by default.
+    kernels : optional
+        What computes the determinants, as in `regweave.spatial.jacobian.determinant`.
 
     Returns
     -------
@@ -35,7 +39,7 @@ def regularity(field: Field, mask: ArrayLike | None = None) -> dict[str, float]:
     >>> regularity(Field.zero(Geometry((6, 6, 6), np.eye(4))))["folding_fraction"]
     0.0
     """
-    jacobian = determinant(field)
+    jacobian = determinant(field) if kernels is None else determinant(field, kernels=kernels)
     inside = _selected(jacobian, mask)
     return {
         "folding_fraction": folding_fraction(jacobian, mask),

@@ -182,12 +182,14 @@ def register(
         with watch.stage("outputs"):
             pair = as_stored(run.pair, run.data)
             transform = transform_of(run, refined)
-            inversion = invert(transform, pair.moving.geometry)
-            warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving))
-            warped_labels = None if pair.moving_labels is None else warp_labels(pair.moving_labels, transform)
+            kernels = run.device.fields
+            inversion = invert(transform, pair.moving.geometry, kernels=kernels)
+            warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
+            labels = pair.moving_labels
+            warped_labels = None if labels is None else warp_labels(labels, transform, kernels=kernels)
         with watch.stage("measure"):
-            numbers = regularity(transform.field, inside(pair.fixed))
-            errors_mm = inverse_errors_mm(transform, inversion.transform)
+            numbers = regularity(transform.field, inside(pair.fixed), kernels=kernels)
+            errors_mm = inverse_errors_mm(transform, inversion.transform, kernels=kernels)
             inverse_error = _inverse_error(pair, inversion, errors_mm)
             score = score_of(pair, warped_labels)
             _look_out(pair, numbers, inverse_error, warped_labels)

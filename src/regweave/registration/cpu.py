@@ -20,6 +20,7 @@ class CpuDevice:
     """Compiled kernels on the host; arrays are NumPy's and need no copies."""
 
     name = "cpu"
+    fields = fields
     scene = staticmethod(Scene.whole)
     change_level = staticmethod(change_level)
     measure = staticmethod(discrete.measure)

@@ -58,6 +58,10 @@ class Device(Protocol):
     def name(self) -> str:
         """Word that chooses the device, and that the record of a run bears."""
 
+    @property
+    def fields(self) -> Any:
+        """What makes warped images, the inverse and determinants: the functions of `regweave.kernels.fields`."""
+
     def upload(self, array: Float32Array) -> DeviceArray:
         """Bring an array to the device."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,12 @@ class Inversion:
 
 
 def invert(
-    transform: Transform, geometry: Geometry | None = None, *, max_iter: int = 50, tolerance_mm: float = 1e-3
+    transform: Transform,
+    geometry: Geometry | None = None,
+    *,
+    max_iter: int = 50,
+    tolerance_mm: float = 1e-3,
+    kernels: Any = fields,
 ) -> Inversion:
     """Invert a transform on the moving grid by Newton's method.
 
@@ -50,6 +56,8 @@ def invert(
         Steps allowed to each voxel.
     tolerance_mm : float
         A voxel is done when its error in fixed space is below this.
+    kernels : optional
+        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
 
     Returns
     -------
@@ -77,7 +85,7 @@ def invert(
     fixed = field.geometry
     matrix = voxel_matrix(fixed, geometry, transform.affine)
     back = inverse_of(transform.affine)
-    displacement, residual = fields.invert(
+    displacement, residual = kernels.invert(
         to_voxels(field),
         matrix,
         voxel_matrix(geometry, fixed, back),
@@ -90,7 +98,7 @@ def invert(
     return Inversion(Transform(to_field(displacement, geometry), back, ends), residual_mm)
 
 
-def inverse_errors_mm(forward: Transform, inverse: Transform) -> Float32Array:
+def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = fields) -> Float32Array:
     """Return how far each fixed voxel ends from where it started, there and back.
 
     Parameters
@@ -99,6 +107,8 @@ def inverse_errors_mm(forward: Transform, inverse: Transform) -> Float32Array:
         Takes fixed points to moving points.
     inverse : Transform
         Takes moving points to fixed points; its field lies on the moving grid.
+    kernels : optional
+        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
 
     Returns
     -------
@@ -111,8 +121,13 @@ def inverse_errors_mm(forward: Transform, inverse: Transform) -> Float32Array:
     >>> float(inverse_errors_mm(still, still).max())
     0.0
     """
+    if hasattr(kernels, "return_errors"):  # a GPU does all planes at once
+        fixed, moving = forward.field.geometry, inverse.field.geometry
+        matrix, ways = voxel_matrix(fixed, moving, forward.affine), (fixed.affine, forward.affine, inverse.affine)
+        errors: Float32Array = kernels.return_errors(to_voxels(forward.field), matrix, inverse.field.data, *ways)
+        return errors
     slabs = (slice(i, i + SLAB_PLANES) for i in range(0, forward.field.geometry.shape[0], SLAB_PLANES))
-    return np.concatenate([_errors_mm(forward, inverse, slab) for slab in slabs])
+    return np.concatenate([_errors_mm(forward, inverse, slab, kernels) for slab in slabs])
 
 
 def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, float]:
@@ -152,7 +167,7 @@ def summary_mm(errors_mm: Float32Array) -> dict[str, float]:
     }
 
 
-def _errors_mm(forward: Transform, inverse: Transform, slab: slice) -> Float32Array:
+def _errors_mm(forward: Transform, inverse: Transform, slab: slice, kernels: Any) -> Float32Array:
     """Distance between start and return of the points of some planes, NaN where they leave the moving grid."""
     fixed, moving = forward.field.geometry, inverse.field.geometry
     origin = np.array([slab.start, 0.0, 0.0])
@@ -161,8 +176,8 @@ def _errors_mm(forward: Transform, inverse: Transform, slab: slice) -> Float32Ar
     affine[:3, 3] = fixed.points(origin)
     part = Geometry((planes.shape[1], planes.shape[2], planes.shape[3]), affine)
     matrix, u = voxel_matrix(part, moving, forward.affine), to_voxels(Field(planes, part))
-    inside = fields.warp_valid(moving.shape, matrix, u).astype(bool)
-    back = [fields.warp(np.ascontiguousarray(c), matrix, u, 0.0, True)[inside] for c in inverse.field.data]
+    inside = kernels.warp_valid(moving.shape, matrix, u).astype(bool)
+    back = [c[inside] for c in kernels.warp_channels(inverse.field.data, matrix, u)]
     # Fixed p goes to q = A (p + u) and returns to B (q + v(q)).
     p = part.points(np.argwhere(inside).astype(np.float64))
     shifted = p + np.stack([c[inside] for c in planes], axis=-1)

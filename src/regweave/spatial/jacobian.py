@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from regweave.kernels import fields
 from regweave.spatial.warp import to_voxels
 from regweave.types import Field, Float32Array
 
 
-def determinant(field: Field) -> Float32Array:
+def determinant(field: Field, *, kernels: Any = fields) -> Float32Array:
     """Return ``det(I + ∂u/∂x)`` at each voxel, by central differences, one-sided at the border.
 
     The determinant is the same in voxels and in millimetres.
@@ -16,6 +18,8 @@ def determinant(field: Field) -> Float32Array:
     ----------
     field : Field
         Displacement u.
+    kernels : optional
+        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
 
     Returns
     -------
@@ -28,5 +32,5 @@ def determinant(field: Field) -> Float32Array:
     >>> float(determinant(Field.zero(Geometry((3, 3, 3), np.eye(4)))).min())
     1.0
     """
-    values: Float32Array = fields.jacobian(to_voxels(field))
+    values: Float32Array = kernels.jacobian(to_voxels(field))
     return values

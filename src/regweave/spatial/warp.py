@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import ndimage
 
@@ -57,7 +59,7 @@ def to_field(displacement: Float32Array, geometry: Geometry) -> Field:
     return Field(_multiply(geometry.affine[:3, :3], displacement), geometry)
 
 
-def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0) -> Volume:
+def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kernels: Any = fields) -> Volume:
     """Resample a moving image on the fixed grid.
 
     Parameters
@@ -68,6 +70,8 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0) -> Vo
         Takes fixed points to moving points; its field's grid is the grid of the result.
     fill : float
         Value more than half a voxel outside the moving image.
+    kernels : optional
+        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
 
     Returns
     -------
@@ -84,13 +88,13 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0) -> Vo
     [0.5, 1.5, 2.5, 3.0]
     """
     matrix = voxel_matrix(transform.field.geometry, moving.geometry, transform.affine)
-    data: Float32Array = fields.warp(
+    data: Float32Array = kernels.warp(
         np.ascontiguousarray(moving.data, dtype=np.float32), matrix, to_voxels(transform.field), fill, False
     )
     return Volume(data, transform.field.geometry, moving.modality)
 
 
-def warp_labels(labels: LabelMap, transform: Transform) -> LabelMap:
+def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = fields) -> LabelMap:
     """Resample a moving segmentation on the fixed grid.
 
     Each voxel takes the label with the largest trilinear weight, as if each label were warped as a smooth
@@ -102,6 +106,8 @@ def warp_labels(labels: LabelMap, transform: Transform) -> LabelMap:
         Segmentation of the moving image.
     transform : Transform
         Takes fixed points to moving points.
+    kernels : optional
+        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
 
     Returns
     -------
@@ -117,7 +123,7 @@ def warp_labels(labels: LabelMap, transform: Transform) -> LabelMap:
     """
     matrix = voxel_matrix(transform.field.geometry, labels.geometry, transform.affine)
     codes, table = encode(labels.data)
-    warped = fields.warp_labels(codes, matrix, to_voxels(transform.field))
+    warped = kernels.warp_labels(codes, matrix, to_voxels(transform.field))
     data = warped.astype(labels.data.dtype) if table is None else table[warped]
     return LabelMap(data, transform.field.geometry, labels.names)
 

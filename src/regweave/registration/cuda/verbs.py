@@ -9,6 +9,7 @@ from typing import Any
 from regweave.config.member import Member
 from regweave.config.settings import Refine
 from regweave.registration.cuda import refinement, terms
+from regweave.registration.cuda.outputs import CudaFields
 from regweave.registration.cuda.refinement import Lattices
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors
@@ -20,6 +21,11 @@ class RefinementVerbs:
 
     kernels: Any
     queue: Any
+
+    @cached_property
+    def fields(self) -> CudaFields:
+        """Kernels of dense displacement fields, with arrays of the host in and out."""
+        return CudaFields(self.kernels, self.queue)
 
     @cached_property
     def lattices(self) -> Lattices:

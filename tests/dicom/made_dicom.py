@@ -211,6 +211,9 @@ def dose(made: Made) -> Dataset:
     data.NumberOfFrames, data.FrameIncrementPointer = len(made.along), pydicom.tag.Tag(0x3004000C)
     data.GridFrameOffsetVector = [f"{w - made.along[0]:.4f}" for w in made.along]
     data.DoseUnits, data.DoseType, data.DoseSummationType, data.DoseGridScaling = "GY", "PHYSICAL", "PLAN", "0.01"
+    plan = Dataset()
+    plan.ReferencedSOPClassUID, plan.ReferencedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.481.5", uid(9, 1)
+    data.ReferencedRTPlanSequence = [plan]
     grey = np.stack([made.values(k) for k in range(len(made.along))]) / 20 + 30
     del data.RescaleSlope, data.RescaleIntercept
     data.PixelData = np.rint(grey / 0.01).astype("<u2").tobytes()

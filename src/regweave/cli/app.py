@@ -43,9 +43,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "weights": ("learning.weights", "Learn", "Show what models have learned."),
     "demo": ("learning.demo", "Learn", "Train, register and evaluate, on phantoms or your scans."),
     "reproduce": ("learning.reproduce", "Learn", "Run the experiments of the paper."),
-    "warp": ("files.warp", "Files", "Move images, labels or points with a transform."),
+    "warp": ("files.warp", "Files", "Move images, labels, points, contours or doses."),
     "convert": ("files.convert", "Files", "Write a transform in another format."),
-    "check": ("files.check", "Files", "Look for faults in image files."),
+    "check": ("files.check", "Files", "Look for faults in image files and DICOM folders."),
     "presets": ("program.presets", "Program", "List presets or print one as TOML."),
     "about": ("program.about", "Program", "Print the versions of everything that runs here."),
 }

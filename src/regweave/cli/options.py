@@ -28,6 +28,13 @@ FollowOption = Annotated[
     input_option("--follow-links", help="Let headers (.mhd, .nhdr) name files of voxels outside of their folder."),
 ]
 
+TransformOption = Annotated[
+    str,
+    input_option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz, .dcm …), or the word identity."),
+]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
+
 FixedMaskOption = Annotated[Path | None, input_option(help="Region of the fixed image that counts: any number but 0.")]
 MovingMaskOption = Annotated[Path | None, input_option(help="The same for the moving image.")]
 FixedModalityOption = Annotated[

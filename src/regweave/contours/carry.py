@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from scipy import ndimage
 
 from regweave.contours.outline import outlines
 from regweave.contours.preimage import preimages
-from regweave.contours.shape import FAR_MM, Shape, samples_per_pixel
+from regweave.contours.shape import Shape, samples_per_pixel, shape_of
 from regweave.io.dicom.series import Series
 from regweave.spatial import warp_points
-from regweave.types import Contour, Float64Array, Structure, Transform
+from regweave.types import Contour, Float64Array, LeftOut, Structure, StructureSet, Transform
 
 MARGIN_MM = 12.0
 MOST_SEEDS = 3000
@@ -41,6 +40,39 @@ def carry(shape: Shape, transform: Transform, today: Series) -> Structure:
     found = points[np.isfinite(points).all(axis=1)]
     contours = tuple(_contours(shape, transform, today)) if len(shape.along_mm) else ()
     return dataclasses.replace(shape.structure, contours=contours, points=found)
+
+
+def carry_set(structures: StructureSet, planning: Series, transform: Transform, today: Series) -> StructureSet:
+    """Bring all structures of a set to today's series.
+
+    Parameters
+    ----------
+    structures : StructureSet
+        Drawn on ``planning``.
+    planning : Series
+    transform : Transform
+        Takes points of today to points of the planning series.
+    today : Series
+
+    Returns
+    -------
+    StructureSet
+        In the frame of today. What has no contour and no point there is in ``left_out``, with what was left out before.
+    """
+    found, lost = [], list(structures.left_out)
+    for one in structures.structures:
+        moved = carry(shape_of(one, planning), transform, today)
+        if one.contours and not moved.contours:
+            lost.append(LeftOut(one.name, "nothing of it lies on the slices of today's series"))
+        if len(moved.points) < len(one.points):
+            lost.append(
+                LeftOut(one.name, f"{len(one.points) - len(moved.points)} points have no place in today's space")
+            )
+        if moved.contours or len(moved.points):
+            found.append(moved)
+    return dataclasses.replace(
+        structures, structures=tuple(found), frame_uid=today.frame_uid, identity=today.identity, left_out=tuple(lost)
+    )
 
 
 def _contours(shape: Shape, transform: Transform, today: Series) -> list[Contour]:
@@ -90,10 +122,7 @@ def _sampled(
         t = (place - below).reshape((-1, 1) if axis == 1 else (-1,))
         a, b = np.take(index, below, axis=axis), np.take(index, below + 1, axis=axis)
         index = a + t * (b - a)
-    found = ndimage.map_coordinates(
-        shape.distance_mm, index.reshape(3, -1), order=1, mode="constant", cval=FAR_MM, output=np.float64
-    )
-    return np.asarray(found.reshape(index.shape[1:]))
+    return shape.at_index(index.reshape(3, -1)).reshape(index.shape[1:])
 
 
 def _window(low: float, high: float, spacing: float, size: int) -> Float64Array:

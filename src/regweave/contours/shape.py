@@ -23,7 +23,8 @@ MARGIN_MM = 6.0
 BAND = 2.5
 """Samples around an outline whose distance is that to the polygon itself."""
 FAR_MM = 1e3
-ON_PLANE_MM = 0.01
+ON_PLANE = 0.005
+"""Share of a gap within which a point lies on the first or last plane."""
 PAIRS = 2_000_000
 """Pairs of samples and edges that are measured at once."""
 
@@ -60,15 +61,22 @@ class Shape:
         v = (points_mm @ self.grid.column - self.origin_mm[1]) / self.step_mm[1]
         along, planes = points_mm @ self.grid.normal, self.along_mm
         place = np.interp(along, planes, np.arange(float(len(planes))))
-        beyond = (along < planes[0] - ON_PLANE_MM) | (along > planes[-1] + ON_PLANE_MM)
-        return np.stack([np.where(beyond, -2.0 * len(planes), place), v, u])
+        below, above = np.minimum(along - planes[0], 0.0), np.maximum(along - planes[-1], 0.0)
+        gap = float(np.ptp(planes)) / max(len(planes) - 1, 1) or 1.0
+        return np.stack([place + (below + above) / gap, v, u])
+
+    def at_index(self, index: Float64Array) -> Float64Array:
+        """Return the signed distance at places (3, n); beyond the samples it is large."""
+        inside = np.clip(index[0], 0.0, len(self.along_mm) - 1.0)
+        along = np.where(np.abs(inside - index[0]) < ON_PLANE, inside, index[0])
+        found = ndimage.map_coordinates(
+            self.distance_mm, [along, index[1], index[2]], order=1, mode="constant", cval=FAR_MM, output=np.float64
+        )
+        return np.asarray(found)
 
     def at(self, points_mm: Float64Array) -> Float64Array:
         """Return the signed distance at LPS points (n, 3), interpolated; far away it is large."""
-        found = ndimage.map_coordinates(
-            self.distance_mm, self.index(points_mm), order=1, mode="constant", cval=FAR_MM, output=np.float64
-        )
-        return np.asarray(found)
+        return self.at_index(self.index(points_mm))
 
 
 def shape_of(structure: Structure, series: Series) -> Shape:

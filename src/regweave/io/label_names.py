@@ -36,6 +36,28 @@ def read_names(path: str | Path) -> dict[int, str]:
     return names
 
 
+def read_name_map(path: str | Path) -> dict[str, str]:
+    """Read new names of structures by their old ones: JSON ``{"old": "new"}``, or TSV with ``old`` and ``new``.
+
+    Raises
+    ------
+    RegweaveError
+        E107 where the file is neither.
+    """
+    path = require_file(path)
+    try:
+        if path.suffix.lower() == ".tsv":
+            pairs = [(row["old"], row["new"]) for row in parse_table(read_text(path), "\t")]
+        else:
+            pairs = list(parse_json(read_text(path)).items())
+        if not all(isinstance(name, str) for pair in pairs for name in pair):
+            raise TypeError("a name is no text")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        message = f"'{path}' is not a map of names ({type(error).__name__}: {error})"
+        raise RegweaveError("E107", message, 'write JSON {"old": "new"}, or TSV with old and new') from error
+    return dict(pairs)
+
+
 def _read_json(path: Path) -> list[tuple[Any, Any]]:
     content = parse_json(read_text(path)).items()
     if all(isinstance(value, str) for _, value in content):

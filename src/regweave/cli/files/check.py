@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,25 +15,36 @@ from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import FollowOption, JsonOption
 from regweave.errors import EXIT_OK
 from regweave.io import Inspection, inspect_image, overlap_fraction
+from regweave.io.dicom.overview import OverviewEntry, overview
+from regweave.io.disk.files import is_folder
 from regweave.io.grids import MIN_OVERLAP
+from regweave.io.readers import dicom_series
 from regweave.types import Geometry
 
 app = command_line()
 
 
-@app.command(epilog=examples("regweave check scans/*.nii.gz", "regweave check planning.nii.gz --json"))
+@app.command(
+    epilog=examples("regweave check scans/*.nii.gz", "regweave check planning.nii.gz --json", "regweave check PLAN")
+)
 def check(
-    files: Annotated[list[Path], typer.Argument(help="Image or label files.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(help="Image or label files, or DICOM folders.", show_default=False)],
     follow_links: FollowOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all that is known of a file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check image files: header, frame, spacing, values and whether the file is whole.
 
+    Of a DICOM folder every series, structure set, registration and dose is
+    read and listed, with what would be left out.
+
     Two files that can be used are also compared: whether they overlap and
     are of one kind. Exit status 3 if one of them cannot be used, 4 if one does not fit into
     memory; all are listed in any case.
     """
+    if any(_is_dicom(file) for file in files):
+        _check_dicom(files, follow_links=follow_links, as_json=as_json)
+        return
     found = [inspect_image(file, follow_links=follow_links) for file in files]
     if as_json:
         print(json.dumps([_as_dict(one) for one in found], indent=1))
@@ -44,6 +55,48 @@ def check(
     status = max((problem.exit_status for one in found for problem in one.problems), default=EXIT_OK)
     if status != EXIT_OK:
         raise typer.Exit(status)
+
+
+def _is_dicom(path: Path) -> bool:
+    return is_folder(path) and dicom_series.recognises(path, b"")
+
+
+def _check_dicom(files: list[Path], *, follow_links: bool, as_json: bool) -> None:
+    """List what DICOM folders hold, and inspect the other files as always."""
+    status, content = EXIT_OK, []
+    for path in files:
+        if not _is_dicom(path):
+            one = inspect_image(path, follow_links=follow_links)
+            content.append((_as_dict(one), _as_text(one, verbose=False)))
+            problems = list(one.problems)
+        else:
+            entries = overview(path)
+            problems = [entry.problem for entry in entries if entry.problem is not None]
+            content.append((_dicom_dict(path, entries), _dicom_text(path, entries)))
+        status = max([status, *(problem.exit_status for problem in problems)])
+    print(json.dumps([facts for facts, _ in content], indent=1) if as_json else "\n".join(text for _, text in content))
+    if status != EXIT_OK:
+        raise typer.Exit(status)
+
+
+def _dicom_dict(path: Path, entries: Sequence[OverviewEntry]) -> dict[str, Any]:
+    rows = []
+    for one in entries:
+        found = one.problem
+        problems = [] if found is None else [{"code": found.code, "message": found.message, "hint": found.hint}]
+        rows.append({**one.facts, "ok": not problems, "problems": problems, "notes": list(one.notes)})
+    return {"file": str(path), "ok": all(row["ok"] for row in rows), "dicom": rows}
+
+
+def _dicom_text(path: Path, entries: Sequence[OverviewEntry]) -> str:
+    state = "not usable as it is" if any(one.problem for one in entries) else "ok"
+    lines = [f"{path}: {state}, DICOM"]
+    for one in entries:
+        lines.append(f"  {one.what}")
+        lines += [f"    {note}" for note in one.notes]
+        if one.problem is not None:
+            lines.append(f"    error {one.problem.code}: {one.problem.message}\n      {one.problem.hint}")
+    return "\n".join(lines)
 
 
 def _as_dict(one: Inspection) -> dict[str, Any]:

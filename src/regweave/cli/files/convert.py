@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
+from regweave.cli.files.warp_dicom import require_outside
 from regweave.cli.help import command_line, examples, input_option
 from regweave.cli.options import FollowOption, JsonOption
-from regweave.errors import RegweaveError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import (
+    Claim,
     read_transform,
     require_absent,
     total_displacement,
@@ -20,9 +22,13 @@ from regweave.io import (
     write_linear,
     write_transform,
 )
+from regweave.io.dicom.parse import require_same_patient
+from regweave.io.dicom.reg import write_reg_deformable, write_reg_rigid
+from regweave.io.dicom.series import read_series
 from regweave.io.disk.files import suffix_of
 from regweave.io.images import read_stored
-from regweave.io.transforms.files import WRITTEN_SUFFIXES
+from regweave.io.transforms.ends_check import require_reference
+from regweave.io.transforms.files import DICOM_SUFFIXES, WRITTEN_SUFFIXES
 from regweave.io.transforms.memory import ANYWHERE
 
 CONVENTIONS = {
@@ -37,6 +43,8 @@ app = command_line()
     epilog=examples(
         "regweave convert result/transform.h5 -o field.nii.gz",
         "regweave convert affine.tfm -o field.nii.gz -r fixed.nii.gz",
+        "regweave convert REG.dcm -o transform.h5",
+        "regweave convert transform.h5 -o REG.dcm -r TODAY --planning PLAN",
     )
 )
 def convert(
@@ -46,12 +54,16 @@ def convert(
         typer.Option(
             "--output",
             "-o",
-            help=".h5 or .tfm: ITK transform; .nii.gz, .nii, .nrrd or .mha: displacement field.",
+            help=".h5 or .tfm: ITK transform; .nii.gz, .nii, .nrrd or .mha: field; .dcm: DICOM registration.",
         ),
     ],
     reference: Annotated[
         Path | None,
         input_option("--reference", "-r", help="Image on whose grid a field lies; needed if TRANSFORM has none."),
+    ] = None,
+    planning: Annotated[
+        Path | None,
+        input_option(help="DICOM folder of the moving series, for .dcm; that of the fixed one is REFERENCE."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
     follow_links: FollowOption = False,
@@ -59,9 +71,15 @@ def convert(
 ) -> None:
     """Write a transform in another format; the suffix of OUTPUT names it.
 
-    A displacement field holds the whole map, its affine part included.
+    A displacement field holds the whole map, its affine part included. So
+    does a deformable DICOM registration, on a grid of 2 to 5 mm; a linear
+    transform becomes a rigid one.
     """
     claim = require_absent(output, overwrite=overwrite)
+    if suffix_of(output) in DICOM_SUFFIXES:
+        content = _write_dicom(claim, transform, output, reference, planning)
+        _tell(transform, output, content, CONVENTIONS["fixed_to_moving"], as_json=as_json)
+        return
     grid = None if reference is None else read_stored(reference, "auto", follow_links=follow_links).geometry
     found = read_transform(transform, grid, follow_links=follow_links)
     if grid is not None:
@@ -83,6 +101,31 @@ def convert(
         with claim.writing():
             write_displacement(output, total_displacement(found), found.ends)
         content = "displacement in float32, affine included"
+    _tell(transform, output, content, convention, as_json=as_json)
+
+
+def _write_dicom(claim: Claim, transform: Path, output: Path, today: Path | None, planning: Path | None) -> str:
+    """Write a registration object between two series; return what it holds."""
+    if today is None or planning is None:
+        message = "a DICOM registration names two series"
+        raise UsageError(
+            "E192", message, "name the folder of the fixed one with --reference, the other with --planning"
+        )
+    require_outside(output, today, planning)
+    fixed, moving = read_series(today), read_series(planning)
+    require_same_patient(fixed.identity, moving.identity, f"'{today}' and '{planning}'")
+    found = read_transform(transform)
+    if transform.suffix.lower() not in DICOM_SUFFIXES:
+        require_reference(found.ends, fixed.image.geometry, str(transform))
+    with claim.writing():
+        if found.field.geometry is ANYWHERE:
+            write_reg_rigid(output, found.affine, fixed, moving)
+            return "matrix from the moving to the fixed frame, as DICOM stores it"
+        error = write_reg_deformable(output, found, fixed, moving)
+    return f"deformable registration, its grid at most {error:.3f} mm from the transform"
+
+
+def _tell(transform: Path, output: Path, content: str, convention: str, *, as_json: bool) -> None:
     if as_json:
         facts = {"transform": str(transform), "output": str(output), "content": content, "convention": convention}
         print(json.dumps(facts, indent=1, ensure_ascii=False))

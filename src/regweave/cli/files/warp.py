@@ -1,4 +1,4 @@
-"""Move an image, a label map or points with a transform that exists already.
+"""Move an image, labels, points, a structure set or a dose with a transform that exists already.
 
 A transform file takes FIXED points to MOVING points (ITK's convention).
 So it brings a moving image or moving labels onto the fixed grid, and it
@@ -14,8 +14,18 @@ from typing import Annotated
 import typer
 
 from regweave.api.warp import Space, onto_grid, warp_points
+from regweave.cli.files import warp_dicom
 from regweave.cli.help import command_line, examples, input_option, method_option
-from regweave.cli.options import FollowOption, FrameOption, JsonOption, LabelNamesOption, NonFiniteOption
+from regweave.cli.options import (
+    FollowOption,
+    FrameOption,
+    JsonOption,
+    LabelNamesOption,
+    NonFiniteOption,
+    OutputOption,
+    OverwriteOption,
+    TransformOption,
+)
 from regweave.errors import UsageError
 from regweave.io import (
     fill_value,
@@ -30,10 +40,6 @@ from regweave.io import (
 from regweave.spatial import warp_image, warp_labels
 from regweave.types import Transform
 
-TransformOption = Annotated[
-    str,
-    input_option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz …), or the word identity."),
-]
 ReferenceOption = Annotated[
     Path, input_option("--reference", "-r", help="Image on whose grid the result lies: the fixed image.")
 ]
@@ -41,9 +47,6 @@ OtherGridOption = Annotated[
     bool,
     input_option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts."),
 ]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
-
 ToOption = Annotated[
     Space | None,
     input_option("--to", help="Space of the result; by default the grids tell, and fixed where both are the same."),
@@ -164,6 +167,12 @@ def points(
         write_points(output, moved, names)
     text = f"{len(names)} points, from {source} to {target} space, LPS mm"
     _tell(text, as_json, output, points=len(names), source=source, target=target)
+
+
+app.command(epilog=examples("regweave warp rtstruct plan.dcm --planning PLAN -t T.h5 -r TODAY -o new.dcm"))(
+    warp_dicom.rtstruct
+)
+app.command(epilog=examples("regweave warp dose dose.dcm -t transform.h5 -r TODAY -o new.dcm"))(warp_dicom.dose)
 
 
 def _tell(text: str, as_json: bool, output: Path, **facts: object) -> None:

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from regweave.io.dicom.series import Series
-from regweave.types import Identity, Volume
+import numpy as np
+
+from regweave.errors import RegweaveError
+from regweave.io.dicom.parse import (
+    guarded,
+    identity_in,
+    items,
+    number,
+    numbers,
+    read_dataset,
+    require_class,
+    text,
+)
+from regweave.io.dicom.values import Series
+from regweave.io.dicom.write.objects import new_object, reference, save, sequence
+from regweave.io.disk.files import damaged
+from regweave.io.formats.validate import volume_shape
+from regweave.io.geometry import make_geometry
+from regweave.types import Float64Array, Geometry, Identity, Volume
+
+RTDOSE = "1.2.840.10008.5.1.4.1.1.481.2"
+LARGEST = 2**16 - 2
+WARPED = "Dose warped by an image registration; not for planning"
 
 
 @dataclass(frozen=True)
@@ -24,6 +46,8 @@ class Dose:
     frame_uid : str
     identity : Identity
     instance_uid : str
+    plans : tuple of pairs of str
+        Class and instance of the plans that it belongs to.
     """
 
     volume: Volume
@@ -33,13 +57,106 @@ class Dose:
     frame_uid: str = field(repr=False)
     identity: Identity = field(default_factory=Identity)
     instance_uid: str = field(default="", repr=False)
+    plans: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 def read_dose(path: str | Path) -> Dose:
-    """Read an RT dose."""
-    raise NotImplementedError
+    """Read an RT dose with even planes.
+
+    Raises
+    ------
+    RegweaveError
+        E102 damaged, E113 uneven planes, E163 pixels that are compressed or of other bits, E164 no RT dose.
+    """
+    subject = f"'{path}'"
+    with guarded(subject):
+        data, _ = read_dataset(Path(path), subject)
+        require_class(data, (RTDOSE,), "RT dose", subject)
+        frames, rows, columns, bits = (
+            int(number(data, word, default, subject))
+            for word, default in (("NumberOfFrames", 1), ("Rows", None), ("Columns", None), ("BitsAllocated", None))
+        )
+        shape = volume_shape((columns, rows, frames), subject)
+        geometry, upwards = _geometry(data, shape, subject)
+        if bits not in (16, 32) or number(data, "SamplesPerPixel", 1, subject) != 1 or _packed(data):
+            message = f"{subject} has compressed pixels, colour or {bits} bits, read are plain 16 and 32"
+            raise RegweaveError("E163", message, "export the dose uncompressed")
+        raw, signed = data.get("PixelData", b""), number(data, "PixelRepresentation", 0, subject)
+        kind = np.dtype(f"<{'i' if signed else 'u'}{bits // 8}")
+        needed = kind.itemsize * rows * columns * frames
+        if not isinstance(raw, bytes) or len(raw) < needed:
+            raise damaged(subject, f"{needed} bytes of dose expected, {len(raw)} found")
+        planes = np.frombuffer(raw[:needed], dtype=kind).reshape(frames, rows, columns)
+        scaling = number(data, "DoseGridScaling", None, subject)
+        values = (planes if upwards else planes[::-1]).transpose(2, 1, 0) * scaling
+        volume = Volume(np.ascontiguousarray(values, dtype=np.float32), geometry)
+        plans = tuple(
+            (text(one, "ReferencedSOPClassUID"), text(one, "ReferencedSOPInstanceUID"))
+            for one in items(data, "ReferencedRTPlanSequence")
+        )
+        units, kind_, summation, frame = (
+            text(data, word) for word in ("DoseUnits", "DoseType", "DoseSummationType", "FrameOfReferenceUID")
+        )
+        return Dose(volume, units, kind_, summation, frame, identity_in(data), text(data, "SOPInstanceUID"), plans)
+
+
+def _packed(data: Any) -> bool:
+    syntax = data.file_meta.get("TransferSyntaxUID", None)
+    return syntax is not None and (bool(syntax.is_encapsulated) or not syntax.is_little_endian)
+
+
+def _geometry(data: Any, shape: tuple[int, int, int], subject: str) -> tuple[Geometry, bool]:
+    """Place the planes; offsets may be distances from the first plane or, in axial doses, positions."""
+    origin = numbers(data, "ImagePositionPatient", 3, subject)
+    cosines = numbers(data, "ImageOrientationPatient", 6, subject)
+    down, across = numbers(data, "PixelSpacing", 2, subject)
+    normal = np.cross(cosines[:3], cosines[3:])
+    offsets = numbers(data, "GridFrameOffsetVector", shape[2], subject)
+    offsets = offsets - offsets[0]
+    steps = np.diff(offsets)
+    step = float(steps.mean())
+    if step == 0 or np.abs(steps - step).max() > 0.02 * abs(step):
+        raise RegweaveError("E113", f"{subject} has uneven or equal planes", "export the dose on an even grid")
+    start: Float64Array = origin + normal * min(offsets[-1], 0.0)
+    affine = np.eye(4)
+    affine[:3, 0], affine[:3, 1], affine[:3, 2] = cosines[:3] * across, cosines[3:] * down, normal * abs(step)
+    affine[:3, 3] = start
+    return make_geometry(shape, affine, subject), step > 0
 
 
 def write_dose(path: str | Path, dose: Dose, today: Series) -> None:
-    """Write a dose that was warped into the frame of today's series, and say so in it."""
-    raise NotImplementedError
+    """Write a dose that was warped into the frame of today's series, and say so in it.
+
+    Parameters
+    ----------
+    path : path
+    dose : Dose
+        Its volume lies in the space of ``today``; plans that it belonged to are named.
+    today : Series
+        Gives patient, study and frame of reference.
+    """
+    geometry, values = dose.volume.geometry, dose.volume.data.astype(np.float64)
+    with guarded("the dose"):
+        data = new_object(today, RTDOSE, "RTDOSE", "Warped dose, not for planning")
+        data.OperatorsName = ""
+        data.DoseUnits, data.DoseType = dose.units or "GY", dose.kind or "PHYSICAL"
+        data.DoseSummationType, data.DoseComment = dose.summation or "PLAN", WARPED
+        data.SpatialTransformOfDose, data.ReferencedSpatialRegistrationSequence = "NON_RIGID", sequence([])
+        if dose.plans:
+            data.ReferencedRTPlanSequence = sequence([reference(*plan) for plan in dose.plans])
+        columns, rows, frames = geometry.shape
+        data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
+        data.Columns, data.Rows, data.NumberOfFrames = columns, rows, frames
+        data.FrameIncrementPointer = 0x3004000C
+        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 0
+        data.ImagePositionPatient = [f"{v:.6f}"[:16] for v in geometry.origin_mm]
+        data.ImageOrientationPatient = [f"{v:.9f}" for v in geometry.direction[:, :2].T.ravel()]
+        data.PixelSpacing = [f"{geometry.spacing_mm[k]:.9g}" for k in (1, 0)]
+        data.SliceThickness = f"{geometry.spacing_mm[2]:.9g}"
+        data.GridFrameOffsetVector = [f"{k * geometry.spacing_mm[2]:.6f}"[:16] for k in range(frames)]
+        scaling = float(f"{max(float(values.max()), 1e-9) / LARGEST:.9e}") * (1 + 1e-8)
+        data.DoseGridScaling = f"{scaling:.9e}"
+        stored = np.rint(np.maximum(values, 0.0) / float(data.DoseGridScaling)).clip(0, LARGEST)
+        data.PixelData = np.ascontiguousarray(stored.transpose(2, 1, 0)).astype("<u2").tobytes()
+        data["PixelData"].VR = "OW"
+    save(path, data)

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from regweave.io.dicom.series import Series
-from regweave.types import Float64Array, Identity, Transform
+import numpy as np
+from scipy import ndimage
+
+from regweave import notices
+from regweave.errors import RegweaveError
+from regweave.io.dicom.parse import guarded, identity_in, items, numbers, read_dataset, require_class, text
+from regweave.io.dicom.write.registration import DEFORMABLE, RIGID, write_reg_deformable, write_reg_rigid
+from regweave.io.disk.files import damaged
+from regweave.io.geometry import make_geometry
+from regweave.io.transforms.memory import ANYWHERE, require_matrix, require_sense
+from regweave.types import Field, Float32Array, Float64Array, Geometry, Identity, Transform
+
+__all__ = ["DicomRegistration", "read_reg", "write_reg_deformable", "write_reg_rigid"]
 
 
 @dataclass(frozen=True)
@@ -32,17 +44,121 @@ class DicomRegistration:
 
 
 def read_reg(path: str | Path) -> DicomRegistration:
-    """Read a Spatial Registration or a Deformable Spatial Registration."""
-    raise NotImplementedError
+    """Read a Spatial Registration or a Deformable Spatial Registration.
+
+    A rigid object stores matrices from each frame to the registered one, a deformable object vectors from the
+    registered frame to the source: opposite ways. Both become a map from the registered frame to the source.
+
+    Raises
+    ------
+    RegweaveError
+        E102 damaged, E115 a matrix or vectors without sense, E164 no registration, or one of several frames.
+    """
+    subject = f"'{path}'"
+    with guarded(subject):
+        data, _ = read_dataset(Path(path), subject)
+        require_class(data, (RIGID, DEFORMABLE), "registration object", subject)
+        registered, identity = text(data, "FrameOfReferenceUID"), identity_in(data)
+        if text(data, "SOPClassUID") == RIGID:
+            matrix, source = _rigid(data, registered, subject)
+            back = require_matrix(np.asarray(np.linalg.inv(matrix), dtype=np.float64), f"the matrix of {subject}")
+            return DicomRegistration(Transform(Field.zero(ANYWHERE), back), True, registered, source, identity)
+        transform, source = _deformable(data, subject)
+    return DicomRegistration(transform, False, registered, source, identity)
 
 
-def write_reg_deformable(
-    path: str | Path, transform: Transform, today: Series, planning: Series, *, spacing_mm: float = 5.0
-) -> float:
-    """Write a transform from today to planning; return the largest error of its grid in millimetres."""
-    raise NotImplementedError
+def _rigid(data: Any, registered: str, subject: str) -> tuple[Float64Array, str]:
+    """Return the matrix from the source to the registered frame; the one item that is not of the registered frame."""
+    found = []
+    for one in items(data, "RegistrationSequence"):
+        matrix = np.eye(4)
+        for part in items(one, "MatrixRegistrationSequence"):
+            for step in items(part, "MatrixSequence"):
+                matrix = _matrix(step, subject) @ matrix
+        found.append((matrix, text(one, "FrameOfReferenceUID")))
+    others = [pair for pair in found if pair[1] != registered]
+    if not others:  # both images in one frame, yet apart: the item that moves
+        others = [pair for pair in found if not np.allclose(pair[0], np.eye(4))] or found[:1]
+    if len(others) != 1:
+        message = f"{subject} registers {len(others)} frames of reference, one is needed"
+        raise RegweaveError("E164", message, "export the registration of two series alone")
+    require_matrix(others[0][0], f"the matrix of {subject}")
+    return others[0]
 
 
-def write_reg_rigid(path: str | Path, matrix: Float64Array, today: Series, planning: Series) -> None:
-    """Write a rigid matrix that takes points of today to planning, as the inverse that DICOM stores."""
-    raise NotImplementedError
+def _matrix(step: Any, subject: str) -> Float64Array:
+    matrix = numbers(step, "FrameOfReferenceTransformationMatrix", 16, subject).reshape(4, 4)
+    if not np.allclose(matrix[3], [0, 0, 0, 1], atol=1e-6):
+        message = f"a matrix of {subject} has the last row {matrix[3].tolist()}, needed is 0, 0, 0, 1"
+        raise RegweaveError("E115", message, "export the registration again")
+    matrix[3] = 0, 0, 0, 1
+    return matrix
+
+
+def _deformable(data: Any, subject: str) -> tuple[Transform, str]:
+    """Return the map ``post · (pre · x + v(x))`` as ``post · pre · (x + pre⁻¹ v(x))``, and its source frame."""
+    found = [
+        (one, items(one, "DeformableRegistrationGridSequence")) for one in items(data, "DeformableRegistrationSequence")
+    ]
+    gridded = [(one, grid[0]) for one, grid in found if grid]
+    if len(gridded) != 1:
+        message = f"{subject} has {len(gridded)} grids of vectors, one is needed"
+        raise RegweaveError("E164", message, "export the registration of two series alone")
+    one, grid = gridded[0]
+    pre, post = (_first(one, f"{word}DeformationMatrixRegistrationSequence", subject) for word in ("Pre", "Post"))
+    geometry, vectors = _grid(grid, subject)
+    if np.linalg.det(pre[:3, :3]) < 0:
+        # MIM stores planes downwards and mends it with a mirror: the matrix is the place of the grid, not of points.
+        geometry = Geometry(geometry.shape, pre @ geometry.affine)
+        pre = np.eye(4)
+    geometry, vectors = _right_handed(geometry, vectors)
+    turned = np.einsum("ij,jxyz->ixyz", np.linalg.inv(pre)[:3, :3], vectors).astype(np.float32)
+    require_sense(turned, geometry, subject)
+    matrix = require_matrix(post @ pre, f"the matrices of {subject}")
+    field_ = Field(np.ascontiguousarray(turned), make_geometry(geometry.shape, geometry.affine, subject))
+    return Transform(field_, matrix), text(one, "SourceFrameOfReferenceUID")
+
+
+def _first(one: Any, keyword: str, subject: str) -> Float64Array:
+    found = items(one, keyword)
+    return _matrix(found[0], subject) if found else np.eye(4)
+
+
+def _grid(grid: Any, subject: str) -> tuple[Geometry, Float32Array]:
+    shape = tuple(int(n) for n in numbers(grid, "GridDimensions", 3, subject))
+    steps, origin = numbers(grid, "GridResolution", 3, subject), numbers(grid, "ImagePositionPatient", 3, subject)
+    cosines = numbers(grid, "ImageOrientationPatient", 6, subject)
+    raw = grid.get("VectorGridData", None)
+    count = int(np.prod(shape, dtype=object))
+    if min(shape) < 2 or (steps <= 0).any() or not isinstance(raw, bytes) or len(raw) != 12 * count:
+        held = len(raw) if isinstance(raw, bytes) else 0
+        raise damaged(subject, f"a grid of {shape} needs {12 * count} bytes of vectors, {held} are there")
+    affine = np.eye(4)
+    axes = np.stack([cosines[:3], cosines[3:], np.cross(cosines[:3], cosines[3:])], axis=1)
+    affine[:3, :3], affine[:3, 3] = axes * steps, origin
+    x, y, z = shape
+    vectors = np.frombuffer(raw, dtype="<f4").reshape(z, y, x, 3).transpose(3, 2, 1, 0).astype(np.float32)
+    return make_geometry((x, y, z), affine, subject), _filled(vectors, subject)
+
+
+def _filled(vectors: Float32Array, subject: str) -> Float32Array:
+    """Give nodes where the map is undefined, NaN by the standard, the vector of the nearest node that has one."""
+    known = np.isfinite(vectors).all(axis=0)
+    if known.all():
+        return vectors
+    if not known.any():
+        raise damaged(subject, "it defines no vector at all")
+    share = 1 - known.mean()
+    notices.warn(f"W226: {subject} leaves {share:.1%} of its grid undefined; the nearest vectors are used there")
+    nearest = ndimage.distance_transform_edt(~known, return_distances=False, return_indices=True)
+    return np.ascontiguousarray(vectors[:, nearest[0], nearest[1], nearest[2]])
+
+
+def _right_handed(geometry: Geometry, vectors: Float32Array) -> tuple[Geometry, Float32Array]:
+    """Turn the planes of a left-handed grid around."""
+    if np.linalg.det(geometry.affine[:3, :3]) > 0:
+        return geometry, vectors
+    affine = geometry.affine.copy()
+    affine[:3, 3] = geometry.points(np.array([0.0, 0.0, geometry.shape[2] - 1.0]))
+    affine[:3, 2] = -affine[:3, 2]
+    return Geometry(geometry.shape, affine), np.ascontiguousarray(vectors[:, :, :, ::-1])

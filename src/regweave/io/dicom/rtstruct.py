@@ -19,8 +19,8 @@ from regweave.io.dicom.parse import (
     require_same_patient,
     text,
 )
-from regweave.io.dicom.rtstruct_write import write_rtstruct
 from regweave.io.dicom.values import Series
+from regweave.io.dicom.write.structure_set import write_rtstruct
 from regweave.io.disk.files import damaged
 from regweave.types import Colour, Contour, Float64Array, LeftOut, Structure, StructureSet
 

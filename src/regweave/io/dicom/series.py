@@ -19,7 +19,16 @@ from regweave.io.disk.limits import require_memory
 from regweave.io.formats.validate import volume_shape
 from regweave.types import Modality, Volume
 
-__all__ = ["DicomSlice", "Series", "SeriesFiles", "SeriesSource", "SliceGrid", "list_series", "read_series"]
+__all__ = [
+    "DicomSlice",
+    "Series",
+    "SeriesFiles",
+    "SeriesSource",
+    "SliceGrid",
+    "choose_series",
+    "list_series",
+    "read_series",
+]
 
 MODALITIES: dict[str, Modality] = {"CT": "ct", "MR": "mr", "PT": "pet"}
 OUTSIDE = {"CT": -1000.0}
@@ -35,6 +44,11 @@ def list_series(source: SeriesSource) -> tuple[SeriesFiles, ...]:
         E101 where there is none, E102 where a file is damaged.
     """
     return _listed(scan(source))
+
+
+def choose_series(source: SeriesSource, series: str | None = None) -> SeriesFiles:
+    """Return the one series of a source, or the one that is named; E161 lists them all where that does not tell."""
+    return _files_of(_chosen(scan(source), series, named(source)))
 
 
 def _listed(found: FolderContents) -> tuple[SeriesFiles, ...]:

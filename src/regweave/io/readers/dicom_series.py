@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from regweave.errors import UsageError
 from regweave.io import readers
 from regweave.io.dicom.folder import holds_dicom
 from regweave.io.dicom.parse import looks_like_dicom
-from regweave.io.dicom.series import list_series, read_series
+from regweave.io.dicom.series import choose_series, read_series
 from regweave.io.disk.files import is_file, is_folder, suffix_of
 from regweave.io.formats.stored import Stored
 
@@ -28,11 +27,7 @@ def recognises(source: Any, head: bytes) -> bool:
 
 def files(source: Path, options: readers.ReadOptions) -> tuple[Path, ...]:
     """Return the files of the one series, in the order of their names."""
-    found = list_series(source)
-    if len(found) > 1:
-        message = f"'{source}' holds {len(found)} image series, one is needed"
-        raise UsageError("E161", message, "name a folder with one of them; regweave check lists them")
-    return found[0].files if found else (source,)
+    return choose_series(source).files
 
 
 def read(source: Path, options: readers.ReadOptions) -> Stored:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from regweave.errors import RegweaveError, UsageError
+from regweave.io.dicom.reg import DicomRegistration, read_reg
 from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import require_file, suffix_of
 from regweave.io.grids import same_grid
@@ -26,6 +27,7 @@ from regweave.io.transforms.itk.text import read_text, to_text
 from regweave.kernels import fields
 from regweave.types import Ends, Field, Float64Array, Geometry, Transform
 
+DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 HDF_SUFFIXES = (".h5", ".hdf5", ".hdf")
 WRITTEN_SUFFIXES = (*HDF_SUFFIXES, ".tfm", ".txt")
 LINEAR_SUFFIXES = (*WRITTEN_SUFFIXES, ".mat")
@@ -61,9 +63,9 @@ def read_transform(source: Any, geometry: Geometry | None = None, *, follow_link
     Parameters
     ----------
     source : path or object
-        .h5, .hdf5, .hdf, .tfm, .txt, .mat, or a displacement field as .nii, .nii.gz, .nrrd, .mha. A NIfTI
-        field of intent 1007 is LPS, of intent 1006 RAS. In memory a SimpleITK transform, a (4, 4) matrix between LPS
-        millimetres, or a Transform.
+        .h5, .hdf5, .hdf, .tfm, .txt, .mat, a DICOM registration (.dcm), or a displacement field as .nii, .nii.gz,
+        .nrrd, .mha. A NIfTI field of intent 1007 is LPS, of intent 1006 RAS. In memory a SimpleITK transform, a (4, 4)
+        matrix between LPS millimetres, or a Transform.
     geometry : Geometry, optional
         Grid for the field. Without it a field stays on its own grid, a linear transform gets a zero field
         that is valid everywhere, and any other transform is refused.
@@ -84,6 +86,8 @@ def read_transform(source: Any, geometry: Geometry | None = None, *, follow_link
         field = displacement.read_displacement(path, follow_links=follow_links)
         memory.require_sense(field.data, field.geometry, f"'{path}'")
         return _on_grid(Transform(field, ends=read_displacement_ends(path)), geometry)
+    if suffix_of(path) in DICOM_SUFFIXES:
+        return _of_registration(read_reg(path), geometry)
     parts, ends = _read(path)
     if all(part.is_linear for part in parts):
         return Transform(Field.zero(geometry or memory.ANYWHERE), _matrix(parts, path), ends)
@@ -99,9 +103,21 @@ def read_transform(source: Any, geometry: Geometry | None = None, *, follow_link
     return Transform(memory.sample(whole, geometry, f"'{path}'"), ends=ends)
 
 
+def _of_registration(found: DicomRegistration, geometry: Geometry | None) -> Transform:
+    if found.linear:
+        return Transform(Field.zero(geometry or memory.ANYWHERE), found.transform.affine)
+    return _on_grid(found.transform, geometry)
+
+
 def read_linear(path: str | Path) -> Float64Array:
     """Read a linear ITK transform as a (4, 4) matrix between LPS millimetres."""
     path = require_file(path)
+    if suffix_of(path) in DICOM_SUFFIXES:
+        registration = read_reg(path)
+        if registration.linear:
+            return registration.transform.affine
+        message = f"'{path}' is a deformable registration, needed is a linear transform"
+        raise RegweaveError("E115", message, "give a rigid or affine transform")
     parts, _ = _read(path)
     if not all(part.is_linear for part in parts):
         message = f"'{path}' is a {' and '.join(part.kind for part in parts)}, needed is a linear transform"

@@ -14,9 +14,9 @@ from pydicom.tag import Tag
 
 from regweave import __version__, notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.dicom.objects import STUDY_CLASS, item, new_object, reference, references, save, sequence
 from regweave.io.dicom.parse import guarded
 from regweave.io.dicom.values import DicomSlice, Series
+from regweave.io.dicom.write.objects import STUDY_CLASS, item, new_object, reference, references, save, sequence
 from regweave.types import Float64Array, Structure, StructureSet
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"

@@ -1,0 +1,175 @@
+"""Commands ``regweave warp rtstruct`` and ``regweave warp dose``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from regweave.api.warp import Space, onto_grid
+from regweave.cli.help import input_option
+from regweave.cli.options import JsonOption, OutputOption, OverwriteOption, TransformOption
+from regweave.contours import carry_set, volume_ml
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import read_transform, require_absent
+from regweave.io.dicom.dose import read_dose, write_dose
+from regweave.io.dicom.parse import require_same_patient
+from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct
+from regweave.io.dicom.series import Series, read_series
+from regweave.io.label_names import read_name_map
+from regweave.spatial import warp_image
+from regweave.types import Geometry, StructureSet
+
+TodayOption = Annotated[
+    Path, input_option("--reference", "-r", help="DICOM folder of the new series: the fixed image of the transform.")
+]
+TodaySeriesOption = Annotated[
+    str | None, input_option("--series", help="Which series of REFERENCE, where it holds several.", metavar="HASH")
+]
+SpaceOption = Annotated[
+    Space | None, input_option("--to", help="Space of the result; by default the grids tell, and fixed where both are.")
+]
+GridOption = Annotated[
+    bool, input_option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts.")
+]
+MismatchOption = Annotated[
+    bool, input_option("--allow-id-mismatch", help="Go on where the objects state different patients.")
+]
+
+
+def rtstruct(
+    file: Annotated[Path, typer.Argument(help="RT structure set drawn on the planning series.")],
+    *,
+    planning: Annotated[Path, input_option(help="DICOM folder of the planning series.")],
+    transform: TransformOption,
+    reference: TodayOption,
+    output: OutputOption,
+    overwrite: OverwriteOption = False,
+    structures: Annotated[
+        str | None, input_option(help="Only these structures, with commas between them.", metavar="NAMES")
+    ] = None,
+    name_map: Annotated[Path | None, input_option(help='New names: JSON {"old": "new"}, or TSV.')] = None,
+    planning_series: Annotated[
+        str | None, input_option(help="Which series of PLANNING, where it holds several.", metavar="HASH")
+    ] = None,
+    series: TodaySeriesOption = None,
+    target: SpaceOption = None,
+    other_grid: GridOption = False,
+    allow_id_mismatch: MismatchOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring planning contours onto the slices of a new series.
+
+    Structures go as shapes, not as voxels. The result is a new, unapproved
+    set of the new series. What is left out is listed.
+    """
+    claim = require_absent(output, overwrite=overwrite)
+    require_outside(output, planning, reference)
+    names = {} if name_map is None else read_name_map(name_map)
+    plan, today = read_series(planning, planning_series), read_series(reference, series)
+    found = read_rtstruct(file, plan, allow_id_mismatch=allow_id_mismatch)
+    if not allow_id_mismatch:
+        require_same_patient(plan.identity, today.identity, f"'{planning}' and '{reference}'")
+    chosen = _selected(found, structures, str(file))
+    path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
+    moved = carry_set(chosen, plan, path, today)
+    with claim.writing():
+        write_rtstruct(output, moved, today, source=found, names=names)
+    _tell_structures(moved, today, output, names, as_json=as_json)
+
+
+def _selected(found: StructureSet, names: str | None, subject: str) -> StructureSet:
+    if names is None:
+        return found
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    missing = [name for name in wanted if found.named(name) is None]
+    if missing or not wanted:
+        known = ", ".join(one.name for one in found.structures)
+        message = f"'{subject}' has no structure {', '.join(map(repr, missing)) or 'of an empty name'} with contours"
+        raise UsageError("E165", message, f"choose some of: {known}")
+    return replace(found, structures=tuple(one for one in found.structures if one.name in wanted))
+
+
+def _tell_structures(moved: StructureSet, today: Series, output: Path, names: dict[str, str], *, as_json: bool) -> None:
+    rows = [
+        {
+            "name": names.get(one.name, one.name),
+            "contours": len(one.contours),
+            "points": len(one.points),
+            "volume_ml": round(volume_ml(one, today), 3),
+        }
+        for one in moved.structures
+    ]
+    left = [{"name": one.name, "reason": one.reason} for one in moved.left_out]
+    if as_json:
+        print(json.dumps({"output": str(output), "structures": rows, "left_out": left}, ensure_ascii=False))
+        return
+    print(f"wrote {output}: {len(rows)} structures, not approved")
+    for row in rows:
+        print(f"  {row['name']:<24} {row['contours']:4} contours {row['volume_ml']:10.2f} ml")
+    for line in left:
+        print(f"  left out: {line['name']}: {line['reason']}")
+
+
+def dose(
+    file: Annotated[Path, typer.Argument(help="RT dose of the plan.")],
+    *,
+    transform: TransformOption,
+    reference: TodayOption,
+    output: OutputOption,
+    overwrite: OverwriteOption = False,
+    series: TodaySeriesOption = None,
+    target: SpaceOption = None,
+    other_grid: GridOption = False,
+    allow_id_mismatch: MismatchOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a planned dose into the space of a new series.
+
+    The result has the spacing of the dose, is 0 outside of it, and says in
+    itself that it was warped.
+    """
+    claim = require_absent(output, overwrite=overwrite)
+    require_outside(output, reference)
+    found, today = read_dose(file), read_series(reference, series)
+    if not allow_id_mismatch:
+        require_same_patient(found.identity, today.identity, f"'{file}' and '{reference}'")
+    path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
+    grid = _dose_grid(today.image.geometry, found.volume.geometry)
+    warped = warp_image(found.volume, read_transform(path, grid), fill=0.0)
+    with claim.writing():
+        write_dose(output, replace(found, volume=warped), today)
+    facts = {
+        "output": str(output),
+        "largest_before": float(found.volume.data.max()),
+        "largest": float(warped.data.max()),
+    }
+    text = f"wrote {output}: {grid.summary}, at most {facts['largest']:.4g} {found.units}"
+    print(json.dumps(facts) if as_json else text)
+
+
+def _dose_grid(today: Geometry, dose: Geometry) -> Geometry:
+    """Return a grid over today's image with about the spacing of the dose."""
+    steps = np.maximum(np.rint(dose.spacing_mm.mean() / today.spacing_mm), 1).astype(int)
+    shape = np.maximum((np.array(today.shape) - 1) // steps + 1, 4)
+    affine = today.affine.copy()
+    affine[:3, :3] = today.affine[:3, :3] * steps
+    x, y, z = shape.tolist()
+    return Geometry((x, y, z), affine)
+
+
+def require_outside(output: Path, *inputs: Path | Sequence[Path]) -> None:
+    """Raise E168 for an output in a folder of inputs, which are never written to."""
+    for folder in inputs:
+        if (
+            isinstance(folder, Path)
+            and folder.is_dir()
+            and output.absolute().resolve().is_relative_to(folder.resolve())
+        ):
+            message = f"the output '{output}' lies in the folder of an input, '{folder}'"
+            raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")

@@ -1,0 +1,100 @@
+"""Overview of a DICOM folder: series, structure sets and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regweave import notices
+from regweave.errors import RegweaveError
+from regweave.io.dicom.dose import read_dose
+from regweave.io.dicom.folder import ObjectFile, scan
+from regweave.io.dicom.reg import read_reg
+from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
+from regweave.io.dicom.series import Series, list_series, read_series
+
+
+@dataclass(frozen=True)
+class OverviewEntry:
+    """One series or object of a folder; nothing in it tells who the patient is.
+
+    Parameters
+    ----------
+    what : str
+        One line.
+    facts : mapping
+        The same as plain values.
+    problem : RegweaveError, optional
+        Why it cannot be used.
+    notes : tuple of str
+        Structures that are left out, warnings.
+    """
+
+    what: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    problem: RegweaveError | None = None
+    notes: tuple[str, ...] = ()
+
+
+def overview(folder: Path) -> tuple[OverviewEntry, ...]:
+    """Read everything in a DICOM folder, series by series and object by object, and say what can be used."""
+    found = scan(folder)
+    entries, readable = [], {}
+    for files in list_series(folder) if found.images else ():
+        facts: dict[str, Any] = {"kind": files.modality, "series": files.hash, "patient": files.identity.patient_hash}
+        with notices.collected() as noted, notices.muted():
+            try:
+                series = read_series(files.files)
+            except RegweaveError as error:
+                facts |= {"images": files.number}
+                text = f"{files.modality} series {files.hash}, {files.number} images"
+                entries.append(OverviewEntry(text, facts, error, tuple(noted)))
+                continue
+        readable[files.identity.series_uid] = series
+        facts |= {"images": len(series.slices), "even": series.exact}
+        even = "" if series.exact else ", uneven or sheared slices"
+        text = f"{files.modality} series {files.hash}, {series.image.geometry.summary}{even}"
+        entries.append(OverviewEntry(text, facts, notes=tuple(noted)))
+    if found.localisers:
+        entries.append(OverviewEntry(f"{found.localisers} localisers, left out", {"kind": "localiser"}))
+    entries += [_object(one, readable) for one in found.objects]
+    return tuple(entries)
+
+
+def _object(one: ObjectFile, series: dict[str, Series]) -> OverviewEntry:
+    facts: dict[str, Any] = {"kind": one.kind, "patient": one.identity.patient_hash}
+    try:
+        with notices.collected() as noted, notices.muted():
+            text, more, left = READERS[one.kind](one.path, series) if one.kind in READERS else ("not read", {}, ())
+    except RegweaveError as error:
+        return OverviewEntry(one.kind, facts, error)
+    return OverviewEntry(f"{one.kind}, {text}", facts | more, notes=(*left, *noted))
+
+
+Told = tuple[str, dict[str, Any], tuple[str, ...]]
+
+
+def _structures(path: Path, series: dict[str, Series]) -> Told:
+    wanted = referenced_series(path)
+    drawn_on = next((one for uid, one in series.items() if uid in wanted), None)
+    if drawn_on is None:
+        return "drawn on a series that is not here", {"structures": []}, ()
+    found = read_rtstruct(path, drawn_on)
+    left = tuple(f"left out: {one.name}: {one.reason}" for one in found.left_out)
+    text = f"{len(found.structures)} structures on series {drawn_on.identity.series_hash}"
+    return text, {"structures": [one.name for one in found.structures]}, left
+
+
+def _registration(path: Path, series: dict[str, Series]) -> Told:
+    kind = "rigid" if read_reg(path).linear else "deformable"
+    return kind, {"registration": kind}, ()
+
+
+def _dose(path: Path, series: dict[str, Series]) -> Told:
+    found = read_dose(path)
+    largest = float(found.volume.data.max())
+    return f"{found.volume.geometry.summary}, at most {largest:.4g} {found.units}", {"largest": largest}, ()
+
+
+READERS = {"RTSTRUCT": _structures, "REG": _registration, "RTDOSE": _dose}

@@ -1,0 +1,122 @@
+"""The commands on DICOM files: warp rtstruct and dose, convert, check, register."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from made_dicom import Made, Roi, circle, dose, save, write_rtstruct, write_series
+
+from regweave.cli import main
+from regweave.io import read_transform, write_linear
+from regweave.io.dicom.dose import read_dose
+from regweave.io.dicom.rtstruct import read_rtstruct
+from regweave.io.dicom.series import read_series
+
+PLAN = Made()
+TODAY = replace(PLAN, series="7", frame="7", study="7")
+SHIFT = np.eye(4)
+SHIFT[:3, 3] = 4.0, 0.0, 2.0
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    write_series(folder / "plan" / "ct", PLAN)
+    write_series(folder / "today", TODAY)
+    rois = [Roi("Cord", tuple((k, circle((30.0, 32.0), 12.0)) for k in range(3, 9))), Roi("Empty")]
+    write_rtstruct(folder / "plan" / "rtstruct.dcm", PLAN, rois)
+    save(folder / "plan" / "dose.dcm", dose(PLAN))
+    write_linear(folder / "shift.tfm", SHIFT)
+    return folder
+
+
+def run(capsys, *words):
+    status = main([str(word) for word in words])
+    said = capsys.readouterr()
+    assert "SECRET" not in said.out + said.err
+    return status, said.out, said.err
+
+
+def warp_rtstruct(study, out, *more):
+    plan = study / "plan"
+    words = ["warp", "rtstruct", plan / "rtstruct.dcm", "--planning", plan / "ct", "-t", study / "shift.tfm"]
+    return [*words, "-r", study / "today", "-o", out, *more]
+
+
+def test_contours_move_against_the_transform(capsys, study, tmp_path):
+    status, out, _ = run(capsys, *warp_rtstruct(study, tmp_path / "new.dcm"))
+    assert status == 0
+    assert "left out: Empty: no contours" in out
+    today = read_series(study / "today")
+    cord = read_rtstruct(tmp_path / "new.dcm", today).named("Cord")
+    assert [c.image for c in cord.contours] == [2, 3, 4, 5, 6, 7]
+    centre = np.mean([c.points_mm.min(axis=0) + c.points_mm.max(axis=0) for c in cord.contours], axis=0) / 2
+    assert centre[:2] == pytest.approx([-31.0 + 30.0 - 4.0, -40.0 + 32.0], abs=0.02)
+
+
+def test_structures_are_chosen_and_renamed(capsys, study, tmp_path):
+    (tmp_path / "names.json").write_text('{"Cord": "Myelon"}')
+    more = ("--structures", "Cord", "--name-map", tmp_path / "names.json", "--json")
+    status, out, _ = run(capsys, *warp_rtstruct(study, tmp_path / "new.dcm", *more))
+    assert status == 0
+    assert json.loads(out)["structures"][0]["name"] == "Myelon"
+    status, _, err = run(capsys, *warp_rtstruct(study, tmp_path / "b.dcm", "--structures", "Liver"))
+    assert (status, "E165" in err, "choose some of: Cord" in err) == (2, True, True)
+
+
+def test_nothing_is_written_into_a_folder_of_inputs(capsys, study):
+    before = sorted(study.rglob("*"))
+    status, _, err = run(capsys, *warp_rtstruct(study, study / "today" / "new.dcm"))
+    assert (status, "E168" in err) == (3, True)
+    assert sorted(study.rglob("*")) == before
+
+
+def test_a_dose_is_warped(capsys, study, tmp_path):
+    words = ("warp", "dose", study / "plan" / "dose.dcm", "-t", study / "shift.tfm", "-r", study / "today")
+    assert run(capsys, *words, "-o", tmp_path / "new.dcm")[0] == 0
+    before, after = read_dose(study / "plan" / "dose.dcm").volume, read_dose(tmp_path / "new.dcm").volume
+    point = np.array([-10.0, -10.0, 15.0])
+    values = [
+        float(v.data[tuple(np.rint(np.linalg.solve(v.geometry.affine, [*p, 1.0])[:3]).astype(int))])
+        for v, p in ((after, point), (before, point + SHIFT[:3, 3]))
+    ]
+    assert values[0] == pytest.approx(values[1], abs=0.4)
+
+
+def test_registrations_are_converted_there_and_back(capsys, study, tmp_path):
+    today, plan = study / "today", study / "plan" / "ct"
+    words = ("convert", study / "shift.tfm", "-o", tmp_path / "reg.dcm", "-r", today, "--planning", plan)
+    assert run(capsys, *words)[0] == 0
+    assert pydicom.dcmread(tmp_path / "reg.dcm").Modality == "REG"
+    assert run(capsys, "convert", tmp_path / "reg.dcm", "-o", tmp_path / "t.tfm")[0] == 0
+    np.testing.assert_allclose(read_transform(tmp_path / "t.tfm").affine, SHIFT, atol=1e-6)
+    status, _, err = run(capsys, "convert", study / "shift.tfm", "-o", tmp_path / "b.dcm")
+    assert (status, "E192" in err) == (2, True)
+
+
+def test_check_lists_a_folder(capsys, study):
+    status, out, _ = run(capsys, "check", study / "plan")
+    assert status == 0
+    assert "64 × 56 × 12 voxels of 1 × 1.25 × 2 mm" in out
+    assert "RTSTRUCT, 1 structures" in out
+    assert "RTDOSE" in out
+    status, out, _ = run(capsys, "check", study / "plan", "--json")
+    assert {row["kind"] for row in json.loads(out)[0]["dicom"]} == {"CT", "RTSTRUCT", "RTDOSE"}
+
+
+def test_register_takes_folders(capsys, study, tmp_path):
+    words = ("register", study / "today", study / "plan" / "ct", "-o", tmp_path / "out")
+    status, _, err = run(capsys, *words, "--no-report", "--init", "none")
+    assert status == 0, err
+    assert (tmp_path / "out" / "transform.h5").exists()
+    record = (tmp_path / "out" / "result.json").read_text()
+    assert "SECRET" not in record
+    assert '"ct"' in record

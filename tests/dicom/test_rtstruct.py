@@ -1,0 +1,175 @@
+"""RT structure sets: what is read, what is left out and said so, what is written."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from made_dicom import Made, Roi, circle, rtstruct, save, uid, write_rtstruct, write_series
+
+from regweave.contours import carry_set
+from regweave.errors import RegweaveError
+from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
+from regweave.io.dicom.rtstruct import write_rtstruct as write_set
+from regweave.io.dicom.series import read_series
+from regweave.types import Field, Transform
+
+PLAN = Made()
+TODAY = replace(PLAN, series="7", frame="7", study="7", origin=(-33.0, -41.0, 7.5), spacing=(1.05, 1.3))
+RING = circle((30.0, 32.0), 12.0)
+ROIS = [
+    Roi("Cord", tuple((k, RING) for k in range(3, 9)), kind="AVOIDANCE", colour=(255, 0, 128)),
+    Roi("Iso", points=((1.0, 2.0, 15.0),), kind="ISOCENTER"),
+    Roi("Nothing"),
+    Roi("Channel", ((3, RING[:2]),), geometric="OPEN_NONPLANAR", kind="BRACHY_CHANNEL"),
+    Roi("Speck", ((3, RING[:1]), (4, RING), (5, RING[:2]))),
+    Roi("Old point", ((5, RING[:1]),)),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("plan")
+    write_series(made / "plan", PLAN)
+    write_series(made / "today", TODAY)
+    write_rtstruct(made / "rtstruct.dcm", PLAN, ROIS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def plan(folder):
+    return read_series(folder / "plan")
+
+
+@pytest.fixture(scope="module")
+def today(folder):
+    return read_series(folder / "today")
+
+
+def test_everything_is_taken_or_left_out_with_a_reason(folder, plan):
+    found = read_rtstruct(folder / "rtstruct.dcm", plan)
+    assert [(one.number, one.name, len(one.contours), len(one.points)) for one in found.structures] == [
+        (7, "Cord", 6, 0), (10, "Iso", 0, 1), (19, "Speck", 1, 0), (22, "Old point", 0, 1),
+    ]  # fmt: skip
+    cord = found.named("Cord")
+    assert (cord.kind, cord.colour, [c.image for c in cord.contours]) == (
+        "AVOIDANCE",
+        (255, 0, 128),
+        [3, 4, 5, 6, 7, 8],
+    )
+    assert {(one.name, one.reason) for one in found.left_out} == {
+        ("Nothing", "no contours"),
+        ("Channel", "1 contours are open lines, which are not carried over"),
+        ("Speck", "2 contours have fewer than three points"),
+    }
+    assert "SECRET" not in repr(found)
+    assert uid(3, 1) in referenced_series(folder / "rtstruct.dcm")
+
+
+def test_contours_need_no_reference_to_images_and_may_lie_beyond(tmp_path, plan):
+    far = Made(along=tuple(2.0 * k for k in range(30)))
+    drawn = [Roi("Cord", tuple((k, RING) for k in range(6, 25)))]
+    found = read_rtstruct(write_rtstruct(tmp_path / "a.dcm", far, drawn, images=False), plan)
+    assert [c.image for c in found.structures[0].contours] == [6, 7, 8, 9, 10, 11]
+    assert found.left_out[0].reason == "13 contours lie beyond or between the slices of the series"
+
+
+def test_contours_between_slices_go_to_the_nearest(tmp_path, plan):
+    between = Made(along=(4.7, 9.3, 11.9, 12.4))
+    found = read_rtstruct(
+        write_rtstruct(tmp_path / "a.dcm", between, [Roi("Cord", tuple((k, RING) for k in range(4)))]), plan
+    )
+    assert [c.image for c in found.structures[0].contours] == [2, 5, 6]
+    assert "share a slice" in found.left_out[0].reason
+
+
+def test_a_repeated_contour_does_not_cancel_itself(tmp_path, plan):
+    found = read_rtstruct(write_rtstruct(tmp_path / "a.dcm", PLAN, [Roi("Cord", ((4, RING), (4, RING)))]), plan)
+    assert len(found.structures[0].contours) == 1
+
+
+def test_a_set_on_another_series_of_the_frame_is_said(tmp_path, plan):
+    path = write_rtstruct(tmp_path / "a.dcm", replace(PLAN, series="5"), ROIS[:1])
+    with pytest.warns(UserWarning, match="W224"):
+        assert len(read_rtstruct(path, plan).structures) == 1
+
+
+def written(folder, plan, today, path, **words):
+    found = read_rtstruct(folder / "rtstruct.dcm", plan)
+    moved = carry_set(found, plan, Transform(Field.zero(today.image.geometry)), today)
+    write_set(path, moved, today, source=found, **words)
+    return pydicom.dcmread(path), moved
+
+
+def test_the_written_set_keeps_the_rules(folder, plan, today, tmp_path):
+    data, moved = written(folder, plan, today, tmp_path / "new.dcm")
+    source = pydicom.dcmread(folder / "rtstruct.dcm")
+    assert data.file_meta.TransferSyntaxUID == pydicom.uid.ImplicitVRLittleEndian
+    assert (data.StudyInstanceUID, data.FrameOfReferenceUID) == (uid(1, 7), uid(4, 7))
+    assert (data.PatientID, str(data.PatientName)) == (source.PatientID, str(source.PatientName))
+    assert {data.SOPInstanceUID, data.SeriesInstanceUID}.isdisjoint({source.SOPInstanceUID, source.SeriesInstanceUID})
+    assert (data.ApprovalStatus, data.get("ReviewerName")) == ("UNAPPROVED", None)
+    assert data.PredecessorStructureSetSequence[0].ReferencedSOPInstanceUID == source.SOPInstanceUID
+    assert data.StructureSetLabel != source.StructureSetLabel
+    listed = data.ReferencedFrameOfReferenceSequence[0].RTReferencedStudySequence[0].RTReferencedSeriesSequence[0]
+    assert [one.ReferencedSOPInstanceUID for one in listed.ContourImageSequence] == [
+        one.instance_uid for one in today.slices
+    ]
+    assert [roi.ROIName for roi in data.StructureSetROISequence] == ["Cord", "Iso", "Speck", "Old point"]
+    by_slice = {one.instance_uid: one.along_mm for one in today.slices}
+    numbers = []
+    for item in data.ROIContourSequence:
+        for contour in item.ContourSequence:
+            numbers.append(contour.ContourNumber)
+            points = np.array(contour.ContourData, dtype=float).reshape(-1, 3)
+            assert all(len(v.original_string) <= 16 for v in contour.ContourData)
+            if contour.ContourGeometricType == "POINT":
+                continue
+            along = by_slice[contour.ContourImageSequence[0].ReferencedSOPInstanceUID]
+            assert np.abs(points @ today.grid.normal - along).max() < 0.001
+            assert len(points) == contour.NumberOfContourPoints
+            assert not (points == np.roll(points, 1, axis=0)).all(axis=1).any()
+    assert len(set(numbers)) == len(numbers)
+    assert [one.name for one in moved.left_out] == ["Nothing", "Channel", "Speck"]
+    point = next(i for i in data.ROIContourSequence if i.ContourSequence[0].ContourGeometricType == "POINT")
+    assert [float(v) for v in point.ContourSequence[0].ContourData] == [1.0, 2.0, 15.0]
+
+
+@pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="dciodvfy is not installed")
+def test_a_validator_finds_no_error(folder, plan, today, tmp_path):
+    written(folder, plan, today, tmp_path / "new.dcm")
+    run = subprocess.run(["dciodvfy", tmp_path / "new.dcm"], capture_output=True, text=True, check=False)
+    assert [line for line in (run.stdout + run.stderr).splitlines() if line.startswith("Error")] == []
+
+
+def test_names_are_mapped_and_checked(folder, plan, today, tmp_path):
+    with pytest.warns(UserWarning, match="W225"):
+        data, _ = written(folder, plan, today, tmp_path / "a.dcm", names={"Cord": "Spinal cord, propagated"})
+    assert data.StructureSetROISequence[0].ROIName == "Spinal cord, propagated"
+    for names in ({"Cord": "Iso"}, {"Cord": ""}, {"Cord": "a\\b"}, {"Cord": "a\nb"}, {"Cord": "x" * 65}):
+        with pytest.raises(RegweaveError, match="E166"):
+            written(folder, plan, today, tmp_path / "b.dcm", names=names)
+    assert not (tmp_path / "b.dcm").exists()
+
+
+def test_names_in_other_alphabets_survive(tmp_path, plan, today):
+    data = rtstruct(PLAN, [Roi("Nerf optique gauche".replace("e", "é")[:16], tuple((k, RING) for k in range(3, 9)))])
+    data.SpecificCharacterSet = "ISO_IR 100"
+    found = read_rtstruct(save(tmp_path / "a.dcm", data), plan)
+    name = found.structures[0].name
+    assert "é" in name
+    write_set(
+        tmp_path / "b.dcm",
+        carry_set(found, plan, Transform(Field.zero(today.image.geometry)), today),
+        today,
+        source=found,
+    )
+    assert pydicom.dcmread(tmp_path / "b.dcm").StructureSetROISequence[0].ROIName == name

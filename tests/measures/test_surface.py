@@ -1,53 +1,136 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from regweave.measures import assd_mm, hd95_mm, surface_distances_mm
+from regweave.measures import assd_mm, hd95_mm, surface_distances
+from regweave.measures.surface import surface_net, to_triangles
 
 SPACING = np.array([0.7, 1.3, 3.0])
 
 
-def border_points(mask):
-    padded = np.pad(mask, 1)
-    points = []
-    for index in np.argwhere(mask):
-        i, j, k = index + 1
-        neighbours = [padded[i - 1, j, k], padded[i + 1, j, k], padded[i, j - 1, k], padded[i, j + 1, k]]
-        neighbours += [padded[i, j, k - 1], padded[i, j, k + 1]]
-        if not all(neighbours):
-            points.append(index * SPACING)
-    return np.array(points)
-
-
-def brute_force(a, b):
-    distance = np.linalg.norm(border_points(a)[:, None] - border_points(b)[None], axis=-1)
-    return distance.min(axis=1), distance.min(axis=0)
+def ball(centre, radius, shape=(26, 24, 22), spacing=(1.0, 1.0, 1.0)):
+    grid = np.stack(np.meshgrid(*(np.arange(n) for n in shape), indexing="ij"), axis=-1)
+    return np.linalg.norm((grid - centre) * spacing, axis=-1) < radius
 
 
 def blobs(seed):
     rng = np.random.default_rng(seed)
-    grid = np.stack(np.meshgrid(np.arange(12), np.arange(10), np.arange(8), indexing="ij"), axis=-1)
-    centres, radii = rng.uniform(2, 8, (2, 3)), rng.uniform(2, 4, 2)
-    return [np.linalg.norm(grid - c, axis=-1) < r for c, r in zip(centres, radii, strict=True)]
+    return [ball(c, r, (12, 10, 8)) for c, r in zip(rng.uniform(2, 8, (2, 3)), rng.uniform(2, 4, 2), strict=True)]
+
+
+def slow_net(mask):
+    """Vertices by cell and the quads of crossed edges, one cell and one edge after the other."""
+    padded = np.pad(mask, 1)
+    vertex = {}
+    for cell in np.ndindex(*(n - 1 for n in padded.shape)):
+        crossed = []
+        for corner in itertools.product((0, 1), repeat=3):
+            for axis in range(3):
+                if corner[axis] == 0:
+                    start = np.array(cell) + corner
+                    end = start + np.eye(3, dtype=int)[axis]
+                    if padded[tuple(start)] != padded[tuple(end)]:
+                        crossed.append((start + end) / 2)
+        if crossed:
+            vertex[cell] = (np.mean(crossed, axis=0) - 1) * SPACING
+    quads = []
+    for start in np.ndindex(*padded.shape):
+        for axis in range(3):
+            end = tuple(np.array(start) + np.eye(3, dtype=int)[axis])
+            if end[axis] < padded.shape[axis] and padded[start] != padded[end]:
+                one, two = (np.eye(3, dtype=int)[other] for other in range(3) if other != axis)
+                around = (start, start - one, start - one - two, start - two)
+                quads.append([vertex[tuple(np.array(c))] for c in around])
+    return [tri for q in quads for tri in ((q[0], q[1], q[2]), (q[0], q[2], q[3]))]
+
+
+def slow_distance(point, triangle):
+    """Smallest distance to a fine raster of a triangle."""
+    s = np.linspace(0, 1, 61)
+    u, v = np.meshgrid(s, s)
+    keep = u + v <= 1 + 1e-9
+    a, b, c = triangle
+    places = a + u[keep][:, None] * (b - a) + v[keep][:, None] * (c - a)
+    return np.linalg.norm(places - point, axis=1).min()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_net_is_that_of_cells_and_edges_one_by_one(seed):
+    mask = blobs(seed)[0]
+    found = surface_net(mask, SPACING)
+    expected = np.array(slow_net(mask))
+    key = lambda triangles: np.sort(np.round(triangles.mean(axis=1) @ [1.0, 31.7, 997.3], 6))  # noqa: E731
+    np.testing.assert_allclose(key(found), key(expected))
+
+
+def test_the_distance_to_a_triangle_against_a_raster():
+    rng = np.random.default_rng(3)
+    points, triangles = rng.normal(size=(60, 3)), rng.normal(size=(60, 3, 3))
+    slow = [slow_distance(p, t) for p, t in zip(points, triangles, strict=True)]
+    np.testing.assert_allclose(to_triangles(points, triangles), slow, atol=0.05)
+    assert (to_triangles(points, triangles) <= np.array(slow) + 1e-12).all()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_distances_match_brute_force(seed):
+def test_distances_match_all_triangles(seed):
     a, b = blobs(seed)
-    there, back = brute_force(a, b)
-    ours = surface_distances_mm(a, b, SPACING)
-    np.testing.assert_allclose(np.sort(ours[0]), np.sort(there))
-    np.testing.assert_allclose(np.sort(ours[1]), np.sort(back))
-    expected = max(np.percentile(there, 95), np.percentile(back, 95))
-    assert hd95_mm(a, b, SPACING) == pytest.approx(expected)
-    assert assd_mm(a, b, SPACING) == pytest.approx((there.mean() + back.mean()) / 2)
+    found = surface_distances(a, b, SPACING)
+    one, two = (np.array(slow_net(m)) for m in (a, b))
+    there = to_triangles(one.mean(axis=1)[:, None], two[None]).min(axis=1)
+    # Only the nearest triangles are looked at, by their middles: that may miss a place by a part of a voxel.
+    assert np.sort(found.there_mm) == pytest.approx(np.sort(there), abs=0.2)
+    assert found.there_mm.mean() == pytest.approx(there.mean(), abs=0.02)
+    area = np.linalg.norm(np.cross(one[:, 1] - one[:, 0], one[:, 2] - one[:, 0]), axis=1) / 2
+    assert found.there_mm2.sum() == pytest.approx(area.sum())
 
 
-def test_shifted_cube_is_off_by_the_shift():
+def test_a_shift_below_a_voxel_is_seen():
+    """Mean over a sphere of the distance to one shifted by s is about s / 2; border voxels know 0 and 1 alone."""
+    for shift in (0.25, 0.5):
+        found = surface_distances(ball((13, 12, 11), 8.0), ball((13 + shift, 12, 11), 8.0), np.ones(3))
+        assert found.mean_mm == pytest.approx(shift / 2, abs=0.08)
+        assert found.hd95_mm < 1.0
+
+
+def test_spheres_one_inside_the_other():
+    found = surface_distances(ball((13, 12, 11), 5.0), ball((13, 12, 11), 7.5), np.ones(3))
+    assert found.mean_mm == pytest.approx(2.5, abs=0.12)
+    assert found.hd95_mm == pytest.approx(2.5, abs=0.5)  # a ball of five voxels is not round
+    assert found.dice(1.5) == 0.0
+    assert found.dice(3.5) == 1.0
+
+
+def test_area_does_not_depend_on_the_voxels():
+    fine = ball((26, 12, 11), 8.0, (52, 24, 22), (0.5, 1.0, 1.0))
+    found = surface_distances(fine, fine, (0.5, 1.0, 1.0))
+    assert found.there_mm2.sum() == pytest.approx(4 * np.pi * 64, rel=0.08)
+
+
+def test_shifted_slab_is_off_by_the_shift():
     a, b = np.zeros((2, 20, 6, 6), bool)
     a[4:10], b[6:12] = True, True
     assert hd95_mm(a, b, (2.0, 1.0, 1.0)) == pytest.approx(4.0)
+
+
+def test_surface_dice_counts_area():
+    """Two slabs that share one face: half of the two large faces lies within the tolerance."""
+    a, b = np.zeros((2, 12, 40, 40), bool)
+    a[2:4, 2:38, 2:38], b[2:8, 2:38, 2:38] = True, True
+    found = surface_distances(a, b, np.ones(3))
+    assert found.dice(0.5) == pytest.approx(0.5, abs=0.08)
+    assert found.dice(5.0) == 1.0
+
+
+def test_the_larger_direction_counts():
+    small, large = ball((13, 12, 11), 3.0), ball((13, 12, 11), 3.0)
+    large[20:24, 10:14, 9:13] = True  # an island that the other lacks
+    found = surface_distances(small, large, np.ones(3))
+    assert found.there_mm.max() == pytest.approx(0.0, abs=1e-9)
+    assert found.hd95_mm > 4.0
+    assert surface_distances(large, small, np.ones(3)).hd95_mm == pytest.approx(found.hd95_mm)
 
 
 def test_empty_masks_have_no_distance():
@@ -55,3 +138,4 @@ def test_empty_masks_have_no_distance():
     for a, b in [(full, empty), (empty, full), (empty, empty)]:
         assert np.isnan(hd95_mm(a, b, SPACING))
         assert np.isnan(assd_mm(a, b, SPACING))
+        assert np.isnan(surface_distances(a, b, SPACING).dice(2.0))

@@ -95,7 +95,8 @@ def shared(browser, result_folder):
 @pytest.fixture
 def reader(shared):
     """The viewer of a shared page, as it is at the start."""
-    shared.page.evaluate("document.activeElement.blur(); document.getElementById('reset').click()")
+    shared.page.mouse.move(0, 0)  # a structure under the pointer is drawn brighter
+    shared.page.evaluate("scrollTo(0, 0); document.activeElement.blur(); document.getElementById('reset').click()")
     return shared
 
 
@@ -229,6 +230,34 @@ def test_one_structure_alone_and_all_again(reader):
     reader.page.focus("#axial")
     reader.page.keyboard.press("Home")
     assert reader.planes() == everything
+
+
+def test_tables_sort_and_filter(fresh):
+    def dice() -> list[float]:
+        cells = fresh.page.locator("#structures tbody tr:visible td[data-value]:nth-of-type(3)").all()
+        return [float(cell.get_attribute("data-value")) for cell in cells]
+
+    assert dice() == sorted(dice())  # worst first
+    head = fresh.page.locator("#structures thead th", has_text="Dice").first.locator("button")
+    head.click()
+    assert dice() == sorted(dice())
+    head.click()
+    assert dice() == sorted(dice(), reverse=True)
+    assert len(dice()) == 6
+    fresh.page.fill("[data-filter]", "hyperlink")
+    assert len(dice()) == 1
+    fresh.page.fill("[data-filter]", "")
+    assert len(dice()) == 6
+
+
+def test_an_explanation_opens_and_closes(fresh):
+    fresh.page.locator("#structures .help summary").first.click()
+    text = fresh.page.locator("#structures .help p").first
+    assert "Overlap" in text.inner_text()
+    box = text.bounding_box()
+    assert 0 <= box["x"] and box["x"] + box["width"] <= 1280
+    fresh.page.locator("h2").first.click()
+    assert not text.is_visible()
 
 
 def test_structures_stand_beside_the_planes_on_a_wide_screen(browser, result_folder):

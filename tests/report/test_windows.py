@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.report.viewer.structures import jacobian_by_label, structures
+from regweave.report.viewer.maps import jacobian_by_label
+from regweave.report.viewer.structures import structures
 from regweave.report.viewer.volumes import Display
 from regweave.report.viewer.windows import MARGIN, content_box, windows
 from regweave.types import Geometry

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from regweave.measures.overlap import dice
 from regweave.measures.regularity import folding_fraction, regularity, sdlogj, sdlogj_l2r
-from regweave.measures.surface import assd_mm, hd95_mm, surface_distances_mm
+from regweave.measures.surface import SurfaceDistances, assd_mm, hd95_mm, surface_distances
 
 __all__ = [
+    "SurfaceDistances",
     "assd_mm",
     "dice",
     "folding_fraction",
@@ -14,5 +15,5 @@ __all__ = [
     "regularity",
     "sdlogj",
     "sdlogj_l2r",
-    "surface_distances_mm",
+    "surface_distances",
 ]

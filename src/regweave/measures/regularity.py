@@ -30,8 +30,9 @@ def regularity(field: Field, mask: ArrayLike | None = None, *, kernels: Any = No
     Returns
     -------
     dict
-        ``folding_fraction``, ``extreme_fraction`` (determinants below 1/5 or above 5), ``sdlogj``, ``sdlogj_l2r``,
-        ``min_jacobian`` and ``max_jacobian``.
+        ``folding_fraction``, ``extreme_fraction`` (determinants below 1/5 or above 5), of it ``low_fraction`` and
+        ``high_fraction``, ``sdlogj``, ``sdlogj_l2r``, ``min_jacobian``, ``max_jacobian``, and the percentiles
+        ``jacobian_p1`` and ``jacobian_p99``.
 
     Examples
     --------
@@ -41,13 +42,20 @@ def regularity(field: Field, mask: ArrayLike | None = None, *, kernels: Any = No
     """
     jacobian = determinant(field) if kernels is None else determinant(field, kernels=kernels)
     inside = _selected(jacobian, mask)
+    there = inside if inside.size else np.full(1, np.nan, dtype=np.float32)
+    low, high = (float(np.mean(far)) if inside.size else np.nan for far in (there < 1 / EXTREME, there > EXTREME))
+    first, last = (float(p) for p in np.percentile(there, (1, 99)))
     return {
         "folding_fraction": folding_fraction(jacobian, mask),
-        "extreme_fraction": float(np.mean((inside < 1 / EXTREME) | (inside > EXTREME))) if inside.size else np.nan,
+        "extreme_fraction": low + high,
+        "low_fraction": low,
+        "high_fraction": high,
         "sdlogj": sdlogj(jacobian, mask),
         "sdlogj_l2r": sdlogj_l2r(jacobian, mask),
-        "min_jacobian": float(inside.min()) if inside.size else float("nan"),
-        "max_jacobian": float(inside.max()) if inside.size else float("nan"),
+        "min_jacobian": float(there.min()),
+        "max_jacobian": float(there.max()),
+        "jacobian_p1": first,
+        "jacobian_p99": last,
     }
 
 

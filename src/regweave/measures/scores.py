@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from scipy import ndimage
 
 from regweave.measures.overlap import dice
-from regweave.measures.surface import assd_mm, hd95_mm
-from regweave.types import LabelMap
+from regweave.measures.surface import SurfaceDistances, surface_distances
+from regweave.types import Float64Array, LabelMap
 
 State = Literal["scored", "vanished", "no reference", "not in moving", "unknown"]
 STATES: Mapping[str, str] = {
@@ -30,6 +31,8 @@ STATES: Mapping[str, str] = {
 COUNTED = ("scored", "vanished")
 When = Literal["dice_before", "dice_after"]
 NAN = float("nan")
+FEW = 65_535
+"""Labels up to this are looked up as they are; larger ones are numbered first."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,12 @@ class StructureScore:
     volume_fixed_ml, volume_before_ml, volume_after_ml : float
         Volume in the fixed, the moving and the warped labels.
     hd95_mm, assd_mm : float
-        Distances of the surfaces after the deformation, where they were asked for.
+        95 % Hausdorff distance and mean distance to agreement of the surfaces after the deformation, where they were
+        asked for.
+    surface_dice_2mm, surface_dice_voxel : float
+        Share of both surfaces that lies within 2 mm, and within the largest side of a voxel, of the other.
+    hd95_before_mm, assd_before_mm, surface_dice_2mm_before, surface_dice_voxel_before : float
+        The same as initially aligned.
     """
 
     label: int
@@ -62,6 +70,12 @@ class StructureScore:
     volume_after_ml: float = NAN
     hd95_mm: float = NAN
     assd_mm: float = NAN
+    surface_dice_2mm: float = NAN
+    surface_dice_voxel: float = NAN
+    hd95_before_mm: float = NAN
+    assd_before_mm: float = NAN
+    surface_dice_2mm_before: float = NAN
+    surface_dice_voxel_before: float = NAN
 
     @property
     def counted(self) -> bool:
@@ -84,8 +98,12 @@ class StructureScore:
 
 
 NUMBERS = (
-    "dice_before", "dice_after", "hd95_mm", "assd_mm", "volume_fixed_ml", "volume_before_ml", "volume_after_ml",
+    "dice_before", "dice_after", "hd95_mm", "assd_mm", "surface_dice_2mm", "surface_dice_voxel", "hd95_before_mm",
+    "assd_before_mm", "surface_dice_2mm_before", "surface_dice_voxel_before", "volume_fixed_ml", "volume_before_ml",
+    "volume_after_ml",
 )  # fmt: skip
+TOLERANCE_MM = 2.0
+"""Tolerance of the surface Dice; mean distances of 2 to 3 mm are what AAPM TG-132 speaks of."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +145,25 @@ class PairScore:
             return {}
         return {"before": self.mean("dice_before"), "after": self.mean("dice_after")}
 
-    def with_surfaces(self, fixed: LabelMap, warped: LabelMap) -> PairScore:
-        """Return the score with the distances of surfaces, for structures that both label maps show."""
-        spacing_mm = fixed.geometry.spacing_mm
+    def with_surfaces(self, fixed: LabelMap, warped: LabelMap, start: LabelMap | None = None) -> PairScore:
+        """Return the score with the distances of surfaces, for structures that both label maps show.
+
+        ``start`` are the labels as initially aligned: with them the distances of before are measured too.
+        """
+        maps = {name: of for name, of in (("", warped), ("before", start)) if of is not None}
+        boxes = {name: _boxes(of) for name, of in {"fixed": fixed, **maps}.items()}
 
         def measured(s: StructureScore) -> StructureScore:
             if s.state != "scored":
                 return s
-            masks = warped.data == s.label, fixed.data == s.label
-            return replace(s, hd95_mm=hd95_mm(*masks, spacing_mm), assd_mm=assd_mm(*masks, spacing_mm))
+            for name, labels in maps.items():
+                if s.label in boxes[name]:
+                    box = _around(boxes["fixed"][s.label], boxes[name][s.label])
+                    one, two = (of.data[box] == s.label for of in (labels, fixed))
+                    s = replace(s, **_surface_numbers(surface_distances(one, two, spacing_mm), name, spacing_mm))
+            return s
 
+        spacing_mm = fixed.geometry.spacing_mm
         return PairScore(tuple(map(measured, self.structures)))
 
     @classmethod
@@ -177,6 +204,30 @@ def score_labels(fixed: LabelMap, moving: LabelMap, start: LabelMap, warped: Lab
             )
         )
     return PairScore(tuple(rows))
+
+
+def _surface_numbers(found: SurfaceDistances, when: str, spacing_mm: Float64Array) -> dict[str, Any]:
+    numbers = {"hd95_mm": found.hd95_mm, "assd_mm": found.mean_mm}
+    if when:
+        numbers = {key.replace("_mm", f"_{when}_mm"): value for key, value in numbers.items()}
+    suffix = f"_{when}" if when else ""
+    dices = {"2mm": found.dice(TOLERANCE_MM), "voxel": found.dice(float(spacing_mm.max()))}
+    return numbers | {f"surface_dice_{name}{suffix}": value for name, value in dices.items()}
+
+
+def _boxes(labels: LabelMap) -> dict[int, tuple[slice, ...]]:
+    """Return the box of each structure of a label map."""
+    values = labels.values()
+    codes = labels.data if max(values, default=0) <= FEW else np.searchsorted([0, *values], labels.data)
+    found = ndimage.find_objects(codes)
+    numbers = values if codes is labels.data else range(1, len(values) + 1)
+    return {value: found[n - 1] for value, n in zip(values, numbers, strict=True)}
+
+
+def _around(one: tuple[slice, ...], other: tuple[slice, ...]) -> tuple[slice, ...]:
+    """Return the box around two boxes."""
+    ends = zip(one, other, strict=True)
+    return tuple(slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in ends)
 
 
 def _volumes_ml(labels: LabelMap) -> dict[int, float]:

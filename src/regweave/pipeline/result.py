@@ -166,7 +166,9 @@ class Result:
         if all(not math.isnan(s.hd95_mm) for s in self.score.of("scored")):
             return self.score
         fixed, warped = self.images.fixed_labels, self.warped_labels
-        return self.score if fixed is None or warped is None else self.score.with_surfaces(fixed, warped)
+        if fixed is None or warped is None:
+            return self.score
+        return self.score.with_surfaces(fixed, warped, self.images.labels_before)
 
     @property
     def verdict(self) -> Verdict:

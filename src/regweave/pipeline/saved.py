@@ -26,7 +26,10 @@ from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
 from regweave.types import LabelMap, Transform, Volume, WeightTable
 
-REGULARITY = ("folding_fraction", "extreme_fraction", "sdlogj", "sdlogj_l2r", "min_jacobian", "max_jacobian")
+REGULARITY = (
+    "folding_fraction", "extreme_fraction", "low_fraction", "high_fraction", "sdlogj", "sdlogj_l2r", "min_jacobian",
+    "max_jacobian", "jacobian_p1", "jacobian_p99",
+)  # fmt: skip
 PROGRAM = ("regweave", "python", "dependencies", "platform")
 
 
@@ -79,6 +82,11 @@ class SavedImages:
     def before(self) -> Volume:
         """The moving image on the fixed grid, as initially aligned."""
         return read_image(self._file(f"{view.FOLDER}/moving.nii.gz"))
+
+    @property
+    def labels_before(self) -> LabelMap | None:
+        """The moving labels on the fixed grid, as initially aligned."""
+        return self._labels("moving_labels", f"{view.FOLDER}/moving_labels.nii.gz")
 
     def usual_outputs(self) -> tuple[str, ...]:
         """Names of the files that are there."""

@@ -79,7 +79,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=visible,
     )
-    shown = (cell, interval, number, pretty, rule_words, signed, visible)
+    shown = (cell, interval, ml, number, pretty, rule_words, signed, visible)
     env.filters |= {function.__name__: function for function in shown}
     env.globals |= {"version": __version__}
     env.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
@@ -122,6 +122,17 @@ def number(value: float | None, form: str = ".3f") -> str:
         return DASH
     text = format(value, form)
     return f"−{text[1:]}" if text.startswith("-") else text
+
+
+def ml(value: float | None) -> str:
+    """Return a volume with three digits that mean something.
+
+    Examples
+    --------
+    >>> ml(0.456), ml(12.34), ml(1234.5)
+    ('0.46', '12.3', '1234')
+    """
+    return number(value, ".2f" if value is None or value < 10 else ".1f" if value < 100 else ".0f")
 
 
 def signed(value: float | None, digits: int = 4) -> str:

@@ -146,10 +146,14 @@ class ResultRecord(RecordPart):
     weights: RecordedWeights
     folding_fraction: Known
     extreme_fraction: Known = None
+    low_fraction: Known = None
+    high_fraction: Known = None
     sdlogj: Known
     sdlogj_l2r: Known
     min_jacobian: Known
     max_jacobian: Known
+    jacobian_p1: Known = None
+    jacobian_p99: Known = None
     inverse_consistency_mm: There
     inverse_error: Inexact | None = None
     verdict: Judged | None = None

@@ -20,13 +20,16 @@ from regweave.report.page import asset, render
 from regweave.report.records import Provenance, ResultRecord
 from regweave.report.viewer.contents import Contents, read_contents
 from regweave.report.viewer.data import Shown, prepare, viewer_data
+from regweave.report.viewer.maps import jacobian_by_label, jacobian_of
 from regweave.report.viewer.pictures import pictures
 
 SCRIPTS = (
     "volume.js", "contour.js", "paint.js", "decor.js", "viewer.js", "pointer.js", "structures.js", "controls.js",
-    "start.js", "signoff.js",
+    "start.js", "tables.js", "signoff.js",
 )  # fmt: skip
-COSTS = {"images, % of the first step": "data", "smoothness, %": "smoothness"}
+COSTS = {"data": "cost of the images, % of the first step", "smoothness": "smoothness, % of the first step"}
+ALIKE = 1.05
+"""Axes whose voxels differ by less than this factor are given as one number."""
 WHOLE = {"label": "", "name": "whole image", "dice_after": None}
 
 
@@ -67,15 +70,18 @@ def _owner(folder: Path) -> tuple[str, str] | None:
 def registration_page(contents: Contents, back: tuple[str, str] | None = None, rules: Rules | None = None) -> str:
     """Return the page as text; ``back`` is the page it belongs to, ``rules`` judge it anew."""
     shown = prepare(contents)
-    data = viewer_data(contents, shown)
+    jacobian = jacobian_of(contents.field)
+    data = viewer_data(contents, shown, jacobian)
     record = contents.record
     whole = [contents.geometry.shape[axis] for axis in shown.display.axes]
     metric = data.get("metric", {"members": [], "parts": []})
     context = {
         **record_context(record, shown.structures, rules),
+        "subtitle": subtitle(record.provenance, contents.refined_mm if record.refinement else ()),
         "back": back,
         "sources": contents.sources,
         "names": contents.names,
+        "jacobians": jacobian_by_label(jacobian, contents.labels.get("fixed", contents.labels.get("after"))),
         "parts": dict(zip(metric["members"], metric["parts"], strict=True)),
         "geometry": contents.geometry,
         "display": shown.display,
@@ -116,6 +122,7 @@ def record_context(
         "states": STATES,
         "graded": [{key: row[key] for key in WHOLE} for row in graded] or [WHOLE],
         "stages": {member.name: member.stage for member in bank},
+        "particular": _particular(record),
         "weights": list(zip(record.weights.members, record.weights.matrix, strict=True)),
         "inverse": None if record.inverse_error is None else InverseError.read(record.inverse_error.model_dump()),
         "gaps": gaps,
@@ -137,8 +144,11 @@ def verdict_of(record: ResultRecord, rules: Rules | None) -> Verdict:
     return judge(record.model_dump(), record.score, rules or default_rules())
 
 
-def subtitle(provenance: Provenance) -> str:
-    """Return what was asked for, in one line: modality, start, model, whatever of it the record tells."""
+def subtitle(provenance: Provenance, refined_mm: Sequence[float] = ()) -> str:
+    """Return what was asked for, in one line: modality, start, model, whatever of it the record tells.
+
+    ``refined_mm`` is the size of the voxels of the refinement, which is coarser than the image where that is large.
+    """
     start, model = provenance.start, provenance.model
     sides = recorded_modality(provenance.modality)
     words = [describe_modalities(sides["fixed"], sides["moving"])] if provenance.modality else []
@@ -148,15 +158,28 @@ def subtitle(provenance: Provenance) -> str:
         words.append(f"model {model['name']}")
     elif start is not None:  # a record that tells the start would tell the model too
         words.append("no model")
+    if len(refined_mm):
+        alike = max(refined_mm) < ALIKE * min(refined_mm)
+        shown = f"{np.mean(refined_mm):.2g}" if alike else " × ".join(f"{v:.2g}" for v in refined_mm)
+        words.append(f"refined at {shown} mm")
     words.append(f"settings {provenance.settings.name}")
     return " · ".join(filter(None, words))
+
+
+def _particular(record: ResultRecord) -> list[str]:
+    """Return the members whose weight differs between structures."""
+    table = record.weights
+    return [name for name, row in zip(table.members, table.matrix, strict=True) if max(row) - min(row) > 1e-9]
 
 
 def _charts(record: ResultRecord, gaps: Sequence[float]) -> dict[str, str]:
     """Draw energy and gap of each discrete step, and the cost of the refinement."""
     levels = [f"{s.spacing_mm:.3g} mm" for s in record.steps]
     energies = [("energy, % of the level's first", _relative([s.energy for s in record.steps], levels))]
-    costs = [(name, _relative([getattr(r, key) for r in record.refinement])) for name, key in COSTS.items()]
+    costs = {
+        key: step_chart(f"Refinement: {name}", [(name, _relative([getattr(r, key) for r in record.refinement]))])
+        for key, name in COSTS.items()
+    }
     return {
         "energy": step_chart(
             "Energy of each discrete step, relative to the first of its level", energies, groups=levels
@@ -165,7 +188,7 @@ def _charts(record: ResultRecord, gaps: Sequence[float]) -> dict[str, str]:
             "Gap of the solver at each discrete step", [("gap, %", gaps)],
             groups=levels if len(gaps) == len(levels) else (), from_zero=True,
         ),
-        "refinement": step_chart("Cost of each gradient step, relative to the first", costs),
+        **costs,
     }  # fmt: skip
 
 

@@ -78,6 +78,7 @@ def _frame(low: float, high: float) -> str:
     return (
         tag("path", class_="axis", d=f"M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}")
         + tag("text", f"{high:.3g}", x=LEFT - 6, y=TOP + 8, text_anchor="end")
+        + tag("text", f"{(low + high) / 2:.3g}", x=LEFT - 6, y=(TOP + bottom) / 2 + 4, text_anchor="end")
         + tag("text", f"{low:.3g}", x=LEFT - 6, y=bottom, text_anchor="end")
         + tag("text", "step", x=WIDTH - RIGHT, y=HEIGHT - 4, text_anchor="end")
     )

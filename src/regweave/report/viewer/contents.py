@@ -48,6 +48,8 @@ class Contents:
         The deformation, without the affine start.
     nodes : NodeEvidence, optional
         Evidence of the last discrete step.
+    refined_mm : tuple of three floats
+        Size of the voxels on which the deformation was refined.
     """
 
     record: ResultRecord
@@ -58,6 +60,7 @@ class Contents:
     sources: Mapping[str, str]
     field: Field
     nodes: NodeEvidence | None
+    refined_mm: tuple[float, ...]
 
 
 def read_contents(folder: Path) -> Contents:
@@ -81,6 +84,7 @@ def read_contents(folder: Path) -> Contents:
         sources = {str(key): str(name) for key, name in view["sources"].items()}
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise damaged(f"'{folder / FOLDER / 'view.json'}'", f"it does not describe a view ({error})") from error
+    transform = read_transform(folder / "transform.h5", geometry)
     return Contents(
         record=record,
         geometry=geometry,
@@ -88,8 +92,9 @@ def read_contents(folder: Path) -> Contents:
         labels={name: _labels(folder / path, geometry) for name, path in LABELS.items() if (folder / path).is_file()},
         names=names,
         sources=sources,
-        field=read_transform(folder / "transform.h5", geometry).field,
+        field=transform.field,
         nodes=read_nodes(folder, members),
+        refined_mm=tuple(transform.interpolated.geometry.spacing_mm.tolist()),
     )
 
 

@@ -85,11 +85,11 @@ def prepare(contents: Contents, budget: int = BUDGET) -> Shown:
     )
 
 
-def viewer_data(contents: Contents, shown: Shown) -> dict[str, Any]:
+def viewer_data(contents: Contents, shown: Shown, jacobian_values: Float32Array) -> dict[str, Any]:
     """Put together what the script of the viewer reads."""
     geometry = shown.display.geometry
     moved, step = grid_field(contents.field, shown.display)
-    jacobian = jacobian_map(contents.field, shown.display)
+    jacobian = jacobian_map(jacobian_values, shown.display)
     data: dict[str, Any] = {
         "shape": list(geometry.shape),
         "affine": geometry.affine.tolist(),

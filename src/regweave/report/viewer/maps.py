@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from regweave.report.viewer.volumes import Display
 from regweave.spatial.jacobian import determinant
-from regweave.types import Field, Float32Array, Geometry, NodeEvidence
+from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence
 
 JACOBIAN_RANGE = 4.0
 """The map of the Jacobian goes from a quarter to four times the volume."""
@@ -29,19 +29,23 @@ class Coded:
     step: float
 
 
-def jacobian_map(field: Field, display: Display) -> Coded:
+def jacobian_of(field: Field) -> Float32Array:
+    """Return the Jacobian determinants of a displacement, without its affine start."""
+    return determinant(field)
+
+
+def jacobian_map(jacobian: Float32Array, display: Display) -> Coded:
     """Code log2 of the Jacobian determinant.
 
     Code 0 means a fold, in any of the voxels that were merged; 1 and 255 stand for values beyond the scale.
 
     Parameters
     ----------
-    field : Field
-        Displacement on the fixed grid.
+    jacobian : float array
+        Determinants on the fixed grid.
     display : Display
-        How it comes to the page.
+        How they come to the page.
     """
-    jacobian = determinant(field)
     folded = display.image((jacobian <= 0).astype(np.float32)) > 0
     limit = float(np.log2(JACOBIAN_RANGE))
     shown = display.image(jacobian)
@@ -51,6 +55,21 @@ def jacobian_map(field: Field, display: Display) -> Coded:
     codes[shown < 1.0 / JACOBIAN_RANGE], codes[shown > JACOBIAN_RANGE] = 1, 255
     codes[folded] = 0
     return Coded(codes, -limit - 2 * step, step)
+
+
+def jacobian_by_label(jacobian: Float32Array, labels: LabelArray | None) -> dict[int, tuple[float, float, float]]:
+    """Return least, mean and largest Jacobian determinant inside each structure of a label map.
+
+    Examples
+    --------
+    >>> jacobian_by_label(np.float32([[[1.0, 0.5, 2.0]]]), np.array([[[0, 1, 1]]]))
+    {1: (0.5, 1.25, 2.0)}
+    """
+    if labels is None:
+        return {}
+    values = [int(v) for v in np.unique(labels) if v != 0]
+    low, mean, high = (f(jacobian, labels, values) for f in (ndimage.minimum, ndimage.mean, ndimage.maximum))
+    return {v: (float(low[i]), float(mean[i]), float(high[i])) for i, v in enumerate(values)}
 
 
 def confidence_map(nodes: NodeEvidence, display: Display) -> Coded:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave.report.viewer.volumes import Display
-from regweave.types import Float32Array, LabelArray
+from regweave.types import LabelArray
 
 COLOURS = (
     "#ff8800", "#22ccff", "#ffee00", "#dd1199", "#88ffdd", "#1166ff", "#ff9999", "#aaff99", "#bb5555", "#3399ff",
@@ -45,21 +45,6 @@ def structures(
         for n, v in enumerate(values, start=1)
     ]  # fmt: skip
     return codes, rows
-
-
-def jacobian_by_label(jacobian: Float32Array, labels: LabelArray | None) -> dict[int, tuple[float, float, float]]:
-    """Return least, mean and largest Jacobian determinant inside each structure of a label map.
-
-    Examples
-    --------
-    >>> jacobian_by_label(np.float32([[[1.0, 0.5, 2.0]]]), np.array([[[0, 1, 1]]]))
-    {1: (0.5, 1.25, 2.0)}
-    """
-    if labels is None:
-        return {}
-    values = [int(v) for v in np.unique(labels) if v != 0]
-    low, mean, high = (f(jacobian, labels, values) for f in (ndimage.minimum, ndimage.mean, ndimage.maximum))
-    return {v: (float(low[i]), float(mean[i]), float(high[i])) for i, v in enumerate(values)}
 
 
 def _centre(codes: Mapping[str, NDArray[Any]], places: Mapping[str, Any], code: int) -> list[int] | None:

@@ -1,9 +1,20 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from regweave.measures.landmarks import target_registration_error_mm
+from regweave.errors import RegweaveError, RegweaveWarning
+from regweave.io.points import write_points
+from regweave.measures.landmarks import (
+    LandmarkPairs,
+    LandmarkScore,
+    inverted_points,
+    score_landmarks,
+    target_registration_error_mm,
+)
+from regweave.spatial.warp import warp_points
 from regweave.types import Field, Geometry, Transform
 
 
@@ -43,3 +54,59 @@ def test_no_points_is_nan():
 def test_lists_of_different_length_are_refused():
     with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(1, 3\)"):
         target_registration_error_mm([[0, 0, 0], [1, 1, 1]], [[0, 0, 0]], Transform(linear_field()))
+
+
+def shift(mm, grid=None):
+    grid = grid or Geometry((20, 20, 20), np.eye(4))
+    data = np.broadcast_to(np.array(mm, dtype=np.float32)[:, None, None, None], (3, *grid.shape))
+    return Transform(Field(np.ascontiguousarray(data), grid))
+
+
+def test_landmarks_before_and_after():
+    """A start of nothing and a transform that is right for the first landmark and 2 mm off for the second."""
+    fixed = np.array([[4.0, 5, 6], [10, 10, 10]])
+    moving = fixed + np.array([[3.0, 0, 0], [5.0, 0, 0]])
+    score = score_landmarks(fixed, moving, ["carina", ""], shift((0, 0, 0)), shift((3, 0, 0)), shift((-3, 0, 0)))
+    assert score.names == ("carina", "2")
+    np.testing.assert_allclose(score.before.distances_mm, [3.0, 5.0])
+    np.testing.assert_allclose(score.after.distances_mm, [0.0, 2.0], atol=1e-6)
+    np.testing.assert_allclose(score.start_mm, moving)
+    np.testing.assert_allclose(score.warped_mm, moving - [3.0, 0, 0], atol=1e-6)
+    assert "mean 4.00 → 1.00 mm, largest 5.00 → 2.00 mm" in score.words()
+    again = LandmarkScore.read(json.loads(json.dumps(score.record())))
+    np.testing.assert_allclose(again.warped_mm, score.warped_mm)
+    assert again.after.max_mm == pytest.approx(2.0)
+
+
+def test_points_go_back_through_a_start_with_a_field():
+    start = Transform(linear_field(), np.diag([1.0, 1.0, 1.0, 1.0]))
+    points = np.array([[0.0, 12.0, 8.0], [5.0, 15.0, 12.0]])
+    np.testing.assert_allclose(inverted_points(warp_points(points, start), start), points, atol=1e-3)
+
+
+def test_landmarks_outside_are_named():
+    with pytest.warns(RegweaveWarning, match="W218: landmarks far lie outside"):
+        score_landmarks([[-9.0, 5, 5]], [[0.0, 0, 0]], ["far"], *(shift((0, 0, 0)),) * 3)
+
+
+def test_landmark_files_meet_by_label_or_by_order(tmp_path):
+    points = np.array([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
+    write_points(tmp_path / "f.csv", points, ["a", "b", "c"])
+    write_points(tmp_path / "m.mrk.json", points[::-1] + 1, ["c", "b", "a"])
+    pairs = LandmarkPairs.read(tmp_path / "f.csv", tmp_path / "m.mrk.json")
+    np.testing.assert_allclose(pairs.moving, points + 1)
+    assert list(pairs.names) == ["a", "b", "c"]
+    assert len(pairs.sha256["fixed_points"]) == 64
+    write_points(tmp_path / "plain.fcsv", points + 2)
+    np.testing.assert_allclose(LandmarkPairs.read(tmp_path / "f.csv", tmp_path / "plain.fcsv").moving, points + 2)
+
+
+@pytest.mark.parametrize("wrong", ["fewer", "other labels", "one alone", "shapes"])
+def test_landmarks_without_a_partner_are_refused(tmp_path, wrong):
+    points = np.arange(6.0).reshape(2, 3)
+    first, second = tmp_path / "f.csv", tmp_path / "m.csv"
+    write_points(first, points, ["a", "b"])
+    write_points(second, points[:1] if wrong == "fewer" else points, ["x"] if wrong == "fewer" else ["a", "z"])
+    given = {"one alone": (first, None), "shapes": (points, points[:1])}.get(wrong, (first, second))
+    with pytest.raises(RegweaveError, match="E116"):
+        LandmarkPairs.read(*given)

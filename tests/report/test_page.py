@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from regweave.io.points import read_point_pairs
 
 HOSTILE_FILE = '"><img src=x onerror=window.hacked=1>.nii.gz'
 FLAGS = (
@@ -255,7 +258,8 @@ def test_an_explanation_opens_and_closes(fresh):
     text = fresh.page.locator("#structures .help p").first
     assert "Overlap" in text.inner_text()
     box = text.bounding_box()
-    assert 0 <= box["x"] and box["x"] + box["width"] <= 1280
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 1280
     fresh.page.locator("h2").first.click()
     assert not text.is_visible()
 
@@ -402,27 +406,87 @@ def test_the_help_lists_the_keys(fresh):
     assert fresh.page.get_attribute("#keys", "aria-expanded") == "true"
 
 
-def test_sign_off_is_exported_as_a_table(fresh, tmp_path):
-    fresh.page.select_option("[name=grade-0]", "3")
-    fresh.page.select_option("[name=grade-3]", "0")
+def test_sign_off_is_exported_as_a_table(fresh, result_folder, tmp_path):
+    """Only a whole review can be exported; it names the transform and is read as `# key: value` and three columns."""
+    button = fresh.page.locator("#signoff button")
+    button.click()
+    assert fresh.page.locator("#tsv").is_hidden()
+    assert "6 of 6 without a grade, no name" in fresh.text("#missing")
+    assert fresh.page.input_value("[name=date]") != ""
+    for n in range(6):
+        fresh.page.select_option(f"[name=grade-{n}]", str(n % 5))
+    fresh.page.fill("[name=reviewer]", "  ")
+    button.click()
+    assert fresh.page.locator("#tsv").is_hidden()
     fresh.page.fill("[name=reviewer]", "A. Reader")
     fresh.page.fill("[name=date]", "2026-11-15")
-    fresh.page.fill("[name=comment]", "=1+1\ttab")
+    fresh.page.fill("[name=comment-3]", "=1+1\ttab")
+    assert fresh.text("#missing") == ""
     with fresh.page.expect_download() as wait:
-        fresh.page.click("#signoff button")
+        button.click()
+    assert wait.value.suggested_filename.startswith("signoff-")
+    assert wait.value.suggested_filename.endswith("-to-page0_fixed-2026-11-15.tsv")
     wait.value.save_as(tmp_path / "signoff.tsv")
     text = (tmp_path / "signoff.tsv").read_text(encoding="utf-8")
     assert fresh.page.input_value("#tsv") == text
-    rows = list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
-    assert len(rows) == 6
-    assert [row["grade"] for row in rows] == ["3", "", "", "0", "", ""]
+    lines = text.splitlines()
+    head = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
+    assert head["transform_sha256"] == hashlib.sha256((result_folder / "transform.h5").read_bytes()).hexdigest()
+    assert (head["reviewer"], head["date"]) == ("A. Reader", "2026-11-15")
+    assert len(head["fixed_sha256"]) == len(head["moving_sha256"]) == 64
+    assert {"regweave", "fixed_sha256"} <= head.keys()
+    table = [line for line in lines if not line.startswith("# ")]
+    rows = list(csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE))
+    assert list(rows[0]) == ["structure", "grade", "comment"]
+    assert [row["grade"] for row in rows] == ["0", "1", "2", "3", "4", "0"]
     assert rows[0]["structure"] == "<img src=x onerror=window.hacked=1>"
     assert rows[3]["structure"] == "'=HYPERLINK(1)"
-    assert {row["reviewer"] for row in rows} == {"A. Reader"}
-    assert {row["date"] for row in rows} == {"2026-11-15"}
-    assert rows[0]["comment"].startswith("'=1+1")
-    assert len(rows[0]["fixed_sha256"]) == 64
-    assert 0 < float(rows[1]["dice_after"]) <= 1
+    assert rows[3]["comment"] == "'=1+1 tab"
+
+
+def test_leaving_with_an_unfinished_review_is_asked_about(browser, result_folder):
+    context = browser.new_context()
+    reader = Reader(context, result_folder / "report.html").ready()
+    asked = []
+    reader.page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    reader.page.reload()
+    assert asked == []
+    reader.ready()
+    reader.page.fill("[name=reviewer]", "A. Reader")
+    reader.page.reload()
+    assert asked == ["beforeunload"]
+    context.close()
+
+
+def test_landmarks_are_placed_by_clicks_and_exported(fresh, tmp_path):
+    """A place in the fixed image, another in the moving one; the files are read back by the program."""
+    fresh.page.click("#new-point")
+    assert fresh.page.is_disabled("#keep-point")
+    assert fresh.page.locator("#keep-point").bounding_box()["y"] < fresh.page.locator("#axial").bounding_box()["y"]
+    box = fresh.page.locator("#axial").bounding_box()
+    fresh.page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
+    fixed = [float(v) for v in fresh.text("#readout dd").split(",")]
+    fresh.page.click("#keep-point")
+    assert "moving" in fresh.text("figcaption .what")
+    box = fresh.page.locator("#axial").bounding_box()
+    fresh.page.mouse.click(box["x"] + box["width"] * 0.45, box["y"] + box["height"] * 0.5)
+    fresh.page.click("#keep-point")
+    assert "P1" in fresh.text("#placed")
+    found = {}
+    for kind in ("fixed", "moving"):
+        with fresh.page.expect_download() as wait:
+            fresh.page.click(f"#export-{kind}")
+        wait.value.save_as(tmp_path / f"{kind}.mrk.json")
+        found[kind] = tmp_path / f"{kind}.mrk.json"
+    first, second, names = read_point_pairs(found["fixed"], found["moving"])
+    assert names == ["P1"]
+    assert first[0] == pytest.approx(fixed, abs=3.6)  # clicks are finer than voxels
+    shift = second[0] - first[0]
+    assert 3.0 < shift[0] < 30.0
+    assert shift[1:] == pytest.approx([0, 0], abs=0.01)  # no start in this registration, the same plane
+    told = fresh.text("#placed tbody td:nth-of-type(3)").split(" → ")
+    assert float(told[0]) == pytest.approx(np.linalg.norm(shift), abs=0.02)
+    assert fresh.said == []
 
 
 def test_hostile_names_stay_text(fresh):

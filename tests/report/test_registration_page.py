@@ -10,6 +10,9 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
+from regweave.io.points import write_points
+from regweave.measures.landmarks import LandmarkPairs
+from regweave.pipeline.saved import load
 from regweave.report import registration
 from regweave.report.registration import registration_page, write_page
 from regweave.report.viewer.contents import read_contents
@@ -120,8 +123,8 @@ def test_volumes_on_the_page_are_those_of_the_files(result_folder):
 
 def test_large_volumes_are_reduced_and_the_page_says_so(result_folder, monkeypatch):
     contents = read_contents(result_folder)
-    monkeypatch.setattr(registration, "prepare", lambda c: prepare(c, budget=6000))
-    text = registration_page(contents)
+    monkeypatch.setitem(registration.BUDGETS, "small", 6000)
+    text = registration_page(contents, detail="small")
     assert "reduced from" in text
     assert np.prod(embedded(text, "view-data")["shape"]) <= 6000
 
@@ -150,3 +153,32 @@ def test_a_result_without_labels_has_a_page(result_folder, tmp_path):
     assert "no labels" in text
     assert "whole image" in text
     assert "<h2>Structures</h2>" not in text
+
+
+def test_landmarks_are_on_the_page_and_stay_with_a_saved_result(copy, tmp_path, capsys):
+    """Points that the transform itself gives have no error left; the page of a finished result shows new ones."""
+    before = (copy / "result.json").read_bytes()
+    result = load(copy)
+    fixed = contents_points(copy)
+    write_points(tmp_path / "f.mrk.json", fixed, ["carina", "spinous"])
+    write_points(tmp_path / "m.mrk.json", result.warp_points(fixed), ["carina", "spinous"])
+    words = ["--fixed-points", str(tmp_path / "f.mrk.json"), "--moving-points", str(tmp_path / "m.mrk.json")]
+    assert main(["report", str(copy), *words, "--page-detail", "small"]) == 0
+    assert (copy / "result.json").read_bytes() == before
+    text = (copy / "report.html").read_text(encoding="utf-8")
+    assert re.search(r"Target registration error of 2 landmarks.*?<b>0.00 mm</b>", text, flags=re.DOTALL)
+    marks = embedded(text, "view-data")["landmarks"]
+    assert [m["name"] for m in marks] == ["carina", "spinous"]
+    assert marks[0]["after"] == pytest.approx(marks[0]["fixed"], abs=0.2)
+    scored = result.with_landmarks(LandmarkPairs.read(tmp_path / "f.mrk.json", tmp_path / "m.mrk.json"))
+    scored.save(tmp_path / "again")
+    assert load(tmp_path / "again").landmarks.after.max_mm == pytest.approx(0.0, abs=1e-3)
+    assert "spinous" in (tmp_path / "again" / "report.html").read_text(encoding="utf-8")
+    assert main(["report", str(copy), *words[:2]]) == 2
+    assert "E116" in capsys.readouterr().err
+
+
+def contents_points(folder):
+    """Two places inside the fixed image."""
+    geometry = read_contents(folder).geometry
+    return geometry.points(np.array([[10.0, 12.0, 14.0], [20.0, 16.0, 9.0]]))

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from regweave.api.progress import RegistrationBar
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
+from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, read_rules
 from regweave.model.model import Model
 from regweave.pipeline import register as pipeline
@@ -41,6 +42,8 @@ def register(
     fixed_labels: ImageLike | None = None,
     fixed_mask: ImageLike | None = None,
     moving_mask: ImageLike | None = None,
+    fixed_points: str | Path | ArrayLike | None = None,
+    moving_points: str | Path | ArrayLike | None = None,
     preset: str | None = None,
     config: str | Path | Settings | None = None,
     model: str | Path | Model | None = None,
@@ -68,6 +71,9 @@ def register(
     fixed_mask, moving_mask : ImageLike, optional
         Regions that count, on the grids of their images; 0 is outside. A lesion, a couch or what lies beyond the field
         of view then has no say.
+    fixed_points, moving_points : path or (P, 3) array, optional
+        Corresponding landmarks, in files or in LPS millimetres; the result has their errors before and after. They
+        do not guide the registration.
     preset : str, optional
         Name of the settings, by default ``default``; see `preset_names`.
     config : path or Settings, optional
@@ -114,6 +120,8 @@ def register(
     if preset is not None and config is not None:
         raise UsageError("E189", "a preset and settings (config) are both given", "give one of them")
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules
+    given = fixed_points is not None or moving_points is not None
+    pairs = LandmarkPairs.read(fixed_points, moving_points) if given else None
     if isinstance(fixed, Image):
         fixed_labels = fixed.labels if fixed_labels is None else fixed_labels
         fixed_mask = fixed.mask if fixed_mask is None else fixed_mask
@@ -127,4 +135,5 @@ def register(
             model=model, metrics=metrics, init=init, engine=engine, predict_classes=predict_classes, threads=threads,
             device=device, reading=Reading(**reading), on_progress=on_progress or bar, keep_view=True,
         )  # fmt: skip
+    result = result if pairs is None else result.with_landmarks(pairs)
     return result if judged_by is None else replace(result, rules=judged_by)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -37,6 +37,13 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTP
 
 FixedMaskOption = Annotated[Path | None, input_option(help="Region of the fixed image that counts: any number but 0.")]
 MovingMaskOption = Annotated[Path | None, input_option(help="The same for the moving image.")]
+FixedPointsOption = Annotated[
+    Path | None,
+    input_option(help="Landmarks of the fixed image (.mrk.json, .fcsv, .csv), to measure errors with.", metavar="FILE"),
+]
+MovingPointsOption = Annotated[
+    Path | None, input_option(help="The same places in the moving image, same labels or same order.", metavar="FILE")
+]
 FixedModalityOption = Annotated[
     Stated,
     input_option(
@@ -51,6 +58,11 @@ LabelNamesOption = Annotated[
 
 RulesOption = Annotated[
     Path | None, method_option(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
+]
+PageDetail = Literal["small", "normal", "full"]
+PageDetailOption = Annotated[
+    PageDetail,
+    typer.Option(help="Voxels that the page shows: small (0.6 million), normal (4 million) or full.", metavar="WORD"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 

@@ -59,6 +59,36 @@ def read_points(path: str | Path) -> tuple[Float64Array, list[str]]:
     return points * SIGNS[frame], [label for _, label in rows]
 
 
+def read_point_pairs(fixed: str | Path, moving: str | Path) -> tuple[Float64Array, Float64Array, list[str]]:
+    """Read corresponding landmarks of two images; they meet by their labels where both files have them, else by order.
+
+    Returns
+    -------
+    fixed_points, moving_points : float arrays of shape (P, 3)
+        LPS millimetres, in the order of the fixed file.
+    labels : list of str
+        One for each pair.
+
+    Raises
+    ------
+    RegweaveError
+        E116 where a file cannot be read, or the two do not hold the same landmarks.
+    """
+    (first, names), (second, others) = read_points(fixed), read_points(moving)
+    if all(names) and all(others) and len(set(names)) == len(names) and set(names) & set(others):
+        lacking = sorted(set(names) ^ set(others))
+        if lacking or len(set(others)) < len(others):
+            told = ", ".join(lacking[:5]) if lacking else "a label twice"
+            raise _refuse(
+                Path(moving), f"its labels are not those of '{fixed}': {told}", "give each landmark in both files"
+            )
+        return first, second[[others.index(name) for name in names]], names
+    if len(first) != len(second):
+        reason = f"it has {len(second)} points, '{fixed}' has {len(first)}"
+        raise _refuse(Path(moving), reason, "give corresponding points in the same order, or with the same labels")
+    return first, second, [name or other for name, other in zip(names, others, strict=True)]
+
+
 def write_points(path: str | Path, points: Float64Array, labels: Sequence[str] | None = None) -> None:
     """Write landmarks (P, 3) in LPS millimetres; the suffix names the format.
 

@@ -111,18 +111,19 @@ class OutputImages:
         return self.pair.fixed_labels
 
     @property
-    def _start(self) -> Transform:
+    def start(self) -> Transform:
+        """Takes fixed points to moving points as initially aligned."""
         return Transform(self.pair.initial_field or Field.zero(self.pair.fixed.geometry), self.pair.initial)
 
     @property
     def before(self) -> Volume:
         """The moving image on the fixed grid, as initially aligned."""
-        return warp_image(self.pair.moving, self._start, fill=fill_value(self.pair.moving))
+        return warp_image(self.pair.moving, self.start, fill=fill_value(self.pair.moving))
 
     @property
     def labels_before(self) -> LabelMap | None:
         """The moving labels on the fixed grid, as initially aligned."""
-        return None if self.pair.moving_labels is None else warp_labels(self.pair.moving_labels, self._start)
+        return None if self.pair.moving_labels is None else warp_labels(self.pair.moving_labels, self.start)
 
     def usual_outputs(self) -> tuple[str, ...]:
         """Names of the files that are written where nobody chooses."""

@@ -21,6 +21,7 @@ from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.records import this_program, write_record
 from regweave.measures.inverse import InverseError
+from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Verdict, judge
@@ -71,6 +72,8 @@ class Result:
         Acceptance criteria of the verdict; `dataclasses.replace` gives the result others.
     program : mapping
         Versions of the program that made the result.
+    landmarks : LandmarkScore, optional
+        Target registration errors, where landmarks were given.
     """
 
     images: OutputImages | SavedImages
@@ -93,6 +96,7 @@ class Result:
     record: RunRecord | None = None
     rules: Rules = field(default_factory=default_rules)
     program: Mapping[str, Any] = field(default_factory=this_program)
+    landmarks: LandmarkScore | None = None
 
     def __repr__(self) -> str:
         means, verdict = self.mean_dice, self.verdict
@@ -157,6 +161,12 @@ class Result:
         """Return the result with the command line that made it in its record."""
         return self if self.record is None else replace(self, record=replace(self.record, command=tuple(words)))
 
+    def with_landmarks(self, points: LandmarkPairs) -> Result:
+        """Return the result with the errors of corresponding landmarks; `LandmarkPairs.read` reads files and arrays."""
+        images = self.images
+        score = score_landmarks(points.fixed, points.moving, points.names, images.start, self.transform, self.inverse)
+        return replace(self, landmarks=replace(score, sha256=points.sha256))
+
     def structures(self) -> list[dict[str, Any]]:
         """State, Dice, distances of surfaces and volumes of each structure; the distances are measured when asked."""
         return [s.record() for s in self._with_surfaces.structures]
@@ -193,6 +203,7 @@ class Result:
             "seconds": {**self.seconds, "total": sum(self.seconds.values())},
             "peak_memory_mb": self.peak_memory_mb,
             **self._numbers(),
+            **({} if self.landmarks is None else {"landmarks": self.landmarks.record()}),
             "warnings": list(self.warnings),
             "weights": self.weights.to_json(),
             "provenance": {
@@ -240,12 +251,12 @@ class Result:
 
         return thumbnail(self.fixed, self.warped)
 
-    def report(self, path: str | Path, *, overwrite: bool = False) -> Path:
+    def report(self, path: str | Path, *, overwrite: bool = False, page_detail: str = "normal") -> Path:
         """Write the page of the result as one file that needs no other."""
         with _python_words():
             claim = require_absent(path, overwrite=overwrite)
         with tempfile.TemporaryDirectory() as folder, claim.writing(), atomic_path(path) as part:
-            self.write(Path(folder), (*outputs.NEEDED_BY_REPORT, "report"))
+            self.write(Path(folder), (*outputs.NEEDED_BY_REPORT, "report"), page_detail=page_detail)
             shutil.copyfile(Path(folder) / outputs.FILES["report"], part)
         return Path(path)
 
@@ -255,7 +266,7 @@ class Result:
 
         show(self.report(Path(tempfile.mkdtemp(prefix="regweave-")) / outputs.FILES["report"]))
 
-    def write(self, folder: Path, write: Sequence[str] | None = None) -> None:
+    def write(self, folder: Path, write: Sequence[str] | None = None, *, page_detail: str = "normal") -> None:
         """Write the chosen files, ``result.json`` and the page into an existing folder."""
         chosen = self.images.usual_outputs() if write is None else outputs.check_outputs(write)
         shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
@@ -264,9 +275,16 @@ class Result:
         if "report" in chosen:
             from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)
 
-            write_page(folder)
+            write_page(folder, detail=page_detail)
 
-    def save(self, folder: str | Path, *, overwrite: bool = False, write: Sequence[str] | None = None) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        overwrite: bool = False,
+        write: Sequence[str] | None = None,
+        page_detail: str = "normal",
+    ) -> None:
         """Write files into a new folder, which appears when it is complete; `regweave.load` opens it again.
 
         Parameters
@@ -277,9 +295,11 @@ class Result:
         write : sequence of str, optional
             Some of warped, labels, transform, inverse, displacement, report; ``result.json`` is always there. By
             default all, but the displacement of images up to a million voxels only.
+        page_detail : "small", "normal" or "full"
+            Voxels that the page shows: 0.6 or 4 million, or all up to 64 million.
         """
         with _python_words(), prepare_output(folder, overwrite=overwrite) as part:
-            self.write(part, write)
+            self.write(part, write, page_detail=page_detail)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regweave.config import settings as registration_settings
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels, read_transform
@@ -17,6 +19,7 @@ from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import recorded_modality
 from regweave.io.records import view
 from regweave.measures.inverse import InverseError
+from regweave.measures.landmarks import LandmarkScore
 from regweave.measures.scores import PairScore
 from regweave.pipeline.outputs import FILES
 from regweave.pipeline.record import RunRecord
@@ -24,7 +27,7 @@ from regweave.pipeline.rerun import recorded_rules
 from regweave.pipeline.result import RECORD, Result
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
-from regweave.types import LabelMap, Transform, Volume, WeightTable
+from regweave.types import Field, LabelMap, Transform, Volume, WeightTable
 
 REGULARITY = (
     "folding_fraction", "extreme_fraction", "low_fraction", "high_fraction", "sdlogj", "sdlogj_l2r", "min_jacobian",
@@ -43,10 +46,28 @@ class SavedImages:
         Folder that ``regweave register`` or `Result.save` wrote.
     inputs : collection of str
         Inputs of the registration; labels that are not among them have no file.
+    record : mapping, optional
+        What ``result.json`` says of the run.
     """
 
     folder: Path
     inputs: Collection[str]
+    record: Mapping[str, Any] | None = None
+
+    @property
+    def start(self) -> Transform:
+        """The transform of the start, which the record holds where it is a matrix.
+
+        Raises
+        ------
+        RegweaveError
+            E198, where the start was a field.
+        """
+        start = (self.record or {}).get("start") or {}
+        if start.get("matrix") is None or start.get("field"):
+            message = f"'{self.folder}' does not hold its start: the record has no matrix of it"
+            raise RegweaveError("E198", message, "register again, with the landmarks")
+        return Transform(Field.zero(self.transform.field.geometry), np.array(start["matrix"], dtype=np.float64))
 
     @cached_property
     def transform(self) -> Transform:
@@ -152,9 +173,10 @@ def _result(folder: Path, content: Mapping[str, Any]) -> Result:
     run, table, there = content["provenance"], content["weights"], content["inverse_consistency_mm"]
     inexact = content.get("inverse_error")
     record = RunRecord.read(run)
+    found = content.get("landmarks")
     inputs = {} if record is None else record.inputs
     return Result(
-        images=SavedImages(folder, frozenset(run["inputs_sha256"])),
+        images=SavedImages(folder, frozenset(run["inputs_sha256"]), run),
         score=PairScore.read((int(row["label"]), row) for row in content["structures"]),
         steps=tuple(_row(StepRecord, row) for row in content["steps"]),
         refinement=tuple(_row(RefineStep, row) for row in content["refinement"]),
@@ -174,6 +196,7 @@ def _result(folder: Path, content: Mapping[str, Any]) -> Result:
         record=record,
         rules=recorded_rules(folder / RECORD),
         program={name: run[name] for name in PROGRAM},
+        landmarks=None if found is None else LandmarkScore.read(found),
     )
 
 

@@ -134,6 +134,29 @@ class Total(RecordPart):
     __pydantic_extra__: dict[str, Number]
 
 
+Point = Annotated[list[Number], Field(min_length=3, max_length=3)]
+
+
+class LandmarkError(RecordPart):
+    """A landmark in both images, its partner in the fixed one, and its errors."""
+
+    name: Text
+    fixed_mm: Point
+    moving_mm: Point
+    start_mm: Point
+    warped_mm: Point
+    before_mm: Number
+    after_mm: Number
+
+
+class LandmarkErrors(RecordPart):
+    """Target registration errors."""
+
+    before_mm: There
+    after_mm: There
+    points: Annotated[list[LandmarkError], Field(min_length=1)]
+
+
 class ResultRecord(RecordPart):
     """``result.json``."""
 
@@ -157,6 +180,7 @@ class ResultRecord(RecordPart):
     inverse_consistency_mm: There
     inverse_error: Inexact | None = None
     verdict: Judged | None = None
+    landmarks: LandmarkErrors | None = None
     clinic: dict[str, Any] | None = None
     provenance: Provenance
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.modality import describe_modalities, recorded_modality
 from regweave.io.records.folders import PAGE_RECORD, REPORT, RESULTS
@@ -17,23 +20,30 @@ from regweave.measures.scores import STATES, StructureScore
 from regweave.measures.verdict import Verdict, judge
 from regweave.report.charts import step_chart
 from regweave.report.page import asset, render
-from regweave.report.records import Provenance, ResultRecord
+from regweave.report.records import LandmarkErrors, Provenance, ResultRecord
 from regweave.report.viewer.contents import Contents, read_contents
 from regweave.report.viewer.data import Shown, prepare, viewer_data
 from regweave.report.viewer.maps import jacobian_by_label, jacobian_of
 from regweave.report.viewer.pictures import pictures
+from regweave.report.viewer.volumes import BUDGETS
 
 SCRIPTS = (
     "volume.js", "contour.js", "paint.js", "decor.js", "viewer.js", "pointer.js", "structures.js", "controls.js",
-    "start.js", "tables.js", "signoff.js",
+    "landmarks.js", "start.js", "tables.js", "signoff.js",
 )  # fmt: skip
 COSTS = {"data": "cost of the images, % of the first step", "smoothness": "smoothness, % of the first step"}
 ALIKE = 1.05
 """Axes whose voxels differ by less than this factor are given as one number."""
-WHOLE = {"label": "", "name": "whole image", "dice_after": None}
+WHOLE = {"label": "", "name": "whole image", "colour": ""}
 
 
-def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
+def write_page(
+    folder: str | Path,
+    rules: Rules | None = None,
+    *,
+    detail: str = "normal",
+    landmarks: Mapping[str, Any] | None = None,
+) -> Path:
     """Make ``report.html`` in the folder of a registration, from the files there.
 
     Parameters
@@ -42,6 +52,10 @@ def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
         Output of ``regweave register``, or of `Result.save`.
     rules : Rules, optional
         Acceptance criteria of the verdict on the page, instead of those of the record.
+    detail : "small", "normal" or "full"
+        How many voxels the page shows.
+    landmarks : mapping, optional
+        `LandmarkScore.record` to show instead of the record's.
 
     Returns
     -------
@@ -56,8 +70,12 @@ def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
     """
     folder = Path(folder)
     contents = read_contents(folder)
+    if landmarks is not None:
+        record = contents.record.model_copy(update={"landmarks": LandmarkErrors.model_validate(landmarks)})
+        contents = replace(contents, record=record)
+    page = registration_page(contents, _owner(folder), rules, detail)
     with owned_path(folder / REPORT) as part:
-        part.write_text(registration_page(contents, _owner(folder), rules), encoding="utf-8", newline="\n")
+        part.write_text(page, encoding="utf-8", newline="\n")
     return folder / REPORT
 
 
@@ -67,9 +85,13 @@ def _owner(folder: Path) -> tuple[str, str] | None:
     return (f"../../{REPORT}", "Evaluation") if kept else None
 
 
-def registration_page(contents: Contents, back: tuple[str, str] | None = None, rules: Rules | None = None) -> str:
+def registration_page(
+    contents: Contents, back: tuple[str, str] | None = None, rules: Rules | None = None, detail: str = "normal"
+) -> str:
     """Return the page as text; ``back`` is the page it belongs to, ``rules`` judge it anew."""
-    shown = prepare(contents)
+    if detail not in BUDGETS:
+        raise UsageError("E192", f"unknown page detail {detail!r}", f"choose {', '.join(BUDGETS)}")
+    shown = prepare(contents, BUDGETS[detail])
     jacobian = jacobian_of(contents.field)
     data = viewer_data(contents, shown, jacobian)
     record = contents.record
@@ -81,6 +103,7 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None, r
         "back": back,
         "sources": contents.sources,
         "names": contents.names,
+        "transform_sha256": contents.transform_sha256,
         "jacobians": jacobian_by_label(jacobian, contents.labels.get("fixed", contents.labels.get("after"))),
         "parts": dict(zip(metric["members"], metric["parts"], strict=True)),
         "geometry": contents.geometry,
@@ -96,7 +119,7 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None, r
         context,
         style=asset("registration.css"),
         scripts=[asset(name) for name in SCRIPTS],
-        data={"view-data": data, "signoff-data": _signoff_data(record, context["graded"])},
+        data={"view-data": data, "signoff-data": _signoff_data(contents, context["graded"])},
     )
 
 
@@ -109,8 +132,6 @@ def record_context(
     sides = recorded_modality(record.provenance.modality)
     bank = record.provenance.settings.banks.get(sides["bank"], [])
     gaps = [100 * s.gap for s in record.steps if s.gap is not None]
-    graded = [{**item, "dice_after": measured[item["label"]].record()["dice_after"]
-               if item["label"] in measured else None} for item in drawn]  # fmt: skip
     return {
         "record": record,
         "subtitle": subtitle(record.provenance),
@@ -120,7 +141,7 @@ def record_context(
         "means": score.means(),
         "structures": sorted(((item, measured.get(item["label"])) for item in drawn), key=_worst_first),
         "states": STATES,
-        "graded": [{key: row[key] for key in WHOLE} for row in graded] or [WHOLE],
+        "graded": [{key: row[key] for key in WHOLE} for row in drawn] or [WHOLE],
         "stages": {member.name: member.stage for member in bank},
         "particular": _particular(record),
         "weights": list(zip(record.weights.members, record.weights.matrix, strict=True)),
@@ -209,11 +230,15 @@ def _rounding(contents: Contents, shown: Shown) -> float:
     return float(np.abs(table[codes] - shown.display.image(contents.images["fixed"])).mean())
 
 
-def _signoff_data(record: ResultRecord, structures: list[dict[str, Any]]) -> dict[str, Any]:
-    provenance = record.provenance
+def _signoff_data(contents: Contents, graded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the exported review says besides grades; its first lines name the transform and both images."""
+    provenance = contents.record.provenance
+    names = [
+        re.sub(r"\.nii(\.gz)?$|[^\w-]+", "_", contents.sources.get(key, key)).strip("_") for key in ("moving", "fixed")
+    ]
     hashes = {f"{name}_sha256": provenance.inputs_sha256.get(name) for name in ("fixed", "moving")}
     return {
-        "file": "signoff.tsv",
-        "structures": structures,
-        "record": {"regweave": provenance.regweave, **hashes},
+        "file": f"signoff-{'-to-'.join(names)}",
+        "structures": [row["name"] for row in graded],
+        "record": {"regweave": provenance.regweave, "transform_sha256": contents.transform_sha256, **hashes},
     }

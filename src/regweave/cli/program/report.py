@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regweave.cli.help import command_line, examples
-from regweave.cli.options import JsonOption, RulesOption
+from regweave.cli.options import FixedPointsOption, JsonOption, MovingPointsOption, PageDetail, RulesOption
+from regweave.cli.registration.register import read_landmarks
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
 from regweave.io.disk.texts import read_json
 from regweave.io.records.batch import FORMAT
 from regweave.io.records.folders import DEMO, RESULT, RESULTS
+from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, read_rules
+from regweave.pipeline.saved import load
 from regweave.report import batch, demo, evaluation, registration, reproduce, training
 
 
@@ -30,9 +34,29 @@ def _write_list(folder: Path, rules: Rules | None) -> Path:
     return batch.write_page(folder)
 
 
-JUDGED: dict[str, Callable[[Path, Rules | None], Path]] = {
-    RESULT: registration.write_page,
-    RESULTS: _write_list,
+@dataclass(frozen=True)
+class Wishes:
+    """What is asked of a page besides being made: rules for all that has verdicts, the rest for one registration."""
+
+    rules: Rules | None = None
+    detail: PageDetail | None = None
+    landmarks: LandmarkPairs | None = None
+
+    def of_one(self) -> list[str]:
+        """Options that only the page of one registration can follow."""
+        given = {"--page-detail": self.detail, "--fixed-points": self.landmarks}
+        return [name for name, value in given.items() if value is not None]
+
+
+def _write_registration(folder: Path, wishes: Wishes) -> Path:
+    scored = None if wishes.landmarks is None else load(folder).with_landmarks(wishes.landmarks).landmarks
+    record = None if scored is None else scored.record()
+    return registration.write_page(folder, wishes.rules, detail=wishes.detail or "normal", landmarks=record)
+
+
+JUDGED: dict[str, Callable[[Path, Wishes], Path]] = {
+    RESULT: _write_registration,
+    RESULTS: lambda folder, wishes: _write_list(folder, wishes.rules),
 }
 OTHERS: dict[str, Callable[[Path], Path]] = {
     "reproduce.json": reproduce.write_page,
@@ -45,12 +69,22 @@ app = command_line()
 
 @app.command(
     epilog=examples(
-        "regweave report result", "regweave report result --rules mine.toml", "regweave report weights.json"
+        "regweave report result",
+        "regweave report result --rules mine.toml",
+        "regweave report result --page-detail full",
+        "regweave report result --fixed-points fixed.mrk.json --moving-points moving.mrk.json",
+        "regweave report weights.json",
     )
 )
 def report(
     result: Annotated[Path, typer.Argument(help="Folder of a result, or a model file.")],
     rules: RulesOption = None,
+    fixed_points: FixedPointsOption = None,
+    moving_points: MovingPointsOption = None,
+    page_detail: Annotated[
+        PageDetail | None,
+        typer.Option(help="Voxels that the page shows: small, normal or full; normal by default.", metavar="WORD"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make the HTML page of a result again from the JSON and the images that belong to it.
@@ -58,20 +92,25 @@ def report(
     A result is the folder of `register`, `batch`, `evaluate`, `reproduce` or
     `demo`, or the model that `train` wrote. An evaluation gets its list of registrations
     too, a demo all of its pages. With --rules a registration or an evaluation
-    is judged anew on its pages; its JSON keeps the verdict it has.
+    is judged anew on its pages; its JSON keeps the verdict it has. With landmarks
+    the page of a registration shows their errors.
     """
-    page = write_page(result, None if rules is None else read_rules(rules))
+    given = None if rules is None else read_rules(rules)
+    page = write_page(result, Wishes(given, page_detail, read_landmarks(fixed_points, moving_points)))
     print(json.dumps({"page": str(page)}, ensure_ascii=False) if as_json else f"page        {page}")
 
 
-def write_page(result: Path, rules: Rules | None = None) -> Path:
-    """Write the page of a folder or a model, judged by other rules where there are some; return where it is."""
+def write_page(result: Path, wishes: Wishes) -> Path:
+    """Write the page of a folder or a model and return where it is."""
+    if wishes.of_one() and not is_file(result / RESULT):
+        message = f"{', '.join(wishes.of_one())} is given, but '{result}' is not the folder of one registration"
+        raise UsageError("E192", message, "give it with a folder that `register` wrote")
     for name, judge in JUDGED.items():
         if is_file(result / name):
-            return judge(result, rules)
+            return judge(result, wishes)
     others = [write for name, write in OTHERS.items() if is_file(result / name)]
     others += [training.write_page] if is_file(result) else []
-    if others and rules is not None:
+    if others and wishes.rules is not None:
         message = f"--rules is given, but '{result}' holds no verdict"
         raise UsageError("E192", message, "give it with the folder of `register` or `evaluate`")
     if others:

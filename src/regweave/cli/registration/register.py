@@ -19,13 +19,16 @@ from regweave.cli.help import command_line, examples, input_option, machine_opti
 from regweave.cli.options import (
     FixedMaskOption,
     FixedModalityOption,
+    FixedPointsOption,
     FollowOption,
     FrameOption,
     JsonOption,
     LabelNamesOption,
     MovingMaskOption,
     MovingModalityOption,
+    MovingPointsOption,
     NonFiniteOption,
+    PageDetailOption,
     RulesOption,
     complete_model,
     complete_preset,
@@ -33,11 +36,13 @@ from regweave.cli.options import (
 from regweave.cli.tables import overlap_table, verdict_lines
 from regweave.errors import UsageError
 from regweave.io import prepare_output
+from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.pipeline import register as pipeline
 from regweave.pipeline.outputs import FILES, parse_outputs
 from regweave.pipeline.reading import Reading, ReadingWords
 from regweave.pipeline.rerun import recorded_call, recorded_rules
+from regweave.pipeline.result import Result
 
 PAGE = FILES["report"]
 
@@ -50,6 +55,7 @@ app = command_line()
         "regweave register later.nii.gz planning.nii.gz -o result --init affine",
         "regweave register f.nii.gz m.nii.gz -o out --moving-labels organs.nii.gz",
         "regweave register f.nii.gz m.nii.gz -o out --model brain-t1 --json",
+        "regweave register f.nii.gz m.nii.gz -o out --fixed-points f.mrk.json --moving-points m.mrk.json",
         "regweave register --from result/result.json -o same",
     )
 )
@@ -64,6 +70,8 @@ def register(
     fixed_labels: Annotated[Path | None, input_option(help="Segmentation of the fixed image, for Dice.")] = None,
     fixed_mask: FixedMaskOption = None,
     moving_mask: MovingMaskOption = None,
+    fixed_points: FixedPointsOption = None,
+    moving_points: MovingPointsOption = None,
     again: Annotated[
         Path | None,
         input_option("--from", help="Run a result.json again: same files, settings, bits.", metavar="RESULT.json"),
@@ -100,6 +108,7 @@ def register(
             metavar="NAMES",
         ),
     ] = None,
+    page_detail: PageDetailOption = "normal",
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no page and nothing for it.")] = False,
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every step with its energy.")] = False,
@@ -129,19 +138,27 @@ def register(
     else:
         given |= {**files, **reading}
     judged_by = _rules(rules, again)
+    landmarks = read_landmarks(fixed_points, moving_points)
     bar = RegistrationBar(lines=True, shown=not quiet, verbose=verbose, writes=True)
     with prepare_output(output, overwrite=overwrite) as folder, bar as shown:
         run = api.register if again is None else pipeline.register
         result = run(**given, threads=threads, on_progress=shown)
         result = replace(result.with_command(("regweave", *words.given.get())), rules=judged_by)
+        result = result if landmarks is None else result.with_landmarks(landmarks)
         shown.stage("write", "files and page" if page else "files", BEFORE_FILES)
         usual = result.images.usual_outputs() if named is None else named
-        result.write(folder, [name for name in usual if name != "report" or not no_report])
+        chosen = [name for name in usual if name != "report" or not no_report]
+        result.write(folder, chosen, page_detail=page_detail)
     if as_json:
         print_json(output, page=page)
         return
     if quiet:
         return
+    print_result(result, output, page=page, whole_s=time.monotonic() - began)
+
+
+def print_result(result: Result, output: Path, *, page: bool, whole_s: float) -> None:
+    """Print the numbers of a result and where its files are."""
     console = Console(markup=False)  # names of folders may hold brackets
     if result.score.structures:
         console.print(overlap_table(result.score, plain=not console.is_terminal))
@@ -150,15 +167,21 @@ def register(
     console.print(verdict_lines(result.verdict))
     if result.record is not None and result.record.structures is not None:
         console.print(f"structures  {result.record.structures_met()}", soft_wrap=True)
+    if result.landmarks is not None:
+        console.print(f"landmarks   {result.landmarks.words()}")
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
-    whole = time.monotonic() - began
-    console.print(f"time        {sum(result.seconds.values()):.1f} s, with files{' and page' * page} {whole:.1f} s")
+    console.print(f"time        {sum(result.seconds.values()):.1f} s, with files{' and page' * page} {whole_s:.1f} s")
     console.print(f"result      {output}", soft_wrap=True)
     if page:
         console.print(f"page        {output / PAGE}", soft_wrap=True)
     gap = max((s.gap for s in result.steps), default=0.0)
     text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
     console.print(text, style="dim")
+
+
+def read_landmarks(fixed: Path | None, moving: Path | None) -> LandmarkPairs | None:
+    """Read the landmarks of both images, None where there are none."""
+    return None if fixed is None and moving is None else LandmarkPairs.read(fixed, moving)
 
 
 def _rules(file: Path | None, record: Path | None) -> Rules:

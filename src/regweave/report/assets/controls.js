@@ -1,6 +1,6 @@
 "use strict";
 
-const SWITCHES = ["grid", "cross", "smooth", "colour"];
+const SWITCHES = ["grid", "cross", "smooth", "colour", "points"];
 
 /** Connects the buttons, sliders and keys with a viewer. */
 class Controls {
@@ -146,7 +146,7 @@ class Controls {
       f: mode("fixed"), m: mode("moving"), w: mode("warped"), b: mode("blend"), s: mode("curtain"), k: mode("flicker"),
       c: mode("checker"), d: mode("difference"), p: () => this.set({ side: state.side === "warped" ? "moving" : "warped" }),
       1: () => this.contour("fixed"), 2: () => this.contour("before"), 3: () => this.contour("after"),
-      g: toggle("grid"), x: toggle("cross"), o: toggle("colour"), j: map("jacobian"), e: map("metric"), u: map("confidence"),
+      g: toggle("grid"), l: toggle("points"), x: toggle("cross"), o: toggle("colour"), j: map("jacobian"), e: map("metric"), u: map("confidence"),
       n: map("none"), z: () => this.enlarge(focused), a: () => this.structures.all(),
       "+": () => this.zoom(1), "=": () => this.zoom(1), "-": () => this.zoom(-1), "?": () => this.help(),
       Escape: () => state.large !== null && this.enlarge(state.large),

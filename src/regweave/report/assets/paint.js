@@ -104,3 +104,22 @@ function gridPieces(grid, plane, position) {
   }
   return pieces;
 }
+
+/** Displacement along an axis at a voxel of the page, in voxels, interpolated in the samples of the grid. */
+function displacement(grid, voxel, axis) {
+  const { shape, step, unit, values } = grid;
+  const strides = [1, shape[0], shape[0] * shape[1]], count = strides[2] * shape[2];
+  const place = voxel.map((v, n) => Math.max(0, Math.min(v / step, shape[n] - 1)));
+  const below = place.map(Math.floor);
+  let sum = 0;
+  for (let corner = 0; corner < 8; corner++) {
+    let weight = 1, at = axis * count;
+    for (let n = 0; n < 3; n++) {
+      const up = (corner >> n) & 1, part = place[n] - below[n];
+      weight *= up ? part : 1 - part;
+      at += Math.min(below[n] + up, shape[n] - 1) * strides[n];
+    }
+    sum += weight * values[at];
+  }
+  return unit * sum;
+}

@@ -13,7 +13,7 @@ async function start() {
   }
   find("viewer").hidden = false;
   window.viewer = new Viewer(data, loaded);
-  new Controls(window.viewer);
+  new Landmarks(new Controls(window.viewer));
   find("pictures").classList.add("spare");
   document.documentElement.dataset.viewer = "ready";
 }

@@ -3,6 +3,7 @@
 const START = {
   mode: "blend", side: "warped", blend: 0.5, colour: true, second: false, curtain: 0.5, zoom: 1, map: "none",
   strength: 0.5, window: 0, shift: 0, gain: 1, cross: true, grid: false, smooth: true, by: "structure", large: null,
+  points: true,
 };
 const FLICKER_MS = 500;
 const ZOOMS = [0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8];
@@ -21,6 +22,7 @@ class Viewer {
         figure: canvas.closest("figure"), caption: canvas.closest("figure").querySelector(".what") };
     });
     this.maps = this.makeMaps();
+    this.marks = [];
     this.reset();
   }
 
@@ -137,6 +139,7 @@ class Viewer {
       strokePieces(context, gridPieces(this.grid, plane, this.position), frame.place, { colour: "#ffffffa0", width: 0.8 }, line);
     }
     this.drawContours(context, slice, frame, line);
+    if (state.points) drawMarks(context, this.marks, plane, this.position, frame, line);
     if (state.cross) drawCross(context, frame.place(this.position[plane.across], this.position[plane.down]), line);
     if (state.mode === "curtain") drawCurtain(context, state.curtain * canvas.width, ["fixed", SHOWN_AS[this.second]], line);
     drawLetters(context, plane.letters, line);

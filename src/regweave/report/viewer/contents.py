@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import damaged
+from regweave.io.disk.files import damaged, sha256
 from regweave.io.disk.texts import read_json
 from regweave.io.grids import check_same_grid
 from regweave.io.images import read_labels, read_stored
@@ -50,6 +50,8 @@ class Contents:
         Evidence of the last discrete step.
     refined_mm : tuple of three floats
         Size of the voxels on which the deformation was refined.
+    transform_sha256 : str
+        Hash of ``transform.h5``.
     """
 
     record: ResultRecord
@@ -61,6 +63,7 @@ class Contents:
     field: Field
     nodes: NodeEvidence | None
     refined_mm: tuple[float, ...]
+    transform_sha256: str
 
 
 def read_contents(folder: Path) -> Contents:
@@ -95,6 +98,7 @@ def read_contents(folder: Path) -> Contents:
         field=transform.field,
         nodes=read_nodes(folder, members),
         refined_mm=tuple(transform.interpolated.geometry.spacing_mm.tolist()),
+        transform_sha256=sha256(folder / "transform.h5"),
     )
 
 

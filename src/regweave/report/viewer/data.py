@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave.io.modality import recorded_modality
+from regweave.io.points import MARKUPS_SCHEMA
 from regweave.measures.body import body_mask
 from regweave.report.viewer.contents import Contents
 from regweave.report.viewer.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
 from regweave.report.viewer.structures import structures
 from regweave.report.viewer.volumes import BUDGET, Display, packed, quantise
 from regweave.report.viewer.windows import content_box, windows
-from regweave.types import Float32Array, Volume
+from regweave.types import Float32Array, Geometry, Volume
 
 TILES = 8
 """Tiles of the checkerboard along the longest side."""
@@ -94,7 +95,6 @@ def viewer_data(contents: Contents, shown: Shown, jacobian_values: Float32Array)
         "shape": list(geometry.shape),
         "affine": geometry.affine.tolist(),
         "spacing": geometry.spacing_mm.tolist(),
-        "start": list(shown.start),
         "view": shown.view,
         "unit": shown.unit,
         "tile": float(max(np.array(geometry.shape) * geometry.spacing_mm)) / TILES,
@@ -103,6 +103,10 @@ def viewer_data(contents: Contents, shown: Shown, jacobian_values: Float32Array)
         "windows": shown.windows,
         "labels": {name: _item(codes) for name, codes in shown.labels.items()},
         "structures": shown.structures,
+        "landmarks": _landmarks(contents, geometry),
+        "start": list(shown.start),
+        "initial": _initial(contents),
+        "markups": MARKUPS_SCHEMA,
         "jacobian": {**_smooth_item(jacobian.codes), "first": jacobian.first, "step": jacobian.step},
         "grid": {**_item(_component_last(moved)), "shape": list(moved.shape[1:]), "step": step, "unit": GRID_UNIT},
     }
@@ -133,6 +137,27 @@ def _smooth_item(codes: NDArray[np.uint8]) -> dict[str, Any]:
 def _component_last(moved: NDArray[np.int16]) -> NDArray[np.int16]:
     """Packed arrays run along their first axis fastest; the component comes last, so each is one block."""
     return np.moveaxis(moved, 0, -1)
+
+
+def _landmarks(contents: Contents, geometry: Geometry) -> list[dict[str, Any]]:
+    """Return the landmarks in voxels of the page: the fixed one, and its partner before and after."""
+    found = contents.record.landmarks
+    to_voxels = np.linalg.inv(geometry.affine)
+    places = {"fixed": "fixed_mm", "before": "start_mm", "after": "warped_mm"}
+    return [
+        {
+            "name": point.name,
+            **{key: (to_voxels @ [*getattr(point, name), 1.0])[:3].tolist() for key, name in places.items()},
+        }
+        for point in ([] if found is None else found.points)
+    ]
+
+
+def _initial(contents: Contents) -> list[list[float]] | None:
+    """Return the matrix of the start, from fixed to moving points; None where the record has none."""
+    start = contents.record.provenance.start or {}
+    known = start.get("matrix") is not None and not start.get("field")
+    return np.asarray(start["matrix"], dtype=np.float64).reshape(4, 4).tolist() if known else None
 
 
 def _start(labels: Mapping[str, NDArray[Any]], display: Display) -> tuple[int, int, int]:

@@ -36,7 +36,7 @@ def _write_list(folder: Path, rules: Rules | None) -> Path:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is asked of a page besides being made: rules for all that has verdicts, the rest for one registration."""
+    """Options of a page: rules where there are verdicts, the rest for one registration."""
 
     rules: Rules | None = None
     detail: PageDetail | None = None

@@ -36,20 +36,19 @@
       }
     });
   }
-  // An explanation opens beside its mark, also in a box that scrolls, and closes when something else happens.
-  for (const help of document.querySelectorAll(".help")) {
-    help.addEventListener("toggle", () => {
-      const mark = help.getBoundingClientRect(), text = help.querySelector("p");
-      text.style.position = "fixed";
-      text.style.right = "auto";
-      text.style.width = "min(340px, 90vw)";
-      text.style.top = `${mark.bottom + 2}px`;
-      text.style.left = `${Math.max(8, Math.min(mark.left, document.documentElement.clientWidth - text.offsetWidth - 8))}px`;
-    });
-  }
-  const close = (event) => {
-    for (const open of document.querySelectorAll(".help[open]")) if (!open.contains(event.target)) open.open = false;
+  // An explanation opens beside its mark, also in a box that scrolls, follows it, and closes when something else is clicked.
+  const place = (help) => {
+    const mark = help.getBoundingClientRect(), { style, offsetWidth } = help.querySelector("p");
+    style.position = "fixed";
+    style.right = "auto";
+    style.width = "min(340px, 90vw)";
+    style.top = `${mark.bottom + 2}px`;
+    style.left = `${Math.max(8, Math.min(mark.left, document.documentElement.clientWidth - Math.max(offsetWidth, 340) - 8))}px`;
   };
-  document.addEventListener("click", close);
-  document.addEventListener("scroll", close, true);
+  const opened = () => document.querySelectorAll(".help[open]");
+  for (const help of document.querySelectorAll(".help")) help.addEventListener("toggle", () => place(help));
+  document.addEventListener("click", (event) => {
+    for (const help of opened()) if (!help.contains(event.target)) help.open = false;
+  });
+  document.addEventListener("scroll", () => opened().forEach(place), true);
 })();

@@ -51,25 +51,48 @@ __device__ __forceinline__ void march(const Extent& g, int chunk, const Load& lo
     const int x0 = (blockIdx.x / (tiles_z * tiles_y)) * chunk, x1 = min(x0 + chunk, g.n[0]);
     const int t = threadIdx.x, ty = t / kTileZ, tz = t % kTileZ;
     const bool mine = y0 + ty < g.n[1] && z0 + tz < g.n[2];
+    // Places of this thread's voxels in a plane with its rim, -1 outside; their values wait in registers
+    // while the plane before is summed.
+    constexpr int kItems = (kHighY * kHighZ + kTileY * kTileZ - 1) / (kTileY * kTileZ);
+    int place[kItems];
+    float next[kItems][kChannels];
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+        const int e = t + k * kTileY * kTileZ, y = y0 + e / kHighZ - R, z = z0 + e % kHighZ - R;
+        place[k] = e < kHighY * kHighZ && y >= 0 && y < g.n[1] && z >= 0 && z < g.n[2] ? y * g.n[2] + z : -1;
+    }
+    const auto fetch = [&](int x) {
+        if (x < 0 || x >= g.n[0]) return;
+#pragma unroll
+        for (int k = 0; k < kItems; ++k)
+#pragma unroll
+            for (int c = 0; c < kChannels; ++c)
+                next[k][c] = place[k] >= 0 ? load(c, x * g.n[1] * g.n[2] + place[k]) : 0.0f;
+    };
     float ring[2 * R + 1][3];
 #pragma unroll
     for (int d = 0; d < 2 * R; ++d) ring[d + 1][0] = ring[d + 1][1] = ring[d + 1][2] = 0.0f;
+    fetch(x0 - R);
     for (int x = x0 - R; x < x1 + R; ++x) {
 #pragma unroll
         for (int d = 0; d < 2 * R; ++d)
 #pragma unroll
             for (int q = 0; q < 3; ++q) ring[d][q] = ring[d + 1][q];
         float s[3] = {0.0f, 0.0f, 0.0f};
-        if (x >= 0 && x < g.n[0]) {
-            __syncthreads();
-            for (int e = t; e < kHighY * kHighZ; e += kTileY * kTileZ) {
-                const int y = y0 + e / kHighZ - R, z = z0 + e % kHighZ - R;
-                const bool in = y >= 0 && y < g.n[1] && z >= 0 && z < g.n[2];
-                const int v = (x * g.n[1] + y) * g.n[2] + z;
+        const bool here = x >= 0 && x < g.n[0];
+        if (here) {
+            // Threads have left the plane before at the barrier after its rows were written.
 #pragma unroll
-                for (int c = 0; c < kChannels; ++c) plane[c][e / kHighZ][e % kHighZ] = in ? load(c, v) : 0.0f;
+            for (int k = 0; k < kItems; ++k) {
+                const int e = t + k * kTileY * kTileZ;
+                if (e < kHighY * kHighZ)
+#pragma unroll
+                    for (int c = 0; c < kChannels; ++c) (&plane[c][0][0])[e] = next[k][c];
             }
             __syncthreads();
+        }
+        if (x + 1 < x1 + R) fetch(x + 1);
+        if (here) {
             for (int e = t; e < kHighY * kTileZ; e += kTileY * kTileZ) {
                 float a[3] = {0.0f, 0.0f, 0.0f};
                 sums_z(plane, e / kTileZ, e % kTileZ, a);

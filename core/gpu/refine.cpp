@@ -40,7 +40,10 @@ bool tile_gradient(Queue& q, const Lattice& lattice, const Array& force, const f
     const int reach[3] = {widest(axis[0]->host, depth), widest(axis[1]->host, kBlockY),
                           widest(axis[2]->host, kBlockZ)};
     const std::size_t bytes = sizeof(float) * std::size_t(depth) * (reach[1] + kBlockY) * reach[2];
-    if (reach[0] == 0 || reach[1] == 0 || reach[2] == 0 || bytes > kSharedBytes) return false;
+    const bool short_rows = longest(axis[1]->host) <= kMostTerms && longest(axis[2]->host) <= kMostTerms;
+    if (reach[0] == 0 || reach[0] > kMostColumns || reach[1] == 0 || reach[2] == 0 || !short_rows ||
+        bytes > kSharedBytes)
+        return false;
     TileGradient body{{sparse(*axis[0]), sparse(*axis[1]), sparse(*axis[2])},
                       force.data<float>(4),
                       force.extent(),
@@ -66,16 +69,15 @@ bool tile_step(Queue& q, const Lattice& lattice, const Array& u, const Array& up
     const AxisRows* axis[3] = {&lattice.rows(0), &lattice.rows(1), &lattice.rows(2)};
     const int n[3] = {axis[0]->rows, axis[1]->rows, axis[2]->rows}, depth = tile_depth(n);
     const int reach[2] = {widest(axis[0]->host, depth), widest(axis[1]->host, kBlockY)};
-    const std::size_t bytes = sizeof(float) * std::size_t(reach[0]) * (reach[1] + kBlockY) * kBlockZ;
-    if (reach[0] == 0 || reach[1] == 0 || widest(axis[2]->host, kBlockZ) == 0 || bytes > kSharedBytes)
+    const std::size_t bytes = sizeof(float) * std::size_t(reach[0]) * reach[1] * kBlockZ;
+    if (reach[0] == 0 || reach[0] > kMostColumns || reach[1] == 0 || widest(axis[2]->host, kBlockZ) == 0 ||
+        bytes > kSharedBytes)
         return false;
     TileStep body{{sparse(*axis[0]), sparse(*axis[1]), sparse(*axis[2])},
                   update.data<float>(4),
                   field_data(u),
                   u.extent(),
-                  out.data<float>(4),
-                  reach[0],
-                  reach[1]};
+                  out.data<float>(4)};
     void* arguments[] = {&body};
     q.launch_named(depth == 8 ? "regweave_TileStep8" : "regweave_TileStep4", tile_blocks(n, depth),
                    kBlockY * kBlockZ, arguments, bytes);
@@ -147,11 +149,28 @@ class Descent {
     int done_ = 0;
 };
 
-bool happened(const Array& flag) {
-    std::int32_t any = 0;
-    flag.queue().download(&any, flag.raw(), sizeof any);
-    return any != 0;
-}
+// A flag in memory of the host that the GPU writes to.
+class Flag {
+  public:
+    explicit Flag(Queue& queue) : queue_(queue), value_(static_cast<std::int32_t*>(queue.take_pinned(4))) {}
+    ~Flag() { queue_.give_pinned(value_); }
+    Flag(const Flag&) = delete;
+    Flag& operator=(const Flag&) = delete;
+
+    // To be raised by work that is queued next; nothing that was queued before may raise it still.
+    std::int32_t* lowered() {
+        *value_ = 0;
+        return value_;
+    }
+    bool raised() {
+        queue_.wait();
+        return *static_cast<volatile std::int32_t*>(value_) != 0;
+    }
+
+  private:
+    Queue& queue_;
+    std::int32_t* value_;
+};
 
 Reaches reaches(const Lattice& lattice, int axis) {
     const AxisRows& r = lattice.rows(axis);
@@ -166,7 +185,7 @@ std::pair<Array, int> held_back(const Array& u, const Array& update, const Latti
     const Index n = grid.volume();
     const auto flat = std::vector<std::size_t>{std::size_t(n)};
     const Array mark = make<std::uint8_t>(u, flat), wide = make<std::uint8_t>(u, flat);
-    const Array any = make<std::int32_t>(u, {1});
+    Flag any(q);
     Array held = update;
     for (int attempt = 0; attempt < attempts; ++attempt) {
         const Array out = make<float>(u, u.shape());
@@ -174,11 +193,10 @@ std::pair<Array, int> held_back(const Array& u, const Array& update, const Latti
             const Array d = lattice.displacement(held);
             q.launch(Compose{field_data(u), field_data(d), grid, out.data<float>(4)}, n);
         }
-        q.clear(any.raw(), any.bytes());
         q.launch(Folding{field_data(u), out.data<float>(4), grid, float(least), mark.data<std::uint8_t>(1),
-                         any.data<std::int32_t>(1)},
+                         any.lowered()},
                  n);
-        if (!happened(any)) return {out, attempt + 1};
+        if (!any.raised()) return {out, attempt + 1};
         if (attempt == 0) {
             held = make<float>(update, update.shape());
             q.copy(held.raw(), update.raw(), held.bytes());
@@ -200,8 +218,8 @@ std::optional<Array> folded_blocks(const Array& u, const Shape& coarse, const st
     const Extent fine = u.extent(), grid{{int(coarse[0]), int(coarse[1]), int(coarse[2])}};
     Queue& q = u.queue();
     const auto flat = std::vector<std::size_t>{std::size_t(grid.volume())};
-    const Array mark = make<std::uint8_t>(u, flat), any = make<std::int32_t>(u, {1});
-    q.clear(any.raw(), any.bytes());
+    const Array mark = make<std::uint8_t>(u, flat);
+    Flag any(q);
     q.clear(mark.raw(), mark.bytes());
     for (int a = 0; a < 3; ++a)
         require(factors[a] >= 1 && (fine.n[a] - 1) / factors[a] < grid.n[a], "blocks must cover the image");
@@ -210,9 +228,9 @@ std::optional<Array> folded_blocks(const Array& u, const Shape& coarse, const st
                           grid,
                           {factors[0], factors[1], factors[2]},
                           mark.data<std::uint8_t>(1),
-                          any.data<std::int32_t>(1)},
+                          any.lowered()},
              fine.volume());
-    if (!happened(any)) return std::nullopt;
+    if (!any.raised()) return std::nullopt;
     const Array wide = make<std::uint8_t>(u, flat);
     q.clear(wide.raw(), wide.bytes());
     q.launch(Dilate{mark.data<std::uint8_t>(1), grid, reach, wide.data<std::uint8_t>(1)}, grid.volume());

@@ -26,8 +26,11 @@ Array row_sums(const Array& beside, const T* values, std::size_t rows, Index n) 
 
 // Values on the host; waits.
 inline std::vector<double> fetched(const Array& sums) {
-    std::vector<double> out(sums.size());
-    sums.queue().download(out.data(), sums.raw(), sums.bytes());
+    Queue& q = sums.queue();
+    double* memory = static_cast<double*>(q.take_pinned(sums.bytes()));
+    q.download(memory, sums.raw(), sums.bytes());
+    std::vector<double> out(memory, memory + sums.size());
+    q.give_pinned(memory);
     return out;
 }
 

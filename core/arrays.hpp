@@ -10,6 +10,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "memory.hpp"
+
 namespace regweave {
 
 namespace nb = nanobind;
@@ -24,7 +26,7 @@ using Out = nb::ndarray<nb::numpy, T, nb::c_contig>;
 // A new array owned by Python; values are not initialised.
 template <typename T, std::size_t Dim>
 struct NewArray {
-    std::unique_ptr<T[]> data;
+    std::unique_ptr<T[], GiveBack> data;
     std::array<std::size_t, Dim> shape;
 
     explicit NewArray(std::array<std::size_t, Dim> shape_) : shape(shape_) {
@@ -34,11 +36,11 @@ struct NewArray {
                 throw std::invalid_argument("the result has more bytes than a machine can count");
             else
                 n *= s;
-        data.reset(new T[n ? n / sizeof(T) : 1]);
+        data.reset(static_cast<T*>(take_memory(n)));
     }
     Out<T> release() {
         T* raw = data.release();
-        nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+        nb::capsule owner(raw, [](void* p) noexcept { give_memory_back(p); });
         return Out<T>(raw, Dim, shape.data(), owner);
     }
 };

@@ -195,8 +195,8 @@ Out<float> ffd(In<float, 4> coefficients, Vector origin, Vector spacing, Shape s
     {
         nb::gil_scoped_release nogil;
         // Last axis first: the long lines of the other two passes then run over contiguous voxels.
-        std::vector<float> lines(c * nodes[0] * nodes[1] * shape[2]);
-        std::vector<float> planes(c * nodes[0] * shape[1] * shape[2]);
+        Buffer<float> lines(c * nodes[0] * nodes[1] * shape[2]);
+        Buffer<float> planes(c * nodes[0] * shape[1] * shape[2]);
         multiply_axis(axes[2], coefficients.data(), lines.data(), c * nodes[0] * nodes[1], 1);
         multiply_axis(axes[1], lines.data(), planes.data(), c * nodes[0], shape[2]);
         multiply_axis(axes[0], planes.data(), out.data.get(), c, shape[1] * shape[2]);
@@ -211,8 +211,8 @@ Out<float> ffd_adjoint(In<float, 4> dense, Vector origin, Vector spacing, Shape 
     NewArray<float, 4> out({c, nodes[0], nodes[1], nodes[2]});
     {
         nb::gil_scoped_release nogil;
-        std::vector<float> planes(c * nodes[0] * n[1] * n[2]);
-        std::vector<float> lines(c * nodes[0] * nodes[1] * n[2]);
+        Buffer<float> planes(c * nodes[0] * n[1] * n[2]);
+        Buffer<float> lines(c * nodes[0] * nodes[1] * n[2]);
         multiply_axis(axes[0].transposed(), dense.data(), planes.data(), c, n[1] * n[2]);
         multiply_axis(axes[1].transposed(), planes.data(), lines.data(), c * nodes[0], n[2]);
         multiply_axis(axes[2].transposed(), lines.data(), out.data.get(), c * nodes[0] * nodes[1], 1);
@@ -243,30 +243,57 @@ Out<float> compose(In<float, 4> u, In<float, 4> d) {
     return out.release();
 }
 
+// Where samples at scale · y + offset fall on an axis of n voxels: the cell, clamped to the axis, and the way
+// through it.
+struct AxisCells {
+    std::vector<std::int32_t> cell;
+    std::vector<float> fraction;
+    std::size_t step;  // to the other end of a cell
+
+    AxisCells(std::size_t n, std::size_t samples, double scale, double offset)
+        : cell(samples), fraction(samples), step(n > 1) {
+        for (std::size_t s = 0; s < samples; ++s) {
+            const double x = std::min(std::max(0.0, scale * double(s) + offset), double(n - 1));
+            cell[s] = std::min(std::int32_t(x), std::int32_t(std::max<std::size_t>(n, 2) - 2));
+            fraction[s] = float(x - cell[s]);
+        }
+    }
+};
+
+// A row between four: a step along x and one along y away from the first.
+void mix_rows(const float* low, std::size_t step_x, std::size_t step_y, float fx, float fy, std::size_t n,
+              float* __restrict out) {
+    const float *p01 = low + step_y, *p10 = low + step_x, *p11 = low + step_x + step_y;
+    for (std::size_t k = 0; k < n; ++k)
+        out[k] =
+            (1.0f - fx) * ((1.0f - fy) * low[k] + fy * p01[k]) + fx * ((1.0f - fy) * p10[k] + fy * p11[k]);
+}
+
 Out<float> resample_field(In<float, 4> u, Shape shape, Vector scale, Vector offset) {
     const std::size_t c = u.shape(0);
     const Shape n = require_volume(u, "u");
     require_grid(shape, "the grid of the result");
     require_finite(scale, "scale must be finite");
     require_finite(offset, "offset must be finite");
-    const Sampler sampler = sampler_of(n);
+    const AxisCells x(n[0], shape[0], scale[0], offset[0]), y(n[1], shape[1], scale[1], offset[1]),
+        z(n[2], shape[2], scale[2], offset[2]);
     NewArray<float, 4> out({c, shape[0], shape[1], shape[2]});
     {
         nb::gil_scoped_release nogil;
         parallel_for(int(shape[0]), [&](int i) {
-            RowPositions at(shape[2]);
-            RowCells cells(shape[2]);
-            std::fill(at.axis[0].begin(), at.axis[0].end(), scale[0] * i + offset[0]);
-            for (std::size_t k = 0; k < shape[2]; ++k) at.axis[2][k] = scale[2] * double(k) + offset[2];
-            for (std::size_t j = 0; j < shape[1]; ++j) {
-                std::fill(at.axis[1].begin(), at.axis[1].end(), scale[1] * double(j) + offset[1]);
-                sampler.locate(at, cells);
-                for (std::size_t a = 0; a < c; ++a) {
-                    const float* component = u.data() + a * n[0] * n[1] * n[2];
+            std::vector<float> row(n[2] + 1);
+            for (std::size_t a = 0; a < c; ++a)
+                for (std::size_t j = 0; j < shape[1]; ++j) {
+                    const float* low = u.data() + ((a * n[0] + x.cell[i]) * n[1] + y.cell[j]) * n[2];
+                    mix_rows(low, x.step * n[1] * n[2], y.step * n[2], x.fraction[i], y.fraction[j], n[2],
+                             row.data());
+                    row[n[2]] = row[n[2] - 1];
                     float* target = out.data.get() + ((a * shape[0] + i) * shape[1] + j) * shape[2];
-                    sampler.sample(component, cells, target);
+                    for (std::size_t k = 0; k < shape[2]; ++k) {
+                        const float f = z.fraction[k], *p = &row[z.cell[k]];
+                        target[k] = (1.0f - f) * p[0] + f * p[1];
+                    }
                 }
-            }
         });
     }
     return out.release();

@@ -76,7 +76,7 @@ Out<float> gaussian(In<float, 4> images, std::array<double, 3> sigma, double tru
     NewArray<float, 4> out({images.shape(0), shape[0], shape[1], shape[2]});
     {
         nb::gil_scoped_release nogil;
-        std::vector<float> between(n.volume());
+        Buffer<float> between(n.volume());
         for (std::size_t c = 0; c < images.shape(0); ++c)
             smooth(images.data() + c * n.volume(), out.data.get() + c * n.volume(), between.data(), n,
                    weights);

@@ -76,11 +76,12 @@ class Step {
           axes_(axes),
           least_(least),
           out_(out),
-          coefficients_(update.data(), update.data() + update.size()),
+          coefficients_(update.size()),
           lines_(3 * nodes[0] * nodes[1] * n[2]),
           planes_(3 * nodes[0] * n[1] * n[2]),
           fold_(product(n), 0),
           folds_(n[0], 0) {
+        std::copy_n(update.data(), update.size(), coefficients_.data());
         for (int a = 0; a < 3; ++a) transposed_[a] = axes[a].transposed();
     }
 
@@ -105,7 +106,7 @@ class Step {
     std::array<AxisMatrix, 3> transposed_;
     float least_;
     float* out_;
-    std::vector<float> coefficients_, lines_, planes_;
+    Buffer<float> coefficients_, lines_, planes_;
     Flags fold_, folds_;  // voxels that fold, planes with one
     Flags changed_;       // rows of control points that were moved since the last attempt
     Flags rows_;          // rows of voxels that these reach

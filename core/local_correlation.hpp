@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "local_sums.hpp"
+#include "memory.hpp"
 
 namespace regweave {
 
@@ -70,7 +71,8 @@ class LocalCorrelation {
     int r_;
     float floor_;
     Tiles tiles_;
-    std::vector<float> slopes_, share_z_;
+    Buffer<float> slopes_;
+    std::vector<float> share_z_;
 
     void products(int i, int j, float* __restrict row, std::size_t stride) const {
         const float *f = f_ + n_.row(i, j), *m = m_ + n_.row(i, j);

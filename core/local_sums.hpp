@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "memory.hpp"
 #include "parallel.hpp"
 #include "simd.hpp"
 
@@ -126,7 +127,8 @@ class TileSums {
     int first_x_, last_x_, first_y_, last_y_, low_y_, high_y_, depth_;
     const Source& source_;
     const Sink& sink_;
-    std::vector<float> padded_, z_sums_, ring_;
+    std::vector<float> padded_;
+    Buffer<float> z_sums_, ring_;
     std::vector<const float*> lines_;
 
     float* ring_row(int i, int j) {

@@ -13,6 +13,7 @@ void register_descent(nb::module_&);
 void register_filters(nb::module_&);
 void register_hold_back(nb::module_&);
 void register_inference(nb::module_&);
+void register_intensity(nb::module_&);
 void register_network(nb::module_&);
 void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
@@ -30,6 +31,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_filters(m);
     register_hold_back(m);
     register_inference(m);
+    register_intensity(m);
     register_network(m);
     register_refine(m);
     register_self_similarity(m);

@@ -152,6 +152,30 @@ double correlation_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> we
     return cost;
 }
 
+// Σ |f|⁴ / Σ |f|²: the mean square of the force, each voxel weighted by its own.
+double mean_square_force(In<float, 4> force) {
+    require_volume(force, "force");
+    require(force.shape(0) == 3, "force must have shape (3, X, Y, Z)");
+    const Extent n = extent_of(force);
+    std::vector<double> squares(n.nx), fourths(n.nx);
+    {
+        nb::gil_scoped_release nogil;
+        parallel_for(n.nx, [&](int i) {
+            const float *x = force.data() + n.plane() * i, *y = x + n.volume(), *z = y + n.volume();
+            double sums[4] = {}, sums_of_squares[4] = {};  // additions that do not wait for each other
+            for (std::size_t v = 0; v < n.plane(); ++v) {
+                const double square = double(x[v]) * x[v] + double(y[v]) * y[v] + double(z[v]) * z[v];
+                sums[v % 4] += square;
+                sums_of_squares[v % 4] += square * square;
+            }
+            squares[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+            fourths[i] =
+                (sums_of_squares[0] + sums_of_squares[1]) + (sums_of_squares[2] + sums_of_squares[3]);
+        });
+    }
+    return in_order(fourths) / std::max(in_order(squares), 1e-30);
+}
+
 void require_displacement(const In<float, 4>& u, const Force& force,
                           const std::array<std::array<double, 3>, 3>& factor) {
     require_volume(u, "u");
@@ -258,6 +282,8 @@ void register_refine(nb::module_& m) {
     m.def("correlation_force", &correlation_force, nb::arg("fixed"), nb::arg("moved"), nb::arg("weight"),
           nb::arg("force"), nb::arg("radius"), nb::arg("floor"), nb::arg("squared"),
           "Weighted one minus local correlation; adds its derivative to force (3, X, Y, Z).");
+    m.def("mean_square_force", &mean_square_force, nb::arg("force"),
+          "Mean square of a force (3, X, Y, Z), each voxel weighted by its own square.");
     m.def("diffusion_force", &diffusion_force, nb::arg("u"), nb::arg("force"), nb::arg("factor"),
           "Half the squared differences of u times factor[component][axis]; adds its derivative to force.");
     m.def("stiff_diffusion_force", &stiff_diffusion_force, nb::arg("u"), nb::arg("stiffness"),

@@ -52,7 +52,7 @@ Out<float> self_similarity(In<float, 3> image, In<std::int32_t, 3> pairs, int ra
     float* d = out.data.get();
     {
         nb::gil_scoped_release nogil;
-        std::vector<float> variance(n.volume());
+        Buffer<float> variance(n.volume());
         const Tiles tiles(n);
         parallel_for(C * tiles.count(), [&](int task) {
             const int c = task / tiles.count();

@@ -55,6 +55,10 @@ CALLS = {
     "gaussian": (FIELDS[0], (0.7, 1.5, 0.0), 3.0),
     "gradient_magnitude": (IMAGES[0, 0],),
     "gradient_direction": (IMAGES[0, 0], 1.0),
+    "window": (IMAGES[0, 0], 0.2, 0.7),
+    "lookup": (IMAGES[0, 0], np.array([0.2, 0.4, 0.7]), np.array([0.0, 0.8, 1.0])),
+    "block_mean": (IMAGES[0, 0], (2, 3, 4)),
+    "mean_square_force": (FIELDS[0],),
     "hold_back": (FIELDS[0] / 20, FIELDS[1][:, :8, :7, :7] / 2, *GRID, 0.1, 8),
     "descend": (FIELDS[0], FIELDS[1].copy(), WEIGHT.copy(), (1.0, 0.8, 1.25), 3, (0.9, 0.99), 0.3, 0.4, 0.1),
     "compose": tuple(FIELDS),
@@ -86,7 +90,8 @@ def _results(build: str, name: str) -> list[np.ndarray]:
     call = [np.array(a) if isinstance(a, np.ndarray) else a for a in CALLS[name]]
     given = getattr(builds.load(build), name)(*call)
     out = [np.asarray(v, dtype=np.float64) for v in (given if isinstance(given, tuple) else (given,))]
-    return [*out, *([call[FORCE_PLACE.get(name, 3)]] if name.endswith("_force") else [])]
+    adds = name.endswith("_force") and name != "mean_square_force"
+    return [*out, *([call[FORCE_PLACE.get(name, 3)]] if adds else [])]
 
 
 def test_every_kernel_is_compared():

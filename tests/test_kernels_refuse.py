@@ -73,6 +73,10 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "gaussian": lambda: {"images": FIELD, "sigma": (1.0, 0.0, 2.0), "truncate": 3.0},
     "gradient_magnitude": lambda: {"image": f32(4, 5, 6)},
     "gradient_direction": lambda: {"image": f32(4, 5, 6), "edge": 1.0},
+    "window": lambda: {"image": f32(4, 5, 6), "low": 0.2, "high": 0.8},
+    "lookup": lambda: {"image": f32(4, 5, 6), "knots": line(), "values": line()},
+    "block_mean": lambda: {"image": f32(4, 5, 6), "factors": (2, 3, 1)},
+    "mean_square_force": lambda: {"force": FIELD},
     "hold_back": lambda: {"u": FIELD, "update": f32(3, 3, 3, 3), **LATTICE, "least": 0.1, "attempts": 2},
     "descend": lambda: {
         "gradient": FIELD, "first": f32(3, 4, 5, 6), "second": f32(4, 5, 6), "stretch": (1.0, 1.0, 1.0), "done": 1,
@@ -173,6 +177,16 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "gradient_direction": [
         *({"image": v} for v in on_grid(*EMPTY, field=False)), *({"edge": v} for v in (-1.0, NAN, INF))
     ],
+    "window": [*({"image": v} for v in on_grid(*EMPTY, field=False)), {"low": NAN}, {"high": INF}, {"high": 0.2}],
+    "lookup": [
+        *({"image": v} for v in on_grid(*EMPTY, field=False)),
+        {"knots": line(0.0, 1.0)}, {"knots": line(0.0, 2.0, 1.0)},
+        {"knots": offsets(), "values": offsets()}, {"knots": line(0.0, NAN, 1.0)}, {"knots": line(0.0, 0.0, 1.0)},
+    ],
+    "block_mean": [
+        *({"image": v} for v in on_grid(*EMPTY, field=False)), *({"factors": v} for v in ((0, 1, 1), (1, 2**40, 1)))
+    ],
+    "mean_square_force": [{"force": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))],
     "hold_back": [
         *BAD_LATTICE, *({"u": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"update": f32(2, 3, 3, 3)},
         {"update": f32(3, 0, 3, 3)}, {"attempts": 0},

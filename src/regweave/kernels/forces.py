@@ -10,6 +10,7 @@ from regweave._core import (
     correlation_force,
     descend,
     diffusion_force,
+    mean_square_force,
     stiff_diffusion_force,
     tensor_force,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "correlation_force",
     "descend",
     "diffusion_force",
+    "mean_square_force",
     "stiff_diffusion_force",
     "tensor_force",
 ]

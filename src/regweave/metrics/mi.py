@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from regweave import metrics
-from regweave.kernels import costs
+from regweave.kernels import costs, filters
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.intensity import sampled
 from regweave.types import Float32Array
@@ -37,7 +37,8 @@ def prepare(image: Float32Array) -> Float32Array:
     Bins of equal width on ranks are bins with quantile edges on intensities. The lowest intensity, which fills the
     background of most images, does not count as foreground.
     """
-    return np.interp(image, *rank_knots(sampled(image), image.min())).astype(np.float32)
+    knots, ranks = rank_knots(sampled(image), image.min())
+    return filters.lookup(image, knots.astype(np.float64), ranks.astype(np.float64))
 
 
 def rank_knots(values: Float32Array, low: np.float32) -> tuple[Float32Array, Float32Array]:

@@ -152,5 +152,4 @@ def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) 
 
 def _typical(force: Float32Array) -> float:
     """Root mean square of the force over voxels, each voxel weighted by its own square: flat regions do not count."""
-    squares = (force.astype(np.float64) ** 2).sum(axis=0)
-    return max(float(np.sqrt((squares**2).sum() / max(squares.sum(), 1e-30))), LEAST_FORCE)
+    return max(float(np.sqrt(kernels.mean_square_force(force))), LEAST_FORCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from regweave.kernels import filters
 from regweave.types import Float32Array, Modality
 
 Window = tuple[float, float]
@@ -31,4 +32,6 @@ def sampled(image: Float32Array) -> Float32Array:
 def apply_window(image: Float32Array, window: Window) -> Float32Array:
     """Map the window to [0, 1] and cut what lies outside."""
     low, high = window
-    return ((image - np.float32(low)) * np.float32(1 / (high - low))).clip(0, 1)
+    values = np.ascontiguousarray(image, dtype=np.float32)
+    solid = values if values.ndim == 3 else values.reshape(1, 1, -1)
+    return filters.window(solid, low, high).reshape(values.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave.kernels import fields
+from regweave.kernels import fields, filters
 from regweave.types import Float32Array, Float64Array, Geometry
 
 Factors = tuple[int, int, int]
@@ -24,14 +24,7 @@ def shrink(image: Float32Array, factors: Factors) -> Float32Array:
     """Mean of each block of voxels; the last block along an axis is filled with the edge voxel."""
     if factors == (1, 1, 1):
         return image
-    out = image
-    for axis, f in enumerate(factors):
-        n = out.shape[axis]
-        padding = [(0, 0)] * 3
-        padding[axis] = (0, -n % f)
-        out = np.pad(out, padding, mode="edge")
-        out = out.reshape(*out.shape[:axis], -1, f, *out.shape[axis + 1 :]).mean(axis=axis + 1, dtype=np.float32)
-    return np.ascontiguousarray(out)
+    return filters.block_mean(np.ascontiguousarray(image, dtype=np.float32), factors)
 
 
 def change_level(u: Float32Array, before: Factors, after: Factors, shape: tuple[int, int, int]) -> Float32Array:
@@ -41,5 +34,9 @@ def change_level(u: Float32Array, before: Factors, after: Factors, shape: tuple[
     b, a = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
     scale: Float64Array = a / b
     offset: Float64Array = (a - b) / (2 * b)
+    units = (b / a).astype(np.float32)[:, None, None, None]
+    if u[0].size < np.prod(shape):  # the smaller of the two is scaled
+        return fields.resample_field(u * units, shape, scale, offset)
     moved = fields.resample_field(u, shape, scale, offset)
-    return np.asarray(moved * (b / a).astype(np.float32)[:, None, None, None])
+    moved *= units
+    return moved

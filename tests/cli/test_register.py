@@ -213,7 +213,7 @@ def test_without_a_page(call, tmp_path):
 
 
 def test_a_page_that_cannot_be_made_leaves_nothing(call, tmp_path, monkeypatch):
-    def fail(_):
+    def fail(*_, **__):
         raise RegweaveError("E153", "disk full", "make room")
 
     monkeypatch.setattr("regweave.report.registration.write_page", fail)

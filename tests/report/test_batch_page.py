@@ -81,11 +81,11 @@ def write(folder: Path, rows: list[dict]) -> None:
 def test_every_pair_has_its_row(folder):
     found = Reader(write_page(folder))
     a, b, c, d = found.rows[1:]
-    assert a[1] == ["a", "", "✓ pass", "", "0.500", "0.750", "+0.250", "0.0000", "12.2"]
-    assert b[1][2:8] == ["● look closer", REASON["text"], "–", "–", "–", "0.0000"]
-    assert c[1][2] == "✗ fail"
-    assert c[1][3].startswith("E102: 'c.nii' is cut </script>")
-    assert d[1][2:5] == ["○ not run yet", "", "–"]
+    assert a[1] == ["a", "✓ pass", "", "0.500", "0.750", "+0.250", "0.0000", "12.2"]
+    assert b[1][1:7] == ["● look closer", REASON["text"], "–", "–", "–", "0.0000"]
+    assert c[1][1] == "✗ fail"
+    assert c[1][2].startswith("E102: 'c.nii' is cut </script>")
+    assert d[1][1:4] == ["○ not run yet", "", "–"]
     marks = [attributes["data-marks"].split() for attributes, _ in (a, b, c, d)]
     assert marks == [["pass"], ["look", "folding_percent"], ["fail", "error", "E102"], ["pending"]]
     assert "1 of 3 passed, 1 to look at, 1 failed, 1 not run yet" in found.text
@@ -93,7 +93,7 @@ def test_every_pair_has_its_row(folder):
 
 def test_pages_and_pictures_are_those_that_exist(folder):
     found = Reader(write_page(folder))
-    assert found.links == ["a/report.html"]
+    assert found.links == ["a/report.html", "a/report.html"]  # of the contact sheet and of the table
     assert found.pictures == [data_address(PICTURE)]
     (folder / "a" / "report.html").unlink()
     (folder / "a" / "thumbnail.png").write_bytes(b"GIF89a")
@@ -103,12 +103,26 @@ def test_pages_and_pictures_are_those_that_exist(folder):
     assert Reader(write_page(folder)).pictures == []
 
 
+def test_the_contact_sheet_begins_with_the_worst(tmp_path):
+    rows = [
+        done("good", thumbnail="p.png"),
+        done("less", thumbnail="p.png", mean_dice_after=0.6),
+        done("bad", "fail", thumbnail="p.png", mean_dice_after=0.9, reasons=[REASON]),
+        done("odd", "look", thumbnail="p.png", mean_dice_after=0.9, reasons=[REASON]),
+    ]
+    write(tmp_path, rows)
+    (tmp_path / "p.png").write_bytes(PICTURE)
+    text = Reader(write_page(tmp_path)).text
+    assert re.findall(r'class="tile \w+".*?data-row="(\d)"', text) == ["2", "3", "1", "0"]
+    assert "Dice 0.60" in text
+
+
 def test_a_thumbnail_is_small_and_grey_where_images_agree():
     rng = np.random.default_rng(0)
     fixed = Volume(rng.normal(size=(64, 60, 40)).astype(np.float32), Geometry((64, 60, 40), np.diag([2.0, 2, 4, 1])))
     same = thumbnail(fixed, fixed)
     assert len(same) < len(thumbnail(fixed, replace(fixed, data=fixed.data[::-1].copy()))) <= LARGEST_THUMBNAIL
-    row = zlib.decompress(same[same.index(b"IDAT") + 4 : -16])[: 3 * 77 + 1]
+    row = zlib.decompress(same[same.index(b"IDAT") + 4 : -16])[: 3 * 96 + 1]
     pixels = np.frombuffer(row, np.uint8)[1:].reshape(-1, 3)
     assert (np.ptp(pixels, axis=1) == 0).all()
 

@@ -61,9 +61,10 @@ def changed(record: dict, path: tuple, value: object) -> dict:
 def page_of(record: dict) -> str:
     """Everything of a page that comes from the record."""
     found = checked(ResultRecord, record, Path("result.json"))
-    drawn = [{"label": row.label, "name": row.name} for row in found.structures]
-    others = {"sources": {}, "names": {}, "parts": {}, "pictures": [], "rounding": 0.0}
-    grids = {"geometry": GRID, "display": Display.of(GRID)}
+    drawn = [{"label": row.label, "name": row.name, "colour": "#ff8800"} for row in found.structures]
+    others = {"sources": {}, "names": {}, "parts": {}, "pictures": [], "rounding": 0.0, "unit": "HU", "jacobians": {}}
+    grids = {"geometry": GRID, "display": Display.of(GRID), "whole": [2, 2, 2], "cropped": [2, 2, 2]}
+    grids |= {"transform_sha256": 64 * "0"}
     return render("registration.j2", {**record_context(found, drawn), **others, **grids})
 
 

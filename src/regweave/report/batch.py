@@ -22,6 +22,7 @@ from regweave.report.viewer.png import SIGNATURE, data_address
 LARGEST_THUMBNAIL = 100_000
 """Bytes; a larger picture is left out."""
 DICE = (("Dice before", ".3f"), ("Dice after", ".3f"), ("change", "+.3f"))
+SEVERITY = {"fail": 4, "look": 2}
 OTHERS = (("folding %", ".4f"), ("seconds", ".1f"))
 
 
@@ -43,6 +44,8 @@ class Line:
         A number for each numeric column, NaN for none.
     method, link, thumbnail : str
         Method, address of the page, address that holds a picture; empty where there is none.
+    dice : float
+        Mean Dice after registration, NaN for none.
     """
 
     id: str
@@ -53,6 +56,12 @@ class Line:
     method: str = ""
     link: str = ""
     thumbnail: str = ""
+    dice: float = math.nan
+
+    @property
+    def badness(self) -> float:
+        """Order of the contact sheet: failures first, then what is to be looked at, and the less overlap the sooner."""
+        return SEVERITY.get(self.word, 0) + (0.0 if math.isnan(self.dice) else 1.0 - self.dice)
 
 
 def write_page(folder: str | Path) -> Path:
@@ -144,7 +153,7 @@ def _batch_line(row: BatchRow, folder: Path, labelled: bool) -> Line:
     text = "; ".join(reason.text for reason in row.reasons)
     page = f"{row.folder}/{REPORT}"
     link = page if (folder / page).is_file() else ""
-    return Line(row.id, str(row.verdict), text, marks, values, "", link, _thumbnail(row.thumbnail, folder))
+    return Line(row.id, str(row.verdict), text, marks, values, "", link, _thumbnail(row.thumbnail, folder), after)
 
 
 def _thumbnail(place: str | None, folder: Path) -> str:

@@ -22,7 +22,7 @@ PLANES = {"axial": (0, 1, 2, False), "coronal": (0, 2, 1, True), "sagittal": (1,
 """Display axis across, down and through, and whether the one down runs upwards."""
 BUDGET = 600_000
 """Voxels of a volume that planes are cut from."""
-HEIGHT, THUMBNAIL_HEIGHT = 150, 96
+HEIGHT, THUMBNAIL_HEIGHT = 150, 120
 """Pixels of the planes of a card, and of a thumbnail, of which a page may carry hundreds."""
 MOST_ROWS = 12
 """Structures that a card lists; `Result.table` has all."""

@@ -8,6 +8,9 @@
   const method = document.getElementById("method");
   const mark = document.getElementById("mark");
   const count = document.getElementById("count");
+  const sheet = document.getElementById("sheet");
+  const tiles = new Map(Array.from(sheet?.children ?? [], (tile) => [rows[tile.dataset.row], tile]));
+  const FLICKER_MS = 450;
 
   const marked = (row) => {
     const marks = row.dataset.marks.split(" ");
@@ -22,6 +25,7 @@
       const seen = marked(row) && (!method || method.value === "" || row.dataset.method === method.value)
         && words.every((word) => text.includes(word));
       row.hidden = !seen;
+      if (tiles.has(row)) tiles.get(row).hidden = !seen;
       n += seen;
     }
     count.textContent = `${n} of ${rows.length} shown`;
@@ -44,7 +48,30 @@
       return (falling ? -1 : 1) * compare(a, b, kind) || i - j;
     });
     body.append(...order.map(([, i]) => rows[i]));
+    sheet?.append(...order.map(([, i]) => tiles.get(rows[i])).filter(Boolean));
   };
+  /** Show fixed and warped in turn, from the two colours of the picture, while the pointer or the focus is there. */
+  const flicker = (tile) => {
+    const picture = tile.querySelector("img");
+    let timer = null, second = false;
+    const stop = () => {
+      clearInterval(timer);
+      timer = null;
+      picture.className = "";
+    };
+    const start = () => {
+      const step = () => {
+        second = !second;
+        picture.className = second ? "one" : "two";
+      };
+      stop();
+      timer = setInterval(step, FLICKER_MS);
+      step();
+    };
+    for (const name of ["pointerenter", "focus"]) tile.addEventListener(name, start);
+    for (const name of ["pointerleave", "blur"]) tile.addEventListener(name, stop);
+  };
+  for (const tile of tiles.values()) flicker(tile);
 
   heads.forEach((head, i) => head.querySelector("button")?.addEventListener("click", () => sort(i)));
   find.addEventListener("input", show);

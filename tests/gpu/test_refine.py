@@ -14,6 +14,7 @@ from scipy import ndimage
 from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Schedule
 from regweave.registration.class_weights import ClassWeights
+from regweave.registration.cuda.device import CudaDevice
 from regweave.registration.cuda.weights import LaidWeights
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
@@ -97,12 +98,24 @@ def test_the_refinement_is_that_of_the_host(twin, rows):
     agree(*both(twin, PAIR, table(ROWS[rows])))
 
 
+@pytest.mark.parametrize("rows", sorted(ROWS))
+def test_the_refinement_with_features_of_the_gpu_is_that_of_the_host(twin, rows):
+    start = np.full((3, *SHAPE), 0.3, dtype=np.float32)
+    by = ({}, {"device": CudaDevice(twin)})
+    agree(*(refine(PAIR, start, table(ROWS[rows]), SCHEDULE, SETTINGS, **device) for device in by))
+
+
 def test_stiff_classes_and_masks_count_as_on_the_host(twin):
     inside = np.zeros(SHAPE, dtype=np.uint8)
     inside[3:-2, 2:, :-3] = 1
     mask = LabelMap(inside, GRID)
     stiff = replace(table(ROWS["classes"]), stiffness=np.array([1.0, 9.0, 0.5]))
-    agree(*both(twin, PAIR.with_fixed(mask=mask).with_moving(mask=mask), stiff))
+    masked = PAIR.with_fixed(mask=mask).with_moving(mask=mask)
+    host, found = both(twin, masked, stiff)
+    agree(host, found)
+    start = np.zeros((3, *SHAPE), dtype=np.float32)
+    start[0] = 0.3
+    agree(host, refine(masked, start, stiff, SCHEDULE, SETTINGS, device=CudaDevice(twin)))
 
 
 def test_shrunken_images_come_back_with_their_knots(twin):

@@ -34,6 +34,7 @@ class Term:
     penalty: str
     weight: Any
     radius: int
+    options: Any
     channels: tuple[Any, ...] | None = None
     sums: dict[int, Any] = field(default_factory=dict)
 
@@ -68,13 +69,12 @@ def _tensor(kernels: Any, balance: Any, term: Term, features: Features, weighed:
 
 def _correlation(kernels: Any, balance: Any, term: Term, features: Features, weighed: Weighed) -> None:
     first, factor, share = weighed
-    options: Any = term.member.metric_options()
     n, *shape = features[0].shape
     for c in range(n):
         fixed, moved = (f.part(c, c + 1).reshaped(shape) for f in features)
         if first + c not in term.sums:
             term.sums[first + c] = kernels.local_sums(fixed, term.radius)
-        window = (term.radius, options.variance_floor, options.squared)
+        window = (term.radius, term.options.variance_floor, term.options.squared)
         kernels.correlation(balance, fixed, term.sums[first + c], moved, term.weight, factor, share / n, *window)
 
 
@@ -87,11 +87,16 @@ PENALTIES: dict[str, Callable[[Any, Any, Term, Features, Weighed], None]] = {
 
 @dataclass(frozen=True)
 class GpuObjective:
-    """Data terms of the GPU, those that the host computes, and the stiffness of each voxel where it is not 1."""
+    """Data terms of the GPU and those that the host computes; the smoothness.
+
+    ``stiffness`` is that of each voxel, where it is not 1; ``factors`` of each component and axis make the smoothness
+    isotropic in millimetres.
+    """
 
     terms: tuple[Term, ...]
-    by_host: tuple[host.DataTerm, ...] = ()
-    stiffness: Any = None
+    by_host: tuple[host.DataTerm, ...]
+    stiffness: Any
+    factors: list[list[float]]
 
 
 def data_terms(
@@ -109,12 +114,14 @@ def data_terms(
             left.append(member)
             continue
         radius = settings.radius_voxels if member.support is None else member.support // 2
-        term, balance = Term(member, penalty, valid, radius), device.kernels.balance(u)
+        term, balance = Term(member, penalty, valid, radius, member.metric_options()), device.kernels.balance(u)
         term.add(device.kernels, balance, compared.fixed, compared.moved)
         terms.append(_weighted(device, term, classes, 1 / _typical(*device.kernels.force_moments(balance.force))))
     # All members, since their weights add up to those of the table.
     found = host.data_terms(scene.host, device.download(u), members, weights, settings).terms if left else ()
-    return GpuObjective(tuple(terms), tuple(t for t in found if t.member in left), classes.stiffness())
+    s = stretch(scene.geometry)
+    factors = [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
+    return GpuObjective(tuple(terms), tuple(t for t in found if t.member in left), classes.stiffness(), factors)
 
 
 def _weighted(device: Any, term: Term, classes: LaidWeights, scale: float) -> Term:
@@ -131,9 +138,7 @@ def _weighted(device: Any, term: Term, classes: LaidWeights, scale: float) -> Te
 
 def forces(device: Any, scene: Any, objective: GpuObjective, u: Any, smoothness: float) -> tuple[float, float, Any]:
     """Cost of the data, weighted cost of the smoothness, and the force of both, at u."""
-    s = stretch(scene.geometry)
-    factors = [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
-    balance = device.kernels.diffusion(u, objective.stiffness, factors, smoothness)
+    balance = device.kernels.diffusion(u, objective.stiffness, objective.factors, smoothness)
     for term, found in zip(objective.terms, scene.compare([t.member for t in objective.terms], u), strict=True):
         term.add(device.kernels, balance, found.fixed, found.moved)
     extra = 0.0

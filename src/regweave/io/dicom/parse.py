@@ -16,6 +16,7 @@ import numpy as np
 import pydicom
 from pydicom import config
 from pydicom.errors import InvalidDicomError
+from pydicom.multival import MultiValue
 
 from regweave import notices
 from regweave.errors import RegweaveError
@@ -153,6 +154,8 @@ def require_whole(dataset: Any, subject: str) -> None:
 def text(dataset: Any, keyword: str) -> str:
     """Return an element as text, empty where there is none."""
     value = dataset.get(keyword, None)
+    if isinstance(value, MultiValue):
+        value = " ".join(map(str, value))
     return "" if value is None else str(value).strip().strip("\0")
 
 

@@ -14,6 +14,7 @@ EVEN = 0.02
 """Share of the spacing by which slices may lie off an even and straight stack."""
 MOST_REFINEMENT = 4
 """Planes that an uneven stack may get for each of its own."""
+ROWS = 8
 Read = Callable[[int], Float32Array]
 
 
@@ -91,8 +92,12 @@ def _drift(slices: Sequence[DicomSlice], grid: SliceGrid, *, signed: bool = Fals
 
 
 def _turned(planes: Float32Array) -> Float32Array:
-    """Turn [plane, row, column] into [i, j, k]."""
-    return np.ascontiguousarray(planes.transpose(2, 1, 0))
+    """Turn [plane, row, column] into [i, j, k], some rows at a time, which caches bear better."""
+    out = np.empty(planes.shape[::-1], dtype=np.float32)
+    for first in range(0, planes.shape[1], ROWS):
+        part = slice(first, first + ROWS)
+        out[:, part] = planes[:, part].transpose(2, 1, 0)
+    return out
 
 
 def _geometry(grid: SliceGrid, origin: Float64Array, step: float, shape: tuple[int, ...]) -> Geometry:

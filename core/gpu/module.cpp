@@ -79,7 +79,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     using namespace regweave::gpu;
     using namespace nb::literals;
     m.doc() = "Kernels of regweave on a GPU: device arrays in, device arrays out.";
-    nb::exception<OutOfMemory>(m, "OutOfMemory");
+    nb::exception<OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
     m.def(
         "devices",
         [] {

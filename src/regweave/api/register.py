@@ -92,7 +92,7 @@ def register(
     threads : int, optional
         Threads of the kernels; the result does not depend on it.
     device : str, optional
-        What computes; by default, and today always, ``cpu``.
+        What computes: ``cpu``, the default, ``cuda``, ``cuda:N``, or ``auto``, a GPU where there is one.
     rules : path or Rules, optional
         Acceptance criteria of the verdict; by default the shipped ones.
     progress : bool

@@ -136,7 +136,7 @@ def register(
     threads : int, optional
         Threads of the kernels; the result does not depend on it.
     device : str, optional
-        What computes the levels and the refinement; ``cpu``, the default, is the only one so far.
+        What computes the levels and the refinement: ``cpu``, the default, ``cuda``, ``cuda:N`` or ``auto``.
     reading : Reading, optional
         How files are read: NIfTI frame, NaN, file with the names of the labels, modalities.
     on_progress : callable, optional

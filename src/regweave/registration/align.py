@@ -103,11 +103,14 @@ def align(
     schedule = schedule.for_levels(weights, coarse)
     names = tuple(m.name for m in schedule.bank)
     fine, coarse = weights.select(names), (coarse or weights).select(names)
-    scene, u, records = device.scene(pair, schedule), device.upload(_start(pair)), []
+    scene, u, records = device.scene(pair, schedule), _start(pair, device), []
     for number, level in enumerate(schedule.levels_for(pair.fixed.geometry)):
         weights = fine if number == len(schedule.levels) - 1 else coarse
         coarser, scene = scene, scene.at(level)
-        u = device.change_level(u, coarser.factors, scene.factors, scene.geometry.shape)
+        if u is None:
+            u = device.upload(np.zeros((3, *scene.geometry.shape), dtype=np.float32))
+        else:
+            u = device.change_level(u, coarser.factors, scene.factors, scene.geometry.shape)
         grid = ControlGrid.cover(scene.geometry, level.spacing_mm, level.support)
         scales = None
         for step in range(level.steps):
@@ -141,10 +144,9 @@ def label_set(level: Level, grid: ControlGrid, step: int) -> LabelSet:
     return LabelSet.cube(level.labels_per_axis, level.first_step * level.step_decay**step * grid.spacing)
 
 
-def _start(pair: ImagePair) -> Float32Array:
-    if pair.initial_field is None:
-        return np.zeros((3, *pair.fixed.geometry.shape), dtype=np.float32)
-    return to_voxels(pair.initial_field)
+def _start(pair: ImagePair, device: Device) -> DeviceArray | None:
+    """Displacement that the pair comes with, None where it has none."""
+    return None if pair.initial_field is None else device.upload(to_voxels(pair.initial_field))
 
 
 def _check(weights: Sequence[WeightTable], schedule: Schedule) -> None:

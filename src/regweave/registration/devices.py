@@ -18,6 +18,7 @@ from regweave.config.member import Member
 from regweave.config.settings import Refine, Schedule
 from regweave.errors import UsageError
 from regweave.registration.cpu import CpuDevice
+from regweave.registration.cuda.opening import open_best, open_gpu
 from regweave.registration.measure import Around
 from regweave.registration.scene import Resolution
 from regweave.spatial.control_grid import ControlGrid
@@ -112,7 +113,12 @@ class Device(Protocol):
         """Return u, smoothed where it folds on the grid of the image, and the displacement there."""
 
 
-DEVICES: dict[str, Callable[[], Device]] = {"cpu": CpuDevice}
+DEVICES: dict[str, Callable[[str], Device]] = {
+    "auto": open_best,
+    "cpu": lambda _: CpuDevice(),
+    "cuda": open_gpu,
+}
+"""What opens a device; it is given what stands behind the colon of its name."""
 
 
 def get(name: str | None = None) -> Device:
@@ -121,14 +127,14 @@ def get(name: str | None = None) -> Device:
     Raises
     ------
     UsageError
-        E173, where there is none.
+        E173, where there is none; E157, where there is no such GPU.
 
     Examples
     --------
     >>> get("cpu").name
     'cpu'
     """
-    name = "cpu" if name is None else name
-    if name not in DEVICES:
-        raise UsageError("E173", f"unknown device {name!r}", f"available: {', '.join(sorted(DEVICES))}")
-    return DEVICES[name]()
+    word, _, which = ("cpu" if name is None else name).partition(":")
+    if word not in DEVICES or (word == "cpu" and which):
+        raise UsageError("E173", f"unknown device {name!r}", "available: auto, cpu, cuda, cuda:N")
+    return DEVICES[word](which)

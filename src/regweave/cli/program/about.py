@@ -16,6 +16,7 @@ import regweave
 from regweave import kernels
 from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import JsonOption
+from regweave.kernels import gpu
 from regweave.pipeline.machine import allowed_threads
 from regweave.registry import plugins_found
 
@@ -49,6 +50,7 @@ def describe() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_features": _cpu_features(),
         "kernels": kernels.BUILD,
+        "gpus": _gpus(),
         "cpus": _cpus(),
         "threads": allowed_threads(),
         "presets": list(regweave.preset_names()),
@@ -68,6 +70,13 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
+
+
+def _gpus() -> list[str]:
+    """List the GPUs that `--device` may name, or say why there is none."""
+    found, why = gpu.gpus()
+    listed = [f"cuda:{i} {g.name} ({g.memory_bytes / 2**30:.0f} GB)" for i, g in enumerate(found)]
+    return listed or [f"none: {why}"]
 
 
 def _cpus() -> int:

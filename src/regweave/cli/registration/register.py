@@ -91,7 +91,7 @@ def register(
     init: Annotated[str | None, method_option(help="none, moments, rigid, affine, or a transform file.")] = None,
     engine: Annotated[str | None, method_option(help="Inference engine: trws, fastpd, icm.")] = None,
     threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
-    device: Annotated[str | None, machine_option(help="What computes: cpu, by default.")] = None,
+    device: Annotated[str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, or auto.")] = None,
     label_names: LabelNamesOption = None,
     fixed_modality: FixedModalityOption = "auto",
     moving_modality: MovingModalityOption = "auto",

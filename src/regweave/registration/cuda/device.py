@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from regweave.config.settings import Schedule
 from regweave.registration import measure as discrete
 from regweave.registration.cuda import levels
-from regweave.registration.cuda.scene import CudaScene
+from regweave.registration.cuda.memory import require_memory
+from regweave.registration.cuda.scene import CudaScene, GpuPair
 from regweave.registration.cuda.verbs import RefinementVerbs
 from regweave.registration.measure import Around
 from regweave.registration.scene import Scene
@@ -33,18 +35,40 @@ class CudaDevice(RefinementVerbs):
     def __init__(self, kernels: Any, ordinal: int = 0) -> None:
         self.kernels, self.queue = kernels, kernels.Queue(ordinal)
         self.name = f"cuda:{ordinal}"
+        self._brought: tuple[Any, Any] | None = None
+        self._pair: tuple[Any, GpuPair] | None = None
 
     def upload(self, array: Float32Array) -> Any:
-        """Copy an array to the GPU."""
+        """Copy an array to the GPU; one that was brought from there last is there still."""
+        if self._brought is not None and self._brought[0]() is array:
+            return self._brought[1]
         return self.queue.upload(np.ascontiguousarray(array))
 
     def download(self, array: Any) -> Any:
-        """Copy an array to the host."""
-        return array.numpy()
+        """Copy an array to the host; it is read-only there, since the GPU may keep it too."""
+        out = array.numpy()
+        out.flags.writeable = False
+        self._brought = (weakref.ref(out), array)
+        weakref.finalize(out, self._forget, array)
+        return out
+
+    def _forget(self, array: Any) -> None:
+        if self._brought is not None and self._brought[1] is array:
+            self._brought = None
 
     def scene(self, pair: ImagePair, schedule: Schedule) -> CudaScene:
-        """Return the pair at its own resolution."""
-        return CudaScene.whole(self.kernels, self.queue, Scene.whole(pair, schedule))
+        """Return the pair at its own resolution; the images of the last pair are still on the GPU."""
+        host = Scene.whole(pair, schedule)
+        if self._pair is None or self._pair[0]() is not pair or not self._pair[1].shows(host):
+            self._pair = None
+            require_memory(self.queue, pair, schedule)
+            self._pair = (weakref.ref(pair, self._leave), GpuPair.of(self.kernels, self.queue, host))
+        return CudaScene.whole(host, self._pair[1])
+
+    def _leave(self, ended: Any) -> None:
+        """Give the images of a pair up when the pair is."""
+        if self._pair is not None and self._pair[0] is ended:
+            self._pair = None
 
     def loss(self, scene: CudaScene, u: Any, around: Around, structures: Sequence[int] | None) -> Float32Array:
         """Loss (N, L) of the labels around u, by the host."""

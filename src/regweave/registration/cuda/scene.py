@@ -70,6 +70,26 @@ class GpuImage:
 
 
 @dataclass(frozen=True)
+class GpuPair:
+    """What of a pair stays on the GPU between the levels and the refinement."""
+
+    fixed: GpuImage
+    moving: GpuImage
+    numbers: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kernels: Any, queue: Any, host: Scene) -> GpuPair:
+        """Return the images of a scene; they are copied when they are first looked at."""
+        fixed, moving = (GpuImage(kernels, queue, c) for c in (host.fixed_channels, host.moving_channels))
+        return cls(fixed, moving)
+
+    def shows(self, other: Scene) -> bool:
+        """Tell whether the images are those of a scene, through the same windows."""
+        both = ((self.fixed.channels, other.fixed_channels), (self.moving.channels, other.moving_channels))
+        return all(a.image is b.image and a.modality == b.modality for a, b in both)
+
+
+@dataclass(frozen=True)
 class Compared:
     """Features of both images for one member, (C, X, Y, Z), on the GPU; its options and kernels."""
 
@@ -95,10 +115,9 @@ class CudaScene:
     _known: dict[str, tuple[GpuMetric | None, Any, View]] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def whole(cls, kernels: Any, queue: Any, host: Scene) -> CudaScene:
+    def whole(cls, host: Scene, images: GpuPair) -> CudaScene:
         """Return the pair at its own resolution."""
-        fixed, moving = (GpuImage(kernels, queue, c) for c in (host.fixed_channels, host.moving_channels))
-        return cls(kernels, queue, host, fixed, moving)
+        return cls(images.fixed.kernels, images.fixed.queue, host, images.fixed, images.moving, images.numbers)
 
     def at(self, resolution: Resolution) -> CudaScene:
         """Return the same pair at another resolution."""

@@ -29,12 +29,12 @@ Out<float> by_plane(const In<float, 3>& image, const Op& op) {
     return out.release();
 }
 
-Out<float> window(In<float, 3> image, float low, float high) {
+Out<float> window(In<float, 3> image, double low, double high) {
     require(std::isfinite(low) && std::isfinite(high) && low < high, "a window must be finite and not empty");
-    const float scale = float(1.0 / (double(high) - double(low)));
+    const float first = float(low), scale = float(1.0 / (high - low));
     return by_plane(image, [=](const float* in, float* __restrict out, std::size_t n) {
         for (std::size_t v = 0; v < n; ++v) {
-            const float value = (in[v] - low) * scale;
+            const float value = (in[v] - first) * scale;
             out[v] = value < 0.0f ? 0.0f : value > 1.0f ? 1.0f : value;  // NaN stays
         }
     });

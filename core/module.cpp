@@ -17,6 +17,7 @@ void register_intensity(nb::module_&);
 void register_network(nb::module_&);
 void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
+void register_support_shares(nb::module_&);
 
 NB_MODULE(REGWEAVE_MODULE, m) {
     m.doc() = "Compiled kernels of regweave: arrays in, arrays out.";
@@ -35,4 +36,5 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_network(m);
     register_refine(m);
     register_self_similarity(m);
+    register_support_shares(m);
 }

@@ -59,6 +59,7 @@ CALLS = {
     "lookup": (IMAGES[0, 0], np.array([0.2, 0.4, 0.7]), np.array([0.0, 0.8, 1.0])),
     "block_mean": (IMAGES[0, 0], (2, 3, 4)),
     "mean_square_force": (FIELDS[0],),
+    "support_shares": (LABELS, *BOX[:4], 4),
     "hold_back": (FIELDS[0] / 20, FIELDS[1][:, :8, :7, :7] / 2, *GRID, 0.1, 8),
     "descend": (FIELDS[0], FIELDS[1].copy(), WEIGHT.copy(), (1.0, 0.8, 1.25), 3, (0.9, 0.99), 0.3, 0.4, 0.1),
     "compose": tuple(FIELDS),
@@ -78,7 +79,7 @@ CALLS = {
     "max_pool": (LAYERS[0], (2, 3, 1)),
     "class_shares": (LAYERS[0], WEIGHTS[:5, :8, 0, 0, 0].copy(), WEIGHTS[:5, 0, 1, 0, 0].copy()),
 }
-EXACT = {"warp_valid", "warp_nearest", "warp_labels", "icm", "max_pool"}
+EXACT = {"support_shares", "warp_valid", "warp_nearest", "warp_labels", "icm", "max_pool"}
 """Kernels whose results are whole numbers, or that only compare what they are given."""
 FORCE_PLACE = {"diffusion_force": 1, "stiff_diffusion_force": 2}
 """Argument that a kernel adds its force to, where it is not the fourth."""

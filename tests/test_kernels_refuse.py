@@ -77,6 +77,10 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "lookup": lambda: {"image": f32(4, 5, 6), "knots": line(), "values": line()},
     "block_mean": lambda: {"image": f32(4, 5, 6), "factors": (2, 3, 1)},
     "mean_square_force": lambda: {"force": FIELD},
+    "support_shares": lambda: {
+        "numbers": np.ones((4, 5, 6), dtype=np.int32), "sx": starts(0, 2), "sy": starts(1), "sz": starts(0, 3),
+        "size": (2, 3, 3), "n": 2,
+    },
     "hold_back": lambda: {"u": FIELD, "update": f32(3, 3, 3, 3), **LATTICE, "least": 0.1, "attempts": 2},
     "descend": lambda: {
         "gradient": FIELD, "first": f32(3, 4, 5, 6), "second": f32(4, 5, 6), "stretch": (1.0, 1.0, 1.0), "done": 1,
@@ -187,6 +191,11 @@ BAD: dict[str, list[dict[str, Any]]] = {
         *({"image": v} for v in on_grid(*EMPTY, field=False)), *({"factors": v} for v in ((0, 1, 1), (1, 2**40, 1)))
     ],
     "mean_square_force": [{"force": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))],
+    "support_shares": [
+        *({"numbers": np.ones(g, dtype=np.int32)} for g in EMPTY), {"numbers": np.full((4, 5, 6), 2, dtype=np.int32)},
+        {"numbers": np.full((4, 5, 6), -1, dtype=np.int32)}, {"n": 0}, {"n": 2**20}, {"sx": starts(0, 3)},
+        {"sy": starts(-1)}, {"sz": starts()}, {"size": (0, 3, 3)}, {"size": (2, 6, 3)},
+    ],
     "hold_back": [
         *BAD_LATTICE, *({"u": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"update": f32(2, 3, 3, 3)},
         {"update": f32(3, 0, 3, 3)}, {"attempts": 0},

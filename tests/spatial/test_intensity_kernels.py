@@ -20,6 +20,14 @@ def test_window_cuts_and_keeps_nan():
     np.testing.assert_allclose(_core.window(image, 0.2, 0.7), wanted, atol=1e-6)
 
 
+def test_limits_of_a_window_are_not_rounded():
+    """Ranks and bins are steps: a scale that differs in its last bit moves voxels across them."""
+    low, high = 0.1 + 1e-9, 722.6672940063474
+    image = IMAGE * np.float32(800)
+    wanted = ((image - np.float32(low)) * np.float32(1 / (high - low))).clip(0, 1)
+    np.testing.assert_array_equal(_core.window(image, low, high), wanted)
+
+
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_lookup_is_interp(n):
     knots, values = np.sort(RNG.random(n)), RNG.random(n)

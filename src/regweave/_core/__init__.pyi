@@ -243,6 +243,14 @@ def stiff_diffusion_force(
 def self_similarity(
     image: NDArray[numpy.float32], pairs: NDArray[numpy.int32], radius: int, low: float, high: float
 ) -> NDArray[numpy.float32]: ...
+def support_shares(
+    numbers: NDArray[numpy.int32],
+    sx: NDArray[numpy.int32],
+    sy: NDArray[numpy.int32],
+    sz: NDArray[numpy.int32],
+    size: Sequence[int],
+    n: int,
+) -> NDArray[numpy.float32]: ...
 
 BUILD: str
 LIBRARY: str

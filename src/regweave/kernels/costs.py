@@ -14,6 +14,7 @@ from regweave._core import (
     overlap_volume,
     sad_volume,
     self_similarity,
+    support_shares,
 )
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "overlap_volume",
     "sad_volume",
     "self_similarity",
+    "support_shares",
 ]

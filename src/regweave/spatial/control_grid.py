@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from regweave.kernels import costs
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray
 
 SLACK = 1e-4
@@ -107,16 +108,7 @@ class ControlGrid:
 
     def shares(self, numbers: IntArray, n: int) -> Float32Array:
         """Count numbers from 0 to n - 1 in the support of each node: (X, Y, Z) to shares (N, n)."""
-        rows, out = self.nodes[1] * self.nodes[2], np.empty((self.n_nodes, n), dtype=np.float32)
-        first = n * np.arange(rows)[:, None]
-        for i, start in enumerate(self.starts[0]):  # a plane of nodes at a time: supports overlap, and copies are large
-            windows = np.lib.stride_tricks.sliding_window_view(numbers[start : start + self.support[0]], self.support)[
-                0
-            ]
-            seen = windows[np.ix_(*self.starts[1:])].reshape(rows, -1)
-            found = np.bincount((seen + first).ravel(), minlength=rows * n).reshape(rows, n)
-            out[i * rows : (i + 1) * rows] = found / seen.shape[1]
-        return out
+        return costs.support_shares(np.ascontiguousarray(numbers, dtype=np.int32), *self.support_arguments, n)
 
     def patches(self, values: Float32Array) -> Float32Array:
         """Voxels in the support of each node: (X, Y, Z) to (N, *support)."""

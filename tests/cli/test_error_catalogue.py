@@ -17,3 +17,8 @@ def test_catalogue_is_complete():
     listed = set(re.findall(r"^\| ([EW]\d{3}) \|", CATALOGUE.read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert used - listed == set()
     assert listed - used == set()
+
+
+def test_no_code_stands_for_two_things():
+    listed = re.findall(r"^\| ([EW]\d{3}) \|", CATALOGUE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [code for code in sorted(set(listed)) if listed.count(code) > 1] == []

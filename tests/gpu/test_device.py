@@ -60,7 +60,7 @@ def test_without_a_gpu_the_processor_computes_and_it_is_said_once(monkeypatch, r
     monkeypatch.setattr(gpu, "gpus", lambda: ((), "no driver of the tests"))
     with pytest.raises(UsageError, match="E157: no GPU can be used: no driver of the tests"):
         devices.get("cuda")
-    with pytest.warns(match="W218: no GPU can be used: no driver of the tests"):
+    with pytest.warns(match="W219: no GPU can be used: no driver of the tests"):
         assert devices.get("auto").name == "cpu"
     assert devices.get("auto").name == "cpu"
     assert not recwarn.list

@@ -51,5 +51,5 @@ def open_best(which: str = "") -> Any:
         return open_gpu()
     if why not in _told:
         _told.add(why)
-        notices.warn(f"W218: no GPU can be used: {why}; the processor computes")
+        notices.warn(f"W219: no GPU can be used: {why}; the processor computes")
     return CPU

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Level, Schedule
 from regweave.errors import ResourceError
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import shrink_geometry
@@ -33,14 +33,15 @@ def needed_bytes(pair: ImagePair, schedule: Schedule) -> int:
     """
     fixed, moving = (prod(image.geometry.shape) for image in (pair.fixed, pair.moving))
     full = FLOAT * (fixed + moving + 3 * FULL_FIELDS * fixed)
-    steps = []
-    for level in schedule.levels_for(pair.fixed.geometry):
-        geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
-        nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
-        labels = level.labels_per_axis**3
-        volume = nodes * labels * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
-        steps.append(FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume)
-    return full + max(steps)
+    return full + max(_step_bytes(pair, schedule, level) for level in schedule.levels_for(pair.fixed.geometry))
+
+
+def _step_bytes(pair: ImagePair, schedule: Schedule, level: Level) -> int:
+    """Bytes of one step of a level: images and fields of its size, costs, messages."""
+    geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
+    nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
+    volume = nodes * level.labels_per_axis**3 * (FLOAT * len(schedule.bank) + DOUBLE * MESSAGES)
+    return FLOAT * LEVEL_IMAGES * prod(geometry.shape) + volume
 
 
 def require_memory(queue: Any, pair: ImagePair, schedule: Schedule) -> None:

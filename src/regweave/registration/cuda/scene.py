@@ -71,7 +71,10 @@ class GpuImage:
 
 @dataclass(frozen=True)
 class GpuPair:
-    """What of a pair stays on the GPU between the levels and the refinement."""
+    """Images and class numbers of one pair on the GPU.
+
+    They stay there between the levels and the refinement.
+    """
 
     fixed: GpuImage
     moving: GpuImage

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pydicom
 from pydicom import config
-from pydicom.errors import InvalidDicomError
+from pydicom.errors import BytesLengthException, InvalidDicomError
 from pydicom.multival import MultiValue
 
 from regweave import notices
@@ -30,7 +30,7 @@ FIRST_GROUPS = (b"\x02\x00", b"\x08\x00", b"\x00\x02", b"\x00\x08")
 """First bytes of a file without preamble: a tag of group 2 or 8, little or big endian."""
 FAULTS = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, RecursionError, LookupError,
-    NotImplementedError, struct.error, InvalidDicomError, AssertionError, MemoryError, OSError,
+    NotImplementedError, struct.error, BytesLengthException, InvalidDicomError, AssertionError, MemoryError, OSError,
 )  # fmt: skip
 """All that pydicom raises on damaged bytes; its texts may quote values of the file, so none of them is shown."""
 MOST_NUMBER = 1e9

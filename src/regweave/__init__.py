@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from regweave.api.batch import batch
+    from regweave.api.contours import propagate_contours
     from regweave.api.register import register
     from regweave.api.train import train
     from regweave.api.warp import warp, warp_labels, warp_points
@@ -44,6 +45,7 @@ __all__ = [
     "models",
     "preset",
     "preset_names",
+    "propagate_contours",
     "register",
     "train",
     "warp",
@@ -72,6 +74,7 @@ _HOMES = {
     "models": "model.model",
     "preset": "config.settings",
     "preset_names": "config.settings",
+    "propagate_contours": "api.contours",
     "register": "api.register",
     "train": "api.train",
     "warp": "api.warp",

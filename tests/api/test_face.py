@@ -31,7 +31,7 @@ from regweave.training.options import TrainOptions
 NAMES = {
     "Field", "Geometry", "Image", "LabelMap", "MetricLearner", "Model", "Progress", "RegweaveError", "RegweaveWarning",
     "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "evaluate", "load", "models",
-    "preset", "preset_names", "register", "train", "warp", "warp_labels", "warp_points",
+    "preset", "preset_names", "propagate_contours", "register", "train", "warp", "warp_labels", "warp_points",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.measures.rules import RULES, default_rules, parse_rules, read_rules, shipped_text
+from regweave.measures.rules import OF_REGISTRATIONS, default_rules, parse_rules, read_rules, shipped_text
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Verdict, failed, judge, tally
 
@@ -95,9 +95,9 @@ def test_a_reason_says_what_was_found_and_what_is_allowed():
 
 
 def test_every_rule_can_be_broken():
-    limits = {name: {"look": 1e9 if rule.least else -1e9} for name, rule in RULES.items()}
+    limits = {name: {"look": 1e9 if rule.least else -1e9} for name, rule in OF_REGISTRATIONS.items()}
     found = judge(GOOD, SCORE, parse_rules(limits, "all"))
-    assert {r.rule for r in found.reasons} == set(RULES)
+    assert {r.rule for r in found.reasons} == set(OF_REGISTRATIONS)
 
 
 def test_a_limit_itself_is_no_breach():
@@ -122,7 +122,7 @@ def test_counts_in_words():
 
 def test_the_shipped_file_names_every_rule_and_is_the_default(tmp_path):
     text = shipped_text()
-    assert all(f"[{rule}]" in text for rule in RULES)
+    assert all(f"[{rule}]" in text for rule in OF_REGISTRATIONS)
     (tmp_path / "mine.toml").write_text(text)
     assert read_rules(tmp_path / "mine.toml") == default_rules()
 
@@ -131,7 +131,7 @@ def test_rules_that_are_commented_out_can_be_used(tmp_path):
     head, marks = shipped_text().split("take away the marks to use them.\n")
     text = head + "\n" + "\n".join(line.removeprefix("# ") for line in marks.splitlines())
     (tmp_path / "all.toml").write_text(text)
-    assert set(read_rules(tmp_path / "all.toml").limits) == set(RULES)
+    assert set(read_rules(tmp_path / "all.toml").limits) == set(OF_REGISTRATIONS)
 
 
 @pytest.mark.parametrize(

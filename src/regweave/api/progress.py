@@ -158,3 +158,28 @@ class RegistrationBar(Bar):
         seconds = time.monotonic() - self._since
         if self._stage and self._lines and seconds >= LEAST_S:
             self.say(f"{self._words:<27}{seconds:6.1f} s")
+
+
+class ContoursBar(Bar):
+    """Progress of a propagation: its stages with their seconds, and how much of all is done."""
+
+    def __init__(self, *, lines: bool = False, shown: bool = True) -> None:
+        super().__init__(lines=lines, shown=shown)
+        self._stage, self._words, self._since = "", "", time.monotonic()
+
+    def __call__(self, stage: str, words: str, fraction: float) -> None:
+        """Take a step."""
+        if stage != self._stage:
+            self._end_stage()
+            self._stage, self._words, self._since = stage, words, time.monotonic()
+        self.draw(fraction, words)
+
+    def __exit__(self, *raised: object) -> None:
+        if raised[0] is None:
+            self._end_stage()
+        super().__exit__(*raised)
+
+    def _end_stage(self) -> None:
+        seconds = time.monotonic() - self._since
+        if self._stage and self._lines and seconds >= LEAST_S:
+            self.say(f"{self._words:<27}{seconds:6.1f} s")

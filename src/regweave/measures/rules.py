@@ -15,6 +15,8 @@ from regweave.errors import UsageError
 from regweave.io.disk.texts import parse_toml, read_text
 
 SHIPPED = "rules.toml"
+CLINIC = "clinic_rules.toml"
+LONGEST_SOURCE = 300
 LEVELS = ("fail", "look")
 """Limits of a rule, the graver first."""
 LARGEST_BYTES = 100_000
@@ -30,7 +32,7 @@ class Rule:
     least: bool = False
 
 
-RULES: Mapping[str, Rule] = {
+OF_REGISTRATIONS: Mapping[str, Rule] = {
     "folding_percent": Rule("voxels folded", " %"),
     "extreme_jacobian_percent": Rule("voxels with a Jacobian below 1/5 or above 5", " %"),
     "least_jacobian": Rule("smallest Jacobian", least=True),
@@ -45,12 +47,27 @@ RULES: Mapping[str, Rule] = {
     "least_structure_dice": Rule("lowest Dice of a structure", least=True),
     "surface_distance_mm": Rule("largest HD95 of a structure", " mm"),
 }
+"""Rules about a registration."""
+OF_CONTOURS: Mapping[str, Rule] = {
+    "landmark_mean_mm": Rule("mean error of the landmarks", " mm"),
+    "landmark_max_mm": Rule("largest error of a landmark", " mm"),
+    "inverse_mean_mm": Rule("mean error there and back", " mm"),
+    "similarity_drop": Rule("loss of correlation between the images"),
+    "lost_structures": Rule("structures lost on the way to today"),
+    "structure_outside_percent": Rule("share of a structure outside today's scan", " %"),
+    "structure_volume_percent": Rule("change of a structure's volume from plan to today", " %"),
+    "structure_least_jacobian": Rule("smallest Jacobian inside a structure", least=True),
+    "structure_largest_jacobian": Rule("largest Jacobian inside a structure"),
+    "structure_inverse_mm": Rule("error there and back inside a structure, 95th percentile", " mm"),
+}
+"""Rules about propagated contours."""
+RULES: Mapping[str, Rule] = {**OF_REGISTRATIONS, **OF_CONTOURS}
 """All rules that a file may hold."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """A set of acceptance criteria: limits ``look`` and ``fail`` by rule.
+    """A set of acceptance criteria: limits ``look`` and ``fail`` by rule, and where each limit comes from.
 
     Examples
     --------
@@ -60,6 +77,7 @@ class Rules:
 
     name: str
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def broken(self, rule: str, value: float) -> str | None:
         """Return the gravest limit that a value lies beyond, None for none."""
@@ -83,7 +101,8 @@ class Rules:
 
     def record(self) -> dict[str, Any]:
         """Return the rules as JSON values, for the record of a result."""
-        return {"name": self.name, "limits": {rule: dict(of) for rule, of in self.limits.items()}}
+        limits = {rule: dict(of) for rule, of in self.limits.items()}
+        return {"name": self.name, "limits": limits, **({"sources": dict(self.sources)} if self.sources else {})}
 
 
 def rule_words(rule: str) -> str:
@@ -91,15 +110,21 @@ def rule_words(rule: str) -> str:
     return RULES[rule].words if rule in RULES else rule
 
 
-def shipped_text() -> str:
-    """Return the TOML file of the rules that are used unless others are given."""
-    return resources.files(__package__).joinpath(SHIPPED).read_text(encoding="utf-8")
+def shipped_text(name: str = SHIPPED) -> str:
+    """Return a TOML file of shipped rules: those of registrations, or those of propagated contours."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def default_rules() -> Rules:
     """Return the shipped rules."""
     return parse_rules(parse_toml(shipped_text()), SHIPPED)
+
+
+@cache
+def clinic_rules() -> Rules:
+    """Return the shipped rules of propagated contours."""
+    return parse_rules(parse_toml(shipped_text(CLINIC)), CLINIC)
 
 
 def read_rules(path: str | Path) -> Rules:
@@ -126,7 +151,7 @@ def parse_rules(content: Mapping[str, Any], source: str) -> Rules:
     name = content.get("name", Path(source).stem)
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         raise _bad(source, f"name must be a printable text of 1 to {LONGEST_NAME} characters")
-    limits = {}
+    limits, sources = {}, {}
     for rule, table in content.items():
         if rule == "name":
             continue
@@ -135,21 +160,29 @@ def parse_rules(content: Mapping[str, Any], source: str) -> Rules:
             meant = f"; did you mean {near[0]}?" if near else ""
             raise _bad(source, f"unknown rule '{rule[:60]}'{meant}")
         limits[rule] = _limits(source, rule, table)
+        if "source" in table:
+            sources[rule] = str(table["source"])
     if not limits:
         raise _bad(source, "it holds no rule, so that everything would pass")
-    return Rules(name, limits)
+    return Rules(name, limits, sources)
 
 
 def _limits(source: str, rule: str, table: object) -> dict[str, float]:
     if not isinstance(table, Mapping) or not table:
         raise _bad(source, f"[{rule}] must be a table with look, fail or both")
     for key, value in table.items():
+        if key == "source":
+            if not isinstance(value, str) or not 0 < len(value) <= LONGEST_SOURCE or not value.isprintable():
+                raise _bad(source, f"[{rule}] source must be a printable text of 1 to {LONGEST_SOURCE} characters")
+            continue
         if key not in LEVELS:
-            raise _bad(source, f"[{rule}] has an unknown key '{str(key)[:60]}'; allowed: look, fail")
+            raise _bad(source, f"[{rule}] has an unknown key '{str(key)[:60]}'; allowed: look, fail, source")
         known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
         if not known or not math.isfinite(value):
             raise _bad(source, f"[{rule}] {key} must be a finite number, found {str(value)[:60]}")
     limits = {level: float(table[level]) for level in LEVELS if level in table}
+    if not limits:
+        raise _bad(source, f"[{rule}] must be a table with look, fail or both")
     if len(limits) == 2:
         look, fail = limits["look"], limits["fail"]
         if (fail > look) if RULES[rule].least else (fail < look):

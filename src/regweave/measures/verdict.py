@@ -85,9 +85,9 @@ def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict
     'voxels folded: 0.2 % (fail above 0.1 %, look above 0 %)'
     """
     reasons, unchecked = [], []
-    found = {**_of_field(numbers), **_of_structures(score)}
+    found = {**_of_field(numbers), **_of_structures(score), **_of_clinic(numbers.get("clinic"))}
     for rule in rules.limits:
-        value, what = found[rule]
+        value, what = found.get(rule, NONE)
         if math.isnan(value):
             unchecked.append(rule)
         elif level := rules.broken(rule, value):
@@ -146,6 +146,46 @@ def _of_structures(score: PairScore) -> dict[str, Measure]:
         "least_structure_dice": NONE if lowest is None else (lowest.dice_after, lowest.name),
         "surface_distance_mm": max(((s.hd95_mm, s.name) for s in scored if not math.isnan(s.hd95_mm)), default=NONE),
     }
+
+
+STRUCTURE_RULES = {
+    "structure_outside_percent": "outside_percent",
+    "structure_volume_percent": "volume_change_percent",
+    "structure_least_jacobian": "jacobian_least",
+    "structure_largest_jacobian": "jacobian_largest",
+    "structure_inverse_mm": "inverse_p95_mm",
+}
+"""Rules about each propagated structure, and the number that each is about."""
+
+
+def _of_clinic(section: object) -> dict[str, Measure]:
+    """Take the numbers of propagated contours; of those by structure the worst."""
+    if not isinstance(section, Mapping):
+        return {}
+    marks = section.get("landmarks") or {}
+    whole = section.get("whole") or {}
+    lost = [row["name"] for row in section.get("lost", ())]
+    found: dict[str, Measure] = {
+        "landmark_mean_mm": (_number(marks.get("mean_mm")), ""),
+        "landmark_max_mm": (_number(marks.get("max_mm")), ""),
+        "inverse_mean_mm": (_number(whole.get("inverse_mean_mm")), ""),
+        "similarity_drop": (_number(whole.get("similarity_before")) - _number(whole.get("similarity_after")), ""),
+        "lost_structures": (len(lost), ", ".join(lost)),
+    }
+    for rule in STRUCTURE_RULES:
+        rows = [(structure_number(row, rule), row["name"]) for row in section.get("structures", ())]
+        known = [row for row in rows if not math.isnan(row[0])]
+        found[rule] = NONE if not known else (min if RULES[rule].least else max)(known)
+    return found
+
+
+def structure_number(row: Mapping[str, Any], rule: str) -> float:
+    """Return what a rule by structure looks at in a row of the quality assurance; NaN where there is none.
+
+    A volume that is meant to be another, an outline that was found anew, breaks no rule about change.
+    """
+    value = _number(row.get(STRUCTURE_RULES[rule]))
+    return abs(value) if rule == "structure_volume_percent" else value
 
 
 def _volume_change(s: StructureScore) -> Measure:

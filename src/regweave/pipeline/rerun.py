@@ -83,7 +83,11 @@ def recorded_rules(record: str | Path) -> Rules:
     path = Path(record) / RECORD if is_folder(record) else Path(record)
     try:
         found = parse_json(read_text(path), constants=True).get("rules")
-        return default_rules() if found is None else parse_rules({"name": found["name"], **found["limits"]}, str(path))
+        if found is None:
+            return default_rules()
+        sources = {rule: {"source": text} for rule, text in found.get("sources", {}).items()}
+        tables = {rule: {**limits, **sources.get(rule, {})} for rule, limits in found["limits"].items()}
+        return parse_rules({"name": found["name"], **tables}, str(path))
     except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"'{path}' holds no rules that can be used again ({type(error).__name__})"
         raise RegweaveError("E174", message, "give the rules with --rules") from error

@@ -74,6 +74,8 @@ class Result:
         Versions of the program that made the result.
     landmarks : LandmarkScore, optional
         Target registration errors, where landmarks were given.
+    clinic : mapping, optional
+        Quality assurance of contours that were propagated with it, as JSON values.
     """
 
     images: OutputImages | SavedImages
@@ -97,6 +99,7 @@ class Result:
     rules: Rules = field(default_factory=default_rules)
     program: Mapping[str, Any] = field(default_factory=this_program)
     landmarks: LandmarkScore | None = None
+    clinic: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         means, verdict = self.mean_dice, self.verdict
@@ -188,7 +191,8 @@ class Result:
 
     def _numbers(self) -> dict[str, Any]:
         inverse = {} if self.inverse_error is None else {"inverse_error": self.inverse_error.record()}
-        return {**self.regularity, "inverse_consistency_mm": dict(self.inverse_consistency_mm), **inverse}
+        clinic = {} if self.clinic is None else {"clinic": dict(self.clinic)}
+        return {**self.regularity, "inverse_consistency_mm": dict(self.inverse_consistency_mm), **inverse, **clinic}
 
     def summary(self) -> dict[str, Any]:
         """Everything but the images; ``result.json`` has `structures` besides."""
@@ -266,11 +270,18 @@ class Result:
 
         show(self.report(Path(tempfile.mkdtemp(prefix="regweave-")) / outputs.FILES["report"]))
 
-    def write(self, folder: Path, write: Sequence[str] | None = None, *, page_detail: str = "normal") -> None:
-        """Write the chosen files, ``result.json`` and the page into an existing folder."""
+    def write(
+        self,
+        folder: Path,
+        write: Sequence[str] | None = None,
+        *,
+        page_detail: str = "normal",
+        there: Sequence[str] = (),
+    ) -> None:
+        """Write the chosen files, but for those ``there``, ``result.json`` and the page into an existing folder."""
         chosen = self.images.usual_outputs() if write is None else outputs.check_outputs(write)
         shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
-        self.images.write(folder, chosen, shown)
+        self.images.write(folder, [name for name in chosen if name not in there], shown)
         write_record(folder / RECORD, {**self.summary(), "structures": self.structures()})
         if "report" in chosen:
             from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)

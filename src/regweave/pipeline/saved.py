@@ -197,6 +197,7 @@ def _result(folder: Path, content: Mapping[str, Any]) -> Result:
         rules=recorded_rules(folder / RECORD),
         program={name: run[name] for name in PROGRAM},
         landmarks=None if found is None else LandmarkScore.read(found),
+        clinic=content.get("clinic"),
     )
 
 

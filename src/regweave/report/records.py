@@ -10,6 +10,7 @@ from regweave.io.disk.texts import shown
 from regweave.io.records.batch import Because
 from regweave.io.records.schema import Count, Known, Number, RecordPart, SafeName, Text, Value
 from regweave.measures.scores import PairScore, State
+from regweave.report.clinic import ClinicSection, RulesOfRecord
 
 
 class StructureNumbers(RecordPart):
@@ -181,7 +182,8 @@ class ResultRecord(RecordPart):
     inverse_error: Inexact | None = None
     verdict: Judged | None = None
     landmarks: LandmarkErrors | None = None
-    clinic: dict[str, Any] | None = None
+    clinic: ClinicSection | None = None
+    rules: RulesOfRecord | None = None
     provenance: Provenance
 
     @property

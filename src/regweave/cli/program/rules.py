@@ -10,7 +10,7 @@ import typer
 
 from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption
-from regweave.measures.rules import default_rules, read_rules, shipped_text
+from regweave.measures.rules import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
 
 app = command_line()
 
@@ -19,17 +19,19 @@ app = command_line()
 def rules(
     file: Annotated[Path | None, typer.Argument(help="Rules file to check; by default the shipped rules.")] = None,
     *,
+    clinic: Annotated[bool, typer.Option("--clinic", help="The rules of propagated contours, with sources.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the shipped rules for pass, look and fail as TOML, or check a file of your own.
 
-    Edit them and pass the file to `register`, `evaluate` or `report` with
-    --rules.
+    Edit them and pass the file to `register`, `contours`, `evaluate` or
+    `report` with --rules.
     """
-    found = default_rules() if file is None else read_rules(file)
+    shipped = clinic_rules() if clinic else default_rules()
+    found = shipped if file is None else read_rules(file)
     if as_json:
         print(json.dumps(found.record(), indent=1, ensure_ascii=False))
     elif file is None:
-        print(shipped_text(), end="")
+        print(shipped_text(CLINIC if clinic else SHIPPED), end="")
     else:
         print("\n".join(f"{rule}: {found.words(rule)}" for rule in found.limits))

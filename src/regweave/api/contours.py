@@ -1,0 +1,177 @@
+"""Contours of a planning scan on today's, in memory or from folder to folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regweave.api.progress import ContoursBar
+from regweave.clinic.files import read_name_map, write_files
+from regweave.clinic.inputs import Sources
+from regweave.clinic.propagate import ContoursRequest, OnStage, Propagation, propagate
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import prepare_output
+from regweave.io.dicom.series import list_series
+from regweave.io.dicom.values import Series
+from regweave.io.points import read_points
+from regweave.measures.rules import Rules, clinic_rules, read_rules
+from regweave.model.model import Model
+from regweave.types import Float64Array, StructureSet, Transform
+
+ScanLike = str | Path | Sequence[str | Path] | Series
+"""A folder, a list of files, or a series that was read."""
+Points = str | Path | ArrayLike | None
+
+
+class ContourWords(TypedDict, total=False):
+    """Keyword arguments of a propagation that users set seldom."""
+
+    landmarks: tuple[Points, Points] | None
+    series: Sequence[str] | None
+    allow_id_mismatch: bool
+    show_ids: bool
+    carry_external: bool
+    threads: int | None
+
+
+def propagate_contours(
+    plan: ScanLike,
+    today: ScanLike,
+    *,
+    rtstruct: str | Path | StructureSet | None = None,
+    structures: Sequence[str] | None = None,
+    model: str | Path | Model | None = None,
+    init: str | Path | Transform | ArrayLike = "rigid",
+    rules: str | Path | Rules | None = None,
+    progress: bool = True,
+    on_stage: OnStage | None = None,
+    **words: Unpack[ContourWords],
+) -> Propagation:
+    """Bring the contours of a planning scan onto today's scan.
+
+    Parameters
+    ----------
+    plan, today : folder, list of files or Series
+        The two scans; nothing is ever written there.
+    rtstruct : path or StructureSet, optional
+        Structures of the plan; by default the one structure set in the folder of the plan.
+    structures : sequence of str, optional
+        Names that are wanted; by default all but those made from a dose.
+    model : path, name or Model, optional
+        Weights per structure.
+    init : "rigid", "affine", "moments", "none", path, Transform or matrix
+        Start; a DICOM registration, or a transform from today to the plan, is refused where it makes things worse.
+    rules : path or Rules, optional
+        Limits of the verdict and of the flags; by default the shipped ones, each with its source.
+    progress : bool
+        Show a bar on a terminal and in a notebook.
+    on_stage : callable, optional
+        Called with stage, words and share of the work, in place of the bar.
+    **words
+        ``landmarks`` (points today and in the plan: files, or arrays of LPS millimetres), ``series`` (hashes of the
+        image series, where a folder holds several), ``allow_id_mismatch``, ``show_ids``, ``carry_external`` (carry the
+        patient's outline instead of finding it anew), ``threads``.
+
+    Returns
+    -------
+    Propagation
+        ``structures`` on today's slices, ``quality`` by structure, ``result`` of the registration.
+
+    Raises
+    ------
+    RegweaveError
+        E160 other frames, E161 several series, E162 different patients, E165 nothing drawn, E167 a start that makes
+        things worse, and what reading raises.
+    """
+    series = tuple(words.get("series") or ())
+    if len(series) > 2:
+        raise UsageError("E161", f"{len(series)} series are named", "name one for the plan and one for today")
+    plan_series, today_series = _by_place(series, plan)
+    sources = Sources(plan, today, rtstruct, plan_series, today_series, words.get("allow_id_mismatch", False))
+    judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()
+    request = ContoursRequest(
+        sources, structures, model, init, judged_by,
+        _landmarks(words.get("landmarks")), words.get("carry_external", False), words.get("threads"),
+    )  # fmt: skip
+    with ContoursBar(shown=progress and on_stage is None) as bar:
+        done = propagate(request, on_stage or bar)
+    if not words.get("show_ids", False):
+        return done
+    who = done.scans.today.identity
+    shown = {"patient_id": who.patient_id, "patient_name": who.patient_name, "birth_date": who.birth_date}
+    shown |= {"plan": str(plan), "today": str(today)}
+    return replace(done, result=replace(done.result, clinic={**done.quality, "ids": shown}))
+
+
+def write_contours(
+    plan: ScanLike,
+    today: ScanLike,
+    output: str | Path,
+    *,
+    name_map: str | Path | Mapping[str, str] | None = None,
+    overwrite: bool = False,
+    on_stage: OnStage | None = None,
+    **words: Any,
+) -> Propagation:
+    """Propagate contours and write all files into a new folder, which appears when it is complete.
+
+    Parameters
+    ----------
+    plan, today
+        As in `propagate_contours`, and so are ``words``.
+    output : path
+    name_map : path or mapping, optional
+        New names of structures in the file.
+    overwrite : bool
+        Replace an earlier result.
+    on_stage : callable, optional
+    """
+    _require_outside(output, plan, today)
+    names = read_name_map(name_map) if isinstance(name_map, str | Path) else name_map
+    with prepare_output(output, overwrite=overwrite) as folder:
+        done = propagate_contours(plan, today, on_stage=on_stage, **words)
+        if on_stage is not None:
+            on_stage("files", "files and page", 0.88)
+        return write_files(folder, done, names)
+
+
+def _require_outside(output: str | Path, *inputs: ScanLike) -> None:
+    """Refuse an output in the folder of an input: inputs are never written to."""
+    where = Path(output).absolute()
+    for source in inputs:
+        folder = Path(source).absolute() if isinstance(source, str | Path) else None
+        if folder is not None and (where == folder or folder in where.parents):
+            message = f"the output '{output}' lies in the folder of an input"
+            raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")
+
+
+def _by_place(series: Sequence[str], plan: ScanLike) -> tuple[str | None, str | None]:
+    """Tell which of the named series is the plan's; of one alone it is found out by looking."""
+    if len(series) == 2:
+        return series[0], series[1]
+    if not series:
+        return None, None
+    listed = () if isinstance(plan, Series) else list_series(plan)
+    inside = any(one.hash.startswith(series[0]) for one in listed)
+    return (series[0], None) if inside else (None, series[0])
+
+
+def _landmarks(given: tuple[Points, Points] | None) -> tuple[Float64Array, Float64Array] | None:
+    if given is None:
+        return None
+    if any(side is None for side in given):
+        raise UsageError("E116", "landmarks are given on one scan only", "give the same points on both")
+    today, plan = (_points(side) for side in given)
+    if today.shape != plan.shape or today.ndim != 2 or today.shape[1:] != (3,):
+        message = f"landmarks have shapes {today.shape} today and {plan.shape} in the plan"
+        raise RegweaveError("E116", message, "give the same points in the same order on both scans")
+    return today, plan
+
+
+def _points(source: Points) -> Float64Array:
+    return read_points(source)[0] if isinstance(source, str | Path) else np.asarray(source, dtype=np.float64)

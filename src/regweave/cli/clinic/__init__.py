@@ -1,0 +1,1 @@
+"""Commands of the clinic: contours, sign-off, commissioning."""

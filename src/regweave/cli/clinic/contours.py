@@ -1,0 +1,131 @@
+"""``regweave contours``: contours of a planning CT on today's, DICOM in and out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regweave.api.contours import write_contours
+from regweave.api.progress import ContoursBar
+from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
+from regweave.cli.options import JsonOption, RulesOption, complete_model
+from regweave.cli.tables import VERDICTS, short, verdict_lines
+from regweave.clinic.files import RTSTRUCT
+from regweave.pipeline.outputs import FILES
+
+app = command_line()
+
+
+@app.command(
+    epilog=examples(
+        "regweave contours planning/ today/ -o result",
+        "regweave contours planning/ today/ -o result --rtstruct plan.dcm",
+        "regweave contours planning/ today/ -o result --structures Parotid_L,Cord",
+        "regweave contours planning/ today/ -o result --init registration.dcm",
+    )
+)
+def contours(
+    plan: Annotated[Path, typer.Argument(help="Folder of the planning scan and its structure set.")],
+    today: Annotated[Path, typer.Argument(help="Folder of today's scan.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
+    rtstruct: Annotated[Path | None, input_option(help="Structure set, if not the one in PLAN.")] = None,
+    structures: Annotated[
+        str | None, input_option(help="Names with commas between; all but those of a dose by default.", metavar="NAMES")
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        input_option(help="Image series by its hash, where a folder holds several; repeat for PLAN and TODAY."),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        method_option(help="Weights per structure: a file, or a shipped model's name.", autocompletion=complete_model),
+    ] = None,
+    init: Annotated[
+        str, method_option(help="rigid, affine, none, a REG object, or a transform file from today to plan.")
+    ] = "rigid",
+    name_map: Annotated[Path | None, input_option(help="New names: a line OLD,NEW for each, or JSON.")] = None,
+    fixed_points: Annotated[Path | None, input_option(help="Landmarks on today's scan.")] = None,
+    moving_points: Annotated[Path | None, input_option(help="The same landmarks on the planning scan.")] = None,
+    carry_external: Annotated[
+        bool, method_option("--carry-external", help="Carry the patient's outline; by default it is found anew.")
+    ] = False,
+    rules: RulesOption = None,
+    show_ids: Annotated[
+        bool, typer.Option("--show-ids", help="Name patient and folders in record and page; by default hashes only.")
+    ] = False,
+    allow_id_mismatch: Annotated[
+        bool, input_option("--allow-id-mismatch", help="Take scans that state different patients.")
+    ] = False,
+    threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
+) -> None:
+    """Bring the contours of a planning CT onto today's CT.
+
+    Writes a structure set that nobody has approved, the registration as a
+    DICOM object and an ITK transform, labels, numbers and a page for the
+    review. Inputs are never written to.
+    """
+    began = time.monotonic()
+    with ContoursBar(lines=True, shown=not quiet) as bar:
+        done = write_contours(
+            plan, today, output, rtstruct=rtstruct, structures=_names(structures), model=model, init=init,
+            name_map=name_map, rules=rules, show_ids=show_ids, allow_id_mismatch=allow_id_mismatch, series=series,
+            landmarks=None if fixed_points is None and moving_points is None else (fixed_points, moving_points),
+            carry_external=carry_external, threads=threads, overwrite=overwrite, on_stage=bar,
+        )  # fmt: skip
+    if as_json:
+        print(json.dumps({"output": str(output), **_record(output)}, indent=1, ensure_ascii=False))
+        return
+    if quiet:
+        return
+    console = Console(markup=False)
+    quality = done.quality
+    console.print(_table(quality["structures"], plain=not console.is_terminal))
+    for row in (*quality["lost"], *quality["left_out"]):
+        console.print(f"left out    {short(row['name'], 26)}: {row['reason']}", soft_wrap=True)
+    console.print(verdict_lines(done.result.verdict))
+    console.print(f"status      {quality['status']}")
+    console.print(f"time        {time.monotonic() - began:.1f} s")
+    console.print(f"contours    {output / RTSTRUCT}", soft_wrap=True)
+    console.print(f"page        {output / FILES['report']}", soft_wrap=True)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _record(output: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((output / "result.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _table(rows: Sequence[Mapping[str, Any]], *, plain: bool) -> Table:
+    """Lay out the structures with their flags."""
+    table = Table(title="Structures", box=None if plain else box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("structure", no_wrap=True)
+    for heading in ("plan ml", "today ml", "change", "shift mm", "planes"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for row in rows:
+        table.add_row(
+            Text(short(row["name"], 22)), _number(row["volume_plan_ml"], ".2f"), _number(row["volume_today_ml"], ".2f"),
+            _number(row["volume_change_percent"], "+.0f", " %"), _number(row["centroid_shift_mm"], ".1f"),
+            str(row["planes"]), Text(row["flag"], VERDICTS[row["flag"]]),
+        )  # fmt: skip
+    return table
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return "–" if value is None else f"{value:{form}}{unit}"

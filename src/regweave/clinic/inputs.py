@@ -1,0 +1,93 @@
+"""Inputs of a propagation: planning scan, its structure set, today's scan, read and checked against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.dicom.folder import scan
+from regweave.io.dicom.parse import require_same_patient
+from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
+from regweave.io.dicom.series import list_series, read_series
+from regweave.io.dicom.values import Series
+from regweave.types import StructureSet
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Inputs as a user names them: scans as folders, files or series in memory, and how they are chosen.
+
+    Parameters
+    ----------
+    plan, today
+        A folder, a list of files, or a `Series`.
+    rtstruct : path or StructureSet, optional
+        By default the one structure set in the folder of the plan.
+    plan_series, today_series : str, optional
+        Hashes of the image series that are meant, where a folder holds several.
+    allow_id_mismatch : bool
+        Take scans that state different patients.
+    """
+
+    plan: Any
+    today: Any
+    rtstruct: str | Path | StructureSet | None = None
+    plan_series: str | None = None
+    today_series: str | None = None
+    allow_id_mismatch: bool = False
+
+
+@dataclass(frozen=True)
+class Scans:
+    """Both scans and the structures of the plan."""
+
+    plan: Series
+    today: Series
+    planned: StructureSet
+
+
+def read_scans(sources: Sources) -> Scans:
+    """Read both scans and the structure set.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no structure set, E161 where there are several sets or series and none is chosen, E162 for
+        different patients, and what reading raises.
+    """
+    chosen = sources.rtstruct if isinstance(sources.rtstruct, StructureSet) else _rtstruct(sources)
+    plan = sources.plan if isinstance(sources.plan, Series) else _plan(sources, chosen)
+    today = sources.today if isinstance(sources.today, Series) else read_series(sources.today, sources.today_series)
+    if not sources.allow_id_mismatch:
+        require_same_patient(plan.identity, today.identity, "the plan and today's scan")
+    planned = (
+        chosen
+        if isinstance(chosen, StructureSet)
+        else read_rtstruct(chosen, plan, allow_id_mismatch=sources.allow_id_mismatch)
+    )
+    return Scans(plan, today, planned)
+
+
+def _rtstruct(sources: Sources) -> Path:
+    if sources.rtstruct is not None:
+        return Path(str(sources.rtstruct))
+    found = [one.path for one in scan(sources.plan).objects if one.kind == "RTSTRUCT"]
+    if len(found) != 1:
+        count = f"{len(found)} structure sets" if found else "no structure set"
+        kind = UsageError if found else RegweaveError
+        raise kind("E161" if found else "E101", f"the folder of the plan holds {count}", "name one with --rtstruct")
+    return found[0]
+
+
+def _plan(sources: Sources, rtstruct: StructureSet | Path) -> Series:
+    """Read the series that the structure set refers to, unless another one is asked for."""
+    series = sources.plan_series
+    if series is None and isinstance(rtstruct, Path):
+        listed = list_series(sources.plan)
+        named = referenced_series(rtstruct)
+        fitting = [one for one in listed if one.identity.series_uid in named]
+        if len(listed) > 1 and len(fitting) == 1:
+            series = fitting[0].identity.series_uid
+    return read_series(sources.plan, series)

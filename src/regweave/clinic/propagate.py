@@ -1,0 +1,284 @@
+"""Propagation of contours: from two series and a structure set to contours on today's slices with their evidence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from regweave import notices
+from regweave.clinic.chosen import StructureChoice, choose
+from regweave.clinic.inputs import Scans, Sources, read_scans
+from regweave.clinic.outline import draw_outline
+from regweave.clinic.quality import TESTS_SOURCE, RegisteredPair, flagged, kinds_done, structure_row, whole_numbers
+from regweave.clinic.scans.pair import WorkingScan, label_map, working_scan
+from regweave.clinic.scans.similarity import correlation
+from regweave.clinic.settings import intra_patient_settings
+from regweave.clinic.start import Start, find_start
+from regweave.contours import Shape, carry, shape_of
+from regweave.io.grids import overlap_fraction
+from regweave.measures.landmarks import target_registration_error_mm
+from regweave.measures.rules import Rules, clinic_rules
+from regweave.model.model import Model
+from regweave.pipeline.register import Progress, register
+from regweave.pipeline.result import Result
+from regweave.types import Float64Array, LabelMap, LeftOut, Structure, StructureSet, Transform
+
+STAGES = {
+    "series": ("reading the series", 0.08),
+    "start": ("patient and start", 0.08),
+    "register": ("registration", 0.60),
+    "contours": ("contours and their numbers", 0.12),
+    "files": ("files and page", 0.12),
+}
+"""Stages of a propagation, their names for users and their shares of the time."""
+LABEL_VOLUMES = "W203"
+"""Warnings of label voxels, which here only guide: the volumes of contours are told by structure."""
+REVIEW = "UNAPPROVED – needs review by a qualified person"
+
+
+@dataclass(frozen=True)
+class ContoursRequest:
+    """One propagation as it is asked for.
+
+    Parameters
+    ----------
+    sources : Sources
+        Scans and structure set.
+    structures : sequence of str, optional
+        Names of the structures that are wanted; by default all but those made from a dose.
+    model : path, name or Model, optional
+    init : str, path, Transform or matrix
+        Start.
+    rules : Rules
+    landmarks : pair of arrays (P, 3), optional
+        Points today and their partners in the plan, LPS millimetres.
+    carry_outline : bool
+        Carry the patient's outline instead of finding it anew.
+    threads : int, optional
+    """
+
+    sources: Sources
+    structures: Sequence[str] | None = None
+    model: str | Path | Model | None = None
+    init: Any = "rigid"
+    rules: Rules = field(default_factory=clinic_rules)
+    landmarks: tuple[Float64Array, Float64Array] | None = None
+    carry_outline: bool = False
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """Contours on today's scan, with the registration behind them.
+
+    Parameters
+    ----------
+    scans : Scans
+        Both series, and the structures of the plan.
+    structures : StructureSet
+        The structures on today's slices; ``left_out`` names everything that is not there.
+    result : Result
+        The registration on working copies, with the quality assurance under ``clinic``.
+    start : Start
+    """
+
+    scans: Scans
+    structures: StructureSet
+    result: Result
+    start: Start
+
+    @property
+    def transform(self) -> Transform:
+        """Takes points of today to points of the plan."""
+        return self.result.transform
+
+    @property
+    def quality(self) -> Mapping[str, Any]:
+        """Numbers by structure and of the whole, as ``result.json`` has them."""
+        assert self.result.clinic is not None
+        return self.result.clinic
+
+
+OnStage = Callable[[str, str, float], None]
+"""Told the stage, what is being done, and the share of the work that is done."""
+
+
+def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Propagation:
+    """Bring the contours of a plan onto today's scan.
+
+    Parameters
+    ----------
+    request : ContoursRequest
+    on_stage : callable, optional
+        Called as the work goes on.
+    """
+    tell = _Teller(on_stage)
+    with notices.collected() as caught:
+        tell.begin("series")
+        scans = read_scans(request.sources)
+        choice = choose(scans.planned, request.structures, carry_outline=request.carry_outline)
+        tell.begin("start")
+        today, plan = working_scan(scans.today.image), working_scan(scans.plan.image)
+        start = find_start(request.init, scans, today, plan)
+        shapes = [shape_of(one, scans.plan) for one in choice.carried]
+        labels = label_map(shapes, plan.image.geometry)
+        tell.begin("register")
+        result = _registered(request, (today, plan), labels, start, tell)
+        tell.begin("contours")
+        found = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today)
+        carried = [_carried(shape, found, tell, n / max(len(shapes), 1)) for n, shape in enumerate(shapes)]
+        outlines = [_outline(one, scans, today) for one in choice.outlines]
+    rows, lost = _rows(shapes, carried, found, choice)
+    rows += [_outline_row(one, drawn, found, choice) for one, drawn in zip(choice.outlines, outlines, strict=True)]
+    section = _section(request, scans, (today, plan), start, result)
+    section |= {
+        "structures": [flagged(row, request.rules) for row in rows],
+        "lost": [{"name": one.name, "reason": one.reason} for one in lost],
+        "left_out": [{"name": one.name, "reason": one.reason} for one in choice.left_out],
+    }
+    drawn = tuple(one for one in (*carried, *outlines) if one.contours or len(one.points))
+    structures = replace(
+        scans.planned, structures=drawn, frame_uid=scans.today.frame_uid, identity=scans.today.identity,
+        left_out=(*choice.left_out, *lost),
+    )  # fmt: skip
+    judged = replace(
+        result,
+        clinic=section,
+        rules=request.rules,
+        warnings=tuple(text for text in caught if not text.startswith(LABEL_VOLUMES)),
+    )
+    return Propagation(scans, structures, judged, start)
+
+
+def _registered(
+    request: ContoursRequest, working: tuple[WorkingScan, WorkingScan], labels: LabelMap, start: Start, tell: _Teller
+) -> Result:
+    today, plan = working
+    settings = None if request.model is not None else intra_patient_settings(today.image.geometry)
+    with notices.muted(LABEL_VOLUMES):
+        return register(
+            today.image,
+            plan.image,
+            moving_labels=labels if labels.data.any() else None,
+            fixed_mask=today.region,
+            moving_mask=plan.region,
+            model=request.model,
+            config=settings,
+            init=start.transform,
+            threads=request.threads,
+            on_progress=tell.step,
+            keep_view=True,
+        )
+
+
+def _carried(shape: Shape, found: RegisteredPair, tell: _Teller, share: float) -> Structure:
+    tell.inside(shape.structure.name, share)
+    return carry(shape, found.transform, found.today)
+
+
+def _outline(structure: Structure, scans: Scans, today: WorkingScan) -> Structure:
+    if today.body is None:
+        return replace(structure, contours=(), points=structure.points[:0])
+    return draw_outline(structure, scans.today, today.body, today.image.geometry)
+
+
+def _rows(
+    shapes: Sequence[Shape], carried: Sequence[Structure], found: RegisteredPair, choice: StructureChoice
+) -> tuple[list[dict[str, Any]], list[LeftOut]]:
+    rows, lost = [], []
+    for shape, one in zip(shapes, carried, strict=True):
+        row = structure_row(shape, one, found, choice.notes.get(one.number, ""))
+        if one.contours or len(one.points):
+            rows.append(row)
+        else:
+            share = row["outside_percent"]
+            where = f"{share:.0f} % of it lies outside today's scan" if share else "no slice of today cuts it"
+            lost.append(LeftOut(one.name, f"no contour today: {where}"))
+    return rows, lost
+
+
+def _outline_row(
+    planned: Structure, drawn: Structure, found: RegisteredPair, choice: StructureChoice
+) -> dict[str, Any]:
+    return structure_row(shape_of(planned, found.plan), drawn, found, choice.notes[planned.number]) | {
+        # The outline of another field of view is another volume: no change of the patient.
+        "volume_change_percent": None, "outside_percent": None,
+    }  # fmt: skip
+
+
+def _section(
+    request: ContoursRequest, scans: Scans, working: tuple[WorkingScan, WorkingScan], start: Start, result: Result
+) -> dict[str, Any]:
+    today, plan = working
+    numbers = whole_numbers(scans.plan, scans.today)
+    settings = json.dumps(result.settings.model_dump(mode="json"), sort_keys=True)
+    there = result.inverse_consistency_mm
+    overlap = overlap_fraction(today.image.geometry, plan.image.geometry, start.transform.affine)
+    return {
+        "status": REVIEW,
+        "patient_sha": scans.today.identity.patient_hash,
+        "plan_sha": scans.plan.identity.series_hash,
+        "today_sha": scans.today.identity.series_hash,
+        "settings_sha": hashlib.sha256(settings.encode()).hexdigest()[:16],
+        "whole": {
+            **numbers,
+            "overlap_percent": 100 * overlap,
+            "start": start.method,
+            "similarity_headers": _known(start.headers),
+            "similarity_before": _known(start.chosen),
+            "similarity_after": _known(correlation(today, plan, result.transform)),
+            "folding_percent": 100 * result.regularity["folding_fraction"],
+            "inverse_mean_mm": _known(there["mean"]), "inverse_p95_mm": _known(there["p95"]),
+            "inverse_max_mm": _known(there["max"]),
+        },
+        "landmarks": _landmarks(request, result.transform),
+        "tests": kinds_done(landmarks=request.landmarks is not None),
+        "tests_source": TESTS_SOURCE,
+    }  # fmt: skip
+
+
+def _landmarks(request: ContoursRequest, transform: Transform) -> dict[str, Any] | None:
+    if request.landmarks is None:
+        return None
+    errors = target_registration_error_mm(*request.landmarks, transform)
+    return {
+        "count": len(errors.distances_mm), "mean_mm": errors.mean_mm, "p95_mm": errors.p95_mm, "max_mm": errors.max_mm,
+        "distances_mm": errors.distances_mm.tolist(),
+    }  # fmt: skip
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+class _Teller:
+    """Turns stages and the registration's own progress into one fraction of the whole."""
+
+    def __init__(self, on_stage: OnStage | None) -> None:
+        self._tell, self._stage, self._words = on_stage, "", ""
+
+    def _before(self, stage: str) -> float:
+        names = list(STAGES)
+        return sum(STAGES[name][1] for name in names[: names.index(stage)])
+
+    def begin(self, stage: str) -> None:
+        """Say that a stage begins."""
+        self._stage, self._words = stage, STAGES[stage][0]
+        self.inside("", 0.0)
+
+    def inside(self, detail: str, share: float) -> None:
+        """Say how much of the present stage is done."""
+        if self._tell is not None:
+            text = f"{self._words}: {detail}" if detail else self._words
+            self._tell(self._stage, text, self._before(self._stage) + share * STAGES[self._stage][1])
+
+    def step(self, progress: Progress) -> None:
+        """Take a step of the registration."""
+        if progress.stage != "begin":
+            counted = f"{progress.done}/{progress.total}" if progress.total else progress.message
+            self.inside(counted, progress.fraction)

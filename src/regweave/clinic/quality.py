@@ -1,0 +1,175 @@
+"""Quality assurance of propagated structures: numbers by structure, flags, and the kinds of test that were done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regweave.clinic.scans.pair import box_round
+from regweave.contours import Shape, volume_ml
+from regweave.io.dicom.values import Series
+from regweave.measures.rules import RULES, Rules
+from regweave.measures.verdict import STRUCTURE_RULES, structure_number
+from regweave.spatial.jacobian import determinant
+from regweave.spatial.warp import warp_points
+from regweave.types import Float32Array, Float64Array, Structure, Transform
+
+MOST_POINTS = 4000
+"""Points of a structure at which the inverse is tried."""
+TESTS = {
+    "A": "registered images looked at: blend, curtain, checkerboard, difference",
+    "B": "deformation looked at: grid and Jacobian map",
+    "C": "contours overlaid on the images",
+    "D": "overlap and distance of contours against drawn ones",
+    "E": "landmarks: target registration error",
+    "F": "Jacobian determinant",
+    "G": "other numbers of the deformation: displacement by structure",
+    "H": "consistency: there and back with the inverse",
+    "I": "digital phantoms with a known deformation",
+    "J": "end to end with a physical phantom",
+}
+"""Kinds of test of the UK survey of deformable registration, table 1 (doi 10.1259/bjr.20210001)."""
+TESTS_SOURCE = "kinds of test: UK survey, table 1, doi 10.1259/bjr.20210001"
+BY_EYE, COMPUTED, NOT_DONE = "the page shows it; a person must look", "computed here", "not done"
+
+
+@dataclass(frozen=True)
+class RegisteredPair:
+    """A registration as the quality assurance sees it, with the determinants of its field."""
+
+    transform: Transform
+    inverse: Transform
+    jacobian: Float32Array
+    plan: Series
+    today: Series
+
+    @classmethod
+    def of(cls, transform: Transform, inverse: Transform, plan: Series, today: Series) -> RegisteredPair:
+        """Compute the Jacobian once for all structures."""
+        return cls(transform, inverse, determinant(transform.field), plan, today)
+
+
+def structure_row(shape: Shape, carried: Structure, found: RegisteredPair, note: str = "") -> dict[str, Any]:
+    """Measure one propagated structure.
+
+    Parameters
+    ----------
+    shape : Shape
+        The structure of the plan.
+    carried : Structure
+        Its outlines today.
+    found : RegisteredPair
+    note : str
+        What a reader must know of it.
+
+    Returns
+    -------
+    dict
+        JSON values; None where there is nothing to measure.
+    """
+    planned = shape.structure
+    plan_ml, today_ml = volume_ml(planned, found.plan), volume_ml(carried, found.today)
+    row: dict[str, Any] = {
+        "number": planned.number,
+        "name": planned.name,
+        "type": planned.kind,
+        "note": note,
+        "volume_plan_ml": plan_ml,
+        "volume_today_ml": today_ml,
+        "volume_change_percent": 100 * (today_ml / plan_ml - 1) if plan_ml > 0 and today_ml > 0 else None,
+        "planes": len({c.image for c in carried.contours}),
+        "points": len(carried.points),
+        "outside_percent": 100 * _outside(planned, found) if planned.contours else None,
+    }
+    return {**row, **_inside_numbers(shape, carried, found)}
+
+
+def _outside(planned: Structure, found: RegisteredPair) -> float:
+    """Share of the plan's outline points that come to lie outside today's scan, half a voxel counted in."""
+    points = np.concatenate([c.points_mm for c in planned.contours])
+    points = points[:: max(1, len(points) // MOST_POINTS)]
+    there = warp_points(points, found.inverse)
+    grid = found.today.image.geometry
+    back = np.linalg.inv(grid.affine)
+    index = there @ back[:3, :3].T + back[:3, 3]
+    return float(((index < -0.5) | (index > np.array(grid.shape) - 0.5)).any(axis=1).mean())
+
+
+def _inside_numbers(shape: Shape, carried: Structure, found: RegisteredPair) -> dict[str, Any]:
+    names = ("centroid_shift_mm", "displacement_mean_mm", "displacement_max_mm", "jacobian_least", "jacobian_largest",
+             "inverse_p95_mm")  # fmt: skip
+    nothing = dict.fromkeys(names)
+    if not carried.contours or not len(shape.along_mm):
+        return nothing
+    grid = found.transform.field.geometry
+    box = box_round(np.concatenate([c.points_mm for c in carried.contours]), grid)
+    if box is None:
+        return nothing
+    there = warp_points(box.points_mm, found.transform)
+    distance = shape.at(there)
+    inside = distance < 0
+    if not inside.any():  # smaller than a voxel: the nearest one speaks for it
+        inside = np.arange(len(distance)) == int(distance.argmin())
+    field = found.transform.field.data[(slice(None), *box.slices)].reshape(3, -1)[:, inside]
+    length = np.sqrt((field.astype(np.float64) ** 2).sum(axis=0))
+    jacobian = found.jacobian[box.slices].ravel()[inside]
+    some = np.flatnonzero(inside)[:: max(1, int(inside.sum()) // MOST_POINTS)]
+    back = np.linalg.norm(warp_points(there[some], found.inverse) - box.points_mm[some], axis=1)
+    values = (
+        float(np.linalg.norm(_moved_by(found.transform, box.points_mm[inside].mean(axis=0)) - _centroid(shape))),
+        float(length.mean()), float(length.max()), float(jacobian.min()), float(jacobian.max()),
+        float(np.percentile(back, 95)),
+    )  # fmt: skip
+    return dict(zip(names, values, strict=True))
+
+
+def _moved_by(transform: Transform, point: Float64Array) -> Float64Array:
+    """Take a point by the affine start alone."""
+    return np.asarray(transform.affine[:3, :3] @ point + transform.affine[:3, 3])
+
+
+def _centroid(shape: Shape) -> Float64Array:
+    """Centre of a structure of the plan, LPS."""
+    plane, v, u = np.nonzero(shape.distance_mm < 0)
+    if not len(plane):
+        return np.asarray(np.concatenate([c.points_mm for c in shape.structure.contours]).mean(axis=0))
+    grid = shape.grid
+    return np.asarray(
+        (shape.origin_mm[0] + u.mean() * shape.step_mm[0]) * grid.row
+        + (shape.origin_mm[1] + v.mean() * shape.step_mm[1]) * grid.column
+        + shape.along_mm[plane].mean() * grid.normal
+    )
+
+
+def flagged(row: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+    """Return a row with its flag, pass, look or fail, and the limits that it breaks."""
+    broken = []
+    for rule in STRUCTURE_RULES:
+        value = structure_number(row, rule)
+        if rule in rules.limits and not np.isnan(value) and (level := rules.broken(rule, value)):
+            broken.append((level, f"{RULES[rule].words}: {value:.3g}{RULES[rule].unit} ({rules.words(rule)})"))
+    flag = "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "pass"
+    return {**row, "flag": flag, "reasons": [text for _, text in broken]}
+
+
+def kinds_done(*, landmarks: bool) -> list[dict[str, str]]:
+    """Say of each kind of test whether it was done."""
+    done = dict.fromkeys("ABC", BY_EYE) | dict.fromkeys("FGH", COMPUTED) | dict.fromkeys("DEIJ", NOT_DONE)
+    done["H"] = "computed here for the inverse of this transform; no second registration was run the other way"
+    done["E"] = COMPUTED if landmarks else "not done: no landmarks were given"
+    done["D"] = "not done: there are no drawn contours on today's scan"
+    done["I"] = "not done here: `regweave commission`"
+    return [{"kind": kind, "what": what, "state": done[kind]} for kind, what in TESTS.items()]
+
+
+def whole_numbers(plan: Series, today: Series) -> dict[str, Any]:
+    """Return what the series alone tell of the pair."""
+    same = plan.frame_uid == today.frame_uid
+    return {
+        "frames": "the same frame of reference" if same else "different frames of reference",
+        "plan": f"{plan.modality}, {plan.image.geometry.summary}, {len(plan.slices)} slices",
+        "today": f"{today.modality}, {today.image.geometry.summary}, {len(today.slices)} slices",
+    }

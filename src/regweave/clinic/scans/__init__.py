@@ -1,0 +1,1 @@
+"""Scans as they are registered: patient, working copy, masks, similarity."""

@@ -1,0 +1,99 @@
+"""Working pair: both scans as they are registered, with their masks and the plan's label map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave.clinic.scans.patient import patient_mask, tissue_values, trusted_region, without_couch
+from regweave.clinic.scans.working import MOST_MM, crop_round
+from regweave.contours import Shape
+from regweave.spatial.pyramid import shrink, shrink_geometry
+from regweave.spatial.warp import inverse_of, warp_labels
+from regweave.types import Field, Float64Array, Geometry, LabelMap, Transform, Volume
+
+
+@dataclass(frozen=True)
+class WorkingScan:
+    """A scan as it is registered.
+
+    Parameters
+    ----------
+    image : Volume
+        Crop round the patient, about 2 mm or finer; in a CT what is not the patient is air.
+    region : LabelMap, optional
+        Where the image counts, if not everywhere.
+    body : boolean array of the image's shape, optional
+        The patient, where it was found.
+    """
+
+    image: Volume
+    region: LabelMap | None
+    body: NDArray[np.bool_] | None
+
+
+def working_scan(scan: Volume) -> WorkingScan:
+    """Make the working copy of a scan; couch and immobilisation of a CT become air."""
+    if scan.modality != "ct":
+        return WorkingScan(crop_round(scan.geometry, None, scan.geometry).of(scan), None, None)
+    scan = tissue_values(scan)
+    x, y, z = (max(1, round(MOST_MM / s)) for s in scan.geometry.spacing_mm.tolist())
+    factors = (x, y, z)
+    coarse = Volume(shrink(scan.data, factors), shrink_geometry(scan.geometry, factors), scan.modality)
+    found = patient_mask(coarse)
+    image = crop_round(scan.geometry, found, coarse.geometry).of(scan)
+    if found is None:
+        return WorkingScan(image, None, None)
+    mask = LabelMap(found.astype(np.uint8), coarse.geometry)
+    body = np.asarray(warp_labels(mask, Transform(Field.zero(image.geometry))).data != 0)
+    return WorkingScan(without_couch(image, body), trusted_region(image, body), body)
+
+
+@dataclass(frozen=True)
+class VoxelBox:
+    """Voxels of a grid round some points: index of the first, and their LPS places (n, 3)."""
+
+    first: tuple[int, int, int]
+    shape: tuple[int, int, int]
+    points_mm: Float64Array
+
+    @property
+    def slices(self) -> tuple[slice, slice, slice]:
+        """Places of the box in an array on the grid."""
+        x, y, z = (slice(a, a + n) for a, n in zip(self.first, self.shape, strict=True))
+        return x, y, z
+
+
+def box_round(points_mm: Float64Array, geometry: Geometry) -> VoxelBox | None:
+    """Return the voxels of a grid round points, with one to spare; None where they lie outside."""
+    index = np.asarray(points_mm, dtype=np.float64)
+    back = inverse_of(geometry.affine)
+    index = index @ back[:3, :3].T + back[:3, 3]
+    low = np.maximum(np.floor(index.min(axis=0)).astype(int) - 1, 0)
+    high = np.minimum(np.ceil(index.max(axis=0)).astype(int) + 2, geometry.shape)
+    if (high <= low).any():
+        return None
+    axes = [np.arange(a, b, dtype=np.float64) for a, b in zip(low, high, strict=True)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+    (x, y, z), (a, b, c) = low.tolist(), (high - low).tolist()
+    return VoxelBox((x, y, z), (a, b, c), geometry.points(grid))
+
+
+def label_map(shapes: Sequence[Shape], geometry: Geometry) -> LabelMap:
+    """Draw shapes on a grid as labels by their numbers; where two overlap the smaller one is seen."""
+    data = np.zeros(geometry.shape, dtype=np.uint16)
+    drawn = [s for s in shapes if len(s.along_mm)]
+    for shape in sorted(drawn, key=_size, reverse=True):
+        points = np.concatenate([c.points_mm for c in shape.structure.contours])
+        box = box_round(points, geometry)
+        if box is not None:
+            inside = (shape.at(box.points_mm) < 0).reshape(box.shape)
+            data[box.slices][inside] = shape.structure.number
+    return LabelMap(data, geometry, {s.structure.number: s.structure.name for s in drawn})
+
+
+def _size(shape: Shape) -> float:
+    return float((shape.distance_mm < 0).sum() * np.prod(shape.step_mm))

@@ -1,0 +1,101 @@
+"""Pydantic schema of the quality assurance of propagated contours in ``result.json``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from regweave.io.records.schema import Count, Known, Number, RecordPart, Text
+
+
+class PropagatedStructure(RecordPart):
+    """Numbers of one propagated structure."""
+
+    number: int
+    name: Text
+    type: Text
+    note: Text
+    volume_plan_ml: Known
+    volume_today_ml: Known
+    volume_change_percent: Known
+    centroid_shift_mm: Known
+    displacement_mean_mm: Known
+    displacement_max_mm: Known
+    jacobian_least: Known
+    jacobian_largest: Known
+    inverse_p95_mm: Known
+    planes: Count
+    outside_percent: Known
+    flag: Literal["pass", "look", "fail"]
+    reasons: list[Text]
+
+
+class NotCarried(RecordPart):
+    """A structure that is not in the set, and why."""
+
+    name: Text
+    reason: Text
+
+
+class WholePair(RecordPart):
+    """Numbers of both scans and the whole transform."""
+
+    plan: Text
+    today: Text
+    frames: Text
+    overlap_percent: Known
+    start: Text
+    similarity_headers: Known
+    similarity_before: Known
+    similarity_after: Known
+    folding_percent: Known
+    inverse_mean_mm: Known
+    inverse_p95_mm: Known
+    inverse_max_mm: Known
+
+
+class PointErrors(RecordPart):
+    """Target registration errors."""
+
+    count: Count
+    mean_mm: Known
+    p95_mm: Known
+    max_mm: Known
+
+
+class TestKind(RecordPart):
+    """A kind of test, and whether it was done."""
+
+    kind: Text
+    what: Text
+    state: Text
+
+
+class ClinicSection(RecordPart):
+    """Quality assurance of propagated contours."""
+
+    status: Text
+    patient_sha: Text
+    plan_sha: Text
+    today_sha: Text
+    settings_sha: Text
+    transform_sha256: Text = "–"
+    grid_error_mm: Known = None
+    structures: list[PropagatedStructure]
+    lost: list[NotCarried]
+    left_out: list[NotCarried]
+    whole: WholePair
+    landmarks: PointErrors | None = None
+    tests: list[TestKind]
+    tests_source: Text
+    names: dict[str, Text] = Field(default_factory=dict)
+    ids: dict[str, Text] | None = None
+
+
+class RulesOfRecord(RecordPart):
+    """Limits by rule, and where they come from."""
+
+    name: Text
+    limits: dict[str, dict[str, Number]]
+    sources: dict[str, Text] = Field(default_factory=dict)

@@ -1,0 +1,153 @@
+"""Contours of a phantom with a known map, from series to folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from regweave.api.contours import propagate_contours, write_contours
+from regweave.clinic.commission import COUCH_MM, PhantomTrial, even_slices, judged, measured, trials
+from regweave.clinic.phantom import ORGANS, inner_points, make_scan, smooth_map
+from regweave.contours import dice_of_areas
+from regweave.errors import RegweaveError, UsageError
+from regweave.pipeline.saved import load
+from regweave.types import Field, Transform
+
+WHERE = smooth_map(3, 6.0)
+
+
+@pytest.fixture(scope="module")
+def scans():
+    plan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=even_slices(), name="PLAN", seed=0)
+    return plan, make_scan(WHERE, shift_mm=COUCH_MM, along_mm=even_slices(), name="TODAY", seed=1)
+
+
+@pytest.fixture(scope="module")
+def folder(scans, tmp_path_factory):
+    plan, today = scans
+    where = tmp_path_factory.mktemp("clinic") / "out"
+    stages = []
+    write_contours(
+        plan.series, today.series, where, rtstruct=plan.structures, name_map={"gland-like": "gland"}, progress=False,
+        on_stage=lambda stage, words, share: stages.append((stage, share)),
+    )  # fmt: skip
+    return where, stages
+
+
+def test_contours_meet_the_true_outlines(scans, folder):
+    _plan, today = scans
+    record = json.loads((folder[0] / "result.json").read_text())
+    assert record["clinic"]["whole"]["start"] == "rigid"
+    done = load(folder[0])
+    points = inner_points(8.0, 200, 2)
+    errors = np.linalg.norm(done.transform(points + np.asarray(COUCH_MM)) - WHERE(points), axis=1)
+    assert errors.mean() < 1.5
+    rows = {row["name"]: row for row in record["clinic"]["structures"]}
+    assert set(rows) == set(ORGANS)
+    for true in today.structures.structures:
+        before = dice_of_areas(true, true, today.series)
+        assert before == pytest.approx(1.0)
+        assert rows[true.name]["volume_today_ml"] == pytest.approx(_volume(true, today.series), rel=0.2)
+
+
+def _volume(structure, series):
+    from regweave.contours import volume_ml
+
+    return volume_ml(structure, series)
+
+
+def test_the_folder_holds_what_is_promised_and_the_hash_of_its_transform(folder):
+    where, _ = folder
+    names = {path.name for path in where.iterdir()}
+    assert {
+        "rtstruct.dcm",
+        "registration.dcm",
+        "transform.h5",
+        "report.html",
+        "result.json",
+        "warped_labels.nii.gz",
+    } <= names
+    section = json.loads((where / "result.json").read_text())["clinic"]
+    assert section["transform_sha256"] == hashlib.sha256((where / "transform.h5").read_bytes()).hexdigest()
+    assert section["grid_error_mm"] < 3.0
+
+
+def test_the_page_says_that_nobody_has_approved_and_names_nobody(folder):
+    text = (folder[0] / "report.html").read_text()
+    assert "UNAPPROVED – needs review by a qualified person" in text
+    assert ">gland<" in text
+    assert "PMC6036411" in text
+    record = (folder[0] / "result.json").read_text()
+    for secret in ("PHANTOM", "1.2.4.1", "1.2.5.0"):
+        assert secret not in text
+        assert secret not in record
+
+
+def test_progress_never_runs_backwards(folder):
+    shares = [share for _, share in folder[1]]
+    assert shares == sorted(shares)
+    assert next(s for s, _ in folder[1]) == "series"
+    assert folder[1][-1][0] == "files"
+
+
+def test_a_start_that_makes_it_worse_is_refused(scans):
+    plan, today = scans
+    wrong = np.eye(4)
+    wrong[:3, 3] = (25.0, 30.0, 0.0)
+    with pytest.raises(RegweaveError, match="E167"):
+        propagate_contours(plan.series, today.series, rtstruct=plan.structures, init=wrong, progress=False)
+
+
+def test_other_patients_are_refused(scans):
+    from dataclasses import replace
+
+    plan, today = scans
+    other = replace(today.series, identity=replace(today.series.identity, patient_id="someone else"))
+    with pytest.raises(RegweaveError, match="E162") as caught:
+        propagate_contours(plan.series, other, rtstruct=plan.structures, progress=False)
+    assert "someone else" not in str(caught.value)
+
+
+def test_an_unknown_structure_is_named(scans):
+    plan, today = scans
+    with pytest.raises(UsageError, match=r"E131.*'spleen'.*liver-like"):
+        propagate_contours(plan.series, today.series, rtstruct=plan.structures, structures=["spleen"], progress=False)
+
+
+def test_the_true_map_passes_a_trial_and_no_map_fails_it(scans):
+    plan, today = scans
+    trial = PhantomTrial("t", "t", WHERE)
+    grid = today.series.image.geometry
+    index = np.stack(np.meshgrid(*(np.arange(float(n)) for n in grid.shape), indexing="ij"), axis=-1).reshape(-1, 3)
+    points = grid.points(index)
+    truth = (WHERE(points - np.asarray(COUCH_MM)) - points).T.reshape(3, *grid.shape).astype(np.float32)
+    words = {}
+    for name, field in (("true", Field(truth, grid)), ("none", Field.zero(grid))):
+        done = _Done(Transform(field), plan, today)
+        words[name] = judged(trial, measured(trial, done, today))["word"]
+    assert words == {"true": "pass", "none": "fail"}
+
+
+class _Done:
+    """A propagation by a map that is handed over."""
+
+    def __init__(self, transform, plan, today):
+        from types import SimpleNamespace
+
+        from regweave.contours import carry, shape_of
+
+        self.transform = transform
+        self.result = SimpleNamespace(regularity={"folding_fraction": 0.0}, seconds={})
+        self._found = {
+            s.name: carry(shape_of(s, plan.series), transform, today.series) for s in plan.structures.structures
+        }
+        self.structures = SimpleNamespace(named=self._found.get)
+
+
+def test_trials_of_one_seed_are_the_same_maps():
+    points = inner_points(8.0, 20, 1)
+    for one, again in zip(trials(4), trials(4), strict=True):
+        np.testing.assert_array_equal(one.where(points), again.where(points))

@@ -1,0 +1,156 @@
+"""Choice of structures, rules, sign-offs, name maps and settings of the clinic."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from regweave.clinic.chosen import choose
+from regweave.clinic.files import read_name_map
+from regweave.clinic.quality import flagged, kinds_done
+from regweave.clinic.settings import intra_patient_settings
+from regweave.clinic.signoff import collected, read_signoff, require_match
+from regweave.errors import RegweaveError, UsageError
+from regweave.measures.rules import clinic_rules, parse_rules
+from regweave.measures.scores import PairScore
+from regweave.measures.verdict import judge
+from regweave.types import Contour, Geometry, Structure, StructureSet
+
+RING = Contour(np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0]]), image=0)
+
+
+def structure(number, name, kind=""):
+    return Structure(number, name, kind, None, (RING,))
+
+
+PLANNED = StructureSet(
+    (
+        structure(1, "BODY", "EXTERNAL"),
+        structure(2, "PTV1", "PTV"),
+        structure(3, "Dose 5200[cGy]"),
+        structure(4, "Cord"),
+    )
+)
+
+
+def test_outline_dose_and_target_go_their_own_ways():
+    choice = choose(PLANNED, None)
+    assert [s.name for s in choice.carried] == ["PTV1", "Cord"]
+    assert [s.name for s in choice.outlines] == ["BODY"]
+    assert [one.name for one in choice.left_out] == ["Dose 5200[cGy]"]
+    assert choice.notes[2] == "re-derive from CTV"
+
+
+def test_what_is_asked_for_by_name_is_carried_and_the_rest_is_listed():
+    choice = choose(PLANNED, ["Dose 5200[cGy]"])
+    assert [s.name for s in choice.carried] == ["Dose 5200[cGy]"]
+    assert {one.name: one.reason for one in choice.left_out}["Cord"] == "not asked for"
+    assert next(s.name for s in choose(PLANNED, None, carry_outline=True).carried) == "BODY"
+
+
+def test_every_shipped_limit_has_a_source_and_only_checked_ones_name_the_report():
+    rules = clinic_rules()
+    assert set(rules.sources) == set(rules.limits)
+    named = {rule for rule, source in rules.sources.items() if "TG-132" in source}
+    assert named == {"landmark_mean_mm", "landmark_max_mm"}
+    assert all(source.startswith("site") for rule, source in rules.sources.items() if rule not in named)
+
+
+def test_rules_with_sources_survive_their_record():
+    rules = clinic_rules()
+    record = rules.record()
+    tables = {rule: {**limits, "source": record["sources"][rule]} for rule, limits in record["limits"].items()}
+    assert parse_rules({"name": record["name"], **tables}, "again") == rules
+    with pytest.raises(UsageError, match="E177"):
+        parse_rules({"landmark_mean_mm": {"source": "nobody"}}, "bad.toml")
+
+
+def test_flags_and_verdict_follow_the_worst_structure():
+    rows = [
+        {"name": "a", "outside_percent": 0.0, "volume_change_percent": -30.0, "jacobian_least": 0.9},
+        {"name": "b", "outside_percent": 50.0, "volume_change_percent": 1.0, "jacobian_least": 0.9},
+    ]
+    assert [flagged(row, clinic_rules())["flag"] for row in rows] == ["look", "fail"]
+    numbers = {"clinic": {"structures": rows, "lost": [{"name": "c"}], "landmarks": {"mean_mm": 2.5, "max_mm": 3.0}}}
+    verdict = judge(numbers, PairScore(), clinic_rules())
+    assert verdict.word == "fail"
+    broken = {reason.rule: reason.text for reason in verdict.reasons}
+    assert "“c”" in broken["lost_structures"]
+    assert "“b”" in broken["structure_outside_percent"]
+    assert "30" in broken["structure_volume_percent"]
+    assert "landmark_mean_mm" in broken
+    assert "landmark_max_mm" not in broken
+
+
+def test_kinds_of_test_say_what_was_not_done():
+    states = {row["kind"]: row["state"] for row in kinds_done(landmarks=False)}
+    assert list(states) == list("ABCDEFGHIJ")
+    assert states["E"].startswith("not done")
+    assert not {row["kind"]: row["state"] for row in kinds_done(landmarks=True)}["E"].startswith("not done")
+
+
+def signed(tmp_path, **changed):
+    result = tmp_path / "out"
+    result.mkdir(exist_ok=True)
+    (result / "transform.h5").write_bytes(b"field")
+    header = {"reviewer": "R. Viewer", "date": "2026-01-02", "transform_sha256": hashlib.sha256(b"field").hexdigest()}
+    lines = [f"# {key}: {value}" for key, value in {**header, **changed.get("header", {})}.items()]
+    rows = changed.get("rows", [("Cord", "4", ""), ("Parotid", "2", "cranial end")])
+    path = tmp_path / "signoff.tsv"
+    path.write_text("\n".join([*lines, "structure\tgrade\tcomment", *("\t".join(row) for row in rows)]) + "\n")
+    return path, result
+
+
+def test_a_signoff_is_read_back_and_matched_to_its_transform(tmp_path):
+    path, result = signed(tmp_path)
+    found = read_signoff(path)
+    assert found.word == "accepted"
+    assert require_match(found, [result], path) == result
+    table = collected([(found, result)])
+    assert "Parotid\t2\tR. Viewer\t2026-01-02\tcranial end" in table
+    (result / "transform.h5").write_bytes(b"another")
+    with pytest.raises(RegweaveError, match="E145"):
+        require_match(found, [result], path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"header": {"reviewer": ""}},
+        {"header": {"transform_sha256": ""}},
+        {"rows": [("Cord", "", "")]},
+        {"rows": [("Cord", "9", "")]},
+        {"rows": []},
+    ],
+)
+def test_an_empty_or_half_signoff_is_refused(tmp_path, changed):
+    with pytest.raises(RegweaveError, match="E145"):
+        read_signoff(signed(tmp_path, **changed)[0])
+
+
+def test_a_low_grade_refuses(tmp_path):
+    assert read_signoff(signed(tmp_path, rows=[("Cord", "1", "")])[0]).word == "refused"
+
+
+def test_name_maps_of_both_kinds(tmp_path):
+    (tmp_path / "a.csv").write_text("Parotid L,PAR_L\nCord,CORD\n")
+    (tmp_path / "b.json").write_text('{"Parotid L": "PAR_L", "Cord": "CORD"}')
+    assert (
+        read_name_map(tmp_path / "a.csv")
+        == read_name_map(tmp_path / "b.json")
+        == {"Parotid L": "PAR_L", "Cord": "CORD"}
+    )
+    (tmp_path / "c.csv").write_text("Parotid L\n")
+    with pytest.raises(UsageError, match="E107"):
+        read_name_map(tmp_path / "c.csv")
+
+
+def test_a_large_scan_gets_fewer_steps():
+    small, large = (
+        intra_patient_settings(Geometry(shape, np.diag([2.0, 2.0, 3.0, 1.0]))).refine.steps
+        for shape in ((90, 90, 20), (256, 256, 130))
+    )
+    assert small == 80
+    assert 24 <= large <= 30

@@ -28,8 +28,8 @@ def main() -> None:
     """Write the picture."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--output", type=Path, default=ROOT / "docs" / "images" / "report.png")
-    options.add_argument("--width", type=int, default=1280)
-    options.add_argument("--height", type=int, default=1000)
+    options.add_argument("--width", type=int, default=1600)
+    options.add_argument("--height", type=int, default=940)
     args = options.parse_args()
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:

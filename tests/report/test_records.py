@@ -64,7 +64,6 @@ def page_of(record: dict) -> str:
     drawn = [{"label": row.label, "name": row.name, "colour": "#ff8800"} for row in found.structures]
     others = {"sources": {}, "names": {}, "parts": {}, "pictures": [], "rounding": 0.0, "unit": "HU", "jacobians": {}}
     grids = {"geometry": GRID, "display": Display.of(GRID), "whole": [2, 2, 2], "cropped": [2, 2, 2]}
-    grids |= {"transform_sha256": 64 * "0"}
     return render("registration.j2", {**record_context(found, drawn), **others, **grids})
 
 

@@ -47,7 +47,7 @@ def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapp
         "summary": summary,
         "rows": listed[:MOST_ROWS],
         "more": len(listed) - MOST_ROWS,
-        "picture": data_address(encode_png(_sheet(fusion(fixed, (before, after))))),
+        "picture": data_address(encode_png(sheet(fusion(fixed, (before, after))))),
     }
     return environment().get_template("card.j2").render(context)
 
@@ -135,7 +135,7 @@ def _plane(
     return out[::-1] if up else out
 
 
-def _sheet(planes: Sequence[Sequence[NDArray[np.uint8]]]) -> NDArray[np.uint8]:
+def sheet(planes: Sequence[Sequence[NDArray[np.uint8]]]) -> NDArray[np.uint8]:
     """Put planes beside and below each other."""
     rows = [np.concatenate([np.pad(plane, ((0, GAP), (0, GAP), (0, 0))) for plane in row], axis=1) for row in planes]
     return np.concatenate(rows, axis=0)

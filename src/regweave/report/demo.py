@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
-from regweave.io import owned_path
+from regweave.io import owned_path, read_image
+from regweave.io.disk.files import is_file
 from regweave.io.records.demo import DemoSummary
 from regweave.io.records.folders import DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT
 from regweave.report import evaluation, registration, training
+from regweave.report.card import fusion, sheet
 from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
+from regweave.report.viewer.contents import IMAGES
+from regweave.report.viewer.png import data_address, encode_png
 
 
 def write_page(folder: str | Path) -> Path:
@@ -61,5 +65,17 @@ def page_text(summary: DemoSummary, folder: Path) -> str:
         "evaluation": found(f"{DEMO_EVALUATION}/{REPORT}"),
         "training": found(training.page_path(Path(DEMO_MODEL)).name),
         "pages": {name: found(place) for name, place in pages.items()},
+        "pictures": {
+            name: seen for name in summary.shown if (seen := _picture(folder / DEMO_EVALUATION / PAGES / name))
+        },
     }
     return render("demo.j2", context, style=STYLE + asset("demo.css"))
+
+
+def _picture(folder: Path) -> str:
+    """Return the planes of a registration before and after as an address that holds them; nothing without its files."""
+    files = [folder / IMAGES[name] for name in ("fixed", "moving", "warped")]
+    if not all(is_file(path) for path in files):
+        return ""
+    fixed, before, after = (read_image(path) for path in files)
+    return data_address(encode_png(sheet(fusion(fixed, (before, after)))))

@@ -103,7 +103,6 @@ def registration_page(
         "back": back,
         "sources": contents.sources,
         "names": contents.names,
-        "transform_sha256": contents.transform_sha256,
         "jacobians": jacobian_by_label(jacobian, contents.labels.get("fixed", contents.labels.get("after"))),
         "parts": dict(zip(metric["members"], metric["parts"], strict=True)),
         "geometry": contents.geometry,

@@ -8,7 +8,7 @@ Dice, for the price of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,57 @@ from regweave.jobs.methods import REFINE, Method, baseline_methods
 from regweave.jobs.store import content_hash
 from regweave.model.model import Model
 from regweave.predictors import Predictor
+from regweave.registration.initial import STRUCTURES
 from regweave.types import WeightTable
 
 SMOOTHER = (0.5, 1.0, 2.0)
 """Factors of the smoothness of the refinement for the uniform bank and single metrics."""
-MAPS = ((8, 0.25), (32, 0.25))
-"""Weight of the compared maps against one metric, and factor of the smoothness, without a moving mask."""
-OUTLINE = ((4, 0.5), (8, 0.5))
-"""The same with the moving mask."""
-COARSE = {"learned": ((2, 0.5), (8, 0.5)), "learned, mask": ((2, 1.0), (8, 1.0))}
+COMPARED = "compared"
+"""Stands for the member that compares maps of both images: `shapes`, or `anatomy` where a bank has no `shapes`."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Weights of members of maps against one metric, factor of the smoothness, and whether maps act earlier too.
+
+    ``coarse`` gives half of the levels' weight to the first member's maps, ``start`` lays structures on each other.
+    """
+
+    maps: Mapping[str, float]
+    smoother: float
+    coarse: bool = False
+    start: bool = False
+
+    @property
+    def name(self) -> str:
+        """How results and models call it."""
+        parts = [f"{member} {factor:g}" for member, factor in self.maps.items()]
+        parts += [f"{next(iter(self.maps))}-coarse"] if self.coarse else []
+        return ", ".join([*parts, *(["structures"] if self.start else [])]) + f" × {self.smoother:g}"
+
+
+FINE = {
+    "learned": (Mix({COMPARED: 8}, 0.25), Mix({COMPARED: 32}, 0.25)),
+    "learned, mask": (
+        Mix({"outline": 4}, 0.5), Mix({"outline": 8}, 0.5), Mix({"outline": 8, COMPARED: 4}, 0.25),
+    ),
+}  # fmt: skip
+"""Mixes without and with the moving mask."""
+COARSE = {
+    "learned": (Mix({COMPARED: 2}, 0.5, coarse=True), Mix({COMPARED: 8}, 0.5, coarse=True)),
+    "learned, mask": (Mix({"outline": 2}, 1.0, coarse=True), Mix({"outline": 8}, 1.0, coarse=True)),
+}
 """The same where maps have half of the weight of the levels too."""
+STARTED = {
+    "learned": (
+        Mix({COMPARED: 8}, 0.5, coarse=True, start=True), Mix({COMPARED: 32}, 0.25, coarse=True, start=True),
+    ),
+    "learned, mask": (
+        Mix({"outline": 8}, 0.5, coarse=True, start=True),
+        Mix({"outline": 8, COMPARED: 4}, 0.25, coarse=True, start=True),
+    ),
+}  # fmt: skip
+"""The same where the structures of both images are laid on each other first."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +117,18 @@ class Learning:
     predictors: Mapping[int, Predictor]
     folder: Path
     coarse: bool
+    start: bool = False
 
     def candidates(self) -> list[Candidate]:
-        """Weights of maps with and without the moving mask, and in the levels too where ``coarse`` says so."""
+        """Weights of maps with and without the moving mask; in the levels and at the start too where that is asked."""
         names = [m.name for m in self.schedule.bank]
         compared = "shapes" if "shapes" in names else "anatomy"
         out = []
-        for rung, member, fine in (("learned", compared, MAPS), ("learned, mask", "outline", OUTLINE)):
-            grid = [(None, *pair) for pair in fine]
-            if self.coarse:
-                grid += [(f"{member}-coarse", *pair) for pair in COARSE[rung]]
-            out += [self._candidate(rung, {member: float(f)}, where, s) for where, f, s in grid]
+        for rung, fine in FINE.items():
+            mixes = [*fine, *(COARSE[rung] if self.coarse else ()), *(STARTED[rung] if self.start else ())]
+            for mix in mixes:
+                maps = {compared if member == COMPARED else member: f for member, f in mix.maps.items()}
+                out.append(self._candidate(rung, replace(mix, maps=maps)))
         return out
 
     @property
@@ -94,11 +136,13 @@ class Learning:
         """Bank and levels."""
         return self.settings.schedule(self.modality)
 
-    def _candidate(self, rung: str, maps: Mapping[str, float], coarse: str | None, smoother: float) -> Candidate:
+    def _candidate(self, rung: str, mix: Mix) -> Candidate:
         base = self.settings.model_copy(update={"modality": self.modality})
-        settings = REFINE.set(base, REFINE.get(base) * smoother)
+        settings = REFINE.set(base, REFINE.get(base) * mix.smoother)
+        if mix.start:
+            settings = settings.model_copy(update={"initial": STRUCTURES})
         start = self.schedule.start_weights(settings.smoothness, self.classes)
-        weights = mixed(start, self.schedule, maps, coarse)
+        weights = mixed(start, self.schedule, mix)
 
         def method(fold: int) -> Method:
             model = Model(weights, settings, self.modality, predictor=self.predictors[fold])
@@ -107,20 +151,19 @@ class Learning:
                 model.save(path)
             return Method(rung, settings, model=(path, sha256(path)), predicted=rung == "learned")
 
-        name = ", ".join(f"{m} {f:g}" for m, f in maps.items()) + (f", {coarse}" if coarse else "")
-        return Candidate(rung, f"{name} × {smoother:g}", method)
+        return Candidate(rung, mix.name, method)
 
 
-def mixed(start: WeightTable, schedule: Schedule, maps: Mapping[str, float], coarse: str | None) -> WeightTable:
+def mixed(start: WeightTable, schedule: Schedule, mix: Mix) -> WeightTable:
     """Give members of maps so many times the weight of one metric of the refinement, and half of the levels to one."""
     of = dict(zip(start.members, start.matrix[:, 0].tolist(), strict=True))
     fine = {m.name: of[m.name] for m in schedule.continuous if m.stage == "refine" and of[m.name]}
     one = max(fine.values())
-    table = start.share_out({**fine, **{name: factor * one for name, factor in maps.items()}})
-    if coarse is None:
+    table = start.share_out({**fine, **{name: factor * one for name, factor in mix.maps.items()}})
+    if not mix.coarse:
         return table
     levels = {m.name: of[m.name] for m in schedule.discrete if m.stage != "refine" and of[m.name]}
-    return table.share_out({**levels, coarse: sum(levels.values())})
+    return table.share_out({**levels, f"{next(iter(mix.maps))}-coarse": sum(levels.values())})
 
 
 @dataclass(frozen=True)

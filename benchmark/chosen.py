@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from _crossval_grid import mixed
+from _crossval_grid import Mix, mixed
 from _pairs import SETS, PairName, cases_of, files, subject_of
 from regweave import __version__
 from regweave.config import settings as registration_settings
@@ -28,22 +28,23 @@ from regweave.model.record import Gain, RefinementRecord, TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.types import WeightTable
 
-NAME = re.compile(r"(?P<maps>.*?)(?:, (?P<coarse>[a-z]+-coarse))? × (?P<smoother>[0-9.]+)")
+NAME = re.compile(r"(?P<maps>.*?)(?P<coarse>, [a-z]+-coarse)?(?P<start>, structures)? × (?P<smoother>[0-9.]+)")
 
 
-def parse(name: str) -> tuple[dict[str, float], str | None, float]:
-    """Weights of compared maps, the member of the levels, and the factor of the smoothness, of a candidate's name.
+def parse(name: str) -> Mix:
+    """Mix of a candidate's name.
 
     Examples
     --------
     >>> parse("shapes 32, shapes-coarse × 0.25")
-    ({'shapes': 32.0}, 'shapes-coarse', 0.25)
+    Mix(maps={'shapes': 32.0}, smoother=0.25, coarse=True, start=False)
     """
     found = NAME.fullmatch(name)
     if found is None:
         raise SystemExit(f"{name!r} is no candidate of a cross-validation")
     parts = [part.rsplit(" ", 1) for part in found["maps"].split(", ")]
-    return {member: float(factor) for member, factor in parts}, found["coarse"], float(found["smoother"])
+    maps = {member: float(factor) for member, factor in parts}
+    return Mix(maps, float(found["smoother"]), found["coarse"] is not None, found["start"] is not None)
 
 
 def model_of(result: Mapping[str, Any], names: Mapping[str, str | None]) -> Model:
@@ -56,8 +57,8 @@ def model_of(result: Mapping[str, Any], names: Mapping[str, str | None]) -> Mode
     start = schedule.start_weights(base.smoothness, classes)
     tables: dict[str, tuple[WeightTable, float]] = {}
     for rung in ("learned", "learned, mask"):
-        maps, coarse, smoother = parse(_one_of(result["chosen"][rung], names[rung], rung))
-        tables[rung] = (mixed(start, schedule, maps, coarse), smoother)
+        mix = parse(_one_of(result["chosen"][rung], names[rung], rung))
+        tables[rung] = (mixed(start, schedule, mix), mix.smoother)
     (blind, loose), (seen, smoother) = tables["learned"], tables["learned, mask"]
     blind = replace(blind, stiffness=np.full(len(classes), loose / smoother))
     people = sorted({subject_of(case) for case in cases_of(result["data"])})

@@ -53,6 +53,7 @@ class Study:
     withheld: tuple[int, ...]
     kind: str
     coarse: bool
+    start: bool
     singles: tuple[str, ...]
 
     @property
@@ -100,7 +101,7 @@ def run_all(study: Study, run: Runner) -> list[dict[str, Any]]:
     models.mkdir(exist_ok=True)
     candidates = [
         *fixed_candidates(study.settings, modality, study.singles),
-        *Learning(study.settings, modality, study.classes, told, models, study.coarse).candidates(),
+        *Learning(study.settings, modality, study.classes, told, models, study.coarse, study.start).candidates(),
     ]
     table = register(candidates, pairs, run)
     best = sorted({table.best("single", fold, labels).split(" × ")[0] for fold in pairs})
@@ -144,7 +145,8 @@ def register(candidates: Sequence[Candidate], pairs: Mapping[int, Sequence[PairF
             raise SystemExit(f"{c.name}, {p.id}: {outcome.error}")
         rows = outcome.value["labels"]
         found.setdefault((c.rung, c.name), {})[p.id] = {label: row["dice_after"] for label, row in rows.items()}
-        before[p.id] = {label: row["dice_before"] for label, row in rows.items()}
+        if c.rung == "uniform":  # a start from structure maps belongs to what is learned
+            before[p.id] = {label: row["dice_before"] for label, row in rows.items()}
     return Table(pairs, found, before)
 
 
@@ -175,7 +177,7 @@ def study_of(args: Any) -> Study:
     if args.maps is not None:
         kind = "stored_maps"
         map_folder(args.set, args.maps, args.work / "maps" / args.set)
-    return Study(args.set, folder, settings, args.pairs, args.withhold, kind, args.coarse, args.singles)
+    return Study(args.set, folder, settings, args.pairs, args.withhold, kind, args.coarse, args.start, args.singles)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -185,6 +187,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--preset", default="default", help="settings")
     options.add_argument("--maps", type=Path, default=None, help="archive of out-of-fold maps of a network")
     options.add_argument("--coarse", action="store_true", help="try maps in the levels too")
+    options.add_argument("--start", action="store_true", help="try a start from maps too")
     options.add_argument("--withhold", type=_values, default=(), help="structures left out of learning: 4,5")
     options.add_argument(
         "--singles", type=lambda text: tuple(text.split(",")), default=(), help="single metrics to try; by default all"

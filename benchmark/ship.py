@@ -28,7 +28,7 @@ from regweave.measures.overlap import dice
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.predictors import Choice
-from regweave.predictors._unet_network import Network
+from regweave.predictors._unet.network import Network
 from regweave.predictors.unet import NetworkPredictor
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import PredictorFits, SegmentedImage

@@ -86,7 +86,7 @@ for module, names in {signal: ("SIGHUP", "pthread_sigmask"), os: ("sysconf", "sc
     for name in names:
         delattr(module, name)
 import regweave
-others = ("__main__", "_unet_torch", "_unet_samples")  # the last two need PyTorch
+others = ("__main__", "_unet.module", "_unet.samples", "_unet.training")  # the last three need PyTorch
 names = [m.name for m in pkgutil.walk_packages(regweave.__path__, "regweave.") if not m.name.endswith(others)]
 for name in names:
     importlib.import_module(name)

@@ -175,7 +175,7 @@ def test_candidates_give_maps_the_weight_that_they_say() -> None:
     grid = import_module("_crossval_grid")
     schedule = settings.preset("default").schedule("mr")
     start = schedule.start_weights(0.05, (0, 1, 2))
-    table = grid.mixed(start, schedule, {"outline": 8.0}, None)
+    table = grid.mixed(start, schedule, grid.Mix({"outline": 8.0}, 0.5))
     of = dict(zip(table.members, table.matrix[:, 1], strict=True))
     assert of["outline"] == pytest.approx(8 * of["lncc3"])
     assert table.matrix.sum() == pytest.approx(start.matrix.sum())

@@ -15,7 +15,7 @@ from regweave.config.settings import Level, Refine, Settings, preset, validate
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.model.model import Model
 from regweave.pipeline.memory import check_memory, forecast
-from regweave.predictors._unet_network import Network, layer_shapes
+from regweave.predictors._unet.network import Network, layer_shapes
 from regweave.predictors.unet import NetworkPredictor
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Geometry

@@ -19,7 +19,7 @@ from regweave.model.model import Model
 from regweave.model.record import ModelCard
 from regweave.model.shipped import find_model, shipped_models
 from regweave.predictors import Parts
-from regweave.predictors._unet_network import Network, layer_shapes
+from regweave.predictors._unet.network import Network, layer_shapes
 from regweave.predictors.unet import NetworkPredictor
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from regweave import predictors
 from regweave.cli import main
-from regweave.errors import RegweaveError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels
 from regweave.model.model import Model
 from regweave.pipeline.register import register
@@ -175,3 +175,20 @@ def test_reading_keeps_chosen_labels_only(files):
     assert kept.values() == [2, 3]
     np.testing.assert_array_equal(kept.data, whole.data * np.isin(whole.data, (2, 3)))
     assert kept.data.dtype == whole.data.dtype
+
+
+def test_start_from_what_the_predictor_tells(model, files, predicted):
+    found = register(
+        files["fixed"], files["moving"], model=model, init="structures", fixed_labels=files["fixed_labels"]
+    )
+
+    start = found.images.pair.initial_field
+    assert start is not None
+    assert np.abs(start.data).max() > 0.1
+    assert (field(found) != field(predicted)).any()
+
+
+def test_start_from_structures_needs_a_predictor(model, files):
+    for other in (None, replace(model, predictor=None)):
+        with pytest.raises(UsageError, match=r"E187.*predictor"):
+            register(files["fixed"], files["moving"], model=other, init="structures")

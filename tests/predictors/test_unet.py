@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from regweave import predictors
-from regweave.errors import UsageError
+from regweave.errors import RegweaveWarning, UsageError
 from regweave.measures.overlap import dice
 from regweave.predictors import Examples, Parts
-from regweave.predictors._unet_grid import NetworkGrid, likeliest
-from regweave.predictors._unet_input import strides_for
-from regweave.predictors._unet_network import Network, layer_shapes
-from regweave.predictors.unet import NetworkPredictor, load, spared
+from regweave.predictors._unet.grid import NetworkGrid, likeliest
+from regweave.predictors._unet.intensities import strides_for
+from regweave.predictors._unet.network import Network, layer_shapes
+from regweave.predictors.unet import NetworkPredictor, load, mirror_places, spared
 from regweave.types import Geometry, LabelMap, Volume
 
 STRIDES = ((2, 2, 1), (2, 2, 2))
@@ -287,3 +288,42 @@ def test_class_that_no_image_shows_is_refused():
     pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"no training label map shows class \[3\]"):
         predictors.fit("unet", replace(examples(), classes=(0, 4, 3)))
+
+
+def test_a_mirrored_network_tells_both_sides_alike():
+    found = replace(predictor(), names={4: "left x", 7: "right x"}, mirrored=(0, 2, 1))
+    volume = image(affine=np.diag([2.0, 2.0, 3.0, 1.0]))
+    other = Volume(np.ascontiguousarray(volume.data[::-1]), volume.geometry)
+
+    here, there = found.maps(volume).shares, found.maps(other).shares
+
+    np.testing.assert_allclose(here, there[::-1, ::-1], atol=1e-6)
+    one_way = replace(found, mirrored=()).maps(volume).shares
+    assert np.abs(here - one_way).max() > 1e-3
+    assert load(found.save()).mirrored == (0, 2, 1)
+
+
+@pytest.mark.parametrize("mirrored", [[0, 1], [1, 2, 0], [0, 1, 3]])
+def test_sides_that_do_not_change_places_are_refused(mirrored):
+    parts = predictor().save()
+    with pytest.raises(ValueError, match="change places"):
+        load(replace(parts, fields={**parts.fields, "mirrored": mirrored}))
+
+
+def test_sides_go_by_name_and_one_alone_is_refused():
+    names = {1: "Parotid_L", 2: "brainstem", 3: "RightParotid", 5: "cord"}
+
+    assert mirror_places((0, 1, 2, 3, 5), names) == (0, 3, 2, 1, 4)
+    with pytest.raises(UsageError, match=r"E194.*no counterpart"):
+        mirror_places((0, 1, 2), names)
+
+
+def test_an_image_much_wider_than_training_images_is_told_with_a_warning():
+    usual = replace(predictor(), shape=(10, 10, 8))
+    wide = image((10, 12, 20), np.diag([2.0, 2.0, 3.0, 1.0]))
+
+    with pytest.warns(RegweaveWarning, match=r"W215.*10 × 12 × 20.*10 × 10 × 8"):
+        usual.maps(wide)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        usual.maps(image((10, 12, 9), np.diag([2.0, 2.0, 3.0, 1.0])))

@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.predictors._unet_network import Network
+from regweave.predictors._unet.network import Network
 
 pytest.importorskip("torch", reason="needs the extra 'net'")
 
-from regweave.predictors import _unet_torch as training
+import torch
+
+from regweave.predictors._unet import training
+from regweave.predictors._unet.module import probabilities
+from regweave.predictors._unet.samples import SegmentedTensors
 
 STRIDES = ((2, 2, 1), (2, 2, 2))
 
@@ -40,7 +44,7 @@ def _plan(**changes: object) -> training.TrainingPlan:
 def test_it_learns_what_a_structure_looks_like() -> None:
     images, labels = _scans(5)
     arrays = training.fit_network(images[:4], labels[:4], 3, STRIDES, _plan())
-    found = training.probabilities(arrays, images[4], STRIDES).argmax(0)
+    found = probabilities(arrays, images[4], STRIDES).argmax(0)
     both = ((found == 1) & (labels[4] == 1)).sum()
     assert 2 * both / ((found == 1).sum() + (labels[4] == 1).sum()) > 0.7
 
@@ -49,7 +53,7 @@ def test_both_evaluators_agree() -> None:
     images, labels = _scans(2)
     arrays = training.fit_network(images, labels, 3, STRIDES, _plan(steps=3))
     ours = Network.of(arrays, STRIDES).shares(images[0])
-    np.testing.assert_allclose(ours, training.probabilities(arrays, images[0], STRIDES), atol=2e-4)
+    np.testing.assert_allclose(ours, probabilities(arrays, images[0], STRIDES), atol=2e-4)
 
 
 def test_a_stopped_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
@@ -62,9 +66,9 @@ def test_a_stopped_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
         if self.step == 6:  # type: ignore[attr-defined]
             raise KeyboardInterrupt
 
-    write = training._Training.keep
+    write = training.Training.keep
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training._Training, "keep", after_six)
+        patch.setattr(training.Training, "keep", after_six)
         with pytest.raises(KeyboardInterrupt):
             training.fit_network(images, labels, 3, STRIDES, _plan(steps=10), None, kept)
     assert kept.is_file()
@@ -82,3 +86,18 @@ def test_another_plan_does_not_take_up_a_checkpoint(tmp_path: Path) -> None:
     other = _plan(steps=10, seed=1)
     beside, alone = (training.fit_network(images, labels, 3, STRIDES, other, None, place) for place in (kept, None))
     np.testing.assert_array_equal(beside["head.weight"], alone["head.weight"])
+
+
+def test_mirrored_draws_keep_each_structure_on_its_own_side() -> None:
+    truth = np.zeros((20, 12, 10), np.uint8)
+    truth[3:7, 4:8, 3:7], truth[13:17, 4:8, 3:7] = 1, 2
+    dark = np.where(truth == 1, 0.9, np.where(truth == 2, 0.2, -0.8)).astype(np.float32)[None]
+    data = SegmentedTensors([dark], [truth], truth.shape, torch.device("cpu"), (0, 2, 1))
+
+    bright_first = []
+    for n in range(24):
+        image, numbers = data._one(0, np.random.default_rng(n))
+        first, second = (np.argwhere(numbers.numpy() == c)[:, 0].mean() for c in (1, 2))
+        assert first < second  # class 1 is the one on the side of low indices, mirrored or not
+        bright_first.append(float(image[0][numbers == 1].mean()) > float(image[0][numbers == 2].mean()))
+    assert 4 < sum(bright_first) < 20

@@ -82,7 +82,7 @@ def register(
         Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
     metrics : mapping, optional
         Members (or metrics) to use and their weights, instead of the bank of the settings.
-    init : "none", "moments", "rigid", "affine", path, Transform or matrix, optional
+    init : "none", "moments", "rigid", "affine", "structures", path, Transform or matrix, optional
         Start; by default what the settings say. A (4, 4) matrix, or a transform of SimpleITK, takes fixed points to
         moving points in LPS millimetres.
     engine : str, optional

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,8 +27,9 @@ from regweave.pipeline.recipe import ClassesFrom, Recipe, with_stated
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
-from regweave.registration.initial import METHODS, initial_affine
+from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
 from regweave.registration.refine import Refinement, RefineStep, refine
+from regweave.registration.starts.structures import started_from_structures
 from regweave.types import Field, Geometry, ImagePair
 
 T = TypeVar("T")
@@ -146,9 +147,24 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
             return recipe.attach_structure_maps(seen), told
 
         seen, classes_from = keep(("seen", maps), seen_by_model)
+        pair, seen = _from_structures(start, recipe, pair, seen, lambda make: keep(("structures", maps), make))
     return Prepared(
         recipe.drop_label_members(classes_from), data, pair, seen, classes_from, start, reading, device, maps
     )
+
+
+def _from_structures(
+    start: Any, recipe: Recipe, pair: ImagePair, seen: ImagePair, kept: Callable[[Callable[[], ImagePair]], ImagePair]
+) -> tuple[ImagePair, ImagePair]:
+    """Lay the structures of both images on each other where that is asked for, in the pair as given and as seen."""
+    if not isinstance(start, str) or start != STRUCTURES:
+        return pair, seen
+    if recipe.predictor is None:
+        message = f"the start '{STRUCTURES}' needs a model whose predictor tells structures"
+        raise UsageError("E187", message, "give --model with a predictor, or --init affine")
+    found = kept(lambda: started_from_structures(recipe.attach_structure_maps(seen, always=True)))
+    affine, field = found.initial, found.initial_field
+    return replace(pair, initial=affine, initial_field=field), replace(seen, initial=affine, initial_field=field)
 
 
 def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False) -> ImagePair:

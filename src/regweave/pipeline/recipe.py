@@ -137,9 +137,12 @@ class Recipe:
             return pair.with_moving(labels=None), "none"
         return pair.with_moving(labels=self.predictor.labels(pair.moving)), "predicted"
 
-    def attach_structure_maps(self, pair: ImagePair) -> ImagePair:
-        """Return the pair with structure maps of its images and of its moving labels, where a member compares them."""
-        if not self.compares_maps:
+    def attach_structure_maps(self, pair: ImagePair, *, always: bool = False) -> ImagePair:
+        """Return the pair with structure maps of its images and of its moving labels, where a member compares them.
+
+        With ``always`` it has them whether or not a member does; that needs a predictor.
+        """
+        if not (self.compares_maps or always) or pair.fixed.maps is not None:
             return pair
         assert self.predictor is not None  # `resolve` has seen to it
         fixed, moving = self.predictor.maps(pair.fixed), self.predictor.maps(pair.moving)

@@ -9,12 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from regweave import extras, registry
+from regweave import extras, notices, registry
+from regweave.errors import UsageError
 from regweave.io.orientation import nearest_axes
+from regweave.io.structure_names import normalised
 from regweave.kernels.threads import present_threads
-from regweave.predictors._unet_grid import NetworkGrid, Shape, likeliest
-from regweave.predictors._unet_input import VERSION, channels, n_channels, strides_for
-from regweave.predictors._unet_network import ALIGNMENT, WIDEST, Network, filled_shape
+from regweave.predictors._unet.grid import NetworkGrid, Shape, likeliest
+from regweave.predictors._unet.intensities import VERSION, channels, n_channels, strides_for
+from regweave.predictors._unet.network import ALIGNMENT, WIDEST, Network, filled_shape
 from regweave.predictors._voxelwise import class_numbers, require_classes
 from regweave.predictors.base import Examples, Parts, Predictor
 from regweave.types import Float32Array, Geometry, LabelMap, Modality, StructureMaps, Volume
@@ -33,6 +35,8 @@ ENOUGH = 30
 """Images from which on some can be spared to say when to stop."""
 SPARED = 10
 """One patient of so many is spared."""
+WIDE = 1.75
+"""An image so many times as wide as a middling training image is told with a warning."""
 SpacingMm = tuple[float, float, float]
 
 
@@ -50,12 +54,16 @@ class Options(registry.Options):
         fits four: one to all patients, and three without a third of them each.
     device : "auto", "cpu" or "cuda"
         Where it is trained; by default on a GPU where PyTorch finds one.
+    mirror : bool
+        Mirror every second training image left to right, and tell an image as the mean of it and its mirror image: for
+        parts of the body whose sides are alike. Structures named left and right change places.
     """
 
     width: int = Field(default=16, ge=ALIGNMENT, le=WIDEST, multiple_of=ALIGNMENT)
     steps: int = Field(default=1500, ge=1, le=1_000_000)
     minutes: float = Field(default=15.0, gt=0, le=100_000)
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    mirror: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,8 @@ class NetworkPredictor:
     shape : three ints
         Voxels of a middling training image along L, P and S. A smaller image, a tighter crop, is surrounded by its
         darkest value: normalisation by the mean of an image makes a network blind where the surroundings are missing.
+    mirrored : tuple of ints
+        Output, by place, that each output becomes in a mirror; empty where images are told one way only.
     """
 
     classes: tuple[int, ...]
@@ -91,6 +101,7 @@ class NetworkPredictor:
     record: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[int, ...] = ()
     shape: Shape = (1, 1, 1)
+    mirrored: tuple[int, ...] = ()
 
     @property
     def voxel_mm(self) -> float:
@@ -112,8 +123,13 @@ class NetworkPredictor:
         """Probability of each class, (C, X, Y, Z), on the working grid laid along the image, and that grid."""
         grid = NetworkGrid.of(volume.geometry, self.spacing_mm)
         seen = channels(grid.seen(volume.data), _scale_of(self.modality))
+        _warn_of_width(seen.shape[1:], self.shape)
         inner, surrounded = _surrounded(seen, self.shape)
-        shares = self.network.shares(surrounded)[:, *inner]
+        shares = self.network.shares(surrounded)
+        if self.mirrored:
+            other = self.network.shares(np.ascontiguousarray(surrounded[:, ::-1]))[list(self.mirrored), ::-1]
+            shares = (shares + other) / np.float32(2)
+        shares = np.ascontiguousarray(shares[:, *inner])
         if self.ignored:
             shares[0] += shares[list(self.ignored)].sum(axis=0)
             shares = np.delete(shares, self.ignored, axis=0)
@@ -147,6 +163,7 @@ class NetworkPredictor:
             "strides": [list(stride) for stride in self.network.strides],
             "ignored": list(self.ignored),
             "shape": list(self.shape),
+            "mirrored": list(self.mirrored),
         }
         arrays = {name: array.astype(np.float16) for name, array in self.network.arrays.items()}
         return Parts("unet", fields, arrays, self.record)
@@ -174,7 +191,13 @@ def load(parts: Parts) -> NetworkPredictor:
     nx, ny, nz = (int(n) for n in content["shape"])
     if not all(1 <= n <= MOST_VOXELS for n in (nx, ny, nz)):
         raise ValueError(f"shape is {[nx, ny, nz]}, allowed: 1 to {MOST_VOXELS}")
-    return NetworkPredictor(classes, modality, (x, y, z), network, names, dict(parts.record), ignored, (nx, ny, nz))
+    mirrored = tuple(int(n) for n in content.get("mirrored", ()))
+    places = list(range(network.n_classes))
+    if mirrored and (sorted(mirrored) != places or [mirrored[m] for m in mirrored] != places):
+        raise ValueError(f"mirrored is {list(mirrored)[:9]}, allowed: outputs that change places in couples")
+    return NetworkPredictor(
+        classes, modality, (x, y, z), network, names, dict(parts.record), ignored, (nx, ny, nz), mirrored
+    )
 
 
 def fit(examples: Examples, options: Options, like: Predictor | None) -> NetworkPredictor:
@@ -206,10 +229,48 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
     require_classes(numbers, examples.classes)
     nx, ny, nz = (int(n) for n in np.median([i.shape[1:] for i in images], axis=0))
     strides = like.network.strides if isinstance(like, NetworkPredictor) else strides_for(spacing_mm, (nx, ny, nz))
-    arrays = _trained(images, numbers, strides, options, examples)
     names = {v: n for labels in examples.label_maps for v, n in labels.names.items() if v in examples.classes}
+    mirrored = mirror_places(examples.classes, names) if options.mirror else ()
+    arrays = _trained(images, numbers, strides, options, examples, mirrored)
     network = Network.of(arrays, strides)
-    return NetworkPredictor(examples.classes, examples.modality, spacing_mm, network, names, shape=(nx, ny, nz))
+    return NetworkPredictor(
+        examples.classes, examples.modality, spacing_mm, network, names, shape=(nx, ny, nz), mirrored=mirrored
+    )
+
+
+def mirror_places(classes: Sequence[int], names: Mapping[int, str]) -> tuple[int, ...]:
+    """Place, among the classes, of what each of them is in a mirror: the same, or the other side by name.
+
+    Raises
+    ------
+    UsageError
+        E194 where one side of a structure is not among the classes.
+
+    Examples
+    --------
+    >>> mirror_places((0, 3, 4, 5), {3: "Parotid_L", 4: "Parotid_R", 5: "brainstem"})
+    (0, 2, 1, 3)
+    """
+    called = [normalised(names.get(c, "")) for c in classes]
+    found = []
+    for place, name in enumerate(called):
+        side, _, rest = name.partition(" ")
+        other = {"left": f"right {rest}", "right": f"left {rest}"}.get(side if rest else "")
+        if other is not None and other not in called:
+            message = f"{names[classes[place]]!r} has no counterpart on the other side among the structures"
+            raise UsageError("E194", message, "name it, or leave mirror=true out")
+        found.append(place if other is None else called.index(other))
+    return tuple(found)
+
+
+def _warn_of_width(seen: Sequence[int], usual: Sequence[int]) -> None:
+    """Say so where an image is much wider than those that a network was trained on."""
+    if max(usual) > 1 and any(n > WIDE * least for n, least in zip(seen, usual, strict=True)):
+        sizes = [" × ".join(map(str, shape)) for shape in (seen, usual)]
+        notices.warn(
+            f"W215: the image has {sizes[0]} voxels of the network's size, its training images had about {sizes[1]}: "
+            "what it makes out there may be wrong; crop the image to the part of the body that the model is for"
+        )
 
 
 def _surrounded(seen: Float32Array, shape: Shape) -> tuple[tuple[slice, ...], Float32Array]:
@@ -233,17 +294,22 @@ def _oriented_mm(geometry: Geometry) -> Float32Array:
 
 
 def _trained(
-    images: Sequence[Float32Array], numbers: Sequence[Any], strides: Any, options: Options, examples: Examples
+    images: Sequence[Float32Array],
+    numbers: Sequence[Any],
+    strides: Any,
+    options: Options,
+    examples: Examples,
+    mirrored: tuple[int, ...],
 ) -> dict[str, Any]:
     torch = extras.load(*NEEDS)
-    from regweave.predictors import _unet_torch as training  # noqa: PLC0415 (imports torch, which takes seconds)
+    from regweave.predictors._unet import training  # noqa: PLC0415 (imports torch, which takes seconds)
 
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     plan = training.TrainingPlan(
         width=options.width, steps=options.steps, minutes=options.minutes, seed=examples.seed, device=device,
-        held_out=spared(examples.groups or range(len(images)), examples.seed),
+        held_out=spared(examples.groups or range(len(images)), examples.seed), mirrored=mirrored,
     )  # fmt: skip
     before = torch.get_num_threads()
     torch.set_num_threads(present_threads())

@@ -20,6 +20,7 @@ VOLUME_RATIOS = (0.3, 3.0)
 CLEAR_GAIN = 0.98
 """A rigid fit must cost less than this share of what the headers cost, or these stay."""
 MOST_TURNED_DEG = 40.0
+STRUCTURES = "structures"
 
 
 def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
@@ -29,10 +30,12 @@ def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
     ----------
     fixed, moving : Volume
         The images, each on its own grid; of an `Image` with a mask, what lies inside counts.
-    method : {"none", "moments", "rigid", "affine"}
+    method : {"none", "moments", "rigid", "affine", "structures"}
         ``none`` trusts the positions in the headers; ``moments`` shifts the centre of one foreground onto the
         other, for images whose origins mean nothing; ``rigid`` fits rotation and shift, for two scans of one person,
         and bone counts more where both are CT; ``affine`` fits twelve parameters, for images of two people.
+        ``structures`` is the same here: what a model's predictor tells comes later
+        (`regweave.registration.starts.structures`).
 
     Returns
     -------
@@ -120,6 +123,7 @@ METHODS: dict[str, Callable[[Volume, Volume], Float64Array]] = {
     "moments": _moments,
     "rigid": _rigid,
     "affine": _affine,
+    STRUCTURES: _affine,
 }
 
 

@@ -88,7 +88,9 @@ def register(
         list[str] | None,
         method_option(help="Use this metric or member; repeat for a mix.", metavar="NAME[=WEIGHT]"),
     ] = None,
-    init: Annotated[str | None, method_option(help="none, moments, rigid, affine, or a transform file.")] = None,
+    init: Annotated[
+        str | None, method_option(help="none, moments, rigid, affine, structures, or a transform file.")
+    ] = None,
     engine: Annotated[str | None, method_option(help="Inference engine: trws, fastpd, icm.")] = None,
     threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
     device: Annotated[str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, or auto.")] = None,

@@ -26,19 +26,29 @@ class SegmentedTensors:
     Parameters
     ----------
     images, labels : sequences of arrays
-        Channels (I, X, Y, Z) and class numbers (X, Y, Z).
+        Channels (I, X, Y, Z) and class numbers (X, Y, Z); the first axis goes from right to left.
     shape : three ints
         Shape of what is drawn.
     device : torch.device
         Where it is kept and drawn.
+    mirrored : sequence of ints
+        Number that each class has in a mirror: every second image is then mirrored left to right. None are without it.
     """
 
     def __init__(
-        self, images: Sequence[NDArray[Any]], labels: Sequence[NDArray[Any]], shape: Sequence[int], device: torch.device
+        self,
+        images: Sequence[NDArray[Any]],
+        labels: Sequence[NDArray[Any]],
+        shape: Sequence[int],
+        device: torch.device,
+        mirrored: Sequence[int] = (),
     ) -> None:
         self.images = [torch.as_tensor(np.ascontiguousarray(i), device=device, dtype=torch.float32) for i in images]
         self.labels = [torch.as_tensor(np.ascontiguousarray(m), device=device, dtype=torch.uint8) for m in labels]
         self.shape, self.device = tuple(shape), device
+        self.mirrored = torch.as_tensor(list(mirrored), device=device, dtype=torch.long) if mirrored else None
+        axes = [torch.arange(w, device=device) - (w - 1) / 2 for w in self.shape]
+        self._places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).float()
 
     def batch(self, chosen: Sequence[int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Draw augmented images (N, I, X, Y, Z) and class numbers (N, X, Y, Z)."""
@@ -47,14 +57,16 @@ class SegmentedTensors:
 
     def _one(self, n: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         image, labels = self.images[n], self.labels[n]
-        grid = self._grid(labels.shape, rng)
+        mirror = self.mirrored if self.mirrored is not None and rng.uniform() < 0.5 else None
+        grid = self._grid(labels.shape, rng, mirror is not None)
         moved = functional.grid_sample(image[None], grid, padding_mode="border", align_corners=True)[0]
         truth = functional.grid_sample(
             labels[None, None].float(), grid, mode="nearest", padding_mode="zeros", align_corners=True
         )[0, 0]
-        return _recoloured(moved, rng), truth.round().long()
+        numbers = truth.round().long()
+        return _recoloured(moved, rng), numbers if mirror is None else mirror[numbers]
 
-    def _grid(self, shape: Sequence[int], rng: np.random.Generator) -> Tensor:
+    def _grid(self, shape: Sequence[int], rng: np.random.Generator, mirror: bool) -> Tensor:
         """Places to look at, in coordinates from -1 to 1: crop, rotation, scaling and a smooth displacement."""
         n, wanted = np.array(shape, dtype=float), np.array(self.shape, dtype=float)
         slack = np.maximum(n - wanted, 0) / 2
@@ -65,20 +77,29 @@ class SegmentedTensors:
         matrix = _rotation(angles) * rng.uniform(0.88, 1.12, 3) * rng.uniform(0.9, 1.1)
         if flat:
             matrix[n.argmin(), n.argmin()] = 1.0
-        axes = [torch.arange(w, device=self.device) - (w - 1) / 2 for w in self.shape]
-        places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).float()
-        places = places @ torch.as_tensor(matrix.T, device=self.device, dtype=torch.float32)
-        places = places + torch.as_tensor(centre, device=self.device, dtype=torch.float32)
-        if rng.uniform() < 0.7:
-            knots = [2 if flat and axis == n.argmin() else KNOTS for axis in range(3)]
-            coarse = rng.normal(size=(1, 3, *knots)) * 0.03 * np.minimum(n, wanted)[:, None, None, None]
+        if mirror:
+            matrix[:, 0] *= -1
+        knots = [2 if flat and axis == n.argmin() else KNOTS for axis in range(3)]
+        coarse = np.zeros((3, *knots))
+        elastic = rng.uniform() < 0.7
+        if elastic:
+            coarse = rng.normal(size=coarse.shape) * 0.03 * np.minimum(n, wanted)[:, None, None, None]
             if flat:
-                coarse[:, n.argmin()] = 0.0
-            smooth = torch.as_tensor(coarse, device=self.device, dtype=torch.float32)
+                coarse[n.argmin()] = 0.0
+        # All numbers go to the device at once: a transfer for each would wait for what was asked before it.
+        sent = self._sent(np.concatenate([matrix.T.ravel(), centre, np.maximum(n - 1, 1), coarse.ravel()]))
+        places = self._places @ sent[:9].view(3, 3) + sent[9:12]
+        if elastic:
+            smooth = sent[15:].view(1, 3, *knots)
             smooth = functional.interpolate(smooth, self.shape, mode="trilinear", align_corners=True)
             places = places + smooth[0].permute(1, 2, 3, 0)
-        unit = 2 * places / torch.as_tensor(np.maximum(n - 1, 1), device=self.device, dtype=torch.float32) - 1
+        unit = 2 * places / sent[12:15] - 1
         return unit.flip(-1)[None]  # grid_sample wants the last axis first
+
+    def _sent(self, numbers: NDArray[Any]) -> Tensor:
+        """Copy numbers to the device without waiting for it."""
+        here = torch.from_numpy(numbers.astype(np.float32))
+        return here.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else here
 
 
 def _recoloured(image: Tensor, rng: np.random.Generator) -> Tensor:

@@ -1,0 +1,1 @@
+"""Parts of the convolutional network: grids, intensities, layers, and their training in PyTorch."""

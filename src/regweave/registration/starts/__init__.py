@@ -1,0 +1,1 @@
+"""Starts of a registration that need more than the two images."""

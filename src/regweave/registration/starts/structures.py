@@ -1,0 +1,153 @@
+"""Start from structure maps: landmark registration of the structures' centres and extents, affine and then smooth.
+
+Between two people an organ may lie farther from its place than the levels search. Each structure that both maps show
+gives seven landmarks: its centre, and the points one standard deviation from it along each axis. An affine map is
+fitted to them by least squares, and what is left becomes a composition of smooth displacements: regressions with
+ever narrower Gaussian kernels (kriging), each weakened until it folds nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import ndimage
+
+from regweave.spatial.compose import compose
+from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps
+
+SURE = 0.5
+"""Probability from which on a voxel counts."""
+LEAST_VOXELS = 8.0
+"""Voxels, weighed by probability, that a structure must have in both maps."""
+LEAST_STRUCTURES = 2
+"""With fewer the start stays as it is."""
+STIFF = 0.5
+"""Weight of the affine map's distance from the start, against the landmarks of one structure."""
+REACHES = (0.2, 0.14, 0.1)
+"""Standard deviations of the kernels, against the longest side of the fixed image."""
+NOISE = 0.1
+"""Variance of a landmark's error against that of the displacement: more is smoother."""
+LEAST_VOLUME = 0.25
+"""A displacement is weakened until it shrinks no voxel to less than this."""
+WEAKER = 0.85
+
+
+@dataclass(frozen=True)
+class Landmarks:
+    """Landmarks (K, 7, 3) of structures in LPS millimetres, and which of K structures are there."""
+
+    points: Float64Array
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+def started_from_structures(pair: ImagePair) -> ImagePair:
+    """Return the pair with a start that lays its structures on each other.
+
+    Parameters
+    ----------
+    pair : ImagePair
+        Images with structure maps, at a start; the maps of the moving labels count where there are any.
+
+    Returns
+    -------
+    ImagePair
+        The same with another affine start and a deformable one; as it was where fewer than two structures are found.
+    """
+    assert pair.fixed.maps is not None
+    shown = pair.moving.label_maps or pair.moving.maps
+    assert shown is not None
+    here, there = landmarks_of(pair.fixed.maps), landmarks_of(shown)
+    both = here.found & there.found
+    if both.sum() < LEAST_STRUCTURES:
+        return pair
+    fixed, moving = here.points[both].reshape(-1, 3), there.points[both].reshape(-1, 3)
+    affine = pair.initial @ fitted_affine(fixed, _moved(moving, _inverse(pair.initial)))
+    field = composed_displacement(fixed, _moved(moving, _inverse(affine)), pair.fixed.geometry)
+    return replace(pair, initial=affine, initial_field=field)
+
+
+def landmarks_of(maps: StructureMaps) -> Landmarks:
+    """Centre and extent of the largest connected part of each structure."""
+    points = np.zeros((len(maps.classes), 7, 3))
+    found = np.zeros(len(maps.classes), dtype=bool)
+    for k, share in enumerate(maps.shares):
+        parts, n_parts = ndimage.label(share >= SURE)
+        if n_parts == 0:
+            continue
+        sizes = ndimage.sum_labels(share, parts, np.arange(1, n_parts + 1))
+        index = np.argwhere(parts == 1 + int(np.argmax(sizes)))
+        mass = share[tuple(index.T)].astype(np.float64)
+        if mass.sum() < LEAST_VOXELS:
+            continue
+        places = maps.geometry.points(index.astype(np.float64))
+        centre = mass @ places / mass.sum()
+        extent = np.sqrt(mass @ (places - centre) ** 2 / mass.sum())
+        points[k] = centre + np.concatenate([np.zeros((1, 3)), np.diag(extent), -np.diag(extent)])
+        found[k] = True
+    return Landmarks(points, found)
+
+
+def fitted_affine(fixed: Float64Array, moving: Float64Array) -> Float64Array:
+    """Least squares with a penalty on the distance from the identity; takes points (N, 3) to points (N, 3)."""
+    middle = fixed.mean(axis=0)
+    size = float(np.sqrt(((fixed - middle) ** 2).sum(axis=1).mean()))
+    design = np.column_stack([(fixed - middle) / size, np.ones(len(fixed))])
+    penalty = STIFF * 7 * np.diag([1.0, 1.0, 1.0, 0.0])
+    change = np.linalg.solve(design.T @ design + penalty, design.T @ (moving - fixed))
+    affine = np.eye(4)
+    affine[:3, :3] += change[:3].T / size
+    affine[:3, 3] = change[3] - change[:3].T @ middle / size
+    return affine
+
+
+def composed_displacement(points: Float64Array, targets: Float64Array, geometry: Geometry) -> Field:
+    """Take points (N, 3) towards targets (N, 3) by displacements that follow one another."""
+    longest = float((np.array(geometry.shape) * geometry.spacing_mm).max())
+    found = Field.zero(geometry)
+    for share in REACHES:
+        step = unfolded(smooth_displacement(points, targets - points, geometry, share * longest), geometry)
+        points = points + _at(step, points)
+        found = compose(step, found)
+    return found
+
+
+def _at(field: Field, points: Float64Array) -> Float64Array:
+    """Interpolate a field at points (N, 3)."""
+    index = np.linalg.solve(field.geometry.affine[:3, :3], (points - field.geometry.origin_mm).T)
+    found = [ndimage.map_coordinates(c, index, order=1, mode="nearest") for c in field.data]
+    return np.stack(found, axis=-1).astype(np.float64)
+
+
+def smooth_displacement(points: Float64Array, vectors: Float64Array, geometry: Geometry, reach: float) -> Float32Array:
+    """Regression of vectors (N, 3) at points (N, 3) with a Gaussian kernel, at every voxel of a grid: (3, X, Y, Z)."""
+    along = (points - geometry.origin_mm) @ geometry.direction  # millimetres along the axes of the grid
+    apart = ((along[:, None] - along[None]) ** 2).sum(axis=-1)
+    weights = np.linalg.solve(np.exp(-apart / (2 * reach**2)) + NOISE * np.eye(len(points)), vectors)
+    axes = [np.arange(n) * mm for n, mm in zip(geometry.shape, geometry.spacing_mm, strict=True)]
+    x, y, z = (np.exp(-((a - along[:, [k]]) ** 2) / (2 * reach**2)) for k, a in enumerate(axes))
+    plane = (x[:, :, None] * y[:, None, :]).reshape(len(points), -1)
+    found = [((weights[:, [k]] * plane).T @ z).reshape(geometry.shape) for k in range(3)]
+    return np.stack(found).astype(np.float32)
+
+
+def unfolded(field: Float32Array, geometry: Geometry) -> Field:
+    """Weaken a displacement (3, X, Y, Z) in millimetres until every voxel keeps a part of its volume."""
+    inverse = _inverse(geometry.affine[:3, :3])
+    along = np.einsum("ij,j...->i...", inverse, field)
+    slopes = np.stack([np.stack(np.gradient(component)) for component in along])
+    strength = 1.0
+    while strength > 0.01:
+        jacobian = np.eye(3) + strength * np.moveaxis(slopes, (0, 1), (-2, -1))
+        if float(np.linalg.det(jacobian).min()) >= LEAST_VOLUME:
+            return Field(field * np.float32(strength), geometry)
+        strength *= WEAKER
+    return Field.zero(geometry)
+
+
+def _inverse(matrix: Float64Array) -> Float64Array:
+    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+
+
+def _moved(points: Float64Array, affine: Float64Array) -> Float64Array:
+    return points @ affine[:3, :3].T + affine[:3, 3]

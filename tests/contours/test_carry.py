@@ -153,3 +153,10 @@ def test_preimages_undo_a_curved_field(drawn):
     transform = Transform(Field(data.astype(np.float32), geometry))
     start = np.random.default_rng(0).uniform([-20, -20, 12], [20, 10, 25], (40, 3))
     np.testing.assert_allclose(preimages(transform, transform(start)), start, atol=0.01)
+
+
+def test_infinite_limits_look_at_the_whole_slice():
+    from regweave.contours.carry import _window
+
+    assert _window(-np.inf, np.inf, 2.0, 4).tolist() == [-1.0, 0.0, 2.0, 4.0, 6.0, 7.0]
+    assert len(_window(9.0, 12.0, 2.0, 4)) == 0

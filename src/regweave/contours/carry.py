@@ -127,7 +127,10 @@ def _sampled(
 
 def _window(low: float, high: float, spacing: float, size: int) -> Float64Array:
     """Distances of pixels from the first one, those between two limits and within the image, edges included."""
-    first, last = max(int(np.floor(low / spacing)), 0), min(int(np.ceil(high / spacing)), size - 1)
+    reach = np.clip([low / spacing, high / spacing], 0.0, size - 1.0)  # limits may be infinite: look everywhere
+    first, last = int(np.floor(reach[0])), int(np.ceil(reach[1]))
+    if high < 0 or low > (size - 1) * spacing:
+        return np.zeros(0)
     pixels = np.arange(first, last + 1, dtype=np.float64)
     if len(pixels) and first == 0:
         pixels = np.insert(pixels, 0, -0.5)

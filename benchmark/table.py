@@ -99,7 +99,7 @@ def table(results: list[dict[str, Any]]) -> str:
         parts += [_claim_row(c) for r in others for c in r["claims"]]
     commands = dict.fromkeys(f"- `{r['command']}`" for r in results)
     places = dict.fromkeys(f"- {_place(r)}" for r in results)
-    credits_ = dict.fromkeys(f"- {r['credit']}" for r in results)
+    credits_ = dict.fromkeys(f"- {r['credit']}" for r in results if "credit" in r)
     return "\n".join(
         [*parts, "", "Commands:", "", *commands, "", "Measured on:", "", *places, "", "Data:", "", *credits_]
     )

@@ -113,7 +113,7 @@ def test_other_patients_are_refused(scans):
 
 def test_an_unknown_structure_is_named(scans):
     plan, today = scans
-    with pytest.raises(UsageError, match=r"E131.*'spleen'.*liver-like"):
+    with pytest.raises(UsageError, match=r"E165.*'spleen'.*liver-like"):
         propagate_contours(plan.series, today.series, rtstruct=plan.structures, structures=["spleen"], progress=False)
 
 

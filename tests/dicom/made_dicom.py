@@ -11,6 +11,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 CT_CLASS, MR_CLASS = "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.4"
+CLASSES = {"CT": CT_CLASS, "MR": MR_CLASS, "PT": "1.2.840.10008.5.1.4.1.1.128"}
 RTSTRUCT_CLASS = "1.2.840.10008.5.1.4.1.1.481.3"
 DOSE_CLASS = "1.2.840.10008.5.1.4.1.1.481.2"
 NAME, ID, BIRTH = "SECRETNAME^JANE", "SECRETID77", "19330205"
@@ -87,7 +88,7 @@ def _without_meta(data: Dataset) -> Dataset:
 def image(made: Made, k: int) -> Dataset:
     data = Dataset()
     patient(data, made)
-    data.SOPClassUID = CT_CLASS if made.modality == "CT" else MR_CLASS
+    data.SOPClassUID = CLASSES[made.modality]
     data.SOPInstanceUID = uid(2, made.series, k + 1)
     data.Modality, data.ImageType = made.modality, ["ORIGINAL", "PRIMARY", "AXIAL"]
     data.SeriesInstanceUID, data.FrameOfReferenceUID = uid(3, made.series), uid(4, made.frame)
@@ -167,7 +168,7 @@ def rtstruct(made: Made, rois: list[Roi], *, images: bool = True) -> Dataset:
 
 def _reference(made: Made, k: int) -> Dataset:
     item = Dataset()
-    item.ReferencedSOPClassUID = CT_CLASS if made.modality == "CT" else MR_CLASS
+    item.ReferencedSOPClassUID = CLASSES[made.modality]
     item.ReferencedSOPInstanceUID = uid(2, made.series, k + 1)
     return item
 

@@ -14,11 +14,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, Roi, circle, dose, save, write_rtstruct, write_series
 
+from regweave.api.contours import propagate_contours
 from regweave.cli import main
+from regweave.errors import UsageError
 from regweave.io import read_transform, write_linear
 from regweave.io.dicom.dose import read_dose
 from regweave.io.dicom.rtstruct import read_rtstruct
-from regweave.io.dicom.series import read_series
+from regweave.io.dicom.series import list_series, read_series
 
 PLAN = Made()
 TODAY = replace(PLAN, series="7", frame="7", study="7")
@@ -89,6 +91,49 @@ def test_a_dose_is_warped(capsys, study, tmp_path):
         for v, p in ((after, point), (before, point + SHIFT[:3, 3]))
     ]
     assert values[0] == pytest.approx(values[1], abs=0.4)
+
+
+def test_a_dose_of_another_frame_is_refused(capsys, study, tmp_path):
+    write_series(tmp_path / "other", replace(PLAN, series="9", frame="9"))
+    write_linear(tmp_path / "shift.tfm", SHIFT)
+    words = ("warp", "dose", study / "plan" / "dose.dcm", "-r", study / "today", "-o", tmp_path / "new.dcm")
+    plain = ("-t", tmp_path / "shift.tfm")
+    status, _, err = run(capsys, *words, *plain, "--planning", tmp_path / "other")
+    assert (status, "E160" in err, (tmp_path / "new.dcm").exists()) == (3, True, False)
+    for plan, expected in ((tmp_path / "other", 3), (study / "plan" / "ct", 0)):
+        reg = tmp_path / f"{plan.name}_reg.dcm"
+        assert run(capsys, "convert", *plain[1:], "-o", reg, "-r", study / "today", "--planning", plan)[0] == 0
+        status, _, err = run(capsys, *words, "-t", reg)
+        assert (status, "E160" in err) == (expected, expected == 3), err
+    assert run(capsys, *words, *plain, "--planning", study / "plan" / "ct", "--overwrite")[0] == 0
+
+
+def test_contours_refuse_a_registration_of_other_frames(capsys, study, tmp_path):
+    write_series(tmp_path / "other", replace(PLAN, series="9", frame="9"))
+    reg = tmp_path / "reg.dcm"
+    words = ("convert", study / "shift.tfm", "-o", reg, "-r", study / "today", "--planning", tmp_path / "other")
+    assert run(capsys, *words)[0] == 0
+    plan = study / "plan"
+    words = ("warp", "rtstruct", plan / "rtstruct.dcm", "--planning", plan / "ct", "-t", reg, "-r", study / "today")
+    status, _, err = run(capsys, *words, "-o", tmp_path / "new.dcm")
+    assert (status, "E160" in err) == (3, True)
+
+
+def test_the_ways_out_of_several_series_are_those_that_the_message_names(capsys, study, tmp_path):
+    both = tmp_path / "both"
+    write_series(both / "a", TODAY)
+    write_series(both / "b", replace(TODAY, series="8"))
+    status, _, err = run(capsys, "register", both, study / "plan" / "ct", "-o", tmp_path / "out")
+    assert (status, "E161" in err, "a folder that holds one of them" in " ".join(err.split())) == (2, True, True)
+    words = ("register", both / "a", study / "plan" / "ct", "-o", tmp_path / "out", "--no-report", "--init", "none")
+    assert run(capsys, *words)[0] == 0
+    words = ("warp", "dose", study / "plan" / "dose.dcm", "-t", study / "shift.tfm", "-r", both)
+    assert run(capsys, *words, "-o", tmp_path / "new.dcm", "--series", list_series(both)[0].hash)[0] == 0
+
+
+def test_at_most_two_series_are_named(study):
+    with pytest.raises(UsageError, match=r"E192.*3 series"):
+        propagate_contours(study / "plan", study / "today", series=("a", "b", "c"))
 
 
 def test_registrations_are_converted_there_and_back(capsys, study, tmp_path):

@@ -102,6 +102,31 @@ def test_a_set_on_another_series_of_the_frame_is_said(tmp_path, plan):
         assert len(read_rtstruct(path, plan).structures) == 1
 
 
+@pytest.mark.parametrize(
+    ("stated", "name"),
+    [
+        ("A" * 70, "A" * 64),
+        (["Parotid", "L"], "Parotid L"),
+        ("Cord\x07PRV", "Cord PRV"),
+        ("Cord\n", "Cord"),
+        ("", "ROI 7"),
+    ],
+)
+def test_a_name_that_dicom_does_not_allow_is_mended_and_said(tmp_path, plan, stated, name):
+    data = rtstruct(PLAN, [replace(ROIS[0], name="Cord"), replace(ROIS[0], name="Kept ")])
+    unchecked = pydicom.DataElement(0x30060026, "LO", stated, validation_mode=pydicom.config.IGNORE)
+    data.StructureSetROISequence[0].add(unchecked)
+    with pytest.warns(UserWarning, match=f"W230.* 1 names .*: {name}$") as caught:
+        found = read_rtstruct(save(tmp_path / "a.dcm", data), plan)
+    assert [one.name for one in found.structures] == [name, "Kept"]
+    assert not [one for one in caught if "SECRET" in str(one.message)]
+
+
+def test_allowed_names_are_read_without_a_word(tmp_path, plan, recwarn):
+    read_rtstruct(write_rtstruct(tmp_path / "a.dcm", PLAN, [replace(ROIS[0], name="B" * 64)]), plan)
+    assert not [one for one in recwarn if "W230" in str(one.message)]
+
+
 def written(folder, plan, today, path, **words):
     found = read_rtstruct(folder / "rtstruct.dcm", plan)
     moved = carry_set(found, plan, Transform(Field.zero(today.image.geometry)), today)

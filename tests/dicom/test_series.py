@@ -28,6 +28,7 @@ CASES = {
     "sheared": replace(EVEN, shear=0.25),
     "two spacings": replace(EVEN, along=(0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0)),
     "mr": replace(EVEN, modality="MR"),
+    "pet": replace(EVEN, modality="PT"),
 }
 
 
@@ -53,8 +54,8 @@ def test_values_stand_where_the_slices_say(tmp_path, name, bare):
     assert [one.along_mm for one in series.slices] == pytest.approx(
         sorted(float(made.position(k) @ made.normal) for k in range(len(made.along))), abs=1e-4
     )
-    assert series.exact == (name in {"even", "tilted", "prone", "feet first", "sagittal", "mr"})
-    assert series.image.modality == ("mr" if name == "mr" else "ct")
+    assert series.exact == (name in {"even", "tilted", "prone", "feet first", "sagittal", "mr", "pet"})
+    assert series.image.modality == (name if name in {"mr", "pet"} else "ct")
 
 
 def test_slices_carry_their_own_identifiers(tmp_path):

@@ -86,11 +86,11 @@ def propagate_contours(
     ------
     RegweaveError
         E160 other frames, E161 several series, E162 different patients, E165 nothing drawn, E167 a start that makes
-        things worse, and what reading raises.
+        things worse, E192 more than two series named, and what reading raises.
     """
     series = tuple(words.get("series") or ())
     if len(series) > 2:
-        raise UsageError("E161", f"{len(series)} series are named", "name one for the plan and one for today")
+        raise UsageError("E192", f"{len(series)} series are named", "name one for the plan and one for today")
     plan_series, today_series = _by_place(series, plan)
     sources = Sources(plan, today, rtstruct, plan_series, today_series, words.get("allow_id_mismatch", False))
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()

@@ -75,7 +75,7 @@ def choose(planned: StructureSet, names: Collection[str] | None, *, carry_outlin
     Raises
     ------
     UsageError
-        E131 for a name that the plan does not have.
+        E165 for a name that the plan does not have.
     """
     _require_known(planned.structures, names)
     carried, outlines, left, notes = [], [], list(planned.left_out), {}
@@ -100,5 +100,5 @@ def _require_known(structures: Sequence[Structure], names: Collection[str] | Non
     if names is not None and (unknown or not names):
         has = ", ".join(one.name for one in structures)
         raise UsageError(
-            "E131", f"the plan has no structure {', '.join(map(repr, unknown)) or '(none named)'}", f"it has {has}"
+            "E165", f"the plan has no structure {', '.join(map(repr, unknown)) or '(none named)'}", f"it has {has}"
         )

@@ -14,7 +14,7 @@ from regweave.clinic.scans.pair import WorkingScan
 from regweave.clinic.scans.similarity import correlation
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import looks_like_dicom
-from regweave.io.dicom.reg import read_reg
+from regweave.io.dicom.reg import read_reg, require_frames
 from regweave.io.disk.files import exists, open_file
 from regweave.io.transforms.ends_check import require_direction
 from regweave.io.transforms.files import read_transform
@@ -95,7 +95,7 @@ def _given(init: Any, scans: Scans, still: Transform) -> tuple[str, Transform]:
             dicom = looks_like_dicom(stream.read(132))
         if dicom:
             found = read_reg(init)
-            _require_frames(found.registered_frame, found.source_frame, scans)
+            require_frames(found, scans.today.frame_uid, scans.plan.frame_uid, "the registration")
             return "REG", _on_grid(found.transform, grid)
     transform = read_transform(init, grid)
     if transform.ends is not None:
@@ -105,11 +105,3 @@ def _given(init: Any, scans: Scans, still: Transform) -> tuple[str, Transform]:
 
 def _on_grid(transform: Transform, grid: Any) -> Transform:
     return Transform(read_transform(transform, grid).field, transform.affine)
-
-
-def _require_frames(registered: str, source: str, scans: Scans) -> None:
-    """Refuse a registration of other frames; some writers state the registered frame twice."""
-    wanted = scans.today.frame_uid, scans.plan.frame_uid
-    if registered != wanted[0] or source not in wanted:
-        message = "the registration joins other frames of reference than those of today's scan and the plan"
-        raise RegweaveError("E160", message, "give the registration whose registered frame is today's, or --init rigid")

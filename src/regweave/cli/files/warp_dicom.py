@@ -19,9 +19,12 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_transform, require_absent
 from regweave.io.dicom.dose import read_dose, write_dose
 from regweave.io.dicom.parse import require_same_patient
+from regweave.io.dicom.reg import read_reg, require_frames
 from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct
-from regweave.io.dicom.series import Series, read_series
+from regweave.io.dicom.series import Series, choose_series, read_series
+from regweave.io.disk.files import suffix_of
 from regweave.io.label_names import read_name_map
+from regweave.io.transforms.files import DICOM_SUFFIXES
 from regweave.spatial import warp_image
 from regweave.types import Geometry, StructureSet
 
@@ -30,6 +33,10 @@ TodayOption = Annotated[
 ]
 TodaySeriesOption = Annotated[
     str | None, input_option("--series", help="Which series of REFERENCE, where it holds several.", metavar="HASH")
+]
+PlanSeriesOption = Annotated[
+    str | None,
+    input_option("--planning-series", help="Which series of PLANNING, where it holds several.", metavar="HASH"),
 ]
 SpaceOption = Annotated[
     Space | None, input_option("--to", help="Space of the result; by default the grids tell, and fixed where both are.")
@@ -54,9 +61,7 @@ def rtstruct(
         str | None, input_option(help="Only these structures, with commas between them.", metavar="NAMES")
     ] = None,
     name_map: Annotated[Path | None, input_option(help='New names: JSON {"old": "new"}, or TSV.')] = None,
-    planning_series: Annotated[
-        str | None, input_option(help="Which series of PLANNING, where it holds several.", metavar="HASH")
-    ] = None,
+    planning_series: PlanSeriesOption = None,
     series: TodaySeriesOption = None,
     target: SpaceOption = None,
     other_grid: GridOption = False,
@@ -76,6 +81,7 @@ def rtstruct(
     if not allow_id_mismatch:
         require_same_patient(plan.identity, today.identity, f"'{planning}' and '{reference}'")
     chosen = _selected(found, structures, str(file))
+    _require_frames(transform, today, plan.frame_uid)
     path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
     moved = carry_set(chosen, plan, path, today)
     with claim.writing():
@@ -123,6 +129,10 @@ def dose(
     reference: TodayOption,
     output: OutputOption,
     overwrite: OverwriteOption = False,
+    planning: Annotated[
+        Path | None, input_option(help="DICOM folder of the planning series: the dose has to lie in its frame.")
+    ] = None,
+    planning_series: PlanSeriesOption = None,
     series: TodaySeriesOption = None,
     target: SpaceOption = None,
     other_grid: GridOption = False,
@@ -132,13 +142,21 @@ def dose(
     """Bring a planned dose into the space of a new series.
 
     The result has the spacing of the dose, is 0 outside of it, and says in
-    itself that it was warped.
+    itself that it was warped. The frame of reference of the dose is checked
+    against PLANNING, and against a transform that is a DICOM registration;
+    an ITK transform states none.
     """
     claim = require_absent(output, overwrite=overwrite)
-    require_outside(output, reference)
+    require_outside(output, reference, *([] if planning is None else [planning]))
     found, today = read_dose(file), read_series(reference, series)
     if not allow_id_mismatch:
         require_same_patient(found.identity, today.identity, f"'{file}' and '{reference}'")
+    if planning is not None:
+        frame = choose_series(planning, planning_series).identity.frame_uid
+        if found.frame_uid and frame and found.frame_uid != frame:
+            message = f"the dose '{file}' lies in another frame of reference than the series of '{planning}'"
+            raise RegweaveError("E160", message, "give the series that the dose was planned on")
+    _require_frames(transform, today, found.frame_uid)
     path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
     grid = _dose_grid(today.image.geometry, found.volume.geometry)
     warped = warp_image(found.volume, read_transform(path, grid), fill=0.0)
@@ -151,6 +169,12 @@ def dose(
     }
     text = f"wrote {output}: {grid.summary}, at most {facts['largest']:.4g} {found.units}"
     print(json.dumps(facts) if as_json else text)
+
+
+def _require_frames(transform: str, today: Series, frame: str) -> None:
+    """Raise E160 for a DICOM registration of other frames than today's and that of the plan, where all are stated."""
+    if suffix_of(Path(transform)) in DICOM_SUFFIXES and today.frame_uid and frame:
+        require_frames(read_reg(transform), today.frame_uid, frame, f"'{transform}'")
 
 
 def _dose_grid(today: Geometry, dose: Geometry) -> Geometry:

@@ -57,16 +57,17 @@ def slice_values(header: SliceHeader) -> Float32Array:
         stored = _stored(header)
         lut = items(data, "ModalityLUTSequence")
         if lut:
-            return _looked_up(stored, lut[0], header.subject)
+            return _looked_up(stored, lut[0], header)
         slope = number(data, "RescaleSlope", 1.0, header.subject)
         if slope == 0:
             raise damaged(header.subject, "its RescaleSlope is 0")
-        values = stored.astype(np.float32)
-        values *= np.float32(slope)
-        values += np.float32(number(data, "RescaleIntercept", 0.0, header.subject))
+        exact = np.float64 if stored.dtype.itemsize > 2 else np.float32  # single precision holds 24 bits
+        values: NDArray[Any] = stored.astype(exact)
+        values *= exact(slope)
+        values += exact(number(data, "RescaleIntercept", 0.0, header.subject))
         if text(data, "Modality") == "CT":
             values[_padding(stored, header)] = AIR_HU
-        return values
+        return values.astype(np.float32, copy=False)
 
 
 def _stored(header: SliceHeader) -> NDArray[Any]:
@@ -76,19 +77,31 @@ def _stored(header: SliceHeader) -> NDArray[Any]:
     if syntax not in NATIVE:
         return _unpacked(header, syntax, (rows, columns))
     bits, signed = (int(number(data, word, 0, subject)) for word in ("BitsAllocated", "PixelRepresentation"))
-    swapped = syntax == BIG_ENDIAN
+    implicit, swapped = _encoding(data)
     kind = np.dtype(f"{'>' if swapped else '<'}{'i' if signed else 'u'}{bits // 8}")
     needed = rows * columns * kind.itemsize
-    implicit = syntax == IMPLICIT if syntax else bool(getattr(data, "is_implicit_VR", True))
     with open_file(header.path) as stream:
         stream.seek(header.offset)
-        length = _pixel_length(stream.read(12), implicit, swapped, subject)
+        head = stream.read(12)
+        length = _pixel_length(head, implicit, swapped, subject)
         stream.seek(header.offset + (8 if implicit else 12))
-        raw = stream.read(min(length, needed))
+        raw = stream.read(min(length, needed + needed % 2))
+    if swapped and bits == 8 and head[4:6] == b"OW":  # two pixels are one word, and its bytes are swapped
+        raw = np.frombuffer(raw[: len(raw) // 2 * 2], dtype="<u2").byteswap().tobytes()
+    raw = raw[:needed]
     if len(raw) < needed:
         raise damaged(subject, f"{needed} bytes of pixels expected, {len(raw)} found")
     pixels = np.frombuffer(raw, dtype=kind).astype(kind.newbyteorder("="), copy=False).reshape(rows, columns)
     return _used_bits(pixels, int(number(data, "BitsStored", bits, subject)), bits)
+
+
+def _encoding(data: Any) -> tuple[bool, bool]:
+    """Tell whether elements are without their type, and whether numbers are big endian; found out where not stated."""
+    syntax = str(data.file_meta.get("TransferSyntaxUID", ""))
+    if syntax:
+        return syntax == IMPLICIT, syntax == BIG_ENDIAN
+    implicit, little = data.original_encoding
+    return implicit is not False, little is False
 
 
 def _pixel_length(head: bytes, implicit: bool, swapped: bool, subject: str) -> int:
@@ -121,15 +134,16 @@ def _unpacked(header: SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArr
         raise UsageError("E163", message, 'pip install "regweave[dicom]", or export uncompressed') from None
     if found.shape != shape:
         raise damaged(header.subject, f"its pixels have shape {found.shape}, its header says {shape}")
-    return found
+    return _used_bits(found, int(number(dataset, "BitsStored", 0, header.subject)), 8 * found.dtype.itemsize)
 
 
-def _looked_up(stored: NDArray[Any], lut: Any, subject: str) -> Float32Array:
+def _looked_up(stored: NDArray[Any], lut: Any, header: SliceHeader) -> Float32Array:
     """Apply a modality look-up table; values outside take the nearest entry, as the standard says."""
+    subject = header.subject
     count, first, _ = (int(n) for n in numbers(lut, "LUTDescriptor", 3, subject))
     table = lut.get("LUTData", None)
     if isinstance(table, bytes):
-        table = np.frombuffer(table, dtype="<u2")
+        table = np.frombuffer(table, dtype=">u2" if _encoding(header.dataset)[1] else "<u2")
     entries = np.asarray([] if table is None else table, dtype=np.float32).ravel()
     if entries.size != (count or 65536):
         raise damaged(subject, f"its modality look-up table has {entries.size} entries, it says {count or 65536}")
@@ -144,5 +158,6 @@ def _padding(stored: NDArray[Any], header: SliceHeader) -> NDArray[np.bool_]:
     value = number(data, "PixelPaddingValue", None, header.subject)
     limit = number(data, "PixelPaddingRangeLimit", value, header.subject)
     if stored.dtype.kind == "i" and value > np.iinfo(stored.dtype).max:  # written without its sign
-        value, limit = value - 2.0**16, limit - 2.0**16
+        turn = 2.0 ** (8 * stored.dtype.itemsize)
+        value, limit = value - turn, limit - turn
     return (stored >= min(value, limit)) & (stored <= max(value, limit))

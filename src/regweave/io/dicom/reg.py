@@ -18,7 +18,7 @@ from regweave.io.geometry import make_geometry
 from regweave.io.transforms.memory import ANYWHERE, require_matrix, require_sense
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Identity, Transform
 
-__all__ = ["DicomRegistration", "read_reg", "write_reg_deformable", "write_reg_rigid"]
+__all__ = ["DicomRegistration", "read_reg", "require_frames", "write_reg_deformable", "write_reg_rigid"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,13 @@ def read_reg(path: str | Path) -> DicomRegistration:
             return DicomRegistration(Transform(Field.zero(ANYWHERE), back), True, registered, source, identity)
         transform, source = _deformable(data, subject)
     return DicomRegistration(transform, False, registered, source, identity)
+
+
+def require_frames(found: DicomRegistration, registered: str, source: str, subject: str) -> None:
+    """Raise E160 for a registration of other frames than these; some writers state the registered frame twice."""
+    if found.registered_frame != registered or found.source_frame not in (registered, source):
+        message = f"{subject} joins other frames of reference than those of the new series and of the plan"
+        raise RegweaveError("E160", message, "give the registration whose registered frame is that of the new series")
 
 
 def _rigid(data: Any, registered: str, subject: str) -> tuple[Float64Array, str]:

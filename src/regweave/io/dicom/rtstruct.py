@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydicom.multival import MultiValue
 
 from regweave import notices
 from regweave.errors import RegweaveError
@@ -31,6 +32,7 @@ CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
 FLAT = 0.1
 """Share of a gap by which the points of one contour may differ along the normal."""
 CONTOUR_DATA = 0x30060050
+LONGEST_NAME = 64
 
 
 def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool = False) -> StructureSet:
@@ -48,7 +50,8 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
     -------
     StructureSet
         ``left_out`` lists what is in the file and not in the set: empty structures, open contours, contours of fewer
-        than three points, off the slices, or on slices that are not there.
+        than three points, off the slices, or on slices that are not there. Names that DICOM does not allow (over 64
+        characters, a backslash, control characters, none) are mended with warning W230.
 
     Raises
     ------
@@ -103,8 +106,8 @@ def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure
     kinds = {int(one.get("ReferencedROINumber")): text(one, "RTROIInterpretedType") for one in seen}
     frames = {text(frame, "FrameOfReferenceUID") for frame in items(data, "ReferencedFrameOfReferenceSequence")}
     placer, found, left_out, strangers = _Placer(series), [], [], 0
-    for number, roi in zip(counted, rois, strict=True):
-        name = "".join(c if c.isprintable() else " " for c in text(roi, "ROIName")).strip()[:64] or f"ROI {number}"
+    names = _names(rois, counted, subject)
+    for number, name, roi in zip(counted, names, rois, strict=True):
         frame = text(roi, "ReferencedFrameOfReferenceUID") or (frames.copy().pop() if len(frames) == 1 else "")
         if frame and series.frame_uid and frame != series.frame_uid:
             strangers += 1
@@ -119,6 +122,25 @@ def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure
         message = f"{subject} was drawn in another frame of reference than that of the series"
         raise RegweaveError("E160", message, "give the series it was drawn on, or a registration between the frames")
     return found, left_out
+
+
+def _names(rois: list[Any], counted: list[int], subject: str) -> list[str]:
+    """Return the names of the structures, with a warning for those that DICOM does not allow."""
+    names, mended = [], []
+    for number, roi in zip(counted, rois, strict=True):
+        value = roi.get("ROIName", None)
+        stated = "\\".join(map(str, value)) if isinstance(value, MultiValue) else str(value or "").strip(" \0")
+        plain = "".join(c if c.isprintable() and c != "\\" else " " for c in stated)
+        names.append(plain.strip()[:LONGEST_NAME].strip() or f"ROI {number}")
+        if names[-1] != stated:
+            mended.append(names[-1])
+    if mended:
+        listed = ", ".join(mended[:5]) + (" …" if len(mended) > 5 else "")
+        notices.warn(
+            f"W230: {subject} has {len(mended)} names that DICOM does not allow (1 to {LONGEST_NAME} characters, no "
+            f"backslash, no control characters); they are read as: {listed}"
+        )
+    return names
 
 
 def _colour(item: Any) -> Colour | None:

@@ -33,6 +33,10 @@ __all__ = [
 MODALITIES: dict[str, Modality] = {"CT": "ct", "MR": "mr", "PT": "pet"}
 OUTSIDE = {"CT": -1000.0}
 Gaps = Literal["error", "keep"]
+ONE_SERIES = (
+    "name a folder that holds one of them alone; contours and warp also choose by the first word of a line, with "
+    "--series or --planning-series"
+)
 
 
 def list_series(source: SeriesSource) -> tuple[SeriesFiles, ...]:
@@ -131,7 +135,7 @@ def _chosen(found: FolderContents, series: str | None, subject: str) -> list[Sli
     if len(fitting) != 1:
         what = f"holds {len(listed)} image series" if series is None else f"holds {len(fitting)} series '{series[:12]}'"
         lines = "".join(f"\n  {_line(one)}" for one in listed)
-        raise UsageError("E161", f"{subject} {what}:{lines}\n", "choose one by its first word, --series")
+        raise UsageError("E161", f"{subject} {what}:{lines}\n", ONE_SERIES)
     return found.images[fitting[0].identity.series_uid]
 
 

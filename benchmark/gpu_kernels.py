@@ -80,7 +80,22 @@ class Bench:
             (a, tries), (b, same) = self.held(update, False), self.held(update, True)
             assert tries == same, ("attempts", self.shape)
             assert np.array_equal(a.numpy(), b.numpy()), ("step", self.shape)
+        self.check_marks()
         return tries
+
+    def check_marks(self):
+        """Marks round folds are those that NumPy spreads, so that no more control points are held than should be."""
+        u = smooth(np.random.default_rng(2), (3, *self.shape), 4.0)
+        wide = self.cuda.jacobian(self.queue.upload(u)).numpy() <= 0
+        assert wide.any(), ("folds", self.shape)
+        for reach in range(1, 5):
+            padded = np.pad(wide, 1)
+            wide = padded[1:-1, 1:-1, 1:-1].copy()
+            for axis in range(3):
+                for shift in (-1, 1):
+                    wide |= np.roll(padded, shift, axis)[1:-1, 1:-1, 1:-1]
+            found = self.cuda.folded_blocks(self.queue.upload(u), self.shape, (1, 1, 1), reach).numpy()
+            assert np.array_equal(found != 0, wide), ("marks", self.shape, reach)
 
     def table(self):
         """Microseconds of each part of a step, plain and fast, and the floor."""

@@ -117,25 +117,22 @@ struct FoldedBlocks {
 };
 REGWEAVE_KERNEL(FoldedBlocks)
 
-// Marks all voxels within so many steps to a neighbour of a marked one.
+// Marks voxels that are marked or have a marked neighbour. Each voxel looks around itself: it writes one
+// value, and none that another voxel writes.
 struct Dilate {
     const std::uint8_t* mark;
     Extent grid;
-    int radius;
     std::uint8_t* out;
 
     REGWEAVE_BODY void operator()(Index v) const {
-        if (!mark[v]) return;
         int x[3];
         place_of(grid, int(v), x);
-        for (int i = most(-radius, -x[0]); i <= least(radius, grid.n[0] - 1 - x[0]); ++i) {
-            const int left = radius - (i < 0 ? -i : i);
-            for (int j = most(-left, -x[1]); j <= least(left, grid.n[1] - 1 - x[1]); ++j) {
-                const int rest = left - (j < 0 ? -j : j);
-                for (int k = most(-rest, -x[2]); k <= least(rest, grid.n[2] - 1 - x[2]); ++k)
-                    out[grid.at(x[0] + i, x[1] + j, x[2] + k)] = 1;
-            }
+        bool found = mark[v] != 0;
+        for (int a = 0; a < 3; ++a) {
+            const int stride = stride_of(grid, a);
+            found = found || (x[a] > 0 && mark[v - stride]) || (x[a] + 1 < grid.n[a] && mark[v + stride]);
         }
+        out[v] = found;
     }
 };
 REGWEAVE_KERNEL(Dilate)

@@ -177,6 +177,16 @@ Reaches reaches(const Lattice& lattice, int axis) {
     return {r.start.data<std::int32_t>(1), r.column.data<std::int32_t>(1), r.columns};
 }
 
+// Marks with all voxels within so many steps to a neighbour; both arrays are written to, and one is returned.
+Array dilated(Array mark, Array spare, const Extent& grid, int steps) {
+    for (int step = 0; step < steps; ++step) {
+        mark.queue().launch(Dilate{mark.data<std::uint8_t>(1), grid, spare.data<std::uint8_t>(1)},
+                            grid.volume());
+        std::swap(mark, spare);
+    }
+    return mark;
+}
+
 // u ∘ (id + δ), δ that of the update; control points near a voxel that would fold are left where they are.
 std::pair<Array, int> held_back(const Array& u, const Array& update, const Lattice& lattice, double least,
                                 int attempts, bool plain) {
@@ -184,7 +194,7 @@ std::pair<Array, int> held_back(const Array& u, const Array& update, const Latti
     Queue& q = u.queue();
     const Index n = grid.volume();
     const auto flat = std::vector<std::size_t>{std::size_t(n)};
-    const Array mark = make<std::uint8_t>(u, flat), wide = make<std::uint8_t>(u, flat);
+    const Array mark = make<std::uint8_t>(u, flat), spare = make<std::uint8_t>(u, flat);
     Flag any(q);
     Array held = update;
     for (int attempt = 0; attempt < attempts; ++attempt) {
@@ -201,9 +211,8 @@ std::pair<Array, int> held_back(const Array& u, const Array& update, const Latti
             held = make<float>(update, update.shape());
             q.copy(held.raw(), update.raw(), held.bytes());
         }
-        q.clear(wide.raw(), wide.bytes());
-        q.launch(Dilate{mark.data<std::uint8_t>(1), grid, attempt + 1, wide.data<std::uint8_t>(1)}, n);
-        q.launch(Hold{wide.data<std::uint8_t>(1),
+        const Array near = dilated(mark, spare, grid, attempt + 1);
+        q.launch(Hold{near.data<std::uint8_t>(1),
                       grid,
                       {reaches(lattice, 0), reaches(lattice, 1), reaches(lattice, 2)},
                       held.data<float>(4)},
@@ -231,9 +240,7 @@ std::optional<Array> folded_blocks(const Array& u, const Shape& coarse, const st
                           any.lowered()},
              fine.volume());
     if (!any.raised()) return std::nullopt;
-    const Array wide = make<std::uint8_t>(u, flat);
-    q.clear(wide.raw(), wide.bytes());
-    q.launch(Dilate{mark.data<std::uint8_t>(1), grid, reach, wide.data<std::uint8_t>(1)}, grid.volume());
+    const Array wide = dilated(mark, make<std::uint8_t>(u, flat), grid, reach);
     return wide.reshaped({coarse[0], coarse[1], coarse[2]});
 }
 

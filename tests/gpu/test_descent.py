@@ -58,6 +58,16 @@ def test_a_step_that_folds_everywhere_is_given_up(twin, device, rng):
     assert np.array_equal(found.numpy(), u)
 
 
+def test_a_field_that_folds_is_not_held_where_nothing_moves(twin, device, rng):
+    grid = ControlGrid.every(SHAPE, 1.4)
+    u, still = rng.normal(0, 0.5, (3, *SHAPE)).astype(np.float32), np.zeros((3, *grid.nodes), dtype=np.float32)
+    assert fields.jacobian(u).min() < 0
+    lattice = Lattices(twin, device.queue).of(grid)
+    found, attempts = twin.held_back(device.upload(u), device.upload(still), lattice, steps.LEAST_JACOBIAN, 8)
+    assert attempts == 1
+    assert np.array_equal(found.numpy(), u)
+
+
 @pytest.mark.parametrize("sigma_mm", [0.0, 0.05, 1.5, 4.0])
 def test_starts_are_smoothed_as_on_the_host(twin, device, rng, sigma_mm):
     u = smooth_field(rng, 2.0, sigma=1.0)

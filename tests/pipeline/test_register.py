@@ -286,7 +286,7 @@ def test_start_by_method(pair, method):
 
 
 def test_start_that_is_neither_method_nor_file(pair):
-    with pytest.raises(UsageError, match=r"E187.*none, moments, affine"):
+    with pytest.raises(UsageError, match=r"E187.*none, moments, rigid, affine, structures"):
         run(pair, init="centre")
 
 
@@ -475,8 +475,8 @@ def test_nothing_folds_and_the_inverse_holds(plain):
 
 @pytest.mark.parametrize(("n", "warned"), [(1, False), (200, True)])
 def test_the_inverse_is_warned_of_by_its_share_of_the_body(pair, monkeypatch, n, warned):
-    def spoilt(transform, geometry):
-        found = invert(transform, geometry)
+    def spoilt(transform, geometry, **options):
+        found = invert(transform, geometry, **options)
         inside = np.flatnonzero(pair.moving_labels.data)[:n]
         found.residual_mm.flat[inside] = 0.6
         return found

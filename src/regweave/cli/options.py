@@ -30,7 +30,7 @@ FollowOption = Annotated[
 
 TransformOption = Annotated[
     str,
-    input_option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz, .dcm …), or the word identity."),
+    input_option("--transform", "-t", help="Transform file (.h5, .tfm, .nii.gz, .dcm), or the word identity."),
 ]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]

@@ -72,7 +72,7 @@ app = command_line()
         "regweave report result",
         "regweave report result --rules mine.toml",
         "regweave report result --page-detail full",
-        "regweave report result --fixed-points fixed.mrk.json --moving-points moving.mrk.json",
+        "regweave report result --fixed-points f.mrk.json --moving-points m.mrk.json",
         "regweave report weights.json",
     )
 )

@@ -21,7 +21,7 @@ from regweave.pipeline.register import score_of, transform_of
 from regweave.spatial import warp_image, warp_labels
 from regweave.spatial.masking import inside
 from regweave.study.reproduce.pictures import slices, true_errors_mm
-from regweave.types import Field, LabelMap, Transform
+from regweave.types import Field, ImagePair, LabelMap, Transform
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ def run_pair(task: PairTask) -> dict[str, Any]:
     assert pair.fixed_labels is not None
     assert pair.moving_labels is not None
     warped = warp_labels(pair.moving_labels, transform)
-    rows = [s.record() for s in score_of(pair, warped).with_surfaces(pair.fixed_labels, warped).structures]
+    before = warp_labels(pair.moving_labels, _start(pair))
+    score = score_of(pair, warped).with_surfaces(pair.fixed_labels, warped, before)
+    rows = [s.record() for s in score.structures]
     numbers = regularity(transform.field, inside(pair.fixed))
     error_mm = {}
     if task.truths is not None:
@@ -94,12 +96,17 @@ def run_pair(task: PairTask) -> dict[str, Any]:
     }
 
 
+def _start(pair: ImagePair) -> Transform:
+    """Return the initial alignment alone."""
+    return Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
+
+
 def _views(run: Prepared, transform: Transform, warped: LabelMap) -> dict[str, Any]:
     """Slices of the fixed image, and of the moving one at its start and after registration."""
     pair = as_stored(run.pair, run.data)
     assert pair.fixed_labels is not None
     assert pair.moving_labels is not None
-    start = Transform(Field.zero(pair.fixed.geometry), pair.initial)
+    start = _start(pair)
     fill = fill_value(pair.moving)
     pictures = {
         "fixed": (pair.fixed, pair.fixed_labels),

@@ -151,3 +151,29 @@ def test_trials_of_one_seed_are_the_same_maps():
     points = inner_points(8.0, 20, 1)
     for one, again in zip(trials(4), trials(4), strict=True):
         np.testing.assert_array_equal(one.where(points), again.where(points))
+
+
+def test_the_protocol_begins_with_what_failed(tmp_path):
+    from regweave.io.disk.records import write_record
+    from regweave.report.commission import RECORD, write_protocol
+
+    good = {"points": 3, "mean_mm": 0.2, "p95_mm": 0.3, "max_mm": 0.4, "least_dice": 0.97, "dice": {"cord": 0.97},
+            "folding_percent": 0.0, "seconds": 1.0}  # fmt: skip
+    poor = good | {"least_dice": 0.8125}
+    rows = [judged(PhantomTrial(name, name, WHERE, "rigid"), n) for name, n in (("still", good), ("moved", poor))]
+    assert [row["word"] for row in rows] == ["pass", "fail"]
+    record = {"seed": 0, "word": "fail", "trials": rows, "program": {"regweave": "0"}, "phantom": "made"}
+    write_record(tmp_path / RECORD, record)
+    head = write_protocol(tmp_path).read_text().split("<h2")[0]
+    assert "1 of 2 phantoms pass" in head
+    assert "moved: lowest Dice of an organ (at least) 0.8125, limit 0.95 (site" in head
+    assert "still:" not in head
+
+
+def test_slices_beyond_the_plan_are_not_counted_and_others_are(scans):
+    from regweave.clinic.commission import _beyond_plan
+
+    cord = next(s for s in scans[1].structures.structures if s.name == "cord-like")
+    moved = _beyond_plan(cord, lambda p: p + np.array([0.0, 0.0, 7.0]))
+    assert moved == {30, 31}
+    assert _beyond_plan(cord, lambda p: p) == frozenset()

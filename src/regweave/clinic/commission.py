@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,23 +25,28 @@ from regweave.clinic.propagate import ContoursRequest, Propagation, propagate
 from regweave.contours import dice_of_areas
 from regweave.io.disk.records import this_program
 from regweave.spatial.warp import warp_points
-from regweave.types import Float64Array
+from regweave.types import Float64Array, Structure
 
 COUCH_MM = (7.3, -11.6, 4.2)
 """Where the couch stands today."""
 POINTS, DEPTH_MM = 400, 8.0
 """Points whose error is measured, and how far below the skin they lie: at the skin itself there is nothing to see."""
 TG132 = "AAPM TG-132 as quoted by Latifi et al. 2018 (PMC6036411)"
-SITE = "site: this program's suggestion"
+SITE = "site: our suggestion, in no report"
 LIMITS: Mapping[str, tuple[tuple[str, str, float, str], ...]] = {
     "rigid": (
-        ("mean_mm", "mean error of points", 0.5 * max(SPACING_MM), f"{TG132}: half a voxel for a rigid phantom"),
-        ("least_dice", "lowest Dice of an organ", 0.95, SITE),
+        (
+            "mean_mm",
+            "mean error of points, mm",
+            0.5 * max(SPACING_MM),
+            f"{TG132}: half a voxel, here of its longest edge, for a rigid phantom",
+        ),
+        ("least_dice", "lowest Dice of an organ (at least)", 0.95, SITE),
     ),
     "deformable": (
-        ("mean_mm", "mean error of points", 2.0, f"{TG132}: mean of at most 2 mm"),
-        ("max_mm", "largest error of a point", 5.0, f"{TG132}: at most 5 mm"),
-        ("least_dice", "lowest Dice of an organ", 0.90, SITE),
+        ("mean_mm", "mean error of points, mm", 2.0, f"{TG132}: mean of at most 2 mm"),
+        ("max_mm", "largest error of a point, mm", 5.0, f"{TG132}: at most 5 mm"),
+        ("least_dice", "lowest Dice of an organ (at least)", 0.90, SITE),
         ("folding_percent", "voxels folded, %", 0.0, SITE),
     ),
 }
@@ -76,7 +81,7 @@ def trials(seed: int) -> tuple[PhantomTrial, ...]:
     short = even[6:-4]
     return (
         PhantomTrial("same", "the same scan at another couch position", lambda p: p, "rigid"),
-        PhantomTrial("shift", "shifted by a part of a voxel", rigid_map(0.0, (5.3, -3.7, 4.1)), "rigid"),
+        PhantomTrial("shift", "shifted by no whole number of voxels", rigid_map(0.0, (5.3, -3.7, 4.1)), "rigid"),
         PhantomTrial("turn", "turned by 4 degrees and shifted", rigid_map(4.0, (3.1, 2.3, -3.4)), "rigid"),
         PhantomTrial("deformed 1", "smooth deformation of up to 8 mm", random(8.0)),
         PhantomTrial("deformed 2", "smooth deformation of up to 8 mm", random(8.0)),
@@ -124,9 +129,10 @@ def measured(trial: PhantomTrial, done: Propagation, today: PhantomScan) -> dict
     found = warp_points(points + np.asarray(COUCH_MM), done.transform)
     errors = np.linalg.norm(found - trial.where(points), axis=1)
     dice = {}
-    for true in today.structures.structures:
-        one = done.structures.named(true.name)
-        dice[true.name] = 0.0 if one is None else float(dice_of_areas(one, true, today.series))
+    for drawn in today.structures.structures:
+        one, beyond = done.structures.named(drawn.name), _beyond_plan(drawn, trial.where)
+        true = _without(drawn, beyond)
+        dice[drawn.name] = 0.0 if one is None else float(dice_of_areas(_without(one, beyond), true, today.series))
     return {
         "points": len(errors),
         "mean_mm": float(errors.mean()),
@@ -137,6 +143,16 @@ def measured(trial: PhantomTrial, done: Propagation, today: PhantomScan) -> dict
         "folding_percent": 100 * done.result.regularity["folding_fraction"],
         "seconds": float(sum(done.result.seconds.values())),
     }
+
+
+def _beyond_plan(true: Structure, where: Map) -> frozenset[int | None]:
+    """Slices of today on which a structure reaches beyond the ends of the plan, where nothing can be carried from."""
+    half = SHAPE[2] * SPACING_MM[2] / 2
+    return frozenset(c.image for c in true.contours if np.abs(where(c.points_mm - COUCH_MM)[:, 2]).max() > half)
+
+
+def _without(structure: Structure, images: frozenset[int | None]) -> Structure:
+    return replace(structure, contours=tuple(c for c in structure.contours if c.image not in images))
 
 
 def judged(trial: PhantomTrial, numbers: Mapping[str, Any]) -> dict[str, Any]:

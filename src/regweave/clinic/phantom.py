@@ -29,7 +29,8 @@ BONES = (((0.0, 44.0, 0.0), (13.0, 12.0, 200.0), 700.0), ((62.0, 4.0, 0.0), (7.0
          ((-64.0, 6.0, 0.0), (7.0, 9.0, 200.0), 600.0))  # fmt: skip
 NOISE_HU = 8.0
 TEXTURE_HU = 18.0
-EDGE_MM = 1.0
+EDGE_MM = SPACING_MM[0]
+"""Edges are as wide as a pixel, as a scanner averages over its voxels; sharper ones would alias."""
 REACH_MM = 14.0
 """How far an organ may lie from its place in the plan."""
 COUCH_MM = (76.0, 79.0)

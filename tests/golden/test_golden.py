@@ -24,7 +24,12 @@ def test_every_case_is_in_the_record():
     assert sorted(RECORD["cases"]) == sorted(CASES)
 
 
-@pytest.mark.parametrize("name", CASES)
+# The network of one model looks at a whole head for minutes; on smaller images it is looked at each time.
+LONG = ("hippocampus-t1 on head-neck without moving mask", "hippocampus-t1 on head-neck with masks")
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in CASES]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_results_are_those_of_the_record(name):
     found = golden.numbers(CASES[name]())
     changed = golden.differences(RECORD["cases"][name], found, same_machine=RECORD["machine"] == golden.machine())

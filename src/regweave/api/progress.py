@@ -111,37 +111,12 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class RegistrationBar(Bar):
-    """Progress of one registration: its stages with their seconds, and with ``verbose`` every step.
+class StagedBar(Bar):
+    """Progress of a work in stages, each with its seconds."""
 
-    Parameters
-    ----------
-    lines, shown
-        As in `Bar`.
-    verbose : bool
-        Print a line for each step too.
-    writes : bool
-        Whether files follow: the registration is then a part of the bar.
-    """
-
-    def __init__(self, *, lines: bool = False, shown: bool = True, verbose: bool = False, writes: bool = False) -> None:
+    def __init__(self, *, lines: bool = False, shown: bool = True) -> None:
         super().__init__(lines=lines, shown=shown)
-        self._verbose, self._part = verbose, BEFORE_FILES if writes else 1.0
-        self._stage, self._since = "", time.monotonic()
-
-    def __call__(self, progress: Progress) -> None:
-        """Take a step."""
-        if progress.stage == "begin":
-            self.say(progress.message)
-            return
-        if progress.stage != self._stage:
-            self.stage(progress.stage, progress.message, self._part * progress.fraction)
-            return
-        counted = f"{progress.done}/{progress.total}"
-        if self._verbose:
-            self.say(f"[{counted}] {progress.message}")
-        words = f"{STAGES[progress.stage]} {counted}"
-        self.draw(self._part * progress.fraction, words)
+        self._stage, self._words, self._since = "", "", time.monotonic()
 
     def stage(self, name: str, words: str, fraction: float) -> None:
         """Begin a stage; a log has the seconds of the one before."""
@@ -160,26 +135,44 @@ class RegistrationBar(Bar):
             self.say(f"{self._words:<27}{seconds:6.1f} s")
 
 
-class ContoursBar(Bar):
-    """Progress of a propagation: its stages with their seconds, and how much of all is done."""
+class RegistrationBar(StagedBar):
+    """Progress of one registration: its stages with their seconds, and with ``verbose`` every step.
 
-    def __init__(self, *, lines: bool = False, shown: bool = True) -> None:
+    Parameters
+    ----------
+    lines, shown
+        As in `Bar`.
+    verbose : bool
+        Print a line for each step too.
+    writes : bool
+        Whether files follow: the registration is then a part of the bar.
+    """
+
+    def __init__(self, *, lines: bool = False, shown: bool = True, verbose: bool = False, writes: bool = False) -> None:
         super().__init__(lines=lines, shown=shown)
-        self._stage, self._words, self._since = "", "", time.monotonic()
+        self._verbose, self._part = verbose, BEFORE_FILES if writes else 1.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Take a step."""
+        if progress.stage == "begin":
+            self.say(progress.message)
+            return
+        if progress.stage != self._stage:
+            self.stage(progress.stage, progress.message, self._part * progress.fraction)
+            return
+        counted = f"{progress.done}/{progress.total}"
+        if self._verbose:
+            self.say(f"[{counted}] {progress.message}")
+        words = f"{STAGES[progress.stage]} {counted}"
+        self.draw(self._part * progress.fraction, words)
+
+
+class ContoursBar(StagedBar):
+    """Progress of a propagation: its stages with their seconds, and how much of all is done."""
 
     def __call__(self, stage: str, words: str, fraction: float) -> None:
         """Take a step."""
         if stage != self._stage:
-            self._end_stage()
-            self._stage, self._words, self._since = stage, words, time.monotonic()
-        self.draw(fraction, words)
-
-    def __exit__(self, *raised: object) -> None:
-        if raised[0] is None:
-            self._end_stage()
-        super().__exit__(*raised)
-
-    def _end_stage(self) -> None:
-        seconds = time.monotonic() - self._since
-        if self._stage and self._lines and seconds >= LEAST_S:
-            self.say(f"{self._words:<27}{seconds:6.1f} s")
+            self.stage(stage, words, fraction)
+        else:
+            self.draw(fraction, words)

@@ -1,4 +1,4 @@
-"""StructureChoice of structures: carried over, found anew, or left out with a reason."""
+"""Choice of structures: carried over, found anew, or left out with a reason."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ def run(fixed_path: str, moving_path: str, out_field_path: str, setting: dict[st
     """
     from regweave import register
     from regweave.io import total_displacement
-    from regweave.pipeline.reading import Reading
 
     labels, classes = setting.get("moving_labels"), setting.get("classes")
     result = register(
@@ -26,7 +25,7 @@ def run(fixed_path: str, moving_path: str, out_field_path: str, setting: dict[st
         preset=setting.get("preset"),
         model=setting.get("model"),
         moving_labels=labels,
-        reading=Reading(classes=None if classes is None else tuple(classes)),
+        classes=None if classes is None else tuple(classes),
         init="none",
         threads=threads,
     )

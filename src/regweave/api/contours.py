@@ -16,7 +16,8 @@ from regweave.clinic.inputs import Sources
 from regweave.clinic.propagate import ContoursRequest, OnStage, Propagation, propagate
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import prepare_output
-from regweave.io.dicom.series import list_series
+from regweave.io.dicom.folder import files_in
+from regweave.io.dicom.series import series_by_place
 from regweave.io.dicom.values import Series
 from regweave.io.points import read_points
 from regweave.measures.rules import Rules, clinic_rules, read_rules
@@ -24,7 +25,7 @@ from regweave.model.model import Model
 from regweave.types import Float64Array, StructureSet, Transform
 
 ScanLike = str | Path | Sequence[str | Path] | Series
-"""A folder, a list of files, or a series that was read."""
+"""A folder, a list of files (or a .txt file that names them), or a series that was read."""
 Points = str | Path | ArrayLike | None
 
 
@@ -88,10 +89,7 @@ def propagate_contours(
         E160 other frames, E161 several series, E162 different patients, E165 nothing drawn, E167 a start that makes
         things worse, E192 more than two series named, and what reading raises.
     """
-    series = tuple(words.get("series") or ())
-    if len(series) > 2:
-        raise UsageError("E192", f"{len(series)} series are named", "name one for the plan and one for today")
-    plan_series, today_series = _by_place(series, plan)
+    plan_series, today_series = series_by_place(tuple(words.get("series") or ()), plan)
     sources = Sources(plan, today, rtstruct, plan_series, today_series, words.get("allow_id_mismatch", False))
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()
     request = ContoursRequest(
@@ -143,22 +141,20 @@ def write_contours(
 def _require_outside(output: str | Path, *inputs: ScanLike) -> None:
     """Refuse an output in the folder of an input: inputs are never written to."""
     where = Path(output).absolute()
-    for source in inputs:
-        folder = Path(source).absolute() if isinstance(source, str | Path) else None
-        if folder is not None and (where == folder or folder in where.parents):
+    for folder in (folder for source in inputs for folder in _folders(source)):
+        if where == folder or folder in where.parents:
             message = f"the output '{output}' lies in the folder of an input"
             raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")
 
 
-def _by_place(series: Sequence[str], plan: ScanLike) -> tuple[str | None, str | None]:
-    """Tell which of the named series is the plan's; of one alone it is found out by looking."""
-    if len(series) == 2:
-        return series[0], series[1]
-    if not series:
-        return None, None
-    listed = () if isinstance(plan, Series) else list_series(plan)
-    inside = any(one.hash.startswith(series[0]) for one in listed)
-    return (series[0], None) if inside else (None, series[0])
+def _folders(source: ScanLike) -> set[Path]:
+    """Return the folders of an input: the one that is named, or those of the files of a list."""
+    if isinstance(source, Series):
+        return set()
+    files = files_in(source)
+    if files is not None:
+        return {path.absolute().parent for path in files}
+    return {Path(str(source)).absolute()}
 
 
 def _landmarks(given: tuple[Points, Points] | None) -> tuple[Float64Array, Float64Array] | None:

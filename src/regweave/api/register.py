@@ -101,7 +101,8 @@ def register(
         Called with a `Progress` after every step, in place of the bar.
     **reading
         How files are read: ``label_names`` (file with the names of the labels), ``classes`` (label values that are
-        kept), ``fixed_modality`` and ``moving_modality``, ``nifti_frame``, ``nonfinite``, ``follow_links``.
+        kept), ``fixed_modality`` and ``moving_modality``, ``nifti_frame``, ``nonfinite``, ``follow_links``,
+        ``fixed_series`` and ``moving_series`` (a DICOM series by its hash, where a folder holds several).
 
     Returns
     -------

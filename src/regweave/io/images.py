@@ -20,7 +20,12 @@ CHUNK = 1 << 20
 
 
 def read_image(
-    source: Any, *, nifti_frame: NiftiFrame = "auto", nonfinite: NonFinite = "error", follow_links: bool = False
+    source: Any,
+    *,
+    nifti_frame: NiftiFrame = "auto",
+    nonfinite: NonFinite = "error",
+    follow_links: bool = False,
+    series: str | None = None,
 ) -> Volume:
     """Read a 3-D scalar image.
 
@@ -36,6 +41,8 @@ def read_image(
         Refuse NaN and infinite voxels, or set them to the smallest finite value with warning W205.
     follow_links : bool
         Let a header name a file of voxels outside of its own folder.
+    series : str, optional
+        The DICOM series that is meant, by the beginning of its hash, where a folder holds several.
 
     Returns
     -------
@@ -59,7 +66,7 @@ def read_image(
     """
     if isinstance(source, Volume):
         return source
-    stored = readers.read(source, ReadOptions(nifti_frame, follow_links))
+    stored = readers.read(source, ReadOptions(nifti_frame, follow_links, series))
     data = stored.intensities()
     error = nonfinite_error(data, stored.subject)
     if error is not None:
@@ -117,7 +124,7 @@ def require_image(path: str | Path) -> None:
         require_file(file)
 
 
-def image_sha256(path: str | Path, *, follow_links: bool = False) -> str:
+def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | None = None) -> str:
     """Return the SHA-256 of the bytes of all files of an image, one after the other.
 
     The header of an .mhd or .nhdr file stays the same when its voxels change, so their file counts.
@@ -126,11 +133,11 @@ def image_sha256(path: str | Path, *, follow_links: bool = False) -> str:
     ----------
     path : path
         An image, or anything else, whose digest is that of the file.
-    follow_links : bool
+    follow_links, series
         As in `read_image`.
     """
     digest = hashlib.sha256()
-    for file in readers.files_of(path, ReadOptions(follow_links=follow_links)):
+    for file in readers.files_of(path, ReadOptions(follow_links=follow_links, series=series)):
         with open_file(file) as stream:
             while block := stream.read(CHUNK):
                 digest.update(block)

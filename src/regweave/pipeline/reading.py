@@ -31,6 +31,8 @@ class ReadingWords(TypedDict, total=False):
     fixed_modality: Stated
     moving_modality: Stated
     follow_links: bool
+    fixed_series: str | None
+    moving_series: str | None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Reading:
         Let a header name a file of voxels outside of its folder.
     numbering : mapping, optional
         Names by number that the labels of a whole list are brought to.
+    fixed_series, moving_series : str, optional
+        DICOM series by the beginning of its hash, where a folder holds several.
     """
 
     nifti_frame: NiftiFrame = "auto"
@@ -63,6 +67,8 @@ class Reading:
     moving_modality: Stated = "auto"
     follow_links: bool = False
     numbering: Mapping[int, str] | None = None
+    fixed_series: str | None = None
+    moving_series: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the rules as JSON values; those that stand at their defaults are left out."""
@@ -85,12 +91,17 @@ class Reading:
             plain["numbering"] = {int(value): str(name) for value, name in plain["numbering"].items()}
         return cls(**plain)
 
-    def image(self, source: Any, stated: Stated = "auto") -> Volume:
+    def image(self, source: Any, stated: Stated = "auto", series: str | None = None) -> Volume:
         """Read a file under these rules, or take an image in memory, and decide its modality."""
         volume = io.read_image(
-            source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite, follow_links=self.follow_links
-        )
+            source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite, follow_links=self.follow_links,
+            series=series,
+        )  # fmt: skip
         return with_modality(volume, stated)
+
+    def series(self, name: str) -> str | None:
+        """Return the DICOM series that the input of that name is meant to be."""
+        return {"fixed": self.fixed_series, "moving": self.moving_series}.get(name)
 
     def labels(self, source: Any, geometry: Geometry) -> LabelMap | None:
         """Read labels and put them on the grid of their image."""
@@ -195,7 +206,8 @@ def read_inputs(
         "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels,
         "fixed_mask": fixed_mask, "moving_mask": moving_mask,
     }  # fmt: skip
-    a, b = reading.image(fixed, reading.fixed_modality), reading.image(moving, reading.moving_modality)
+    a = reading.image(fixed, reading.fixed_modality, reading.fixed_series)
+    b = reading.image(moving, reading.moving_modality, reading.moving_series)
     fixed_map, moving_map = reading.labels(fixed_labels, a.geometry), reading.labels(moving_labels, b.geometry)
     for name, found in (("fixed", fixed_map), ("moving", moving_map)):
         if found is not None and reading.classes is None and not found.values():
@@ -205,7 +217,7 @@ def read_inputs(
             raise RegweaveError("E131", message, "give the right label map, or leave it out")
     inside = reading.mask(fixed_mask, a.geometry), reading.mask(moving_mask, b.geometry)
     values = dict(zip(sources, (a, b, fixed_map, moving_map, *inside), strict=True))
-    hashes = {k: _hash(s, values[k], reading) for k, s in sources.items() if s is not None}
+    hashes = {k: _hash(s, values[k], reading, k) for k, s in sources.items() if s is not None}
     if fixed_map is not None and moving_map is not None:
         present = real_names(moving_map.names, moving_map.values())
         fixed_map = in_numbering(fixed_map, present, "the fixed labels", "the moving labels")
@@ -240,9 +252,9 @@ def field_as_stored(field: Field, fixed: Orientation) -> Field:
     return Field(fixed.to_stored(field.data), fixed.stored)
 
 
-def _hash(source: Any, value: Volume | LabelMap | None, reading: Reading) -> str:
+def _hash(source: Any, value: Volume | LabelMap | None, reading: Reading, name: str) -> str:
     if isinstance(source, str | Path):
-        return io.image_sha256(source, follow_links=reading.follow_links)
+        return io.image_sha256(source, follow_links=reading.follow_links, series=reading.series(name))
     assert value is not None
     digest = hashlib.sha256(np.ascontiguousarray(value.data).tobytes())
     digest.update(value.geometry.affine.tobytes())

@@ -48,7 +48,7 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
         settings = registration_settings.validate(run["settings"], f"'{path}'")
         reading = Reading.from_json(call["reading"])
         arguments: dict[str, Any] = {
-            name: _same(files.get(name) or one["path"], one["sha256"], f"the {name.replace('_', ' ')}", path, reading)
+            name: _same(files.get(name) or one["path"], one["sha256"], name, path, reading)
             for name, one in run["inputs"].items() if name in INPUTS
         }  # fmt: skip
         arguments |= {
@@ -96,7 +96,7 @@ def recorded_rules(record: str | Path) -> Rules:
 def _start(recorded: Mapping[str, Any], record: Path, reading: Reading) -> Any:
     """Return the start: a file, a matrix, or a method of that name."""
     if recorded["file"] is not None or recorded["method"] == MEMORY:
-        return _same(recorded["file"], recorded["sha256"], "the start", record, reading)
+        return _same(recorded["file"], recorded["sha256"], "start", record, reading)
     return recorded["matrix"] if recorded["method"] == "matrix" else recorded["method"]
 
 
@@ -105,14 +105,15 @@ def _model(recorded: Mapping[str, Any], record: Path) -> Path:
     where = recorded["path"]
     if where is not None and not is_file(where):
         where = shipped_models().get(str(recorded["name"]), Path(where))
-    return _same(where, recorded["sha256"], f"the model {recorded['name']}", record, Reading())
+    return _same(where, recorded["sha256"], f"model {recorded['name']}", record, Reading())
 
 
-def _same(file: str | Path | None, expected: str, what: str, record: Path, reading: Reading) -> Path:
+def _same(file: str | Path | None, expected: str, name: str, record: Path, reading: Reading) -> Path:
+    what = f"the {name.replace('_', ' ')}"
     if file is None:
         message = f"{what} of '{record}' was an object in memory"
         raise RegweaveError("E174", message, "name the file, where it is an image or labels; save the model or start")
-    found = image_sha256(file, follow_links=reading.follow_links)
+    found = image_sha256(file, follow_links=reading.follow_links, series=reading.series(name))
     if found != expected:
         message = f"{what}, '{file}', is not the file that was used: SHA-256 {found}, recorded {expected}"
         raise RegweaveError("E174", message, "restore the file, or register anew without --from")

@@ -34,8 +34,10 @@ app = command_line()
     )
 )
 def contours(
-    plan: Annotated[Path, typer.Argument(help="Folder of the planning scan and its structure set.")],
-    today: Annotated[Path, typer.Argument(help="Folder of today's scan.")],
+    plan: Annotated[
+        Path, typer.Argument(help="Folder of the planning scan and its structure set, or a .txt list of files.")
+    ],
+    today: Annotated[Path, typer.Argument(help="Folder of today's scan, or a .txt list of files.")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
     rtstruct: Annotated[Path | None, input_option(help="Structure set, if not the one in PLAN.")] = None,

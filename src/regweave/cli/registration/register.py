@@ -36,6 +36,7 @@ from regweave.cli.options import (
 from regweave.cli.tables import overlap_table, verdict_lines
 from regweave.errors import UsageError
 from regweave.io import prepare_output
+from regweave.io.dicom.series import series_by_place
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.pipeline import register as pipeline
@@ -95,6 +96,10 @@ def register(
     threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
     device: Annotated[str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, or auto.")] = None,
     label_names: LabelNamesOption = None,
+    series: Annotated[
+        list[str] | None,
+        input_option(help="DICOM series by its hash, where a folder holds several; repeat for FIXED and MOVING."),
+    ] = None,
     fixed_modality: FixedModalityOption = "auto",
     moving_modality: MovingModalityOption = "auto",
     nifti_frame: FrameOption = "auto",
@@ -124,6 +129,7 @@ def register(
         "nifti_frame": nifti_frame, "nonfinite": nonfinite, "label_names": label_names,
         "fixed_modality": fixed_modality, "moving_modality": moving_modality, "follow_links": follow_links,
     }  # fmt: skip
+    reading["fixed_series"], reading["moving_series"] = series_by_place(series or (), fixed)
     named = None if write is None else parse_outputs(write)
     page = not no_report and (named is None or "report" in named)
     given: dict[str, Any] = {
@@ -196,7 +202,8 @@ def _rules(file: Path | None, record: Path | None) -> Rules:
 def _refuse_beside_from(given: Mapping[str, Any], reading: Reading) -> None:
     """Refuse settings beside a record: with them it would be another run."""
     named = [f"--{name.replace('metrics', 'metric')}" for name, value in given.items() if value is not None]
-    named += [f"--{name.replace('_', '-')}" for name in reading.to_json()]
+    read = dict.fromkeys("series" if name.endswith("_series") else name for name in reading.to_json())
+    named += [f"--{name.replace('_', '-')}" for name in read]
     if named:
         raise UsageError("E192", f"--from and {', '.join(named)} are both given", "the record has all of that")
 

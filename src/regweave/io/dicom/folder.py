@@ -12,10 +12,13 @@ from typing import Any
 from regweave.errors import RegweaveError
 from regweave.io.dicom.parse import guarded, identity_in, looks_like_dicom, read_dataset, text
 from regweave.io.disk.files import is_folder, open_file
+from regweave.io.disk.texts import read_text
 from regweave.types import Identity
 
 SeriesSource = str | Path | Sequence[str | Path]
-"""A folder, a file of the series, or a list of files."""
+"""A folder, a file of the series, a list of files, or a text file (.txt) with a path in each line."""
+LIST = ".txt"
+LONGEST_LIST = 50_000_000
 IMAGES = ("CT", "MR", "PT")
 """Modalities of slices that make a volume; radiographs, RT images and all that has no pixels are something else."""
 MOST_FILES = 200_000
@@ -84,6 +87,28 @@ class FolderContents:
     objects: tuple[ObjectFile, ...]
 
 
+def files_in(source: SeriesSource) -> tuple[Path, ...] | None:
+    """Return the files that a list names; None for a folder or a DICOM file.
+
+    Paths in a text file are relative to its folder; empty lines and those that begin with # do not count.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no such list, or it names no file.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return tuple(Path(path) for path in source)
+    path = Path(source)
+    if path.suffix.lower() != LIST or is_folder(path):
+        return None
+    lines = (line.strip() for line in read_text(path, LONGEST_LIST).splitlines())
+    found = tuple(path.parent / line for line in lines if line and not line.startswith("#"))
+    if not found:
+        raise RegweaveError("E101", f"the list '{path}' names no file", "write the path of a DICOM file in each line")
+    return found
+
+
 def named(source: SeriesSource) -> str:
     """Return how messages call a source."""
     if isinstance(source, str | os.PathLike):
@@ -106,11 +131,12 @@ def scan(source: SeriesSource) -> FolderContents:
     """
     images: dict[str, list[SliceHeader]] = defaultdict(list)
     localisers, objects, place = 0, [], named(source)
+    alone = _one_file(source)
     with guarded(place):
         for number, path in enumerate(_listed(source), start=1):
             if not _sniff(path):
                 continue
-            subject = f"image {number} of {place}" if not _one_file(source) else place
+            subject = place if alone else f"image {number} of {place}"
             dataset, offset = _header(path, subject)
             kind = text(dataset, "Modality")
             if "LOCALIZER" in text(dataset, "ImageType").upper():
@@ -134,16 +160,17 @@ def _header(path: Path, subject: str) -> tuple[Any, int]:
 
 
 def _one_file(source: SeriesSource) -> bool:
-    return isinstance(source, str | os.PathLike) and not is_folder(source)
+    return isinstance(source, str | os.PathLike) and not is_folder(source) and files_in(source) is None
 
 
 def _listed(source: SeriesSource) -> Iterator[Path]:
-    if not isinstance(source, str | os.PathLike):
-        yield from (Path(path) for path in source)
-    elif is_folder(source):
-        yield from _files(Path(source))
+    files = files_in(source)
+    if files is not None:
+        yield from files
+    elif is_folder(str(source)):
+        yield from _files(Path(str(source)))
     else:
-        yield Path(source)
+        yield Path(str(source))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydicom.pixels.decoders.base import get_decoder
+from pydicom.uid import UID
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.folder import SliceHeader
@@ -16,13 +18,16 @@ from regweave.types import Float32Array
 
 IMPLICIT, BIG_ENDIAN = "1.2.840.10008.1.2", "1.2.840.10008.1.2.2"
 NATIVE = (IMPLICIT, "1.2.840.10008.1.2.1", BIG_ENDIAN, "")
+GDCM, CHARLS, OPENJPEG = "python-gdcm", "pyjpegls", "pylibjpeg-openjpeg"
 PLUG_INS = {
-    "1.2.840.10008.1.2.4.50": "JPEG baseline", "1.2.840.10008.1.2.4.51": "JPEG extended",
-    "1.2.840.10008.1.2.4.57": "JPEG lossless", "1.2.840.10008.1.2.4.70": "JPEG lossless",
-    "1.2.840.10008.1.2.4.80": "JPEG-LS", "1.2.840.10008.1.2.4.81": "JPEG-LS",
-    "1.2.840.10008.1.2.4.90": "JPEG 2000", "1.2.840.10008.1.2.4.91": "JPEG 2000",
-    "1.2.840.10008.1.2.4.201": "HTJ2K", "1.2.840.10008.1.2.4.202": "HTJ2K", "1.2.840.10008.1.2.5": "RLE",
+    "1.2.840.10008.1.2.4.50": ("JPEG baseline", GDCM), "1.2.840.10008.1.2.4.51": ("JPEG extended", GDCM),
+    "1.2.840.10008.1.2.4.57": ("JPEG lossless", GDCM), "1.2.840.10008.1.2.4.70": ("JPEG lossless", GDCM),
+    "1.2.840.10008.1.2.4.80": ("JPEG-LS", CHARLS), "1.2.840.10008.1.2.4.81": ("JPEG-LS", CHARLS),
+    "1.2.840.10008.1.2.4.90": ("JPEG 2000", OPENJPEG), "1.2.840.10008.1.2.4.91": ("JPEG 2000", OPENJPEG),
+    "1.2.840.10008.1.2.4.201": ("HTJ2K", OPENJPEG), "1.2.840.10008.1.2.4.202": ("HTJ2K", OPENJPEG),
+    "1.2.840.10008.1.2.5": ("RLE", "pydicom"),
 }  # fmt: skip
+"""Compressions by transfer syntax: name, and a package of the extra that decodes it."""
 ENHANCED = {
     "1.2.840.10008.5.1.4.1.1.2.1": "Enhanced CT", "1.2.840.10008.5.1.4.1.1.4.1": "Enhanced MR",
     "1.2.840.10008.5.1.4.1.1.130": "Enhanced PET", "1.2.840.10008.5.1.4.1.1.4.3": "Enhanced MR colour",
@@ -129,12 +134,21 @@ def _unpacked(header: SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArr
     dataset, _ = read_dataset(header.path, header.subject)
     try:
         found = np.asarray(dataset.pixel_array)
-    except RuntimeError:  # pydicom's answer where no plug-in knows the syntax
-        message = f"{header.subject} has pixels compressed as {name}, and no plug-in that decodes them is installed"
-        raise UsageError("E163", message, 'pip install "regweave[dicom]", or export uncompressed') from None
+    except RuntimeError:  # pydicom's answer where no plug-in knows the syntax, or none can decode these pixels
+        raise _not_decoded(header.subject, syntax, *name) from None
     if found.shape != shape:
         raise damaged(header.subject, f"its pixels have shape {found.shape}, its header says {shape}")
     return _used_bits(found, int(number(dataset, "BitsStored", 0, header.subject)), 8 * found.dtype.itemsize)
+
+
+def _not_decoded(subject: str, syntax: str, name: str, package: str) -> RegweaveError:
+    if not get_decoder(UID(syntax)).is_available:
+        message = f"{subject} has pixels compressed as {name}, and the plug-in that decodes them, {package}, is missing"
+        return UsageError(
+            "E163", message, f'pip install "regweave[dicom]", which brings {package}; or export uncompressed'
+        )
+    message = f"{subject} has pixels compressed as {name} that no installed plug-in can decode"
+    return RegweaveError("E163", message, "export the series uncompressed; 12-bit lossy JPEG has no free decoder here")
 
 
 def _looked_up(stored: NDArray[Any], lut: Any, header: SliceHeader) -> Float32Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -28,15 +29,13 @@ __all__ = [
     "choose_series",
     "list_series",
     "read_series",
+    "series_by_place",
 ]
 
 MODALITIES: dict[str, Modality] = {"CT": "ct", "MR": "mr", "PT": "pet"}
 OUTSIDE = {"CT": -1000.0}
 Gaps = Literal["error", "keep"]
-ONE_SERIES = (
-    "name a folder that holds one of them alone; contours and warp also choose by the first word of a line, with "
-    "--series or --planning-series"
-)
+ONE_SERIES = "choose by the first word of a line, with --series (or --planning-series), or name a folder of one series"
 
 
 def list_series(source: SeriesSource) -> tuple[SeriesFiles, ...]:
@@ -53,6 +52,28 @@ def list_series(source: SeriesSource) -> tuple[SeriesFiles, ...]:
 def choose_series(source: SeriesSource, series: str | None = None) -> SeriesFiles:
     """Return the one series of a source, or the one that is named; E161 lists them all where that does not tell."""
     return _files_of(_chosen(scan(source), series, named(source)))
+
+
+def series_by_place(names: Sequence[str], first: object) -> tuple[str | None, str | None]:
+    """Tell which of two sources each named series is meant for.
+
+    Two are taken in order. One alone belongs to ``first`` where that is a folder or list that holds it, else to the
+    second source.
+
+    Raises
+    ------
+    UsageError
+        E192, where more than two are named.
+    """
+    if len(names) > 2:
+        raise UsageError("E192", f"{len(names)} series are named", "name one for each of the two scans")
+    if len(names) == 2:
+        return names[0], names[1]
+    if not names:
+        return None, None
+    listed = list_series(first) if isinstance(first, str | Path | list | tuple) else ()
+    inside = any(one.hash.startswith(names[0]) for one in listed)
+    return (names[0], None) if inside else (None, names[0])
 
 
 def _listed(found: FolderContents) -> tuple[SeriesFiles, ...]:

@@ -42,10 +42,13 @@ class ReadOptions:
         The matrix that places a NIfTI file.
     follow_links : bool
         Let a header name a file of voxels outside of its own folder.
+    series : str, optional
+        The DICOM series that is meant, by the beginning of its hash, where a folder holds several.
     """
 
     nifti_frame: NiftiFrame = "auto"
     follow_links: bool = False
+    series: str | None = None
 
 
 class Reader(Protocol):

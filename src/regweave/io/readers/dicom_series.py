@@ -1,4 +1,4 @@
-"""DICOM reader: a folder with one image series."""
+"""DICOM reader: a folder with one image series, or the one that is named of several."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def recognises(source: Any, head: bytes) -> bool:
 
 def files(source: Path, options: readers.ReadOptions) -> tuple[Path, ...]:
     """Return the files of the one series, in the order of their names."""
-    return choose_series(source).files
+    return choose_series(source, options.series).files
 
 
 def read(source: Path, options: readers.ReadOptions) -> Stored:
     """Read the one series; uneven or sheared slices are interpolated onto an even grid."""
-    series = read_series(source)
+    series = read_series(source, options.series)
     facts = {"dicom": {"modality": series.modality, "images": len(series.slices), "even": series.exact}}
     return Stored(series.image.data, series.image.geometry, f"'{source}'", facts=facts, modality=series.image.modality)

@@ -92,7 +92,7 @@ def test_a_missing_plug_in_is_named(tmp_path, monkeypatch, syntax):
 
 def test_pixels_that_a_plug_in_cannot_decode_do_not_send_to_pip(tmp_path):
     syntax = "1.2.840.10008.1.2.5"  # pydicom itself decodes it, so that the plug-in is there
-    with pytest.raises(RegweaveError, match="E1(02|63)") as caught:
+    with pytest.raises(RegweaveError, match=r"E1(02|63)") as caught:
         read_series(packed_as(tmp_path / "s", syntax))
     assert "pip install" not in str(caught.value)
 

@@ -93,6 +93,25 @@ def muted(prefix: str = "") -> Iterator[None]:
 
 
 @contextmanager
+def unheard() -> Iterator[None]:
+    """Neither show nor record the warnings of the block: they are about something that is no part of the result.
+
+    Examples
+    --------
+    >>> with collected() as texts, unheard():
+    ...     warn("W203: label 4 vanished")
+    >>> texts
+    []
+    """
+    token = _records.set(())
+    try:
+        with muted():
+            yield
+    finally:
+        _records.reset(token)
+
+
+@contextmanager
 def deferred() -> Iterator[None]:
     """Show the warnings of the block when it has ended, as where Python's own warnings are silenced inside it."""
     outer, texts = _show.get(), list[str]()

@@ -13,7 +13,9 @@ from regweave.clinic.commission import COUCH_MM, PhantomTrial, even_slices, judg
 from regweave.clinic.phantom import ORGANS, inner_points, make_scan, smooth_map
 from regweave.contours import dice_of_areas
 from regweave.errors import RegweaveError, UsageError
+from regweave.io import read_labels
 from regweave.pipeline.saved import load
+from regweave.report.registration import write_page
 from regweave.types import Field, Transform
 
 WHERE = smooth_map(3, 6.0)
@@ -30,8 +32,10 @@ def folder(scans, tmp_path_factory):
     plan, today = scans
     where = tmp_path_factory.mktemp("clinic") / "out"
     stages = []
+    points = inner_points(8.0, 12, 5)
     write_contours(
         plan.series, today.series, where, rtstruct=plan.structures, name_map={"gland-like": "gland"}, progress=False,
+        landmarks=(points + np.asarray(COUCH_MM), WHERE(points)), both_ways=True,
         on_stage=lambda stage, words, share: stages.append((stage, share)),
     )  # fmt: skip
     return where, stages
@@ -84,6 +88,37 @@ def test_the_page_says_that_nobody_has_approved_and_names_nobody(folder):
     for secret in ("PHANTOM", "1.2.4.1", "1.2.5.0"):
         assert secret not in text
         assert secret not in record
+
+
+def test_labels_lie_on_the_grid_of_todays_scan_and_the_page_can_be_made_again(scans, folder):
+    where, _ = folder
+    grid = scans[1].series.image.geometry
+    labels = read_labels(where / "warped_labels.nii.gz")
+    assert labels.geometry.shape == grid.shape
+    np.testing.assert_allclose(labels.geometry.affine, grid.affine, atol=1e-4)
+    assert set(labels.values()) == {one.number for one in scans[0].structures.structures}
+    for true in scans[1].structures.structures:
+        found = float((labels.data == true.number).sum() * np.prod(grid.spacing_mm) / 1e3)
+        assert found == pytest.approx(_volume(true, scans[1].series), rel=0.25)
+    assert load(where).warped_labels.geometry.shape == load(where).fixed.geometry.shape
+    names = json.loads((where / "view" / "view.json").read_text())["names"].values()
+    assert "gland" in names
+    assert "gland-like" not in names
+    before = (where / "report.html").read_text()
+    write_page(where)
+    assert (where / "report.html").read_text() == before
+
+
+def test_landmarks_and_both_directions_are_measured(folder):
+    record = json.loads((folder[0] / "result.json").read_text())
+    whole = record["clinic"]["whole"]
+    assert 0 < whole["both_ways_mean_mm"] < 2.0
+    assert whole["both_ways_max_mm"] >= whole["both_ways_p95_mm"] >= whole["both_ways_mean_mm"]
+    assert len(record["landmarks"]["points"]) == record["clinic"]["landmarks"]["count"] == 12
+    assert record["clinic"]["landmarks"]["mean_mm"] == pytest.approx(record["landmarks"]["after_mm"]["mean"])
+    states = {row["kind"]: row["state"] for row in record["clinic"]["tests"]}
+    assert states["H"].startswith("computed here: a second registration")
+    assert "both_ways_voxels" not in record["verdict"]["unchecked"]
 
 
 def test_progress_never_runs_backwards(folder):

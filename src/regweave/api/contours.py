@@ -7,22 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from regweave.api.progress import ContoursBar
 from regweave.clinic.files import read_name_map, write_files
 from regweave.clinic.inputs import Sources
 from regweave.clinic.propagate import ContoursRequest, OnStage, Propagation, propagate
-from regweave.errors import RegweaveError, UsageError
+from regweave.errors import RegweaveError
 from regweave.io import prepare_output
 from regweave.io.dicom.folder import files_in
 from regweave.io.dicom.series import series_by_place
 from regweave.io.dicom.values import Series
-from regweave.io.points import read_points
+from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, clinic_rules, read_rules
 from regweave.model.model import Model
-from regweave.types import Float64Array, StructureSet, Transform
+from regweave.types import StructureSet, Transform
 
 ScanLike = str | Path | Sequence[str | Path] | Series
 """A folder, a list of files (or a .txt file that names them), or a series that was read."""
@@ -37,6 +36,8 @@ class ContourWords(TypedDict, total=False):
     allow_id_mismatch: bool
     show_ids: bool
     carry_external: bool
+    both_ways: bool
+    name_map: str | Path | Mapping[str, str] | None
     threads: int | None
 
 
@@ -76,7 +77,9 @@ def propagate_contours(
     **words
         ``landmarks`` (points today and in the plan: files, or arrays of LPS millimetres), ``series`` (hashes of the
         image series, where a folder holds several), ``allow_id_mismatch``, ``show_ids``, ``carry_external`` (carry the
-        patient's outline instead of finding it anew), ``threads``.
+        patient's outline instead of finding it anew), ``both_ways`` (register the other way too, and measure how well
+        the two agree: twice the time), ``name_map`` (new names of structures in files, a file or a mapping; a model
+        knows structures by them), ``threads``.
 
     Returns
     -------
@@ -92,9 +95,11 @@ def propagate_contours(
     plan_series, today_series = series_by_place(tuple(words.get("series") or ()), plan)
     sources = Sources(plan, today, rtstruct, plan_series, today_series, words.get("allow_id_mismatch", False))
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()
+    names = words.get("name_map")
     request = ContoursRequest(
-        sources, structures, model, init, judged_by,
-        _landmarks(words.get("landmarks")), words.get("carry_external", False), words.get("threads"),
+        sources, structures, model, init, judged_by, _landmarks(words.get("landmarks")),
+        carry_outline=words.get("carry_external", False), both_ways=words.get("both_ways", False),
+        names=read_name_map(names) if isinstance(names, str | Path) else names or {}, threads=words.get("threads"),
     )  # fmt: skip
     with ContoursBar(shown=progress and on_stage is None) as bar:
         done = propagate(request, on_stage or bar)
@@ -111,7 +116,6 @@ def write_contours(
     today: ScanLike,
     output: str | Path,
     *,
-    name_map: str | Path | Mapping[str, str] | None = None,
     overwrite: bool = False,
     on_stage: OnStage | None = None,
     **words: Any,
@@ -123,19 +127,16 @@ def write_contours(
     plan, today
         As in `propagate_contours`, and so are ``words``.
     output : path
-    name_map : path or mapping, optional
-        New names of structures in the file.
     overwrite : bool
         Replace an earlier result.
     on_stage : callable, optional
     """
     _require_outside(output, plan, today)
-    names = read_name_map(name_map) if isinstance(name_map, str | Path) else name_map
     with prepare_output(output, overwrite=overwrite) as folder:
         done = propagate_contours(plan, today, on_stage=on_stage, **words)
         if on_stage is not None:
             on_stage("files", "files and page", 0.88)
-        return write_files(folder, done, names)
+        return write_files(folder, done)
 
 
 def _require_outside(output: str | Path, *inputs: ScanLike) -> None:
@@ -157,17 +158,5 @@ def _folders(source: ScanLike) -> set[Path]:
     return {Path(str(source)).absolute()}
 
 
-def _landmarks(given: tuple[Points, Points] | None) -> tuple[Float64Array, Float64Array] | None:
-    if given is None:
-        return None
-    if any(side is None for side in given):
-        raise UsageError("E116", "landmarks are given on one scan only", "give the same points on both")
-    today, plan = (_points(side) for side in given)
-    if today.shape != plan.shape or today.ndim != 2 or today.shape[1:] != (3,):
-        message = f"landmarks have shapes {today.shape} today and {plan.shape} in the plan"
-        raise RegweaveError("E116", message, "give the same points in the same order on both scans")
-    return today, plan
-
-
-def _points(source: Points) -> Float64Array:
-    return read_points(source)[0] if isinstance(source, str | Path) else np.asarray(source, dtype=np.float64)
+def _landmarks(given: tuple[Points, Points] | None) -> LandmarkPairs | None:
+    return None if given is None else LandmarkPairs.read(*given)

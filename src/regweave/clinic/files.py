@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from regweave.clinic.propagate import Propagation
 from regweave.errors import UsageError
+from regweave.io import write_labels
 from regweave.io.dicom.reg import write_reg_deformable
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.disk.files import sha256
@@ -20,21 +20,27 @@ WRITTEN = ("warped", "labels", "transform", "report")
 LONGEST_MAP = 1_000_000
 
 
-def write_files(folder: Path, done: Propagation, names: Mapping[str, str] | None = None) -> Propagation:
+def write_files(folder: Path, done: Propagation) -> Propagation:
     """Write all files of a propagation into an existing folder; return it with what writing told."""
-    called = dict(names or {})
+    called = dict(done.names)
     write_rtstruct(folder / RTSTRUCT, done.structures, done.scans.today, source=done.scans.planned, names=called)
     error_mm = write_reg_deformable(folder / REG, done.transform, done.scans.today, done.scans.plan)
     done.result.images.write(folder, ["transform"], {})
+    write_labels(folder / FILES["labels"], done.labels)
     section = {
         **done.quality,
         "transform_sha256": sha256(folder / FILES["transform"]),
         "grid_error_mm": error_mm,
         "names": {old: new for old, new in called.items() if done.structures.named(old) is not None},
-        "files": {"structure set": RTSTRUCT, "registration": REG, "transform": FILES["transform"]},
+        "files": {
+            "structure set": RTSTRUCT,
+            "registration": REG,
+            "transform": FILES["transform"],
+            "labels": FILES["labels"],
+        },
     }
     told = replace(done, result=replace(done.result, clinic=section))
-    told.result.write(folder, WRITTEN, there=["transform"])
+    told.result.write(folder, WRITTEN, there=["transform", "labels"])
     return told
 
 

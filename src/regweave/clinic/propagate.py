@@ -15,18 +15,22 @@ from regweave.clinic.chosen import StructureChoice, choose
 from regweave.clinic.inputs import Scans, Sources, read_scans
 from regweave.clinic.outline import draw_outline
 from regweave.clinic.quality import TESTS_SOURCE, RegisteredPair, flagged, kinds_done, structure_row, whole_numbers
+from regweave.clinic.scans.consistency import BothWays, run_back
 from regweave.clinic.scans.pair import WorkingScan, label_map, working_scan
 from regweave.clinic.scans.similarity import correlation
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.start import Start, find_start
-from regweave.contours import Shape, carry, shape_of
+from regweave.contours import Shape, carry, draw_labels, label_values, shape_of
+from regweave.errors import RegweaveError
 from regweave.io.grids import overlap_fraction
-from regweave.measures.landmarks import target_registration_error_mm
+from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, clinic_rules
 from regweave.model.model import Model
+from regweave.pipeline.outputs import OutputImages
 from regweave.pipeline.register import Progress, register
 from regweave.pipeline.result import Result
-from regweave.types import Float64Array, LabelMap, LeftOut, Structure, StructureSet, Transform
+from regweave.spatial.warp import warp_labels
+from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
 
 STAGES = {
     "series": ("reading the series", 0.08),
@@ -55,10 +59,14 @@ class ContoursRequest:
     init : str, path, Transform or matrix
         Start.
     rules : Rules
-    landmarks : pair of arrays (P, 3), optional
-        Points today and their partners in the plan, LPS millimetres.
+    landmarks : LandmarkPairs, optional
+        Points today and their partners in the plan.
     carry_outline : bool
         Carry the patient's outline instead of finding it anew.
+    both_ways : bool
+        Register the other way too, and measure how well the two agree.
+    names : mapping
+        New names of structures, by which a model and other programs know them.
     threads : int, optional
     """
 
@@ -67,8 +75,10 @@ class ContoursRequest:
     model: str | Path | Model | None = None
     init: Any = "rigid"
     rules: Rules = field(default_factory=clinic_rules)
-    landmarks: tuple[Float64Array, Float64Array] | None = None
+    landmarks: LandmarkPairs | None = None
     carry_outline: bool = False
+    both_ways: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
 
 
@@ -85,12 +95,18 @@ class Propagation:
     result : Result
         The registration on working copies, with the quality assurance under ``clinic``.
     start : Start
+    labels : LabelMap
+        The structures as labels on the grid of today's scan; where two overlap the smaller one is seen.
+    names : mapping
+        New names of structures in files.
     """
 
     scans: Scans
     structures: StructureSet
     result: Result
     start: Start
+    labels: LabelMap = field(repr=False)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def transform(self) -> Transform:
@@ -126,54 +142,87 @@ def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Prop
         today, plan = working_scan(scans.today.image), working_scan(scans.plan.image)
         start = find_start(request.init, scans, today, plan)
         shapes = [shape_of(one, scans.plan) for one in choice.carried]
-        labels = label_map(shapes, plan.image.geometry)
+        values = label_values(scans.planned.structures)
+        labels = label_map(shapes, plan.image.geometry, values, request.names)
         tell.begin("register")
-        result = _registered(request, (today, plan), labels, start, tell)
+        result, back = _registered(request, (today, plan), labels, start, tell)
         tell.begin("contours")
         found = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today)
         carried = [_carried(shape, found, tell, n / max(len(shapes), 1)) for n, shape in enumerate(shapes)]
         outlines = [_outline(one, scans, today) for one in choice.outlines]
+        drawn = tuple(one for one in (*carried, *outlines) if one.contours or len(one.points))
+        on_today = draw_labels(drawn, scans.today, values, request.names)
     rows, lost = _rows(shapes, carried, found, choice)
     rows += [_outline_row(one, drawn, found, choice) for one, drawn in zip(choice.outlines, outlines, strict=True)]
-    section = _section(request, scans, (today, plan), start, result)
+    result = result if request.landmarks is None else result.with_landmarks(request.landmarks)
+    section = _section(request, scans, (today, plan), start, result, back)
     section |= {
-        "structures": [flagged(row, request.rules) for row in rows],
+        "structures": [flagged(row | {"label": values[row["number"]]}, request.rules) for row in rows],
         "lost": [{"name": one.name, "reason": one.reason} for one in lost],
         "left_out": [{"name": one.name, "reason": one.reason} for one in choice.left_out],
     }
-    drawn = tuple(one for one in (*carried, *outlines) if one.contours or len(one.points))
     structures = replace(
         scans.planned, structures=drawn, frame_uid=scans.today.frame_uid, identity=scans.today.identity,
         left_out=(*choice.left_out, *lost),
     )  # fmt: skip
+    assert isinstance(result.images, OutputImages)
+    shown = warp_labels(on_today, Transform(Field.zero(today.image.geometry)))
     judged = replace(
         result,
+        images=replace(result.images, warped_labels=shown),
         clinic=section,
         rules=request.rules,
         warnings=tuple(text for text in caught if not text.startswith(LABEL_VOLUMES)),
     )
-    return Propagation(scans, structures, judged, start)
+    return Propagation(scans, structures, judged, start, on_today, request.names)
 
 
 def _registered(
     request: ContoursRequest, working: tuple[WorkingScan, WorkingScan], labels: LabelMap, start: Start, tell: _Teller
+) -> tuple[Result, BothWays | None]:
+    """Register the plan to today, and where it is asked for today to the plan."""
+    tell.parts = 2 if request.both_ways else 1
+    try:
+        with notices.muted(LABEL_VOLUMES):
+            result = _one_way(request, working, start.transform, tell, labels if labels.data.any() else None)
+    except RegweaveError as error:
+        if error.code != "E130":
+            raise
+        hint = "give structures the model's names with --name-map, choose with --structures, or leave --model out"
+        raise type(error)(error.code, error.message.replace("the moving labels", "the plan"), hint) from error
+    if not request.both_ways:
+        return result, None
+    tell.part = 1
+    with notices.unheard():  # no contour comes from the second registration
+        other = run_back(
+            result.transform, start.transform, working,
+            lambda fixed, moving, init: _one_way(request, (fixed, moving), init, tell, None).transform,
+        )  # fmt: skip
+    return result, other
+
+
+def _one_way(
+    request: ContoursRequest,
+    working: tuple[WorkingScan, WorkingScan],
+    start: Transform,
+    tell: _Teller,
+    labels: LabelMap | None,
 ) -> Result:
-    today, plan = working
-    settings = None if request.model is not None else intra_patient_settings(today.image.geometry)
-    with notices.muted(LABEL_VOLUMES):
-        return register(
-            today.image,
-            plan.image,
-            moving_labels=labels if labels.data.any() else None,
-            fixed_mask=today.region,
-            moving_mask=plan.region,
-            model=request.model,
-            config=settings,
-            init=start.transform,
-            threads=request.threads,
-            on_progress=tell.step,
-            keep_view=True,
-        )
+    fixed, moving = working
+    settings = None if request.model is not None else intra_patient_settings(fixed.image.geometry)
+    return register(
+        fixed.image,
+        moving.image,
+        moving_labels=labels,
+        fixed_mask=fixed.region,
+        moving_mask=moving.region,
+        model=request.model,
+        config=settings,
+        init=start,
+        threads=request.threads,
+        on_progress=tell.step,
+        keep_view=True,
+    )
 
 
 def _carried(shape: Shape, found: RegisteredPair, tell: _Teller, share: float) -> Structure:
@@ -212,7 +261,12 @@ def _outline_row(
 
 
 def _section(
-    request: ContoursRequest, scans: Scans, working: tuple[WorkingScan, WorkingScan], start: Start, result: Result
+    request: ContoursRequest,
+    scans: Scans,
+    working: tuple[WorkingScan, WorkingScan],
+    start: Start,
+    result: Result,
+    back: BothWays | None,
 ) -> dict[str, Any]:
     today, plan = working
     numbers = whole_numbers(scans.plan, scans.today)
@@ -235,17 +289,18 @@ def _section(
             "folding_percent": 100 * result.regularity["folding_fraction"],
             "inverse_mean_mm": _known(there["mean"]), "inverse_p95_mm": _known(there["p95"]),
             "inverse_max_mm": _known(there["max"]),
+            **({} if back is None else back.numbers(today)),
         },
-        "landmarks": _landmarks(request, result.transform),
-        "tests": kinds_done(landmarks=request.landmarks is not None),
+        "landmarks": _landmarks(result),
+        "tests": kinds_done(landmarks=request.landmarks is not None, both_ways=back is not None),
         "tests_source": TESTS_SOURCE,
     }  # fmt: skip
 
 
-def _landmarks(request: ContoursRequest, transform: Transform) -> dict[str, Any] | None:
-    if request.landmarks is None:
+def _landmarks(result: Result) -> dict[str, Any] | None:
+    if result.landmarks is None:
         return None
-    errors = target_registration_error_mm(*request.landmarks, transform)
+    errors = result.landmarks.after
     return {
         "count": len(errors.distances_mm), "mean_mm": errors.mean_mm, "p95_mm": errors.p95_mm, "max_mm": errors.max_mm,
         "distances_mm": errors.distances_mm.tolist(),
@@ -261,6 +316,7 @@ class _Teller:
 
     def __init__(self, on_stage: OnStage | None) -> None:
         self._tell, self._stage, self._words = on_stage, "", ""
+        self.part, self.parts = 0, 1
 
     def _before(self, stage: str) -> float:
         names = list(STAGES)
@@ -281,4 +337,5 @@ class _Teller:
         """Take a step of the registration."""
         if progress.stage != "begin":
             counted = f"{progress.done}/{progress.total}" if progress.total else progress.message
-            self.inside(counted, progress.fraction)
+            words = f"{counted} of {self.part + 1}/{self.parts}" if self.parts > 1 else counted
+            self.inside(words, (self.part + progress.fraction) / self.parts)

@@ -22,6 +22,12 @@ WORDS = {
     "haemorrhage": "hemorrhage", "grey": "gray",
 }  # fmt: skip
 """Ways to write the same word."""
+WHOLE = {
+    "brstem": "brainstem", "brainstm": "brainstem", "cord": "spinalcord", "spinalcrd": "spinalcord",
+    "myelon": "spinalcord", "bonemandible": "mandible", "mandibula": "mandible", "parotidgland": "parotid",
+    "parotis": "parotid", "glandparotid": "parotid", "glndparotid": "parotid",
+}  # fmt: skip
+"""What planning systems and TG-263 call the same organ, as it stands after joining its words; the side is apart."""
 SIDES = ("left", "right")
 
 
@@ -32,6 +38,8 @@ def normalised(name: str) -> str:
     --------
     >>> normalised("LeftParotid") == normalised("parotid_L") == normalised("PAROTID, left") == normalised("leftparotid")
     True
+    >>> normalised("BRSTEM"), normalised("Cord"), normalised("Bone_Mandible")
+    ('brainstem', 'spinalcord', 'mandible')
     >>> normalised("BrainStem") == normalised("brainstem"), normalised("Femur_L") == normalised("Femur_R")
     (True, False)
     """
@@ -39,7 +47,8 @@ def normalised(name: str) -> str:
     words = [WORDS.get(word, word) for word in re.findall(r"[^\W_]+", spaced.casefold())]
     words = [part for word in words for part in re.sub(r"^(left|right)(?=\w{3})", r"\1 ", word).split()]
     sides = sorted(word for word in words if word in SIDES)
-    return " ".join([*sides, "".join(word for word in words if word not in SIDES)])
+    joined = "".join(word for word in words if word not in SIDES)
+    return " ".join([*sides, WHOLE.get(joined, joined)])
 
 
 def real_names(names: Names, values: Iterable[int] | None = None) -> dict[int, str]:

@@ -52,6 +52,7 @@ OF_CONTOURS: Mapping[str, Rule] = {
     "landmark_mean_mm": Rule("mean error of the landmarks", " mm"),
     "landmark_max_mm": Rule("largest error of a landmark", " mm"),
     "inverse_mean_mm": Rule("mean error there and back", " mm"),
+    "both_ways_voxels": Rule("mean error of two registrations, there and back, in the longest edge of a voxel"),
     "similarity_drop": Rule("loss of correlation between the images"),
     "lost_structures": Rule("structures lost on the way to today"),
     "structure_outside_percent": Rule("share of a structure outside today's scan", " %"),

@@ -169,6 +169,7 @@ def _of_clinic(section: object) -> dict[str, Measure]:
         "landmark_mean_mm": (_number(marks.get("mean_mm")), ""),
         "landmark_max_mm": (_number(marks.get("max_mm")), ""),
         "inverse_mean_mm": (_number(whole.get("inverse_mean_mm")), ""),
+        "both_ways_voxels": (_number(whole.get("both_ways_voxels")), ""),
         "similarity_drop": (_number(whole.get("similarity_before")) - _number(whole.get("similarity_after")), ""),
         "lost_structures": (len(lost), ", ".join(lost)),
     }

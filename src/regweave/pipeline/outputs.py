@@ -145,6 +145,8 @@ class OutputImages:
         if "report" in files:
             images = {"fixed": self.fixed, "moving": self.before}
             labels = {"fixed_labels": self.fixed_labels, "moving_labels": self.labels_before}
+            if "labels" not in files:  # the file beside the page lies on another grid
+                labels["warped_labels"] = self.warped_labels
             write_view(folder, images, labels, self.nodes, {"sources": sources, "names": self._names()})
 
     def _names(self) -> dict[str, str]:

@@ -87,7 +87,8 @@ class SavedImages:
     @cached_property
     def warped_labels(self) -> LabelMap | None:
         """The moving labels on the fixed grid."""
-        return self._labels("moving_labels", FILES["labels"])
+        shown = f"{view.FOLDER}/{FILES['labels']}"
+        return self._labels("moving_labels", shown if is_file(self.folder / shown) else FILES["labels"])
 
     @cached_property
     def fixed(self) -> Volume:

@@ -13,6 +13,7 @@ class PropagatedStructure(RecordPart):
     """Numbers of one propagated structure."""
 
     number: int
+    label: int | None = None
     name: Text
     type: Text
     note: Text
@@ -53,6 +54,10 @@ class WholePair(RecordPart):
     inverse_mean_mm: Known
     inverse_p95_mm: Known
     inverse_max_mm: Known
+    both_ways_mean_mm: Known = None
+    both_ways_p95_mm: Known = None
+    both_ways_max_mm: Known = None
+    both_ways_voxels: Known = None
 
 
 class PointErrors(RecordPart):

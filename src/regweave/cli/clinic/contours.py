@@ -61,6 +61,12 @@ def contours(
     carry_external: Annotated[
         bool, method_option("--carry-external", help="Carry the patient's outline; by default it is found anew.")
     ] = False,
+    both_ways: Annotated[
+        bool,
+        method_option(
+            "--both-ways", help="Register the other way too and measure how well both agree; twice the time."
+        ),
+    ] = False,
     rules: RulesOption = None,
     show_ids: Annotated[
         bool, typer.Option("--show-ids", help="Name patient and folders in record and page; by default hashes only.")
@@ -85,7 +91,7 @@ def contours(
             plan, today, output, rtstruct=rtstruct, structures=_names(structures), model=model, init=init,
             name_map=name_map, rules=rules, show_ids=show_ids, allow_id_mismatch=allow_id_mismatch, series=series,
             landmarks=None if fixed_points is None and moving_points is None else (fixed_points, moving_points),
-            carry_external=carry_external, threads=threads, overwrite=overwrite, on_stage=bar,
+            carry_external=carry_external, both_ways=both_ways, threads=threads, overwrite=overwrite, on_stage=bar,
         )  # fmt: skip
     if as_json:
         print(json.dumps({"output": str(output), **_record(output)}, indent=1, ensure_ascii=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,8 +82,20 @@ def box_round(points_mm: Float64Array, geometry: Geometry) -> VoxelBox | None:
     return VoxelBox((x, y, z), (a, b, c), geometry.points(grid))
 
 
-def label_map(shapes: Sequence[Shape], geometry: Geometry) -> LabelMap:
-    """Draw shapes on a grid as labels by their numbers; where two overlap the smaller one is seen."""
+def label_map(
+    shapes: Sequence[Shape], geometry: Geometry, values: Mapping[int, int], names: Mapping[str, str]
+) -> LabelMap:
+    """Draw shapes on a grid as labels; where two overlap the smaller one is seen.
+
+    Parameters
+    ----------
+    shapes : sequence of Shape
+    geometry : Geometry
+    values : mapping
+        Label of each structure by its number.
+    names : mapping
+        Other names of structures.
+    """
     data = np.zeros(geometry.shape, dtype=np.uint16)
     drawn = [s for s in shapes if len(s.along_mm)]
     for shape in sorted(drawn, key=_size, reverse=True):
@@ -91,8 +103,9 @@ def label_map(shapes: Sequence[Shape], geometry: Geometry) -> LabelMap:
         box = box_round(points, geometry)
         if box is not None:
             inside = (shape.at(box.points_mm) < 0).reshape(box.shape)
-            data[box.slices][inside] = shape.structure.number
-    return LabelMap(data, geometry, {s.structure.number: s.structure.name for s in drawn})
+            data[box.slices][inside] = values[shape.structure.number]
+    called = {values[s.structure.number]: s.structure.name for s in drawn}
+    return LabelMap(data, geometry, {value: names.get(name, name) for value, name in called.items()})
 
 
 def _size(shape: Shape) -> float:

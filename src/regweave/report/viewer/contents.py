@@ -92,7 +92,7 @@ def read_contents(folder: Path) -> Contents:
         record=record,
         geometry=geometry,
         images={name: _image(folder / path, geometry) for name, path in IMAGES.items()},
-        labels={name: _labels(folder / path, geometry) for name, path in LABELS.items() if (folder / path).is_file()},
+        labels={name: _labels(path, geometry) for name, path in _label_files(folder).items()},
         names=names,
         sources=sources,
         field=transform.field,
@@ -100,6 +100,14 @@ def read_contents(folder: Path) -> Contents:
         refined_mm=tuple(transform.interpolated.geometry.spacing_mm.tolist()),
         transform_sha256=sha256(folder / "transform.h5"),
     )
+
+
+def _label_files(folder: Path) -> dict[str, Path]:
+    """Label maps on the fixed grid that are there; one among the data of the page stands for a file on another grid."""
+    found = {name: folder / path for name, path in LABELS.items()}
+    if (folder / FOLDER / LABELS["after"]).is_file():
+        found["after"] = folder / FOLDER / LABELS["after"]
+    return {name: path for name, path in found.items() if path.is_file()}
 
 
 def _image(path: Path, geometry: Geometry) -> Float32Array:

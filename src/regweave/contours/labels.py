@@ -1,0 +1,101 @@
+"""Label map of drawn structures on the grid of their own series."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave.contours.regions import even_odd
+from regweave.io.dicom.series import Series
+from regweave.spatial.warp import inverse_of
+from regweave.types import Float64Array, Geometry, LabelMap, Structure
+
+MOST = 65535
+"""Largest label that is written."""
+
+
+def label_values(structures: Sequence[Structure]) -> dict[int, int]:
+    """Return the label of each structure by its number: the number where all can be labels, else counted from 1.
+
+    Examples
+    --------
+    >>> label_values([Structure(4, "cord"), Structure(9, "lens")])
+    {4: 4, 9: 9}
+    >>> label_values([Structure(0, "cord"), Structure(9, "lens")])
+    {0: 1, 9: 2}
+    """
+    numbers = [one.number for one in structures]
+    fits = all(0 < number <= MOST for number in numbers)
+    return {number: number if fits else k for k, number in enumerate(numbers, start=1)}
+
+
+def draw_labels(
+    structures: Sequence[Structure], series: Series, values: Mapping[int, int], names: Mapping[str, str] | None = None
+) -> LabelMap:
+    """Draw structures as labels; where two overlap the smaller one is seen.
+
+    A voxel belongs to a structure where its centre lies inside an odd number of its contours. Between uneven slices
+    the nearest slice decides.
+
+    Parameters
+    ----------
+    structures : sequence of Structure
+        Their contours lie on slices of ``series``.
+    series : Series
+    values : mapping
+        Label of each structure by its number.
+    names : mapping, optional
+        Other names of structures.
+    """
+    geometry = series.image.geometry
+    slices = _slice_of_planes(series)
+    data = np.zeros(geometry.shape, dtype=np.min_scalar_type(max(values.values(), default=1)))
+    for rings, value in sorted(((_rings(s, geometry), values[s.number]) for s in structures), key=_area, reverse=True):
+        for k, s in enumerate(slices.tolist()):
+            if s in rings:
+                _fill(data[:, :, k], rings[s], value)
+    called = names or {}
+    return LabelMap(data, geometry, {values[one.number]: called.get(one.name, one.name) for one in structures})
+
+
+Rings = dict[int, list[Float64Array]]
+
+
+def _rings(structure: Structure, geometry: Geometry) -> Rings:
+    """Contours in voxels (n, 2) by slice."""
+    back = inverse_of(geometry.affine)
+    found: Rings = defaultdict(list)
+    for contour in structure.contours:
+        if contour.image is not None and contour.kind == "CLOSED_PLANAR":
+            found[contour.image].append((contour.points_mm @ back[:3, :3].T + back[:3, 3])[:, :2])
+    return found
+
+
+def _area(drawn: tuple[Rings, int]) -> float:
+    """Sum of the areas of all rings, by the shoelace formula: enough to tell large from small."""
+    every = (ring for found in drawn[0].values() for ring in found)
+    return sum(abs(float(np.sum(r[:, 0] * np.roll(r[:, 1], -1) - np.roll(r[:, 0], -1) * r[:, 1]))) / 2 for r in every)
+
+
+def _fill(plane: NDArray[Any], rings: Sequence[Float64Array], value: int) -> None:
+    """Set the voxels [i, j] of a plane whose centre lies inside rings, looking at their box alone."""
+    points = np.concatenate(rings)
+    low = np.clip(np.floor(points.min(axis=0)).astype(int), 0, plane.shape)
+    high = np.clip(np.ceil(points.max(axis=0)).astype(int) + 1, 0, plane.shape)
+    if (high > low).all():
+        inside = even_odd((int(high[1] - low[1]), int(high[0] - low[0])), [ring - low for ring in rings])
+        plane[low[0] : high[0], low[1] : high[1]][inside.T] = value
+
+
+def _slice_of_planes(series: Series) -> NDArray[np.intp]:
+    """Return the slice that is nearest to each plane of the even grid."""
+    geometry = series.image.geometry
+    index = np.zeros((geometry.shape[2], 3))
+    index[:, 2] = np.arange(geometry.shape[2])
+    along = geometry.points(index) @ series.grid.normal
+    true = np.array([one.along_mm for one in series.slices])
+    return np.asarray(np.abs(along[:, None] - true[None]).argmin(axis=1))

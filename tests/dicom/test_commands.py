@@ -124,7 +124,11 @@ def test_the_ways_out_of_several_series_are_those_that_the_message_names(capsys,
     write_series(both / "a", TODAY)
     write_series(both / "b", replace(TODAY, series="8"))
     status, _, err = run(capsys, "register", both, study / "plan" / "ct", "-o", tmp_path / "out")
-    assert (status, "E161" in err, "a folder that holds one of them" in " ".join(err.split())) == (2, True, True)
+    assert (
+        status,
+        "E161" in err,
+        "with --series (or --planning-series), or name a folder of one" in " ".join(err.split()),
+    ) == (2, True, True)
     words = ("register", both / "a", study / "plan" / "ct", "-o", tmp_path / "out", "--no-report", "--init", "none")
     assert run(capsys, *words)[0] == 0
     words = ("warp", "dose", study / "plan" / "dose.dcm", "-t", study / "shift.tfm", "-r", both)

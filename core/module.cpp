@@ -15,6 +15,7 @@ void register_hold_back(nb::module_&);
 void register_inference(nb::module_&);
 void register_intensity(nb::module_&);
 void register_network(nb::module_&);
+void register_perceptron(nb::module_&);
 void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
 void register_support_shares(nb::module_&);
@@ -34,6 +35,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_inference(m);
     register_intensity(m);
     register_network(m);
+    register_perceptron(m);
     register_refine(m);
     register_self_similarity(m);
     register_support_shares(m);

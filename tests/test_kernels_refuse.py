@@ -109,6 +109,10 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
         "scale": f32(16), "shift": f32(16),
     },
     "max_pool": lambda: {"image": f32(4, 2, 6, 3), "stride": (2, 1, 3)},
+    "perceptron_cross_entropy": lambda: {
+        "x": f32(6, 4), "classes": np.arange(6, dtype=np.int32) % 3, "hidden": np.ones((4, 5)),
+        "hidden_bias": np.ones(5), "output": np.ones((5, 3)), "output_bias": np.ones(3),
+    },
     "class_shares": lambda: {"image": f32(4, 2, 6, 3), "weight": f32(5, 3), "bias": f32(5)},
     "stiff_diffusion_force": lambda: {
         "u": FIELD, "stiffness": f32(4, 5, 6), "force": f32(3, 4, 5, 6), "factor": [[1.0] * 3] * 3
@@ -244,6 +248,12 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "max_pool": [
         *({"image": f32(*g, 3)} for g in EMPTY), {"image": f32(4, 2, 6, 0)},
         *({"stride": v} for v in ((3, 1, 1), (0, 1, 1), (1, 1, 12), (2**63, 1, 1))),
+    ],
+    "perceptron_cross_entropy": [
+        *({"x": f32(*s)} for s in ((0, 4), (7, 4), (6, 3), (6, 0))),
+        *({"classes": np.array(v, dtype=np.int32)} for v in ([0] * 5, [3] + [0] * 5, [-1] + [0] * 5)),
+        *({"hidden": np.ones(s)} for s in ((3, 5), (4, 6), (4, 0))), {"hidden_bias": np.ones(4)},
+        *({"output": np.ones(s)} for s in ((4, 3), (5, 2), (5, 0))), {"output_bias": np.ones(4)},
     ],
     "class_shares": [
         *({"image": f32(*g, 3)} for g in EMPTY), {"weight": f32(5, 2)}, {"bias": f32(4)},

@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from regweave import engines
 from regweave.engines import exhaustive, fastpd, icm
 from regweave.types import Energy
 
@@ -29,6 +30,16 @@ def test_within_the_factor_of_the_optimum(seed, counts):
     optimum = exhaustive.minimize(energy).energy
     d_max = sum(k - 1 for k in counts)  # unit offsets: d_min is 1
     assert optimum - 1e-9 <= fastpd.minimize(energy).energy <= 2 * d_max * optimum
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_without_proof_the_labels_are_the_same_and_the_bound_holds(elastic):
+    energy = random_energy((4, 5, 3), (3, 3, 2), 7, low=-1.0, elastic=elastic)
+    solver = engines.solver("fastpd")
+    proved, quick = solver(energy), solver(energy, proof=False)
+    np.testing.assert_array_equal(quick.labels, proved.labels)
+    assert quick.lower_bound <= proved.lower_bound <= proved.energy
+    assert quick.lower_bound < proved.lower_bound
 
 
 @pytest.mark.parametrize("seed", range(6))

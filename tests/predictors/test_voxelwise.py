@@ -371,28 +371,6 @@ def test_features_at_a_voxel_against_their_words():
     assert np.abs(found[-3:][(slice(None), *v)]).max() < 0.4
 
 
-def test_cross_entropy_and_its_gradient():
-    rng = np.random.default_rng(1)
-    n, f, h, c = 300, 4, 3, 3
-    x, classes = rng.normal(size=(n, f)), rng.integers(0, c, n)
-    layers = [rng.normal(size=s) for s in ((f, h), (h,), (h, c), (c,))]
-    rows, wanted = voxelwise.blocks(x), voxelwise.blocks(np.eye(c)[classes])
-
-    def slow(w, b, v, d):
-        z = np.tanh(x @ w + b) @ v + d
-        likely = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-        return -np.log(likely[np.arange(n), classes]).mean() + 0.05 * ((w**2).sum() + (v**2).sum())
-
-    value, gradient = _perceptron._cross_entropy(layers, rows, wanted, n, 0.1)
-    assert value == pytest.approx(slow(*layers), rel=1e-10)
-    for k, part in enumerate(gradient):
-        for place in np.ndindex(part.shape):
-            up, down = ([p.copy() for p in layers] for _ in range(2))
-            up[k][place] += 1e-6
-            down[k][place] -= 1e-6
-            assert part[place] == pytest.approx((slow(*up) - slow(*down)) / 2e-6, abs=1e-7)
-
-
 def test_the_standardisation_is_part_of_the_first_layer():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(400, 2)) * [1000, 0.01] + [5000, 3]

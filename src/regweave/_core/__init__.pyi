@@ -208,6 +208,14 @@ def max_pool(image: NDArray[numpy.float32], stride: Sequence[int]) -> NDArray[nu
 def class_shares(
     image: NDArray[numpy.float32], weight: NDArray[numpy.float32], bias: NDArray[numpy.float32]
 ) -> NDArray[numpy.float32]: ...
+def perceptron_cross_entropy(
+    x: NDArray[numpy.float32],
+    classes: NDArray[numpy.int32],
+    hidden: NDArray[numpy.float64],
+    hidden_bias: NDArray[numpy.float64],
+    output: NDArray[numpy.float64],
+    output_bias: NDArray[numpy.float64],
+) -> tuple[float, NDArray[numpy.float64]]: ...
 def absolute_force(
     fixed: NDArray[numpy.float32],
     moved: NDArray[numpy.float32],

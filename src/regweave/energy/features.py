@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.energy.assemble import assemble
-from regweave.types import Float64Array, IntArray, Terms, WeightTable
+from regweave.types import Energy, Float64Array, IntArray, Terms, WeightTable
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,11 @@ def joint_features(terms: Terms, labels: IntArray) -> JointFeatures:
     n = np.arange(len(labels))
     chosen = terms.costs[:, n, labels].astype(np.float64)
     shares = terms.shares if terms.shares.ndim == 2 else terms.shares[n, labels]
-    unit = WeightTable.zero(len(chosen), shares.shape[1], 1.0)
     # einsum, not BLAS: the order of the sums must not depend on the number of threads.
     unary = np.einsum("mn,nc->mc", chosen, shares.astype(np.float64))
-    return JointFeatures(unary, assemble(terms, unit).pairwise(labels))
+    # The pairwise sum asks only for nodes, offsets and base; no unary is assembled for it.
+    grid = Energy(np.empty((0, 0)), terms.shape, terms.offsets, 1.0, terms.base)
+    return JointFeatures(unary, grid.pairwise(labels))
 
 
 def loss_of(terms: Terms, labels: IntArray) -> float:

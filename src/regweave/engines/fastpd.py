@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from pydantic import Field
 
 from regweave import engines
@@ -24,6 +26,10 @@ class Options(engines.Options):
 
     max_iter: int = Field(default=10, ge=1, le=10_000)
     bound_passes: int = Field(default=8, ge=0, le=10_000)
+
+    def without_proof(self) -> Self:
+        """Leave out the passes that tighten the bound."""
+        return self.model_copy(update={"bound_passes": 0})
 
 
 DEFAULTS = Options()

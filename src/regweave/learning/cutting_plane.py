@@ -81,11 +81,13 @@ class Oracle:
         which: Iterable[int] | None = None,
         init: Sequence[IntArray] | None = None,
         max_iter: int | None = None,
+        *,
+        proof: bool = True,
     ) -> list[Found]:
-        """Minimise w·Ψ + coefficient·Δ on some samples, or on all."""
+        """Minimise w·Ψ + coefficient·Δ on some samples, or on all; without ``proof`` bounds may be loose."""
         chosen = range(len(self.samples)) if which is None else which
         tasks = [
-            Task(self.samples[i], w, coefficient, self.engine, None if init is None else init[i], max_iter)
+            Task(self.samples[i], w, coefficient, self.engine, None if init is None else init[i], max_iter, proof)
             for i in chosen
         ]
         self.n_inferences += len(tasks)
@@ -93,7 +95,7 @@ class Oracle:
 
     def glance(self, w: Float64Array, which: Sequence[int]) -> None:
         """Look for high planes of some samples at w, eq. (11), quickly and without a proof."""
-        for i, found in zip(which, self.run(w, -1.0, which, max_iter=GLANCE), strict=True):
+        for i, found in zip(which, self.run(w, -1.0, which, max_iter=GLANCE, proof=False), strict=True):
             if -found.value > self.pools[i].heights(w).max(initial=-np.inf):
                 self.pools[i].insert(found)
 

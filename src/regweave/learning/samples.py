@@ -79,7 +79,8 @@ class Found:
 class Task:
     """One minimisation: of w·Ψ + coefficient·Δ on a sample, never worse than ``init``.
 
-    ``max_iter`` limits the engine's iterations; without it the engine's own limit holds.
+    ``max_iter`` limits the engine's iterations; without it the engine's own limit holds. Without ``proof`` the lower
+    bound may be loose.
     """
 
     sample: Sample
@@ -88,6 +89,7 @@ class Task:
     engine: str | engines.Solver
     init: IntArray | None = None
     max_iter: int | None = None
+    proof: bool = True
 
 
 def infer(task: Task) -> Found:
@@ -101,7 +103,7 @@ def infer(task: Task) -> Found:
     # Engines stop at a gap relative to the energy: without what no label can save, the same stop is a smaller gap.
     least = energy.unary.min(axis=1)
     raised = replace(energy, unary=energy.unary - least[:, None])
-    solution = engines.solver(task.engine)(raised, task.init, task.max_iter)
+    solution = engines.solver(task.engine)(raised, task.init, task.max_iter, proof=task.proof)
     features, loss = psi(sample, solution.labels), delta(sample, solution.labels)
     value = float((task.w * features).sum()) + task.coefficient * loss
     bound = (solution.lower_bound + float(least.sum())) / sample.scale

@@ -201,8 +201,10 @@ def fit_voxelwise(
         return VoxelPredictor(kind, classes, examples.modality, sizes, found, names), odds
 
     folds = _folds(examples.groups or range(len(volumes))) if like is None else []
-    with ThreadPoolExecutor(present_threads()) as pool:  # each fit is a function of its samples alone
-        *parts, (whole, odds) = pool.map(train, [*(rest for rest, _ in folds), range(len(volumes))])
+    with ThreadPoolExecutor(
+        present_threads()
+    ) as pool:  # each fit is a function of its samples alone, the longest first
+        (whole, odds), *parts = pool.map(train, [range(len(volumes)), *(rest for rest, _ in folds)])
     scores = []
     for (part, sampled_odds), (_, held_out) in zip(parts, folds, strict=True):
         scores += [_score(part, sampled_odds, volumes[n], numbers[n]) for n in held_out]

@@ -1,6 +1,7 @@
 // Adam on control points, the length of a step set by each point's own recent gradients (Kingma and Ba 2015).
 #include <nanobind/stl/array.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -35,23 +36,10 @@ class Adam {
     float observe() const {
         std::vector<double> parts(planes_);
         parallel_for(int(planes_), [&](int i) {
-            std::vector<float> squares(plane_, 0.0f);
-            const std::size_t at = i * plane_;
-            const float keep = rates_.first, kept = rates_.second;
-            for (int c = 0; c < 3; ++c) {
-                const float* g = gradient_ + c * planes_ * plane_ + at;
-                float* m = first_ + c * planes_ * plane_ + at;
-                for (std::size_t v = 0; v < plane_; ++v) {
-                    const float here = g[v] * inverse_[c];
-                    m[v] = keep * m[v] + (1.0f - keep) * here;
-                    squares[v] += here * here;
-                }
-            }
             double sum[4] = {};  // additions that do not wait for each other
-            for (std::size_t v = 0; v < plane_; ++v) sum[v % 4] += squares[v];
+            for (std::size_t v = 0; v < plane_; v += kRun)
+                observe_run(i * plane_ + v, std::min(kRun, plane_ - v), sum);
             parts[i] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-            float* s = second_ + at;
-            for (std::size_t v = 0; v < plane_; ++v) s[v] = kept * s[v] + (1.0f - kept) * squares[v];
         });
         double total = 0;
         for (double part : parts) total += part;
@@ -63,22 +51,43 @@ class Adam {
         const float spread = float(1.0 / (1.0 - std::pow(double(rates_.second), done)));
         const float guard = rates_.quiet * typical + 1e-12f, most = rates_.reach;
         parallel_for(int(planes_), [&](int i) {
-            const std::size_t at = i * plane_;
-            std::vector<float> factor(plane_);
-            for (std::size_t v = 0; v < plane_; ++v)
-                factor[v] = -rates_.length * mean / (std::sqrt(second_[at + v] * spread) + guard);
-            for (int c = 0; c < 3; ++c) {
-                const float* m = first_ + c * planes_ * plane_ + at;
-                float* d = out + c * planes_ * plane_ + at;
-                for (std::size_t v = 0; v < plane_; ++v) {
-                    const float wanted = factor[v] * m[v] * inverse_[c];
-                    d[v] = std::min(std::max(wanted, -most), most);
+            float factor[kRun];
+            for (std::size_t first = 0; first < plane_; first += kRun) {
+                const std::size_t at = i * plane_ + first, n = std::min(kRun, plane_ - first);
+                for (std::size_t v = 0; v < n; ++v)
+                    factor[v] = -rates_.length * mean / (std::sqrt(second_[at + v] * spread) + guard);
+                for (int c = 0; c < 3; ++c) {
+                    const float* m = first_ + c * planes_ * plane_ + at;
+                    float* d = out + c * planes_ * plane_ + at;
+                    for (std::size_t v = 0; v < n; ++v) {
+                        const float wanted = factor[v] * m[v] * inverse_[c];
+                        d[v] = std::min(std::max(wanted, -most), most);
+                    }
                 }
             }
         });
     }
 
   private:
+    static constexpr std::size_t kRun = 1024;  // control points whose scratch stays in the first cache
+
+    void observe_run(std::size_t at, std::size_t n, double* sum) const {
+        float squares[kRun] = {};
+        const float keep = rates_.first, kept = rates_.second;
+        for (int c = 0; c < 3; ++c) {
+            const float* g = gradient_ + c * planes_ * plane_ + at;
+            float* m = first_ + c * planes_ * plane_ + at;
+            for (std::size_t v = 0; v < n; ++v) {
+                const float here = g[v] * inverse_[c];
+                m[v] = keep * m[v] + (1.0f - keep) * here;
+                squares[v] += here * here;
+            }
+        }
+        for (std::size_t v = 0; v < n; ++v) sum[v % 4] += squares[v];
+        float* s = second_ + at;
+        for (std::size_t v = 0; v < n; ++v) s[v] = kept * s[v] + (1.0f - kept) * squares[v];
+    }
+
     const float* gradient_;
     float *first_, *second_;
     std::size_t planes_, plane_;

@@ -44,7 +44,9 @@ void smooth(const float* in, float* out, float* between, Extent n,
             const std::array<std::vector<float>, 3>& w) {
     const int reach = int(w[2].size()) - 1;
     parallel_for(n.nx, [&](int i) {
-        std::vector<float> row(n.nz + 2 * reach), plane(n.plane());
+        thread_local std::vector<float> row, plane;  // kept: fresh pages for each plane cost as much as it
+        row.resize(n.nz + 2 * reach);
+        plane.resize(n.plane());
         for (int j = 0; j < n.ny; ++j) {
             const float* p = in + n.row(i, j);
             std::copy(p, p + n.nz, row.begin() + reach);

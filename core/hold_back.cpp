@@ -4,7 +4,9 @@
 // only the rows of voxels that these reach are computed again.
 #include <nanobind/stl/array.h>
 
+#include <algorithm>
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "arrays.hpp"
@@ -19,38 +21,52 @@ namespace {
 using namespace regweave;
 using Shape = std::array<std::size_t, 3>;
 using Vector = std::array<double, 3>;
-using Flags = std::vector<std::uint8_t>;
+using Flags = Buffer<std::uint8_t>;
 
 std::size_t product(const Shape& n) { return n[0] * n[1] * n[2]; }
+
+bool any_of(const std::uint8_t* flags, std::size_t n) {
+    std::uint8_t any = 0;
+    for (std::size_t v = 0; v < n; ++v) any |= flags[v];
+    return any != 0;
+}
 
 // Flags (outer, columns, inner) of what is known along an axis, to flags (outer, rows, inner): a row has one
 // if a column with a weight in it has.
 Flags reach_axis(const AxisMatrix& m, const Flags& in, std::size_t outer, std::size_t inner) {
     const std::size_t rows = m.n_rows();
-    Flags out(outer * rows * inner, 0);
+    Flags out(outer * rows * inner);
     auto reach_row = [&](std::size_t o, std::size_t r) {
         std::uint8_t* target = &out[(o * rows + r) * inner];
+        std::fill_n(target, inner, 0);
         for (std::size_t e = m.start[r]; e < m.start[r + 1]; ++e) {
             const std::uint8_t* source = &in[(o * m.n_columns + m.column[e]) * inner];
             for (std::size_t k = 0; k < inner; ++k) target[k] |= source[k];
         }
     };
-    if (outer == 1)
+    if (outer == 1) {
         parallel_for(int(rows), [&](int r) { reach_row(0, r); });
-    else
-        parallel_for(int(outer), [&](int o) {
-            for (std::size_t r = 0; r < rows; ++r) reach_row(o, r);
-        });
+        return out;
+    }
+    const std::size_t block = std::max<std::size_t>(1, 8192 / (rows * inner));  // a task is worth its call
+    parallel_for(int((outer + block - 1) / block), [&](int task) {
+        for (std::size_t o = task * block; o < std::min(outer, (task + 1) * block); ++o)
+            if (any_of(&in[o * m.n_columns * inner], m.n_columns * inner))
+                for (std::size_t r = 0; r < rows; ++r) reach_row(o, r);
+            else  // few voxels fold
+                std::fill_n(&out[o * rows * inner], rows * inner, 0);
+    });
     return out;
 }
 
 // Flags with their six neighbours.
 Flags dilated(const Flags& in, const Shape& n) {
     const std::size_t plane = n[1] * n[2];
-    Flags out(in);
+    Flags out(in.size());
     parallel_for(int(n[0]), [&](int i) {
         const std::uint8_t* p = &in[i * plane];
         std::uint8_t* q = &out[i * plane];
+        std::copy_n(p, plane, q);
         auto add = [&](std::size_t begin, std::size_t end, const std::uint8_t* shifted) {
             for (std::size_t v = begin; v < end; ++v) q[v] |= shifted[v];
         };
@@ -76,18 +92,17 @@ class Step {
           axes_(axes),
           least_(least),
           out_(out),
-          coefficients_(update.size()),
+          coefficients_(update.data()),
           lines_(3 * nodes[0] * nodes[1] * n[2]),
           planes_(3 * nodes[0] * n[1] * n[2]),
-          fold_(product(n), 0),
-          folds_(n[0], 0) {
-        std::copy_n(update.data(), update.size(), coefficients_.data());
-        for (int a = 0; a < 3; ++a) transposed_[a] = axes[a].transposed();
-    }
+          fold_(product(n)),
+          folds_(n[0], 0),
+          changed_(nodes[0] * nodes[1]),
+          rows_(n[0] * n[1]) {}
 
     // False where the step folds after so many attempts.
     bool run(int attempts) {
-        changed_.assign(nodes_[0] * nodes_[1], 1);
+        std::fill_n(changed_.data(), changed_.size(), 1);  // so the first attempt writes every voxel
         for (int attempt = 0; attempt < attempts; ++attempt) {
             compose();
             find_folds();
@@ -103,13 +118,15 @@ class Step {
     const float* u_;
     Shape n_, nodes_;
     const std::array<AxisMatrix, 3>& axes_;
-    std::array<AxisMatrix, 3> transposed_;
     float least_;
     float* out_;
-    Buffer<float> coefficients_, lines_, planes_;
-    Flags fold_, folds_;  // voxels that fold, planes with one
-    Flags changed_;       // rows of control points that were moved since the last attempt
-    Flags rows_;          // rows of voxels that these reach
+    const float* coefficients_;            // the update, or what is left of it
+    std::unique_ptr<Buffer<float>> kept_;  // of it, once a control point was put back
+    Buffer<float> lines_, planes_;
+    Flags fold_;                       // voxels that fold
+    std::vector<std::uint8_t> folds_;  // planes with one
+    Flags changed_;                    // rows of control points that were moved since the last attempt
+    Flags rows_;                       // rows of voxels that these reach
 
     // The free-form deformation axis by axis, last one first, and u at the displaced voxels.
     void compose() {
@@ -184,29 +201,43 @@ class Step {
                 for (std::size_t k = 0; k < nz; ++k)
                     plane[j * nz + k] = here[k] < least_ && here[k] < there[k];
             }
-            bool any = false;
-            for (std::size_t v = 0; v < n_[1] * nz; ++v) any |= plane[v] != 0;
-            folds_[i] = any;
+            folds_[i] = any_of(plane, n_[1] * nz);
         });
     }
 
     // Control points that move a voxel within that many voxels of a fold go back to where they were.
     void put_back(int reach) {
-        Flags near = fold_;
-        for (int r = 0; r < reach; ++r) near = dilated(near, n_);
-        near = reach_axis(transposed_[0], near, 1, n_[1] * n_[2]);
-        near = reach_axis(transposed_[1], near, nodes_[0], n_[2]);
-        near = reach_axis(transposed_[2], near, nodes_[0] * nodes_[1], 1);
+        Flags near = dilated(fold_, n_);
+        for (int r = 1; r < reach; ++r) near = dilated(near, n_);
+        near = reach_axis(axes_[0].transposed(), near, 1, n_[1] * n_[2]);
+        near = reach_axis(axes_[1].transposed(), near, nodes_[0], n_[2]);
+        near = reach_axis(axes_[2].transposed(), near, nodes_[0] * nodes_[1], 1);
+        float* kept = own_coefficients();
         const std::size_t volume = product(nodes_);
-        parallel_for(int(nodes_[0] * nodes_[1]), [&](int row) {
-            bool any = false;
-            for (std::size_t v = row * nodes_[2]; v < (row + 1) * nodes_[2]; ++v)
-                for (std::size_t at = v; near[v] && at < 3 * volume; at += volume) {
-                    any |= coefficients_[at] != 0.0f;
-                    coefficients_[at] = 0.0f;
-                }
-            changed_[row] = any;
+        parallel_for(int(nodes_[0]), [&](int plane) {
+            for (std::size_t row = plane * nodes_[1]; row < (plane + 1) * nodes_[1]; ++row) {
+                bool any = false;
+                for (std::size_t v = row * nodes_[2]; v < (row + 1) * nodes_[2]; ++v)
+                    for (std::size_t at = v; near[v] && at < 3 * volume; at += volume) {
+                        any |= kept[at] != 0.0f;
+                        kept[at] = 0.0f;
+                    }
+                changed_[row] = any;
+            }
         });
+    }
+
+    // The update is the caller's: what is put back is written to a copy.
+    float* own_coefficients() {
+        if (!kept_) {
+            const std::size_t plane = nodes_[1] * nodes_[2];
+            kept_ = std::make_unique<Buffer<float>>(3 * product(nodes_));
+            parallel_for(int(3 * nodes_[0]), [&](int task) {
+                std::copy_n(coefficients_ + task * plane, plane, kept_->data() + task * plane);
+            });
+            coefficients_ = kept_->data();
+        }
+        return kept_->data();
     }
 };
 

@@ -74,21 +74,24 @@ Out<float> block_mean(In<float, 3> image, Shape factors) {
     NewArray<float, 3> out(blocks);
     {
         nb::gil_scoped_release nogil;
-        parallel_for(int(blocks[0] * blocks[1]), [&](int row) {
-            const std::size_t i = row / blocks[1] * factors[0], j = row % blocks[1] * factors[1];
-            std::vector<float> sums(n[2], 0.0f);
-            for (std::size_t a = i; a < i + factors[0]; ++a)
-                for (std::size_t b = j; b < j + factors[1]; ++b) {
-                    const float* line =
-                        image.data() + (std::min(a, n[0] - 1) * n[1] + std::min(b, n[1] - 1)) * n[2];
-                    for (std::size_t k = 0; k < n[2]; ++k) sums[k] += line[k];
+        parallel_for(int(blocks[0]), [&](int plane) {
+            std::vector<float> sums(n[2]);
+            for (std::size_t row = plane * blocks[1]; row < (plane + 1) * blocks[1]; ++row) {
+                const std::size_t i = plane * factors[0], j = row % blocks[1] * factors[1];
+                std::fill(sums.begin(), sums.end(), 0.0f);
+                for (std::size_t a = i; a < i + factors[0]; ++a)
+                    for (std::size_t b = j; b < j + factors[1]; ++b) {
+                        const float* line =
+                            image.data() + (std::min(a, n[0] - 1) * n[1] + std::min(b, n[1] - 1)) * n[2];
+                        for (std::size_t k = 0; k < n[2]; ++k) sums[k] += line[k];
+                    }
+                float* target = out.data.get() + row * blocks[2];
+                for (std::size_t c = 0; c < blocks[2]; ++c) {
+                    float sum = 0.0f;
+                    for (std::size_t k = c * factors[2]; k < (c + 1) * factors[2]; ++k)
+                        sum += sums[std::min(k, n[2] - 1)];
+                    target[c] = sum * scale;
                 }
-            float* target = out.data.get() + row * blocks[2];
-            for (std::size_t c = 0; c < blocks[2]; ++c) {
-                float sum = 0.0f;
-                for (std::size_t k = c * factors[2]; k < (c + 1) * factors[2]; ++k)
-                    sum += sums[std::min(k, n[2] - 1)];
-                target[c] = sum * scale;
             }
         });
     }

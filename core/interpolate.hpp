@@ -113,24 +113,31 @@ class Sampler {
             corner += std::size_t(cell) * stride_[a];
         }
         const std::size_t volume = std::size_t(n_[0]) * stride_[0];
-        for (int component = 0; component < 3; ++component) {
-            double* g = gradient[component];
-            value[component] = g[0] = g[1] = g[2] = 0.0;
-            for (int c = 0; c < 8; ++c) {
-                const double v = u[component * volume + corner + corner_step(c)];
-                const double w0 = c & 4 ? f[0] : 1.0 - f[0];
-                const double w1 = c & 2 ? f[1] : 1.0 - f[1];
-                const double w2 = c & 1 ? f[2] : 1.0 - f[2];
-                value[component] += w0 * w1 * w2 * v;
-                g[0] += (c & 4 ? v : -v) * w1 * w2;
-                g[1] += (c & 2 ? v : -v) * w0 * w2;
-                g[2] += (c & 1 ? v : -v) * w0 * w1;
-            }
-            for (int a = 0; a < 3; ++a) g[a] = outside[a] ? 0.0 : g[a];
-        }
+        for (int component = 0; component < 3; ++component)
+            linearise_cell(u + component * volume + corner, f, value[component], gradient[component]);
+        for (int component = 0; component < 3; ++component)
+            for (int a = 0; a < 3; ++a) gradient[component][a] = outside[a] ? 0.0 : gradient[component][a];
     }
 
   private:
+    // One axis after the other: the four edges along the last one, the two faces between them, the cell.
+    void linearise_cell(const float* v, const double* f, double& value, double* gradient) const {
+        const std::int32_t s0 = step_[0], s1 = step_[1], s2 = step_[2];
+        double at[2], along_y[2], along_z[2];
+        for (int x = 0; x < 2; ++x, v += s0) {
+            const double low = v[0], high = v[s1];
+            const double low_z = v[s2] - low, high_z = v[s1 + s2] - high;
+            const double first = low + f[2] * low_z, second = high + f[2] * high_z;
+            along_y[x] = second - first;
+            along_z[x] = low_z + f[1] * (high_z - low_z);
+            at[x] = first + f[1] * along_y[x];
+        }
+        gradient[0] = at[1] - at[0];
+        gradient[1] = along_y[0] + f[0] * (along_y[1] - along_y[0]);
+        gradient[2] = along_z[0] + f[0] * (along_z[1] - along_z[0]);
+        value = at[0] + f[0] * gradient[0];
+    }
+
     // Exact at both ends, which a + f (b - a) is not.
     static float mix(float a, float b, float f) { return (1.0f - f) * a + f * b; }
 

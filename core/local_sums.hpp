@@ -71,13 +71,13 @@ inline double row_sum(const float* row, int n) {
 
 // Tiles of a volume; their size depends on its shape alone.
 struct Tiles {
-    static constexpr int kPlanes = 24;
     Extent n;
-    int rows, along_x, along_y;
+    int planes, rows, along_x, along_y;
 
     explicit Tiles(Extent n_) : n(n_) {
         rows = std::min(n.ny, std::max(4, std::min(16, 4096 / n.nz)));  // the ring stays in cache
-        along_x = (n.nx + kPlanes - 1) / kPlanes;
+        along_x = (n.nx + 23) / 24;
+        planes = (n.nx + along_x - 1) / along_x;  // of about one size, so that threads end together
         along_y = (n.ny + rows - 1) / rows;
     }
     int count() const { return along_x * along_y; }
@@ -92,8 +92,8 @@ class TileSums {
         : n_(tiles.n),
           r_(r),
           width_(std::size_t(Q) * tiles.n.nz),
-          first_x_(tile / tiles.along_y * Tiles::kPlanes),
-          last_x_(std::min(n_.nx, first_x_ + Tiles::kPlanes)),
+          first_x_(std::min(n_.nx, tile / tiles.along_y * tiles.planes)),
+          last_x_(std::min(n_.nx, first_x_ + tiles.planes)),
           first_y_(tile % tiles.along_y * tiles.rows),
           last_y_(std::min(n_.ny, first_y_ + tiles.rows)),
           low_y_(std::max(0, first_y_ - r)),

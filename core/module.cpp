@@ -7,6 +7,7 @@
 
 namespace nb = nanobind;
 
+void register_correlation_ratio(nb::module_&);
 void register_cost_volume(nb::module_&);
 void register_deformation(nb::module_&);
 void register_descent(nb::module_&);
@@ -14,11 +15,13 @@ void register_filters(nb::module_&);
 void register_hold_back(nb::module_&);
 void register_inference(nb::module_&);
 void register_intensity(nb::module_&);
+void register_numbers(nb::module_&);
 void register_network(nb::module_&);
 void register_perceptron(nb::module_&);
 void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
 void register_support_shares(nb::module_&);
+void register_voxels(nb::module_&);
 
 NB_MODULE(REGWEAVE_MODULE, m) {
     m.doc() = "Compiled kernels of regweave: arrays in, arrays out.";
@@ -27,6 +30,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
           "Use n threads in every kernel that this thread calls from now on; return the number used before.");
     m.def("threads", &regweave::threads,
           "Number of threads the kernels use when this thread calls them; 1 in a new thread.");
+    register_correlation_ratio(m);
     register_cost_volume(m);
     register_deformation(m);
     register_descent(m);
@@ -34,9 +38,11 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_hold_back(m);
     register_inference(m);
     register_intensity(m);
+    register_numbers(m);
     register_network(m);
     register_perceptron(m);
     register_refine(m);
     register_self_similarity(m);
     register_support_shares(m);
+    register_voxels(m);
 }

@@ -35,6 +35,7 @@ FIELDS = RNG.uniform(-2, 2, (2, 3, *SHAPE)).astype(np.float32)
 WEIGHT = RNG.random(SHAPE, dtype=np.float32)
 LABELS = RNG.integers(0, 4, SHAPE, dtype=np.int32)
 MATRIX = np.hstack([np.eye(3) + RNG.normal(0, 0.02, (3, 3)), RNG.normal(0, 0.3, (3, 1))])
+SHRUNKEN = np.hstack([np.eye(3) / 2, np.full((3, 1), 4.0)])
 BOX = (*(np.array([0, 4, 9], dtype=np.int32),) * 3, (8, 8, 8), *(np.array([-1.5, 0.0, 0.4]),) * 3)
 GRID = ((-2.0, -1.5, -2.5), (4.0, 4.5, 5.0))
 AXIS = np.array([-1.0, 0.0, 1.0])
@@ -60,12 +61,23 @@ CALLS = {
     "block_mean": (IMAGES[0, 0], (2, 3, 4)),
     "mean_square_force": (FIELDS[0],),
     "support_shares": (LABELS, *BOX[:4], 4),
+    "support_means": (WEIGHT, *BOX[:4]),
     "hold_back": (FIELDS[0] / 20, FIELDS[1][:, :8, :7, :7] / 2, *GRID, 0.1, 8),
     "descend": (FIELDS[0], FIELDS[1].copy(), WEIGHT.copy(), (1.0, 0.8, 1.25), 3, (0.9, 0.99), 0.3, 0.4, 0.1),
     "compose": tuple(FIELDS),
     "resample_field": (FIELDS[0], (30, 25, 27), (0.7, 0.7, 0.7), (0.1, 0.2, 0.3)),
     "invert": (FIELDS[0] / 20, MATRIX, np.linalg.inv(np.vstack([MATRIX, [0, 0, 0, 1]]))[:3].copy(), SHAPE, 60, 1e-5),
     "jacobian": (FIELDS[0] / 8,),
+    "zero_field": (SHAPE,),
+    "scale_channels": (FIELDS[0], np.float32([0.5, 2.0, 3.0])),
+    "turn_vectors": (FIELDS[0], MATRIX[:, :3].tolist()),
+    "arrange": (FIELDS[0], (2, 0, 1), (-1, 1, -1)),
+    "profiles": (IMAGES[0, 0], 0.4),
+    "histogram": (IMAGES[0, 0], np.linspace(0, 1, 33)),
+    "enclosed": ((LABELS == 1).astype(np.uint8), 2),
+    "log_spread": (WEIGHT.ravel(), 0.5, 1e-9, 1e9),
+    "round_trip": (FIELDS[0], -FIELDS[0], *(m.tolist() for m in (MATRIX, MATRIX, SHRUNKEN, MATRIX))),
+    "normal_equations": (FIELDS[0], MATRIX, LABELS, WEIGHT.astype(float), IMAGES[0, 0].astype(float), 4),
     "trws": (*ENERGY, 20, 1e-6),
     "fastpd": (*ENERGY, 20, 4),
     "icm": (*ENERGY, 20),

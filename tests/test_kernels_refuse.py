@@ -56,6 +56,7 @@ def force_call() -> dict[str, Any]:
 MATRIX = np.eye(4)[:3].copy()
 FIELD = f32(3, 4, 5, 6)
 VOLUMES = ("sad_volume", "ngf_volume", "mean_volume", "overlap_volume", "ncc_volume", "mi_volume", "dwt_volume")
+MAPS = ("place", "there", "to_voxel", "back")
 LATTICE = {"origin": (0.0, 0.0, 0.0), "spacing": (2.0, 2.0, 2.0)}
 
 GOOD: dict[str, Callable[[], dict[str, Any]]] = {
@@ -81,6 +82,9 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
         "numbers": np.ones((4, 5, 6), dtype=np.int32), "sx": starts(0, 2), "sy": starts(1), "sz": starts(0, 3),
         "size": (2, 3, 3), "n": 2,
     },
+    "support_means": lambda: {
+        "values": f32(4, 5, 6), "sx": starts(0, 2), "sy": starts(1), "sz": starts(0, 3), "size": (2, 3, 3)
+    },
     "hold_back": lambda: {"u": FIELD, "update": f32(3, 3, 3, 3), **LATTICE, "least": 0.1, "attempts": 2},
     "descend": lambda: {
         "gradient": FIELD, "first": f32(3, 4, 5, 6), "second": f32(4, 5, 6), "stretch": (1.0, 1.0, 1.0), "done": 1,
@@ -92,6 +96,19 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
         "u": FIELD, "matrix": MATRIX, "inverse_matrix": MATRIX, "shape": (4, 5, 6), "max_iter": 5, "tolerance": 1e-3
     },
     "jacobian": lambda: {"u": FIELD},
+    "zero_field": lambda: {"shape": (4, 5, 6)},
+    "scale_channels": lambda: {"images": FIELD, "factors": f32(3)},
+    "turn_vectors": lambda: {"vectors": FIELD, "matrix": [[1.0] * 3] * 3},
+    "arrange": lambda: {"images": FIELD, "order": (2, 0, 1), "steps": (1, -1, 1)},
+    "profiles": lambda: {"image": f32(4, 5, 6), "level": 0.5},
+    "histogram": lambda: {"image": f32(4, 5, 6), "edges": line()},
+    "enclosed": lambda: {"mask": np.ones((4, 5, 6), dtype=np.uint8), "axes": 2},
+    "log_spread": lambda: {"values": f32(7), "shift": 0.0, "least": 1e-9, "most": 1e9},
+    "round_trip": lambda: {"u": FIELD, "v": FIELD, **dict.fromkeys(MAPS, MATRIX.tolist())},
+    "normal_equations": lambda: {
+        "gradient": FIELD, "matrix": MATRIX, "bins": np.ones((4, 5, 6), dtype=np.int32), "weight": np.ones((4, 5, 6)),
+        "residual": np.ones((4, 5, 6)), "n_bins": 4,
+    },
     "trws": lambda: {**solver_call(), "tol": 1e-4},
     "fastpd": lambda: {**solver_call(), "bound_passes": 2},
     "icm": solver_call,
@@ -200,6 +217,10 @@ BAD: dict[str, list[dict[str, Any]]] = {
         {"numbers": np.full((4, 5, 6), -1, dtype=np.int32)}, {"n": 0}, {"n": 2**20}, {"sx": starts(0, 3)},
         {"sy": starts(-1)}, {"sz": starts()}, {"size": (0, 3, 3)}, {"size": (2, 6, 3)},
     ],
+    "support_means": [
+        *({"values": v} for v in on_grid(*EMPTY, field=False)), {"sx": starts(0, 3)}, {"sy": starts(-1)},
+        {"sz": starts()}, {"size": (0, 3, 3)}, {"size": (2, 6, 3)},
+    ],
     "hold_back": [
         *BAD_LATTICE, *({"u": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"update": f32(2, 3, 3, 3)},
         {"update": f32(3, 0, 3, 3)}, {"attempts": 0},
@@ -219,6 +240,32 @@ BAD: dict[str, list[dict[str, Any]]] = {
         {"max_iter": 0}, {"tolerance": -1.0}, {"tolerance": NAN}, {"inverse_matrix": np.full((3, 4), NAN)},
     ],
     "jacobian": [{"u": v} for v in (*on_grid(*EMPTY, (0, 0, 0)), f32(2, 4, 5, 6), f32(0, 4, 5, 6))],
+    "zero_field": [{"shape": v} for v in BAD_SHAPE],
+    "scale_channels": [*({"images": v} for v in on_grid(*EMPTY)), {"factors": f32(2)}],
+    "turn_vectors": [
+        *({"vectors": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"matrix": [[NAN] * 3] * 3},
+    ],
+    "arrange": [
+        *({"images": v} for v in on_grid(*EMPTY)), {"steps": (1, 0, 1)}, {"steps": (1, 1, 2)},
+        *({"order": v} for v in ((0, 1, 1), (0, 0, 1), (0, 1, 0), (0, 1, 3))),
+    ],
+    "profiles": [{"image": v} for v in on_grid(*EMPTY, field=False)],
+    "histogram": [
+        *({"image": v} for v in on_grid(*EMPTY, field=False)), {"edges": offsets(0.0)}, {"edges": line(0.0, NAN)},
+        {"edges": line(0.0, 0.0)}, {"edges": line(1.0, 0.0)},
+    ],
+    "enclosed": [*({"mask": np.ones(g, dtype=np.uint8)} for g in EMPTY), {"axes": 0}, {"axes": 4}],
+    "log_spread": [
+        {"values": f32(0)}, {"least": 0.0}, {"least": NAN}, {"most": INF}, {"shift": NAN}, {"least": 2.0, "most": 1.0}
+    ],
+    "round_trip": [
+        *({k: v} for k in "uv" for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))),
+        *({name: np.full((3, 4), NAN).tolist()} for name in MAPS),
+    ],
+    "normal_equations": [
+        *BAD_MATRIX, *({"gradient": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"n_bins": 0}, {"n_bins": 2000},
+        {"weight": np.ones((4, 5, 7))}, {"residual": np.ones((3, 5, 6))}, {"bins": np.ones((4, 0, 6), dtype=np.int32)},
+    ],
     "trws": [*BAD_SOLVER, {"tol": NAN}, {"tol": -1.0}],
     "fastpd": [*BAD_SOLVER, {"bound_passes": -1}],
     "icm": BAD_SOLVER,
@@ -311,8 +358,9 @@ def _spoiled(name: str, value: Any, rng: np.random.Generator) -> Any:
         out = value.copy()
         for _ in range(min(3, out.size)):
             place = int(rng.integers(out.size))
-            if value.dtype == np.int32:
-                out.flat[place] = rng.choice([-(2**31), -1, 0, 1, 5, 2**31 - 1])
+            if value.dtype.kind in "iu":
+                limits = np.iinfo(value.dtype)
+                out.flat[place] = rng.choice([limits.min, max(-1, limits.min), 0, 1, 5, limits.max])
             else:
                 out.flat[place] = np.clip(rng.choice(numbers), -3e38, 3e38)
         return out

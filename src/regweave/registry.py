@@ -89,6 +89,7 @@ class Registry:
     parts: tuple[str, ...]
     adapt: Callable[[Callable[..., Any]], Any] | None = None
     _added: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    _found: dict[str, tuple[object, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         REGISTRIES[self.kind] = self
@@ -105,6 +106,19 @@ class Registry:
         UsageError
             The registry's code where there is none; E179 where it has two, does not load, or lacks a part.
         """
+        places = self._places()
+        known = self._found.get(name)
+        if places is not None and known is not None and known[0] == places:
+            return known[1]
+        found = self._loaded(name)
+        self._found[name] = (places, found)
+        return found
+
+    def _places(self) -> object:
+        """Return what decides which plug-ins there are; None where files of a folder may change at any time."""
+        return None if os.environ.get(FOLDERS) else (*sys.path, *self._added)
+
+    def _loaded(self, name: str) -> Any:
         origin = self.origin(name)
         try:
             found = origin.load()

@@ -88,6 +88,7 @@ def test_pool_and_patches_against_loops(support):
         expected = values[(..., *box)].astype(np.float64).mean(axis=(-1, -2, -3))
         np.testing.assert_allclose(pooled[..., node], expected, rtol=1e-6)
         np.testing.assert_array_equal(patches[node], values[(1, 2, *box)])
+    np.testing.assert_allclose(grid.means(values[1, 2]), pooled[1, 2], rtol=1e-6)
 
 
 def test_compiled_kernels_get_the_same_supports():

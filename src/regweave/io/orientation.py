@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave.kernels import fields
 from regweave.types import Float64Array, Geometry, LabelMap, Volume
 
 TIE = 1e-6
@@ -69,19 +70,12 @@ class Orientation:
 
     def to_canonical(self, values: NDArray[Any]) -> NDArray[Any]:
         """Bring values (..., X, Y, Z) from the stored order to the canonical one."""
-        lead = values.ndim - 3
-        turned = values.transpose(*range(lead), *(lead + axis for axis in self.order))
-        return np.ascontiguousarray(np.flip(turned, self._flipped(lead)))
+        return _arranged(values, self.order, self.steps)
 
     def to_stored(self, values: NDArray[Any]) -> NDArray[Any]:
         """Bring values (..., X, Y, Z) from the canonical order back to the stored one."""
-        lead = values.ndim - 3
-        back = [int(axis) for axis in np.argsort(self.order)]
-        turned = np.flip(values, self._flipped(lead)).transpose(*range(lead), *(lead + axis for axis in back))
-        return np.ascontiguousarray(turned)
-
-    def _flipped(self, lead: int) -> tuple[int, ...]:
-        return tuple(lead + axis for axis, step in enumerate(self.steps) if step < 0)
+        x, y, z = (int(axis) for axis in np.argsort(self.order))
+        return _arranged(values, (x, y, z), (self.steps[x], self.steps[y], self.steps[z]))
 
     def volume(self, image: Volume) -> Volume:
         """Return an image of the stored grid in canonical order."""
@@ -90,6 +84,18 @@ class Orientation:
     def labels(self, labels: LabelMap | None) -> LabelMap | None:
         """Return labels of the stored grid in canonical order."""
         return labels and LabelMap(self.to_canonical(labels.data), self.canonical, labels.names)
+
+
+def _arranged(values: NDArray[Any], order: tuple[int, int, int], steps: tuple[int, int, int]) -> NDArray[Any]:
+    """Values (..., X, Y, Z) whose axes run along others, backwards where the step is -1; float32 by a kernel."""
+    still = order == (0, 1, 2) and steps == (1, 1, 1)
+    if values.dtype == np.float32 and values.flags.c_contiguous and values.size and not still:
+        solid = values.reshape(-1, *values.shape[-3:])
+        found = fields.arrange(solid, order, steps)
+        return found.reshape(*values.shape[:-3], *found.shape[1:])
+    lead = values.ndim - 3
+    turned = values.transpose(*range(lead), *(lead + axis for axis in order))
+    return np.ascontiguousarray(np.flip(turned, tuple(lead + axis for axis, step in enumerate(steps) if step < 0)))
 
 
 def nearest_axes(direction: Float64Array) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ from regweave._core import (
     overlap_volume,
     sad_volume,
     self_similarity,
+    support_means,
     support_shares,
 )
 
@@ -26,5 +27,6 @@ __all__ = [
     "overlap_volume",
     "sad_volume",
     "self_similarity",
+    "support_means",
     "support_shares",
 ]

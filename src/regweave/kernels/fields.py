@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from regweave._core import (
+    arrange,
     compose,
     ffd,
     ffd_adjoint,
@@ -15,14 +16,19 @@ from regweave._core import (
     invert,
     jacobian,
     resample_field,
+    round_trip,
+    scale_channels,
+    turn_vectors,
     warp,
     warp_labels,
     warp_nearest,
     warp_valid,
+    zero_field,
 )
 from regweave.types import Float32Array, Float64Array
 
 __all__ = [
+    "arrange",
     "compose",
     "ffd",
     "ffd_adjoint",
@@ -30,11 +36,15 @@ __all__ = [
     "invert",
     "jacobian",
     "resample_field",
+    "round_trip",
+    "scale_channels",
+    "turn_vectors",
     "warp",
     "warp_channels",
     "warp_labels",
     "warp_nearest",
     "warp_valid",
+    "zero_field",
 ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave.spatial.intensity import histogram
+from regweave.spatial.masking import enclosed
 from regweave.types import Float32Array, LabelMap, Volume
 
 BINS = 256
@@ -43,7 +45,8 @@ def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_
 
 
 def _otsu(data: Float32Array, low: float, high: float) -> float:
-    counts, edges = np.histogram(data, bins=BINS, range=(low, high))
+    edges = np.linspace(low, high, BINS + 1)
+    counts = histogram(data, edges)
     share = counts / counts.sum()
     centres = (edges[:-1] + edges[1:]) / 2
     below, mean = np.cumsum(share), np.cumsum(share * centres)
@@ -56,9 +59,4 @@ def _otsu(data: Float32Array, low: float, high: float) -> float:
 
 def _enclosed(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Add the voxels that lie between two of the mask along enough axes: air inside the body."""
-    inside = np.zeros(mask.shape, dtype=np.uint8)
-    for axis in range(3):
-        ahead = np.logical_or.accumulate(mask, axis=axis)
-        behind = np.flip(np.logical_or.accumulate(np.flip(mask, axis), axis=axis), axis)
-        inside += ahead & behind
-    return mask | (inside >= ENCLOSED)
+    return enclosed(mask, ENCLOSED)

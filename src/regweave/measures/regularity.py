@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regweave.spatial.jacobian import determinant
+from regweave.spatial.jacobian import determinant, log_deviation
 from regweave.types import Field, Float32Array
 
 SMALLEST = 1e-9
@@ -131,14 +131,14 @@ def sdlogj_l2r(jacobian: Float32Array, mask: ArrayLike | None = None) -> float:
     """
     core = (slice(2, -2),) * 3
     values = _selected(jacobian[core], None if mask is None else np.asarray(mask)[core])
-    return _deviation_of_log(values + 3.0)
+    return _deviation_of_log(values, 3.0)
 
 
 def _selected(jacobian: Float32Array, mask: ArrayLike | None) -> Float32Array:
     return jacobian.ravel() if mask is None else jacobian[np.asarray(mask, dtype=bool)]
 
 
-def _deviation_of_log(values: Float32Array) -> float:
+def _deviation_of_log(values: Float32Array, shift: float = 0.0) -> float:
     if values.size == 0:
         return float("nan")
-    return float(np.std(np.log(np.clip(values.astype(np.float64), SMALLEST, 1e9))))
+    return log_deviation(values, SMALLEST, 1e9, shift)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from regweave import metrics
-from regweave.kernels import costs, filters
+from regweave.kernels import costs, fields, filters
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.intensity import sampled
 from regweave.types import Float32Array
@@ -86,5 +86,6 @@ def volume(
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
     n = n_bins(grid, options)
-    scale = np.float32(n)
-    return costs.mi_volume(fixed * scale, moved * scale, *grid.support_arguments, *offsets, n)
+    scale = np.full(1, n, dtype=np.float32)
+    w, j = fields.scale_channels(moved, scale), fields.scale_channels(fixed, scale)
+    return costs.mi_volume(j, w, *grid.support_arguments, *offsets, n)

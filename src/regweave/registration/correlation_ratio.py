@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.kernels import fields
+from regweave.kernels import fields, numbers
 from regweave.spatial.masking import inside
 from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.spatial.warp import inverse_of, voxel_matrix
@@ -66,8 +66,6 @@ class PyramidLevel:
         centre, scale = (np.array(shape) - 1.0) / 2.0, max(shape) / 2.0
         self.to_centred = np.diag([1.0 / scale] * 3 + [1.0])
         self.to_centred[:3, 3] = -centre / scale
-        axes = [(np.arange(n) - c) / scale for n, c in zip(shape, centre, strict=True)]
-        self.position = [*(g.ravel() for g in np.meshgrid(*axes, indexing="ij")), np.ones(self.bins.size)]
 
     def fit(self, affine: Float64Array, max_iter: int = 40, *, rigid: bool = False) -> Float64Array:
         """Improve an LPS affine map; the result never costs more than the start at this level.
@@ -159,12 +157,9 @@ class PyramidLevel:
 
     def normal_equations(self, match: Match) -> tuple[Float64Array, Float64Array]:
         """Return the Gauss–Newton matrix (12, 12) and right-hand side (12,); the table follows the map."""
-        gradient = fields.warp_channels(self.gradient, match.matrix, self.still).reshape(3, -1)
-        columns = np.stack([g * x for g in gradient for x in self.position])
-        columns -= np.stack([self.table(c, match.weight) for c in columns])[:, self.bins]
-        weighted = columns * match.weight
-        # einsum, not BLAS: the order of the sums must not depend on the number of threads.
-        return np.einsum("in,jn->ij", weighted, columns), np.einsum("in,n->i", weighted, match.residual)
+        shape = self.fixed.geometry.shape
+        weight, residual = match.weight.reshape(shape), match.residual.reshape(shape)
+        return numbers.normal_equations(self.gradient, match.matrix, self.bins.reshape(shape), weight, residual, N_BINS)
 
 
 def coarser(volume: Volume, step_mm: float, *, bone: bool = False) -> Coarse:

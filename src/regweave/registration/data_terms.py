@@ -16,6 +16,7 @@ from regweave import metrics
 from regweave.config.member import Member
 from regweave.config.settings import Refine
 from regweave.energy.cost_volume import Comparison
+from regweave.kernels import fields
 from regweave.kernels import forces as kernels
 from regweave.registration.class_weights import ClassWeights, stretch
 from regweave.registration.scene import Scene
@@ -104,7 +105,7 @@ def data_terms(
     for comparison, member in zip(scene.compare(members, u), members, strict=True):
         penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
         radius = settings.radius_voxels if member.support is None else member.support // 2
-        force = np.zeros_like(u)
+        force = fields.zero_field(scene.geometry.shape)
         DataTerm(member, penalty, valid, radius).cost(comparison, force)
         term = DataTerm(member, penalty, valid, radius)
         out.append(_weighted(term, classes, u, np.float32(1 / _typical(force))))
@@ -127,7 +128,7 @@ def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: floa
 
     The moving image is pulled through u as a whole: pulling what an earlier step has pulled blurs it a second time.
     """
-    force = np.zeros_like(u)
+    force = fields.zero_field(scene.geometry.shape)
     # Isotropic in millimetres on an anisotropic grid.
     s = stretch(scene.geometry)
     factor = [[smoothness * float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]

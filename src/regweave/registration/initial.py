@@ -9,6 +9,7 @@ import numpy as np
 from regweave import notices
 from regweave.errors import UsageError
 from regweave.io.modality import with_modality
+from regweave.kernels import numbers
 from regweave.registration.correlation_ratio import PyramidLevel, coarser
 from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.masking import extrapolated, inside
@@ -154,11 +155,10 @@ def _centre_on_centre(fixed: Volume, moving: Volume) -> Float64Array:
 
 def _centre_of_mass(volume: Volume) -> Float64Array:
     """LPS centre of the intensities above the mean, inside the mask; the middle of the grid where there are none."""
-    mass = np.where(volume.data > volume.data.mean(), volume.data, 0.0).astype(np.float64)
-    if (found := inside(volume)) is not None:
-        mass[~found] = 0.0
-    total = mass.sum()
+    found, level = inside(volume), float(volume.data.mean())
+    data = volume.data if found is None else np.where(found, volume.data, np.float32(level))
+    along = numbers.profiles(np.ascontiguousarray(data, dtype=np.float32), level)
+    total = along[0].sum()
     if total == 0.0:
         return volume.geometry.points((np.array(volume.geometry.shape) - 1.0) / 2.0)
-    along = [mass.sum(axis=tuple(a for a in range(3) if a != axis)) for axis in range(3)]
     return volume.geometry.points(np.array([(m * np.arange(m.size)).sum() / total for m in along]))

@@ -61,7 +61,7 @@ def complete(
     """Bring raw costs (M, N, L) of the bank to one scale, in place, and join what else an energy is made of."""
     grid, labels = around.grid, around.labels
     weight = scene.valid(u)
-    valid = None if weight.min() == 1 else grid.pool(weight)
+    valid = None if weight.min() == 1 else grid.means(weight)
     if valid is not None and scene.masked:
         costs *= valid[:, None]  # a cost is a mean over the support, to which voxels outside add nothing
     if scales is None:

@@ -86,9 +86,10 @@ def unfolded(knots: Float32Array, factors: Factors, shape: tuple[int, int, int])
     """
     u = change_level(knots, factors, (1, 1, 1), shape)
     for _ in range(ATTEMPTS):
-        folding = np.argwhere(fields.jacobian(u) <= 0)
-        if len(folding) == 0:
+        jacobian = fields.jacobian(u)
+        if jacobian.min() > 0:
             break
+        folding = np.argwhere(jacobian <= 0)
         mask = np.zeros(knots.shape[1:], dtype=bool)
         mask[tuple((folding // factors).T)] = True
         near = ndimage.binary_dilation(mask, iterations=2)

@@ -106,6 +106,10 @@ class ControlGrid:
             out = windows.mean(axis=-1).take(start, axis=axis - 3)
         return out.reshape(*values.shape[:-3], -1).astype(np.float32)
 
+    def means(self, values: Float32Array) -> Float32Array:
+        """Return what `pool` does of one image, (X, Y, Z) to (N,), by a kernel."""
+        return costs.support_means(np.ascontiguousarray(values, dtype=np.float32), *self.support_arguments)
+
     def shares(self, numbers: IntArray, n: int) -> Float32Array:
         """Count numbers from 0 to n - 1 in the support of each node: (X, Y, Z) to shares (N, n)."""
         return costs.support_shares(np.ascontiguousarray(numbers, dtype=np.int32), *self.support_arguments, n)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave.kernels import filters
-from regweave.types import Float32Array, Modality
+from regweave.kernels import filters, numbers
+from regweave.types import Float32Array, Float64Array, IntArray, Modality
 
 Window = tuple[float, float]
 
@@ -35,3 +35,14 @@ def apply_window(image: Float32Array, window: Window) -> Float32Array:
     values = np.ascontiguousarray(image, dtype=np.float32)
     solid = values if values.ndim == 3 else values.reshape(1, 1, -1)
     return filters.window(solid, low, high).reshape(values.shape)
+
+
+def histogram(image: Float32Array, edges: Float64Array) -> IntArray:
+    """Count the voxels between each two edges, which ascend in about equal steps; the last bin has both of its ends.
+
+    Examples
+    --------
+    >>> histogram(np.float32([[[0.0, 1.0, 2.0]]]), np.array([0.0, 1.0, 2.0])).tolist()
+    [1, 2]
+    """
+    return np.asarray(numbers.histogram(np.ascontiguousarray(image, dtype=np.float32), edges))

@@ -10,9 +10,7 @@ import numpy as np
 from regweave.errors import UsageError
 from regweave.kernels import fields
 from regweave.spatial.warp import inverse_of, to_field, to_voxels, voxel_matrix
-from regweave.types import Field, Float32Array, Geometry, Transform
-
-SLAB_PLANES = 16
+from regweave.types import Float32Array, Geometry, Transform
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def invert(
         max_iter,
         tolerance_mm / float(fixed.spacing_mm.max()),
     )
-    residual_mm = np.asarray(residual * float(fixed.spacing_mm.max()), dtype=np.float32)
+    residual_mm = fields.scale_channels(residual[None], np.full(1, fixed.spacing_mm.max(), dtype=np.float32))[0]
     ends = None if transform.ends is None else transform.ends.turned()
     return Inversion(Transform(to_field(displacement, geometry), back, ends), residual_mm)
 
@@ -121,13 +119,14 @@ def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = 
     >>> float(inverse_errors_mm(still, still).max())
     0.0
     """
-    if hasattr(kernels, "return_errors"):  # a GPU does all planes at once
-        fixed, moving = forward.field.geometry, inverse.field.geometry
+    fixed, moving = forward.field.geometry, inverse.field.geometry
+    if hasattr(kernels, "return_errors"):  # a GPU has the displacement in voxels already
         matrix, ways = voxel_matrix(fixed, moving, forward.affine), (fixed.affine, forward.affine, inverse.affine)
         errors: Float32Array = kernels.return_errors(to_voxels(forward.field), matrix, inverse.field.data, *ways)
         return errors
-    slabs = (slice(i, i + SLAB_PLANES) for i in range(0, forward.field.geometry.shape[0], SLAB_PLANES))
-    return np.concatenate([_errors_mm(forward, inverse, slab, kernels) for slab in slabs])
+    maps = (fixed.affine, forward.affine, inverse_of(moving.affine), inverse.affine)
+    there, back = (np.ascontiguousarray(t.field.data, dtype=np.float32) for t in (forward, inverse))
+    return fields.round_trip(there, back, *(m[:3].tolist() for m in maps))
 
 
 def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, float]:
@@ -165,24 +164,3 @@ def summary_mm(errors_mm: Float32Array) -> dict[str, float]:
         "p95": float(np.percentile(error, 95)),
         "max": float(error.max()),
     }
-
-
-def _errors_mm(forward: Transform, inverse: Transform, slab: slice, kernels: Any) -> Float32Array:
-    """Distance between start and return of the points of some planes, NaN where they leave the moving grid."""
-    fixed, moving = forward.field.geometry, inverse.field.geometry
-    origin = np.array([slab.start, 0.0, 0.0])
-    planes = np.ascontiguousarray(forward.field.data[:, slab])
-    affine = fixed.affine.copy()
-    affine[:3, 3] = fixed.points(origin)
-    part = Geometry((planes.shape[1], planes.shape[2], planes.shape[3]), affine)
-    matrix, u = voxel_matrix(part, moving, forward.affine), to_voxels(Field(planes, part))
-    inside = kernels.warp_valid(moving.shape, matrix, u).astype(bool)
-    back = [c[inside] for c in kernels.warp_channels(inverse.field.data, matrix, u)]
-    # Fixed p goes to q = A (p + u) and returns to B (q + v(q)).
-    p = part.points(np.argwhere(inside).astype(np.float64))
-    shifted = p + np.stack([c[inside] for c in planes], axis=-1)
-    q = shifted @ forward.affine[:3, :3].T + forward.affine[:3, 3]
-    returned = (q + np.stack(back, axis=-1)) @ inverse.affine[:3, :3].T + inverse.affine[:3, 3]
-    errors = np.full(inside.shape, np.nan, dtype=np.float32)
-    errors[inside] = np.linalg.norm(returned - p, axis=-1)
-    return errors

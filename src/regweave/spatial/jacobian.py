@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from regweave.kernels import fields
+import numpy as np
+
+from regweave.kernels import fields, numbers
 from regweave.spatial.warp import to_voxels
-from regweave.types import Field, Float32Array
+from regweave.types import Field, Float32Array, Geometry
+
+SLAB_VOXELS = 2**24
+"""Voxels of a field that are brought to its own units at a time: there may be no room for a copy of a large one."""
 
 
 def determinant(field: Field, *, kernels: Any = fields) -> Float32Array:
@@ -27,10 +32,30 @@ def determinant(field: Field, *, kernels: Any = fields) -> Float32Array:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from regweave.types import Geometry
     >>> float(determinant(Field.zero(Geometry((3, 3, 3), np.eye(4)))).min())
     1.0
     """
-    values: Float32Array = kernels.jacobian(to_voxels(field))
-    return values
+    n, y, z = field.geometry.shape
+    step = max(1, SLAB_VOXELS // (y * z))
+    parts = [_planes(field, i, min(i + step, n), kernels) for i in range(0, n, step)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _planes(field: Field, begin: int, end: int, kernels: Any) -> Float32Array:
+    """Return the determinants of some planes, which differences with their neighbours need."""
+    low, high = max(0, begin - 1), min(end + 1, field.geometry.shape[0])
+    part = Geometry((high - low, *field.geometry.shape[1:]), field.geometry.affine)  # where it lies does not matter
+    values: Float32Array = kernels.jacobian(to_voxels(Field(field.data[:, low:high], part)))
+    return values[begin - low : end - low]
+
+
+def log_deviation(values: Float32Array, least: float, most: float, shift: float = 0.0) -> float:
+    """Return the standard deviation of log(value + shift), cut to ``least`` and ``most`` before the logarithm.
+
+    Examples
+    --------
+    >>> log_deviation(np.float32([1.0, 1.0]), 1e-9, 1e9)
+    0.0
+    """
+    return numbers.log_spread(np.ascontiguousarray(values.ravel(), dtype=np.float32), shift, least, most)[1]

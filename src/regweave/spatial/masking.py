@@ -1,4 +1,4 @@
-"""Image masks: selection of voxels, and extrapolation of an image beyond them."""
+"""Image masks: selection of voxels, what they enclose, and extrapolation of an image beyond them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from regweave.kernels import numbers
 from regweave.types import Float32Array, Image, Volume
 
 
@@ -36,3 +37,14 @@ def extrapolated(image: Volume) -> Float32Array:
         return image.data
     nearest = ndimage.distance_transform_edt(~found, return_distances=False, return_indices=True)
     return np.asarray(image.data[tuple(nearest)])
+
+
+def enclosed(mask: NDArray[np.bool_], axes: int) -> NDArray[np.bool_]:
+    """Add the voxels that lie between two of the mask along that many axes.
+
+    Examples
+    --------
+    >>> enclosed(np.array([True, False, True, False]).reshape(4, 1, 1), 1).ravel().tolist()
+    [True, True, True, False]
+    """
+    return np.asarray(numbers.enclosed(np.ascontiguousarray(mask).view(np.uint8), axes)).view(np.bool_)

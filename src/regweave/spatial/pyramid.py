@@ -34,9 +34,7 @@ def change_level(u: Float32Array, before: Factors, after: Factors, shape: tuple[
     b, a = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
     scale: Float64Array = a / b
     offset: Float64Array = (a - b) / (2 * b)
-    units = (b / a).astype(np.float32)[:, None, None, None]
+    units = (b / a).astype(np.float32)
     if u[0].size < np.prod(shape):  # the smaller of the two is scaled
-        return fields.resample_field(u * units, shape, scale, offset)
-    moved = fields.resample_field(u, shape, scale, offset)
-    moved *= units
-    return moved
+        return fields.resample_field(fields.scale_channels(u, units), shape, scale, offset)
+    return fields.scale_channels(fields.resample_field(u, shape, scale, offset), units)

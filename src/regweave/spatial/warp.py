@@ -173,13 +173,8 @@ def inverse_of(matrix: Float64Array) -> Float64Array:
 
 
 def _multiply(matrix: Float64Array, vectors: Float32Array) -> Float32Array:
-    """Multiply vectors (3, X, Y, Z) by a 3×3 matrix; written out because BLAS may sum in another order."""
-    m = matrix.astype(np.float32)
-    out = np.zeros_like(vectors, dtype=np.float32, order="C")
-    for row in range(3):
-        for column in np.flatnonzero(m[row]):
-            out[row] += m[row, column] * vectors[column]
-    return out
+    """Multiply vectors (3, X, Y, Z) by a 3×3 matrix."""
+    return fields.turn_vectors(np.ascontiguousarray(vectors, dtype=np.float32), matrix.tolist())
 
 
 def encode(labels: LabelArray) -> tuple[IntArray, LabelArray | None]:

@@ -78,6 +78,11 @@ CALLS = {
     "log_spread": (WEIGHT.ravel(), 0.5, 1e-9, 1e9),
     "round_trip": (FIELDS[0], -FIELDS[0], *(m.tolist() for m in (MATRIX, MATRIX, SHRUNKEN, MATRIX))),
     "normal_equations": (FIELDS[0], MATRIX, LABELS, WEIGHT.astype(float), IMAGES[0, 0].astype(float), 4),
+    "perceptron_cross_entropy": (
+        WEIGHT[:, :, 0].copy(),
+        LABELS[:, 0, 0].copy(),
+        *(RNG.normal(size=s) for s in ((18, 5), 5, (5, 4), 4)),
+    ),
     "trws": (*ENERGY, 20, 1e-6),
     "fastpd": (*ENERGY, 20, 4),
     "icm": (*ENERGY, 20),

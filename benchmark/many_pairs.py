@@ -1,0 +1,135 @@
+"""How a training grows with its list: processor time, wall time and memory of 20, 50, 100 and 200 pairs of phantoms.
+
+Each training is a process of its own, from a list of files to a model, with one worker; the system says what it used.
+Smoothness is tuned with 24 and weights are judged with 40 of a long list, so that beyond these only reading and the
+class predictor grow. An exponent of 1 is proportional growth.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from _common import Claim, parser, write
+from _pairs import SETS
+from regweave.datasets.manifest import PairFiles, write_pairs
+from regweave.datasets.phantom import make_phantom
+from regweave.io import write_image, write_labels
+from regweave.training.log import TrainProgress
+from regweave.training.options import TrainOptions
+from regweave.training.run import train
+
+SHAPE, SPACING_MM = (32, 32, 28), (7.0, 7.0, 7.0)
+MOST_GROWTH = 1.5
+"""Peak of the longest list against that of the shortest, at most."""
+
+
+def write_phantoms(folder: Path, n: int) -> list[PairFiles]:
+    """Write pairs of phantoms, each of a patient of its own."""
+    out = []
+    for seed in range(n):
+        pair, files = make_phantom(seed, SHAPE, SPACING_MM).pair, {}
+        for name in ("fixed", "moving"):
+            files[name] = folder / f"{seed}_{name}.nii.gz"
+            files[f"{name}_labels"] = folder / f"{seed}_{name}_labels.nii.gz"
+            write_image(files[name], getattr(pair, name))
+            write_labels(files[f"{name}_labels"], getattr(pair, f"{name}_labels"))
+        out.append(PairFiles(id=f"{seed:03}", group=f"p{seed:03}", **files))
+    return out
+
+
+def train_once(folder: Path, preset: str) -> None:
+    """Train on the list of a folder; the work of each stage is left beside the model."""
+    told: dict[str, Any] = {}
+
+    def tell(progress: object) -> None:
+        if isinstance(progress, TrainProgress) and progress.stages is not None:
+            told.update(progress.stages)
+
+    model = train(
+        folder / "pairs.csv", folder / "model.json", options=TrainOptions(), preset=preset, workers=1, on_progress=tell
+    )
+    work = {"registrations": model.training.registrations, "inferences": model.training.inferences, "stages": told}
+    (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
+
+
+def measured(folder: Path, preset: str) -> dict[str, Any]:
+    """Train in a fresh process and return what it and its worker used."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--train", str(folder), "--preset", preset]
+    start = time.perf_counter()
+    pid = os.posix_spawn(sys.executable, command, dict(os.environ))
+    _, status, used = os.wait4(pid, 0)
+    if status != 0:
+        raise SystemExit(f"the training ended with status {os.waitstatus_to_exitcode(status)}")
+    return {
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "seconds": time.perf_counter() - start,
+        "peak_mb": used.ru_maxrss / 2**10,
+        **json.loads((folder / "work.json").read_text(encoding="utf-8")),
+    }
+
+
+def exponent(values: dict[int, float]) -> float:
+    """Slope of the line through the logarithms."""
+    return float(np.polyfit(np.log(list(values)), np.log(list(values.values())), 1)[0])
+
+
+def table(rows: dict[int, dict[str, Any]]) -> str:
+    """Return the measurements as a table."""
+    lines = ["| pairs | registrations | inferences | CPU s | s | peak of a process, MB |", "|---|---|---|---|---|---|"]
+    for n, row in rows.items():
+        numbers = f"{row['cpu_seconds']:.1f} | {row['seconds']:.1f} | {row['peak_mb']:.0f}"
+        lines.append(f"| {n} | {row['registrations']} | {row['inferences']} | {numbers} |")
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Train with each number of pairs and write what it took."""
+    options = parser(__doc__, output="many_pairs")
+    options.add_argument("--numbers", default="20,50,100,200", help="pairs of each training")
+    options.add_argument("--preset", default="default")
+    options.add_argument("--train", type=Path, default=None, help="train once on the list of a folder, and end")
+    args = options.parse_args(words)
+    if args.train is not None:
+        train_once(args.train, args.preset)
+        return
+    numbers, rows = sorted(int(n) for n in args.numbers.split(",")), {}
+    with TemporaryDirectory() as name:
+        images = Path(name)
+        pairs = write_phantoms(images, numbers[-1])
+        for n in numbers:
+            folder = images / str(n)
+            folder.mkdir()
+            write_pairs(folder / "pairs.csv", pairs[:n])
+            rows[n] = measured(folder, args.preset)
+            print(table({n: rows[n]}).splitlines()[-1], flush=True)
+            if len(rows) > 1:  # an hour of work is not lost with the last training
+                _write(args, rows)
+    print(table(rows))
+
+
+def _write(args: Any, rows: dict[int, dict[str, Any]]) -> None:
+    numbers = list(rows)
+    growth = rows[numbers[-1]]["peak_mb"] / rows[numbers[0]]["peak_mb"]
+    claims = [
+        Claim("exponent of the processor time of training over pairs",
+              exponent({n: row["cpu_seconds"] for n, row in rows.items()}), ".2f", target=1.05, sense="at most"),
+        Claim(f"peak memory with {numbers[-1]} pairs against {numbers[0]}", growth, ".2f", "×", MOST_GROWTH, "at most"),
+    ]  # fmt: skip
+    content = {
+        "data": "phantoms", "credit": SETS["phantom"].credit, "preset": args.preset, "shape": list(SHAPE),
+        "rows": {str(n): row for n, row in rows.items()},
+    }  # fmt: skip
+    write(args.output, args.seed, content, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

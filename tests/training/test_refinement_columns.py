@@ -14,6 +14,7 @@ from regweave.measures.statistics import error_by_patient
 from regweave.training.refinement.columns import (
     SHARES,
     SMOOTHNESS,
+    by_curves,
     column_table,
     gains_by_structure,
     part_of,
@@ -64,7 +65,8 @@ def run(dice_of, pairs=PAIRS):
 
     curves = (Curve("wide", {1.0: at(1.0)}, 1.0), Curve("edges", {v: at(v) for v in VALUES}, 1.0))
     found = RefinementWeights(COMMON, at(1.0), curves=curves)
-    return weigh_by_structure(found, pairs, folds, left_out, lambda ts: [scores(lambda _, t=t: t) for t in ts]), used
+    register = lambda ts: [scores(lambda _, t=t: t) for t in ts]  # noqa: E731
+    return weigh_by_structure(found, pairs, folds, by_curves(found), left_out, register), used
 
 
 def test_structures_that_want_opposite_things_both_get_them():

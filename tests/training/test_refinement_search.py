@@ -13,11 +13,15 @@ import pytest
 from regweave.config.settings import Settings, validate
 from regweave.datasets.folds import one_by_one
 from regweave.datasets.manifest import PairFiles
+from regweave.jobs.kept import Kept
 from regweave.jobs.methods import REFINE
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.training.log import TrainingLog
+from regweave.training.options import TrainOptions
+from regweave.training.refinement import search as module
 from regweave.training.refinement import stage
 from regweave.training.refinement.search import LEVEL_SHARES, RefinementSearch
+from regweave.training.state import TrainingContext
 
 CLASSES = (0, 1, 2)
 PAIRS = tuple(PairFiles(f"p{i}", *[Path("x")] * 4, f"g{i}") for i in range(6))
@@ -93,10 +97,11 @@ class State:
         return {p.id: self.candidates.score(start, False, 0.001 * i) for i, p in enumerate(self.judged)}
 
 
-def search(dice, *, maps=True, predicted=False):
+def search(dice, *, maps=True, predicted=False, options=TrainOptions()):  # noqa: B008
     state = State(Candidates(dice))
     said: list[str] = []
-    context = SimpleNamespace(log=TrainingLog(lambda progress: said.append(progress.message)))
+    log = TrainingLog(lambda progress: said.append(progress.message))
+    context = TrainingContext(options, log, Kept(100.0))
     found = RefinementSearch(context, state, one_by_one(PAIRS), maps, predicted)
     return (*found.run(), state.candidates.tried, said)
 
@@ -144,6 +149,31 @@ def test_structures_trust_their_own_with_the_mask():
     assert REFINE.get(state.settings) == found.smoothness["smoothness"]
 
 
+def test_the_learner_of_the_options_proposes_and_folds_of_patients_judge_it(monkeypatch):
+    asked: list[list[str]] = []
+
+    class Svm:
+        def __init__(self, learner, common, predicted):
+            assert learner == "the learner"
+            self.common = common
+
+        def __call__(self, pairs):
+            asked.append([p.id for p in pairs])
+            own = self.common.share_out({"fine": 1.0, "outline": 3.0})
+            return self.common.blend(own, 1.0, (1,)), {"outline": {1: 3.0, 2: 1.0}}
+
+    monkeypatch.setattr(module, "RefinementSvm", Svm)
+    monkeypatch.setattr(module.ColumnLearner, "of", lambda context, state: "the learner")
+    _, found, _, _ = search(
+        lambda c, s, smooth, _: 0.6 + 0.2 * s["outline"] * (c == 1), options=TrainOptions(refinement_learner="svm")
+    )
+    assert asked[0] == [p.id for p in PAIRS]
+    assert len(asked) == 1 + TrainOptions().folds
+    assert sorted(len(names) for names in asked[1:]) == [4, 4, 4]
+    assert found.columns["factors"] == {"outline": {"1": 3.0, "2": 1.0}}
+    assert found.columns["gates"].keys() == {"1"}
+
+
 @pytest.mark.parametrize("helps", [True, False])
 def test_other_weights_without_a_mask_are_kept_where_they_are_better(helps):
     """The outline helps with a mask alone; without one maps do, or nothing does."""
@@ -152,7 +182,7 @@ def test_other_weights_without_a_mask_are_kept_where_they_are_better(helps):
         return 0.6 + 0.1 * s["shapes"] * helps if predicted else 0.6 + 0.2 * s["outline"]
 
     state = State(Candidates(dice))
-    context = SimpleNamespace(log=TrainingLog(lambda _: None))
+    context = TrainingContext(TrainOptions(), TrainingLog(lambda _: None), Kept(100.0))
     after, found = RefinementSearch(context, state, one_by_one(PAIRS), True).run()
     blind = RefinementSearch(context, state, one_by_one(PAIRS), True, predicted=True)
     kept = stage._without_mask(blind, after, found)

@@ -160,7 +160,7 @@ class CandidateRunner:
         for weights, pairs in work:
             keyed.append([])
             for p in pairs:
-                model = self._model(weights, p)
+                model = self.model(weights, p)
                 key = f"try/{content_hash(model)}/{p.id}" + "/predicted" * predicted
                 keyed[-1].append((key, Method("try", self.settings, tried=model, predicted=predicted), p))
         todo = {key: (key, m, p) for row in keyed for key, m, p in row if key not in self._known}
@@ -181,7 +181,7 @@ class CandidateRunner:
         found = iter(self(work, predicted=predicted))
         return [{name: score for _ in folds for name, score in next(found).items()} for _ in models]
 
-    def _model(self, weights: WeightTable, pair: PairFiles) -> Model:
+    def model(self, weights: WeightTable, pair: PairFiles) -> Model:
         """Put weights and what they need for a pair together."""
         schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
         predictor = self.predictors.without(pair) if schedule.compares_maps(weights) else None

@@ -16,6 +16,7 @@ from regweave.learning.options import ALPHAS, LssvmOptions
 from regweave.model.model import Levels
 
 MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
+RefinementLearner = Literal["dice", "svm"]
 GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 """Values tried for hyper-parameters that are not given."""
 LEAST = {
@@ -56,6 +57,9 @@ class TrainOptions:
         chosen to cover the patients evenly. The class predictor learns from the images of all pairs.
     max_memory_mb : float
         Learn on as many pairs, chosen at random, as have samples that fit.
+    refinement_learner : "dice" or "svm"
+        What teaches structures columns of their own in the refinement: real Dice of registrations with each value, or
+        the latent SVM on the refinement's costs. Left-out patients judge either.
     budget : int
         Registrations that one search may spend.
     gate : bool
@@ -84,6 +88,7 @@ class TrainOptions:
     tune_pairs: int = 24
     judge_pairs: int = 40
     max_memory_mb: float = 1500.0
+    refinement_learner: RefinementLearner = "dice"
     budget: int = 400
     gate: bool = True
     seed: int = 0
@@ -111,7 +116,8 @@ class TrainOptions:
 
     def check(self) -> None:
         """Refuse what no training can mean, and a training without the packages that it needs."""
-        for name, known in (("method", get_args(MethodName)), ("levels", get_args(Levels))):
+        words = {"method": MethodName, "levels": Levels, "refinement_learner": RefinementLearner}
+        for name, known in ((name, get_args(kind)) for name, kind in words.items()):
             value = getattr(self, name)
             if value not in known:
                 raise UsageError("E194", f"unknown {name} {value!r}", f"available: {', '.join(known)}")

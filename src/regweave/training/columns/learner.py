@@ -26,7 +26,7 @@ from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import within
 from regweave.training.scan import DatasetScan
-from regweave.training.state import TrainingContext, Weighed
+from regweave.training.state import Predicted, TrainingContext
 from regweave.types import ImagePair, WeightTable
 
 
@@ -50,6 +50,10 @@ class ColumnLearner:
         Samples of the pairs: those along the trajectory of the start serve every fold and all hyper-parameters.
     workers : int
         Threads.
+    load : callable, optional
+        Returns a pair as it is to be learned from; without it pairs are read at their start.
+    mark : str
+        Tells samples of pairs that are loaded otherwise from those of the start.
     """
 
     options: TrainOptions
@@ -59,9 +63,11 @@ class ColumnLearner:
     log: TrainingLog
     kept: Kept
     workers: int
+    load: Callable[[PairFiles], ImagePair] | None = None
+    mark: str = ""
 
     @classmethod
-    def of(cls, context: TrainingContext, state: Weighed) -> ColumnLearner:
+    def of(cls, context: TrainingContext, state: Predicted) -> ColumnLearner:
         """Return the learner of a training."""
         return cls(
             context.options, state.settings.schedule(state.modality), state.scan, state.candidates, context.log,
@@ -80,7 +86,7 @@ class ColumnLearner:
         schedule = self.schedule.for_levels()
         start = w0.select(tuple(m.name for m in schedule.bank))
         with self._parallel() as mapper:
-            named = [(p.id, partial(self._load, p)) for p in pairs]
+            named = [(p.id + self.mark, partial(self.load or self._load, p)) for p in pairs]
             trainer = Trainer(named, schedule, start, options, self.options.levels == "finest", mapper, self.kept)
             ways = {"lssvm": trainer.per_class, "lssvm-joint": trainer.joint, "global": trainer.fit_global}
             found = ways[self.options.method]()

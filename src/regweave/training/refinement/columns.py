@@ -28,6 +28,8 @@ RegisterLeftOut = Callable[[Sequence[Sequence[WeightTable]]], Sequence[PairScore
 """Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
 Preferences = Mapping[str, Mapping[int, float]]
 """Factor of each member that each structure would choose."""
+Propose = Callable[[Sequence[PairFiles]], tuple[WeightTable, Preferences]]
+"""Learner of columns: those that some pairs ask for, and what each structure trusts in them."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ def weigh_by_structure(
     found: RefinementWeights,
     pairs: Sequence[PairFiles],
     folds: Sequence[Fold],
+    propose: Propose,
     left_out: RegisterLeftOut,
     register: RegisterAll,
 ) -> RefinementWeights:
@@ -61,17 +64,18 @@ def weigh_by_structure(
         All training pairs.
     folds : sequence of Fold
         Splits by patient.
+    propose : callable
+        Learns columns from pairs.
     left_out, register : callable
         Register the left-out pairs of the folds, each with its own weights, and all pairs.
     """
     common = found.weights
-    trusted = preferences(found.curves, pairs, common.classes)
-    whole = column_table(common, trusted)
+    whole, trusted = propose(pairs)
     differs = (whole.matrix != common.matrix).any(axis=0) | (_stiffness(whole) != _stiffness(common))
-    asked = tuple(c for c, new in zip(common.classes, differs, strict=True) if new)
+    asked = tuple(c for c, new in zip(common.classes, differs, strict=True) if new and c != 0)
     if not asked:
         return replace(found, columns=_record(trusted, None))
-    tables = [column_table(common, preferences(found.curves, fold.train, common.classes)) for fold in folds]
+    tables = [propose(fold.train)[0] for fold in folds]
     tried = left_out([[part_of(common, t, share, asked) for t in tables] for share in SHARES])
     choices = []
     for share, scores in zip(SHARES, tried, strict=True):
@@ -88,6 +92,16 @@ def weigh_by_structure(
     weights = part_of(common, whole, best.share, best.classes)
     gain = gain_interval(found.scores, best.scores, folds)
     return replace(found, weights=weights, scores=register([weights])[0], columns=_record(trusted, best, gain))
+
+
+def by_curves(found: RefinementWeights) -> Propose:
+    """Learn columns from real Dice: each structure takes what its own curves say, shrunk by their noise."""
+
+    def propose(pairs: Sequence[PairFiles]) -> tuple[WeightTable, Preferences]:
+        trusted = preferences(found.curves, pairs, found.weights.classes)
+        return column_table(found.weights, trusted), trusted
+
+    return propose
 
 
 def preferences(curves: Sequence[Curve], pairs: Sequence[PairFiles], classes: Sequence[int]) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from regweave.config.settings import Settings
 from regweave.datasets.folds import Fold
 from regweave.jobs.methods import REFINE, best_of, next_values
 from regweave.training.candidates import PairScores, gain_interval, overall, tuning_record
-from regweave.training.refinement.columns import SMOOTHNESS, weigh_by_structure
+from regweave.training.columns.learner import ColumnLearner
+from regweave.training.refinement.columns import SMOOTHNESS, by_curves, weigh_by_structure
 from regweave.training.refinement.members import FACTORS, MAP_FACTORS, Curve, RefinementWeights, mix_refinement
+from regweave.training.refinement.svm import RefinementSvm
 from regweave.training.state import Predicted, TrainingContext
 from regweave.types import WeightTable
 
@@ -117,15 +119,23 @@ class RefinementSearch:
         return settings, replace(weights, stiffness=np.full(len(weights.classes), factor))
 
     def _by_structure(self, found: RefinementWeights) -> RefinementWeights:
-        """Try columns of each structure's own."""
+        """Try columns of each structure's own, by the learner that the options name."""
+        propose, folds = by_curves(found), self.folds
+        if self.context.options.refinement_learner == "svm":
+            learner = ColumnLearner.of(self.context, self.state)
+            # A fit is minutes of inference: it is left out by folds, not pair by pair.
+            propose, folds = (
+                RefinementSvm(learner, found.weights, self.predicted),
+                self.context.folds(self.state.judged),
+            )
 
         def left_out(models: Sequence[Sequence[WeightTable]]) -> list[PairScores]:
-            n = len(models) * len(self.folds)
+            n = len(models) * sum(len(fold.test) for fold in folds)
             self.context.log.tell("mix", f"weights by structure: {n} registrations")
-            return self.state.candidates.left_out(self.folds, models, predicted=self.predicted)
+            return self.state.candidates.left_out(folds, models, predicted=self.predicted)
 
         register = self._register("weights by structure, all pairs")
-        return weigh_by_structure(found, self.state.judged, self.folds, left_out, register)
+        return weigh_by_structure(found, self.state.judged, folds, propose, left_out, register)
 
     def _register(self, what: str) -> Callable[[Sequence[WeightTable]], list[PairScores]]:
         """Return what registers all pairs with each of some weights, and says so."""

@@ -95,13 +95,18 @@ def anchored_table(record: ReproduceRecord) -> str | None:
     return tables.Table(title, header, rows).markdown() if rows else None
 
 
+def _spread(value: float) -> str:
+    """Spread over draws, nothing where there was one."""
+    return "" if np.isnan(value) else f" ± {value:.2f}"
+
+
 def share_table(record: ReproduceRecord) -> str:
     """Metric with the largest learned weight, class by class, beside the one that the paper names."""
     rows = []
     for e in record.experiments:
         for name, shares in learned_weights(e, "model:mw").items():
             largest = max(shares, key=lambda m: shares[m][0])
-            others = ", ".join(f"{m} {share:.2f} ± {spread:.2f}" for m, (share, spread) in shares.items())
+            others = ", ".join(f"{m} {share:.2f}{_spread(spread)}" for m, (share, spread) in shares.items())
             rows.append([f"`{e.name}`", name, largest, PAPER_SHARES.get(name, tables.DASH), others])
     title = "What MW favours: share of each metric in the weights of a class, mean and spread over folds and draws"
     return tables.Table(title, ["experiment", "class", "largest", "paper", "shares"], rows, n_words=5).markdown()

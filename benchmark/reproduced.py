@@ -155,8 +155,10 @@ def _head(record: ReproduceRecord) -> str:
     names = ", ".join(f"`{e.name}`" for e in record.experiments)
     done = {e.name for e in record.experiments}
     lacking = ", ".join(f"`{p.name}`" for p in EXPERIMENTS[extra["experiment"]] if p.name not in done)
-    command = f"regweave reproduce {extra['experiment']} --preset {record.settings.name}{drawn}{models}"
-    return f"`{command}`, seed {record.seed}: {names}." + (f" **Not finished: {lacking}.**" if lacking else "")
+    quick = " --quick" if record.quick else ""
+    command = f"regweave reproduce {extra['experiment']}{quick} --preset {record.settings.name}{drawn}{models}"
+    told = f"`{command}`, seed {record.seed}: {names}." + (f" **Not finished: {lacking}.**" if lacking else "")
+    return told + (f" {QUICK}" if record.quick else "")
 
 
 def _protocol(e: ExperimentRecord) -> str:
@@ -167,6 +169,10 @@ def _protocol(e: ExperimentRecord) -> str:
     return f"{counts}; {min(train)} training and {min(test)} test pairs. " + " ".join(e.differences)
 
 
+QUICK = (
+    "**A look, no evidence: one fold, one draw of two training pairs, at most four test pairs. Intervals by so few "
+    "patients mean little.**"
+)
 CHARTS = {"dice": "Dice of the paper's methods", "weights": "weights that MW learned"}
 
 

@@ -121,6 +121,18 @@ def test_landmarks_and_both_directions_are_measured(folder):
     assert "both_ways_voxels" not in record["verdict"]["unchecked"]
 
 
+def test_the_page_has_a_row_a_grade_and_close_ups_of_every_structure(folder):
+    text = (folder[0] / "report.html").read_text()
+    names = [row["name"] for row in json.loads((folder[0] / "result.json").read_text())["clinic"]["structures"]]
+    called = ["gland" if name == "gland-like" else name for name in names]
+    for name in called:
+        assert f'aria-label="Grade of {name}"' in text
+        assert text.count(f'alt="{name}, axial"') == text.count(f'alt="{name}, coronal"') == 1
+        assert f'aria-label="Go to {name}"' in text
+    assert "<h1>Contours of the plan on today's scan</h1>" in text
+    assert "rigid start" in text
+
+
 def test_progress_never_runs_backwards(folder):
     shares = [share for _, share in folder[1]]
     assert shares == sorted(shares)

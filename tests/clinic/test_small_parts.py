@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -95,6 +96,9 @@ def signed(tmp_path, **changed):
     result = tmp_path / "out"
     result.mkdir(exist_ok=True)
     (result / "transform.h5").write_bytes(b"field")
+    rows = [{"name": "Cord"}, {"name": "gland"}]
+    record = {"clinic": {"structures": rows, "names": {"gland": "Parotid"}}}
+    (result / "result.json").write_text(json.dumps(record))
     header = {"reviewer": "R. Viewer", "date": "2026-01-02", "transform_sha256": hashlib.sha256(b"field").hexdigest()}
     lines = [f"# {key}: {value}" for key, value in {**header, **changed.get("header", {})}.items()]
     rows = changed.get("rows", [("Cord", "4", ""), ("Parotid", "2", "cranial end")])
@@ -110,6 +114,9 @@ def test_a_signoff_is_read_back_and_matched_to_its_transform(tmp_path):
     assert require_match(found, [result], path) == result
     table = collected([(found, result)])
     assert "Parotid\t2\tR. Viewer\t2026-01-02\tcranial end" in table
+    short = read_signoff(signed(tmp_path, rows=[("Cord", "4", "")])[0])
+    with pytest.raises(RegweaveError, match=r"E145.*1 structures of the result have no grade: Parotid"):
+        require_match(short, [result], path)
     (result / "transform.h5").write_bytes(b"another")
     with pytest.raises(RegweaveError, match="E145"):
         require_match(found, [result], path)

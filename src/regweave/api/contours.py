@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from regweave.api.progress import ContoursBar
 from regweave.clinic.files import read_name_map, write_files
 from regweave.clinic.inputs import Sources
-from regweave.clinic.propagate import ContoursRequest, OnStage, Propagation, propagate
+from regweave.clinic.propagate import ContoursRequest, Propagation, propagate
+from regweave.clinic.stages import OnStage
 from regweave.errors import RegweaveError
 from regweave.io import prepare_output
 from regweave.io.dicom.folder import files_in

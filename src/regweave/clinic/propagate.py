@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from regweave.clinic.scans.consistency import BothWays, run_back
 from regweave.clinic.scans.pair import WorkingScan, label_map, working_scan
 from regweave.clinic.scans.similarity import correlation
 from regweave.clinic.settings import intra_patient_settings
+from regweave.clinic.stages import OnStage, Teller
 from regweave.clinic.start import Start, find_start
 from regweave.contours import Shape, carry, draw_labels, label_values, shape_of
 from regweave.errors import RegweaveError
@@ -27,19 +28,11 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, clinic_rules
 from regweave.model.model import Model
 from regweave.pipeline.outputs import OutputImages
-from regweave.pipeline.register import Progress, register
+from regweave.pipeline.register import register
 from regweave.pipeline.result import Result
 from regweave.spatial.warp import warp_labels
 from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
 
-STAGES = {
-    "series": ("reading the series", 0.08),
-    "start": ("patient and start", 0.08),
-    "register": ("registration", 0.60),
-    "contours": ("contours and their numbers", 0.12),
-    "files": ("files and page", 0.12),
-}
-"""Stages of a propagation, their names for users and their shares of the time."""
 LABEL_VOLUMES = "W203"
 """Warnings of label voxels, which here only guide: the volumes of contours are told by structure."""
 REVIEW = "UNAPPROVED – needs review by a qualified person"
@@ -120,10 +113,6 @@ class Propagation:
         return self.result.clinic
 
 
-OnStage = Callable[[str, str, float], None]
-"""Told the stage, what is being done, and the share of the work that is done."""
-
-
 def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Propagation:
     """Bring the contours of a plan onto today's scan.
 
@@ -133,11 +122,12 @@ def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Prop
     on_stage : callable, optional
         Called as the work goes on.
     """
-    tell = _Teller(on_stage)
+    tell = Teller(on_stage)
     with notices.collected() as caught:
         tell.begin("series")
         scans = read_scans(request.sources)
-        choice = choose(scans.planned, request.structures, carry_outline=request.carry_outline)
+        found_anew = scans.today.modality == "CT" and not request.carry_outline
+        choice = choose(scans.planned, request.structures, carry_outline=not found_anew)
         tell.begin("start")
         today, plan = working_scan(scans.today.image), working_scan(scans.plan.image)
         start = find_start(request.init, scans, today, plan)
@@ -153,7 +143,11 @@ def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Prop
         drawn = tuple(one for one in (*carried, *outlines) if one.contours or len(one.points))
         on_today = draw_labels(drawn, scans.today, values, request.names)
     rows, lost = _rows(shapes, carried, found, choice)
-    rows += [_outline_row(one, drawn, found, choice) for one, drawn in zip(choice.outlines, outlines, strict=True)]
+    for planned, outline in zip(choice.outlines, outlines, strict=True):
+        if outline.contours:
+            rows.append(_outline_row(planned, outline, found, choice))
+        else:
+            lost.append(LeftOut(planned.name, "no patient was found in today's scan; --carry-external carries it"))
     result = result if request.landmarks is None else result.with_landmarks(request.landmarks)
     section = _section(request, scans, (today, plan), start, result, back)
     section |= {
@@ -178,7 +172,7 @@ def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Prop
 
 
 def _registered(
-    request: ContoursRequest, working: tuple[WorkingScan, WorkingScan], labels: LabelMap, start: Start, tell: _Teller
+    request: ContoursRequest, working: tuple[WorkingScan, WorkingScan], labels: LabelMap, start: Start, tell: Teller
 ) -> tuple[Result, BothWays | None]:
     """Register the plan to today, and where it is asked for today to the plan."""
     tell.parts = 2 if request.both_ways else 1
@@ -205,18 +199,19 @@ def _one_way(
     request: ContoursRequest,
     working: tuple[WorkingScan, WorkingScan],
     start: Transform,
-    tell: _Teller,
+    tell: Teller,
     labels: LabelMap | None,
 ) -> Result:
     fixed, moving = working
-    settings = None if request.model is not None else intra_patient_settings(fixed.image.geometry)
+    model = None if request.model is None else _loaded(request.model)
+    settings = intra_patient_settings(fixed.image.geometry, None if model is None else model.settings)
     return register(
         fixed.image,
         moving.image,
         moving_labels=labels,
         fixed_mask=fixed.region,
         moving_mask=moving.region,
-        model=request.model,
+        model=model,
         config=settings,
         init=start,
         threads=request.threads,
@@ -225,7 +220,11 @@ def _one_way(
     )
 
 
-def _carried(shape: Shape, found: RegisteredPair, tell: _Teller, share: float) -> Structure:
+def _loaded(model: str | Path | Model) -> Model:
+    return model if isinstance(model, Model) else Model.load(model)
+
+
+def _carried(shape: Shape, found: RegisteredPair, tell: Teller, share: float) -> Structure:
     tell.inside(shape.structure.name, share)
     return carry(shape, found.transform, found.today)
 
@@ -309,33 +308,3 @@ def _landmarks(result: Result) -> dict[str, Any] | None:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
-
-
-class _Teller:
-    """Turns stages and the registration's own progress into one fraction of the whole."""
-
-    def __init__(self, on_stage: OnStage | None) -> None:
-        self._tell, self._stage, self._words = on_stage, "", ""
-        self.part, self.parts = 0, 1
-
-    def _before(self, stage: str) -> float:
-        names = list(STAGES)
-        return sum(STAGES[name][1] for name in names[: names.index(stage)])
-
-    def begin(self, stage: str) -> None:
-        """Say that a stage begins."""
-        self._stage, self._words = stage, STAGES[stage][0]
-        self.inside("", 0.0)
-
-    def inside(self, detail: str, share: float) -> None:
-        """Say how much of the present stage is done."""
-        if self._tell is not None:
-            text = f"{self._words}: {detail}" if detail else self._words
-            self._tell(self._stage, text, self._before(self._stage) + share * STAGES[self._stage][1])
-
-    def step(self, progress: Progress) -> None:
-        """Take a step of the registration."""
-        if progress.stage != "begin":
-            counted = f"{progress.done}/{progress.total}" if progress.total else progress.message
-            words = f"{counted} of {self.part + 1}/{self.parts}" if self.parts > 1 else counted
-            self.inside(words, (self.part + progress.fraction) / self.parts)

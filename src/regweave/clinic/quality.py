@@ -11,7 +11,7 @@ import numpy as np
 from regweave.clinic.scans.pair import box_round
 from regweave.contours import Shape, volume_ml
 from regweave.io.dicom.values import Series
-from regweave.measures.rules import RULES, Rules
+from regweave.measures.rules import Rules
 from regweave.measures.verdict import STRUCTURE_RULES, structure_number
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_points
@@ -150,7 +150,7 @@ def flagged(row: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     for rule in STRUCTURE_RULES:
         value = structure_number(row, rule)
         if rule in rules.limits and not np.isnan(value) and (level := rules.broken(rule, value)):
-            broken.append((level, f"{RULES[rule].words}: {value:.3g}{RULES[rule].unit} ({rules.words(rule)})"))
+            broken.append((level, rules.brief(rule, value, level)))
     flag = "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "pass"
     return {**row, "flag": flag, "reasons": [text for _, text in broken]}
 

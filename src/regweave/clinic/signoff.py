@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import sha256
-from regweave.io.disk.texts import parse_rows, read_text
+from regweave.io.disk.texts import parse_json, parse_rows, read_text
 from regweave.pipeline.outputs import FILES
+from regweave.pipeline.result import RECORD
 
 NEEDED = ("reviewer", "date", "transform_sha256")
 GRADES = {
@@ -81,12 +83,34 @@ def read_signoff(path: str | Path) -> SignOff:
 
 def require_match(signed: SignOff, results: Sequence[Path], path: str | Path) -> Path:
     """Return the result whose transform was signed, or raise E145: a changed transform has no sign-off."""
-    for folder in results:
-        if sha256(folder / FILES["transform"]) == signed.header["transform_sha256"]:
+    same = [r for r in results if sha256(r / FILES["transform"]) == signed.header["transform_sha256"]]
+    missing = {folder: _ungraded(signed, folder) for folder in same}
+    for folder in same:
+        if not missing[folder]:
             return folder
+    if same:
+        left = missing[same[0]]
+        raise _refuse(path, f"{len(left)} structures of the result have no grade: {', '.join(left[:5])}")
     raise _refuse(
         path, f"its transform is none of the {len(results)} results that are named: another one was looked at"
     )
+
+
+def _ungraded(signed: SignOff, folder: Path) -> list[str]:
+    """Return the structures of a result that a sign-off does not grade."""
+    section = parse_json(read_text(folder / RECORD)).get("clinic")
+    if section is None:
+        return []
+    called = section.get("names", {})
+    wanted = [called.get(row["name"], row["name"]) for row in section["structures"]]
+    there = {name for name, _, _ in signed.rows}
+    return [name for name in wanted if _cell(name) not in there]
+
+
+def _cell(name: str) -> str:
+    """Return a name as the page exports it: one line, and nothing that a spreadsheet runs as a formula."""
+    text = re.sub(r"[\t\r\n]+", " ", name).strip()
+    return f"'{text}" if text[:1] in "=+@-" else text
 
 
 def collected(signed: Sequence[tuple[SignOff, Path]]) -> str:

@@ -30,6 +30,7 @@ class Rule:
     words: str
     unit: str = ""
     least: bool = False
+    brief: str = ""
 
 
 OF_REGISTRATIONS: Mapping[str, Rule] = {
@@ -55,11 +56,13 @@ OF_CONTOURS: Mapping[str, Rule] = {
     "both_ways_voxels": Rule("mean error of two registrations, there and back, in the longest edge of a voxel"),
     "similarity_drop": Rule("loss of correlation between the images"),
     "lost_structures": Rule("structures lost on the way to today"),
-    "structure_outside_percent": Rule("share of a structure outside today's scan", " %"),
-    "structure_volume_percent": Rule("change of a structure's volume from plan to today", " %"),
-    "structure_least_jacobian": Rule("smallest Jacobian inside a structure", least=True),
-    "structure_largest_jacobian": Rule("largest Jacobian inside a structure"),
-    "structure_inverse_mm": Rule("error there and back inside a structure, 95th percentile", " mm"),
+    "structure_outside_percent": Rule("share of a structure outside today's scan", " %", brief="outside"),
+    "structure_volume_percent": Rule("change of a structure's volume from plan to today", " %", brief="volume"),
+    "structure_least_jacobian": Rule("smallest Jacobian inside a structure", least=True, brief="J min"),
+    "structure_largest_jacobian": Rule("largest Jacobian inside a structure", brief="J max"),
+    "structure_inverse_mm": Rule(
+        "error there and back inside a structure, 95th percentile", " mm", brief="there and back"
+    ),
 }
 """Rules about propagated contours."""
 RULES: Mapping[str, Rule] = {**OF_REGISTRATIONS, **OF_CONTOURS}
@@ -99,6 +102,18 @@ class Rules:
         side = "below" if RULES[rule].least else "above"
         limits = self.limits[rule]
         return ", ".join(f"{level} {side} {limits[level]:g}{RULES[rule].unit}" for level in LEVELS if level in limits)
+
+    def brief(self, rule: str, value: float, level: str) -> str:
+        """Say in few words what breaks a limit.
+
+        Examples
+        --------
+        >>> clinic_rules().brief("structure_volume_percent", 31.2, "look")
+        'volume 31.2 %: look above 25 %'
+        """
+        side, unit = "below" if RULES[rule].least else "above", RULES[rule].unit
+        limit = self.limits[rule][level]
+        return f"{RULES[rule].brief or RULES[rule].words} {value:.3g}{unit}: {level} {side} {limit:g}{unit}"
 
     def record(self) -> dict[str, Any]:
         """Return the rules as JSON values, for the record of a result."""

@@ -103,7 +103,7 @@ NUMBERS = (
     "volume_after_ml",
 )  # fmt: skip
 TOLERANCE_MM = 2.0
-"""Tolerance of the surface Dice; mean distances of 2 to 3 mm are what AAPM TG-132 speaks of."""
+"""Tolerance of the surface Dice; about the spacing of slices."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ class OutputImages:
 
     def _names(self) -> dict[str, str]:
         """Name each structure by its label; what the fixed labels call it wins."""
-        maps = [labels for labels in (self.pair.moving_labels, self.pair.fixed_labels) if labels is not None]
+        every = (self.warped_labels, self.pair.moving_labels, self.pair.fixed_labels)
+        maps = [labels for labels in every if labels is not None]
         names = {str(v): labels.name(v) for labels in maps for v in labels.values()}
         for labels in maps:
             names |= {str(v): name for v, name in labels.names.items() if str(v) in names}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import Field
 
 from regweave.io.records.schema import Count, Known, Number, RecordPart, Text
+
+FLAGS = ("fail", "look", "pass")
 
 
 class PropagatedStructure(RecordPart):
@@ -104,3 +107,18 @@ class RulesOfRecord(RecordPart):
     name: Text
     limits: dict[str, dict[str, Number]]
     sources: dict[str, Text] = Field(default_factory=dict)
+
+
+def clinic_rows(
+    section: ClinicSection | None, drawn: Sequence[Mapping[str, Any]], *, by_flag: bool = True
+) -> list[dict[str, Any]]:
+    """Return the structures of a new set with name in the file, label, and colour where the viewer draws them."""
+    if section is None:
+        return []
+    colours = {row["label"]: row["colour"] for row in drawn}
+    rows = []
+    for row in section.structures:
+        label = row.number if row.label is None else row.label
+        name = section.names.get(row.name, row.name)
+        rows.append({"label": label, "name": name, "colour": colours.get(label, ""), "row": row})
+    return sorted(rows, key=lambda r: FLAGS.index(r["row"].flag)) if by_flag else rows

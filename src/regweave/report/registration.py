@@ -19,8 +19,10 @@ from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import STATES, StructureScore
 from regweave.measures.verdict import Verdict, judge
 from regweave.report.charts import step_chart
+from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render
 from regweave.report.records import LandmarkErrors, Provenance, ResultRecord
+from regweave.report.viewer.closeups import closeups
 from regweave.report.viewer.contents import Contents, read_contents
 from regweave.report.viewer.data import Shown, prepare, viewer_data
 from regweave.report.viewer.maps import jacobian_by_label, jacobian_of
@@ -99,7 +101,8 @@ def registration_page(
     metric = data.get("metric", {"members": [], "parts": []})
     context = {
         **record_context(record, shown.structures, rules),
-        "subtitle": subtitle(record.provenance, contents.refined_mm if record.refinement else ()),
+        "subtitle": subtitle(record.provenance, contents.refined_mm if record.refinement else (), _start(record)),
+        "closeups": {} if record.clinic is None else closeups(shown),
         "back": back,
         "sources": contents.sources,
         "names": contents.names,
@@ -140,7 +143,9 @@ def record_context(
         "means": score.means(),
         "structures": sorted(((item, measured.get(item["label"])) for item in drawn), key=_worst_first),
         "states": STATES,
-        "graded": [{key: row[key] for key in WHOLE} for row in drawn] or [WHOLE],
+        "graded": _graded(record, drawn),
+        "clinic_rows": clinic_rows(record.clinic, drawn),
+        "closeups": {},
         "stages": {member.name: member.stage for member in bank},
         "particular": _particular(record),
         "weights": list(zip(record.weights.members, record.weights.matrix, strict=True)),
@@ -164,16 +169,32 @@ def verdict_of(record: ResultRecord, rules: Rules | None) -> Verdict:
     return judge(record.model_dump(), record.score, rules or default_rules())
 
 
-def subtitle(provenance: Provenance, refined_mm: Sequence[float] = ()) -> str:
+def _graded(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a review grades: every structure of a new set, else those that the viewer draws, else the whole."""
+    rows = [
+        {"label": row["label"], "name": row["name"], "colour": row["colour"]}
+        for row in clinic_rows(record.clinic, drawn, by_flag=False)
+    ]
+    return rows or [{key: row[key] for key in WHOLE} for row in drawn] or [WHOLE]
+
+
+def _start(record: ResultRecord) -> str | None:
+    """Return the start of a propagation, which the registration itself was handed as a matrix or a field."""
+    return None if record.clinic is None else record.clinic.whole.start
+
+
+def subtitle(provenance: Provenance, refined_mm: Sequence[float] = (), began: str | None = None) -> str:
     """Return what was asked for, in one line: modality, start, model, whatever of it the record tells.
 
-    ``refined_mm`` is the size of the voxels of the refinement, which is coarser than the image where that is large.
+    ``refined_mm`` is the size of the voxels of the refinement, which is coarser than the image where that is large;
+    ``began`` is the start where the record of the registration does not know what it was.
     """
     start, model = provenance.start, provenance.model
     sides = recorded_modality(provenance.modality)
     words = [describe_modalities(sides["fixed"], sides["moving"])] if provenance.modality else []
-    if start and start.get("method"):
-        words.append({"none": "no start", "file": "start from a file"}.get(s := str(start["method"]), f"{s} start"))
+    if began is not None or (start and start.get("method")):
+        s = began or str((start or {})["method"])
+        words.append({"none": "no start", "file": "start from a file", "REG": "start from a REG"}.get(s, f"{s} start"))
     if model and model.get("name"):
         words.append(f"model {model['name']}")
     elif start is not None:  # a record that tells the start would tell the model too
@@ -232,12 +253,14 @@ def _rounding(contents: Contents, shown: Shown) -> float:
 def _signoff_data(contents: Contents, graded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the exported review says besides grades; its first lines name the transform and both images."""
     provenance = contents.record.provenance
+    clinic = contents.record.clinic
     names = [
         re.sub(r"\.nii(\.gz)?$|[^\w-]+", "_", contents.sources.get(key, key)).strip("_") for key in ("moving", "fixed")
     ]
     hashes = {f"{name}_sha256": provenance.inputs_sha256.get(name) for name in ("fixed", "moving")}
+    of = "-to-".join(names) if clinic is None else f"{clinic.patient_sha}-{clinic.today_sha}"
     return {
-        "file": f"signoff-{'-to-'.join(names)}",
+        "file": f"signoff-{of}",
         "structures": [row["name"] for row in graded],
         "record": {"regweave": provenance.regweave, "transform_sha256": contents.transform_sha256, **hashes},
     }

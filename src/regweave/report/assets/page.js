@@ -7,4 +7,13 @@
   document.getElementById("theme").addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
   });
+  // Paper cannot unfold: all parts are open while it is printed, but for explanations.
+  const folded = () => document.querySelectorAll("main details:not(.help):not([open])");
+  window.addEventListener("beforeprint", () => folded().forEach((part) => {
+    part.open = part.dataset.printed = true;
+  }));
+  window.addEventListener("afterprint", () => document.querySelectorAll("details[data-printed]").forEach((part) => {
+    part.open = false;
+    delete part.dataset.printed;
+  }));
 })();

@@ -20,7 +20,7 @@ class Structures {
       });
     });
     each("[data-structure]", (row) => {
-      row.addEventListener("pointerenter", () => this.brighten(this.rows.get(row.dataset.structure).code));
+      row.addEventListener("pointerenter", () => this.brighten(this.rows.get(row.dataset.structure)?.code ?? null));
       row.addEventListener("pointerleave", () => this.brighten(null));
     });
     each("[data-all]", (button) => button.addEventListener("click", () => this.all(button.dataset.all === "all")));

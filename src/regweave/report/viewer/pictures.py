@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,8 @@ class Picture:
 def pictures(shown: Shown) -> list[Picture]:
     """Return fixed, warped and difference in the three planes through the start of the viewer."""
     window = shown.windows[0]
-    fixed = _grey(shown.tables["fixed"][shown.codes["fixed"]], window["fixed"])
-    warped = _grey(shown.tables["moving"][shown.codes["warped"]], window["moving"])
+    fixed = grey(shown.tables["fixed"][shown.codes["fixed"]], window["fixed"])
+    warped = grey(shown.tables["moving"][shown.codes["warped"]], window["moving"])
     half = (fixed.astype(np.int16) - warped.astype(np.int16)) // 2
     volumes = {"fixed": fixed, "warped": warped, "difference": (128 + half).clip(0, 255).astype(np.uint8)}
     spacing = shown.display.geometry.spacing_mm
@@ -38,13 +39,26 @@ def pictures(shown: Shown) -> list[Picture]:
     for plane, (across, down, through, up) in PLANES.items():
         for name, volume in volumes.items():
             cut = np.take(volume, shown.start[through], axis=through).T  # rows run down
-            rows = cut[::-1] if up else cut
-            height = max(1, round(WIDTH * rows.shape[0] * spacing[down] / (rows.shape[1] * spacing[across])))
+            rows = square_rows(cut[::-1] if up else cut, spacing[down] / spacing[across])
+            height = max(1, round(WIDTH * rows.shape[0] / rows.shape[1]))
             address = data_address(encode_png(np.ascontiguousarray(rows)))
             out.append(Picture(address, f"{plane}, {name}", WIDTH, height))
     return out
 
 
-def _grey(values: Float32Array, window: tuple[float, float]) -> NDArray[np.uint8]:
+def square_rows(plane: NDArray[Any], aspect: float) -> NDArray[Any]:
+    """Repeat or leave out rows so that pixels become square; ``aspect`` is their height by their width.
+
+    Examples
+    --------
+    >>> square_rows(np.array([[1, 2], [3, 4]]), 2.0)[:, 0].tolist()
+    [1, 1, 3, 3]
+    """
+    count = max(1, round(len(plane) * aspect))
+    return np.asarray(plane[np.minimum(((np.arange(count) + 0.5) / count * len(plane)).astype(int), len(plane) - 1)])
+
+
+def grey(values: Float32Array, window: tuple[float, float]) -> NDArray[np.uint8]:
+    """Return values of a window as 256 levels."""
     low, high = window
     return np.asarray(np.rint(255 * np.clip((values - low) / max(high - low, 1e-9), 0, 1)), dtype=np.uint8)

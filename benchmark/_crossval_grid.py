@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from _crossval_mixes import COMPARED, LEARNED, MASKED, MIXES, Mix
 from regweave.config.settings import Schedule, Settings
 from regweave.datasets.manifest import PairFiles
 from regweave.io import sha256
@@ -26,52 +27,6 @@ from regweave.types import WeightTable
 
 SMOOTHER = (0.5, 1.0, 2.0)
 """Factors of the smoothness of the refinement for the uniform bank and single metrics."""
-COMPARED = "compared"
-"""Stands for the member that compares maps of both images: `shapes`, or `anatomy` where a bank has no `shapes`."""
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Weights of members of maps against one metric, factor of the smoothness, and whether maps act earlier too.
-
-    ``coarse`` gives half of the levels' weight to the first member's maps, ``start`` lays structures on each other.
-    """
-
-    maps: Mapping[str, float]
-    smoother: float
-    coarse: bool = False
-    start: bool = False
-
-    @property
-    def name(self) -> str:
-        """How results and models call it."""
-        parts = [f"{member} {factor:g}" for member, factor in self.maps.items()]
-        parts += [f"{next(iter(self.maps))}-coarse"] if self.coarse else []
-        return ", ".join([*parts, *(["structures"] if self.start else [])]) + f" × {self.smoother:g}"
-
-
-FINE = {
-    "learned": (Mix({COMPARED: 8}, 0.25), Mix({COMPARED: 32}, 0.25)),
-    "learned, mask": (
-        Mix({"outline": 4}, 0.5), Mix({"outline": 8}, 0.5), Mix({"outline": 8, COMPARED: 4}, 0.25),
-    ),
-}  # fmt: skip
-"""Mixes without and with the moving mask."""
-COARSE = {
-    "learned": (Mix({COMPARED: 2}, 0.5, coarse=True), Mix({COMPARED: 8}, 0.5, coarse=True)),
-    "learned, mask": (Mix({"outline": 2}, 1.0, coarse=True), Mix({"outline": 8}, 1.0, coarse=True)),
-}
-"""The same where maps have half of the weight of the levels too."""
-STARTED = {
-    "learned": (
-        Mix({COMPARED: 8}, 0.5, coarse=True, start=True), Mix({COMPARED: 32}, 0.25, coarse=True, start=True),
-    ),
-    "learned, mask": (
-        Mix({"outline": 8}, 0.5, coarse=True, start=True),
-        Mix({"outline": 8, COMPARED: 4}, 0.25, coarse=True, start=True),
-    ),
-}  # fmt: skip
-"""The same where the structures of both images are laid on each other first."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +71,15 @@ class Learning:
     classes: tuple[int, ...]
     predictors: Mapping[int, Predictor]
     folder: Path
-    coarse: bool
-    start: bool = False
+    mixes: Sequence[str] = ("fine",)
 
     def candidates(self) -> list[Candidate]:
-        """Weights of maps with and without the moving mask; in the levels and at the start too where that is asked."""
+        """Weights of maps with and without the moving mask, of some families of `MIXES`."""
         names = [m.name for m in self.schedule.bank]
         compared = "shapes" if "shapes" in names else "anatomy"
         out = []
-        for rung, fine in FINE.items():
-            mixes = [*fine, *(COARSE[rung] if self.coarse else ()), *(STARTED[rung] if self.start else ())]
-            for mix in mixes:
+        for rung in (LEARNED, MASKED):
+            for mix in (mix for family in self.mixes for mix in MIXES[family][rung]):
                 maps = {compared if member == COMPARED else member: f for member, f in mix.maps.items()}
                 out.append(self._candidate(rung, replace(mix, maps=maps)))
         return out
@@ -139,6 +92,8 @@ class Learning:
     def _candidate(self, rung: str, mix: Mix) -> Candidate:
         base = self.settings.model_copy(update={"modality": self.modality})
         settings = REFINE.set(base, REFINE.get(base) * mix.smoother)
+        refine = settings.refine.model_copy(update={"steps": mix.longer * settings.refine.steps})
+        settings = settings.model_copy(update={"refine": refine})
         if mix.start:
             settings = settings.model_copy(update={"initial": STRUCTURES})
         start = self.schedule.start_weights(settings.smoothness, self.classes)
@@ -149,13 +104,13 @@ class Learning:
             path = self.folder / f"{content_hash(model)[:24]}.json"
             if not path.exists():
                 model.save(path)
-            return Method(rung, settings, model=(path, sha256(path)), predicted=rung == "learned")
+            return Method(rung, settings, model=(path, sha256(path)), predicted=rung == LEARNED)
 
         return Candidate(rung, mix.name, method)
 
 
 def mixed(start: WeightTable, schedule: Schedule, mix: Mix) -> WeightTable:
-    """Give members of maps so many times the weight of one metric of the refinement, and half of the levels to one."""
+    """Give members of maps so many times the weight of one metric of the refinement, and one a weight in the levels."""
     of = dict(zip(start.members, start.matrix[:, 0].tolist(), strict=True))
     fine = {m.name: of[m.name] for m in schedule.continuous if m.stage == "refine" and of[m.name]}
     one = max(fine.values())
@@ -163,7 +118,7 @@ def mixed(start: WeightTable, schedule: Schedule, mix: Mix) -> WeightTable:
     if not mix.coarse:
         return table
     levels = {m.name: of[m.name] for m in schedule.discrete if m.stage != "refine" and of[m.name]}
-    return table.share_out({**levels, f"{next(iter(mix.maps))}-coarse": sum(levels.values())})
+    return table.share_out({**levels, f"{next(iter(mix.maps))}-coarse": mix.levels * sum(levels.values())})
 
 
 @dataclass(frozen=True)
@@ -178,6 +133,13 @@ class Table:
         """Name of the candidate of a rung that is best on the pairs of all other folds."""
         names = [name for of, name in self.dice if of == rung]
         return max(names, key=lambda name: self._mean(self.dice[rung, name], fold, labels))
+
+    def means(self, labels: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Mean Dice of every candidate over all pairs, by rung: what the folds chose from."""
+        out: dict[str, dict[str, float]] = {}
+        for (rung, name), found in self.dice.items():
+            out.setdefault(rung, {})[name] = float(np.mean([mean_over(of, labels) for of in found.values()]))
+        return out
 
     def _mean(self, found: Mapping[str, Mapping[str, float]], fold: int, labels: Sequence[str]) -> float:
         others = [p.id for f, pairs in self.pairs.items() if f != fold for p in pairs]

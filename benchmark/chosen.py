@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from _crossval_grid import Mix, mixed
+from _crossval_grid import mixed
+from _crossval_mixes import LEARNED, MASKED, Mix
 from _pairs import SETS, PairName, cases_of, files, subject_of
 from regweave import __version__
 from regweave.config import settings as registration_settings
@@ -28,7 +29,10 @@ from regweave.model.record import Gain, RefinementRecord, TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.types import WeightTable
 
-NAME = re.compile(r"(?P<maps>.*?)(?P<coarse>, [a-z]+-coarse)?(?P<start>, structures)? × (?P<smoother>[0-9.]+)")
+NAME = re.compile(
+    r"(?P<maps>.*?)(?P<coarse>, [a-z]+-coarse(?: (?P<levels>[0-9.]+))?)?(?P<start>, structures)?"
+    r" × (?P<smoother>[0-9.]+)(?:, (?P<longer>[0-9]+) × steps)?"
+)
 
 
 def parse(name: str) -> Mix:
@@ -37,14 +41,19 @@ def parse(name: str) -> Mix:
     Examples
     --------
     >>> parse("shapes 32, shapes-coarse × 0.25")
-    Mix(maps={'shapes': 32.0}, smoother=0.25, coarse=True, start=False)
+    Mix(maps={'shapes': 32.0}, smoother=0.25, coarse=True, start=False, levels=1.0, longer=1)
+    >>> parse("outline 8, outline-coarse 4, structures × 0.5, 3 × steps").name
+    'outline 8, outline-coarse 4, structures × 0.5, 3 × steps'
     """
     found = NAME.fullmatch(name)
     if found is None:
         raise SystemExit(f"{name!r} is no candidate of a cross-validation")
     parts = [part.rsplit(" ", 1) for part in found["maps"].split(", ")]
     maps = {member: float(factor) for member, factor in parts}
-    return Mix(maps, float(found["smoother"]), found["coarse"] is not None, found["start"] is not None)
+    return Mix(
+        maps, float(found["smoother"]), found["coarse"] is not None, found["start"] is not None,
+        float(found["levels"] or 1), int(found["longer"] or 1),
+    )  # fmt: skip
 
 
 def model_of(result: Mapping[str, Any], names: Mapping[str, str | None]) -> Model:
@@ -55,11 +64,15 @@ def model_of(result: Mapping[str, Any], names: Mapping[str, str | None]) -> Mode
     base = registration_settings.preset(result["settings"]).model_copy(update={"modality": modality})
     schedule, classes = base.schedule(modality), (0, *of.labels)
     start = schedule.start_weights(base.smoothness, classes)
-    tables: dict[str, tuple[WeightTable, float]] = {}
-    for rung in ("learned", "learned, mask"):
-        mix = parse(_one_of(result["chosen"][rung], names[rung], rung))
-        tables[rung] = (mixed(start, schedule, mix), mix.smoother)
-    (blind, loose), (seen, smoother) = tables["learned"], tables["learned, mask"]
+    mixes = {rung: parse(_one_of(result["chosen"][rung], names[rung], rung)) for rung in (LEARNED, MASKED)}
+    longer, *others = sorted({mix.longer for mix in mixes.values()})
+    if others:
+        raise SystemExit("both choices must make equally many steps of the refinement: a model has one number of them")
+    base = base.model_copy(update={"refine": base.refine.model_copy(update={"steps": longer * base.refine.steps})})
+    tables: dict[str, tuple[WeightTable, float]] = {
+        rung: (mixed(start, schedule, mix), mix.smoother) for rung, mix in mixes.items()
+    }
+    (blind, loose), (seen, smoother) = tables[LEARNED], tables[MASKED]
     blind = replace(blind, stiffness=np.full(len(classes), loose / smoother))
     people = sorted({subject_of(case) for case in cases_of(result["data"])})
     gain = Gain(**{k: result["differences"]["learned, mask − uniform"][k] for k in ("mean", "low", "high", "n")})

@@ -21,6 +21,7 @@ from typing import Any
 
 from _common import ROOT, parser, write
 from _crossval_grid import Candidate, Learning, Table, fixed_candidates, tuned_singles
+from _crossval_mixes import MIXES
 from _crossval_report import RUNGS, claims_of, condense
 from _map_folder import map_folder
 from _pairs import SETS, PairName, cases_of, files, subject_of
@@ -52,8 +53,7 @@ class Study:
     n_pairs: int
     withheld: tuple[int, ...]
     kind: str
-    coarse: bool
-    start: bool
+    mixes: tuple[str, ...]
     singles: tuple[str, ...]
 
     @property
@@ -90,8 +90,8 @@ class Study:
         return predictors.fit(self.kind, Examples(volumes, segmented, self.classes, modality, 0, people))
 
 
-def run_all(study: Study, run: Runner) -> list[dict[str, Any]]:
-    """Register every candidate with every pair, let every fold choose, and return one row for each pair."""
+def run_all(study: Study, run: Runner) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]]:
+    """Register every candidate with every pair, let every fold choose; one row for each pair, and what was tried."""
     pairs = study.pairs()
     listed = [pair for of in pairs.values() for pair in of]
     modality = bank_of_list(study.settings, listed, study.reading)
@@ -101,7 +101,7 @@ def run_all(study: Study, run: Runner) -> list[dict[str, Any]]:
     models.mkdir(exist_ok=True)
     candidates = [
         *fixed_candidates(study.settings, modality, study.singles),
-        *Learning(study.settings, modality, study.classes, told, models, study.coarse, study.start).candidates(),
+        *Learning(study.settings, modality, study.classes, told, models, study.mixes).candidates(),
     ]
     table = register(candidates, pairs, run)
     best = sorted({table.best("single", fold, labels).split(" × ")[0] for fold in pairs})
@@ -125,7 +125,7 @@ def run_all(study: Study, run: Runner) -> list[dict[str, Any]]:
             told_alone = segmentation(told[fold], p, study.reading)
             rows.append({"pair": p.id, "fold": fold, "group": p.group, "chosen": chosen, "methods": methods,
                          "segmentation": told_alone})  # fmt: skip
-    return rows
+    return rows, table.means(labels)
 
 
 def _key(rung: str, name: str) -> tuple[str, str]:
@@ -177,7 +177,7 @@ def study_of(args: Any) -> Study:
     if args.maps is not None:
         kind = "stored_maps"
         map_folder(args.set, args.maps, args.work / "maps" / args.set)
-    return Study(args.set, folder, settings, args.pairs, args.withhold, kind, args.coarse, args.start, args.singles)
+    return Study(args.set, folder, settings, args.pairs, args.withhold, kind, args.mixes, args.singles)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -186,20 +186,18 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--set", default="msd_hippocampus", choices=sorted(SETS), help="set of REGWEAVE_DATA")
     options.add_argument("--preset", default="default", help="settings")
     options.add_argument("--maps", type=Path, default=None, help="archive of out-of-fold maps of a network")
-    options.add_argument("--coarse", action="store_true", help="try maps in the levels too")
-    options.add_argument("--start", action="store_true", help="try a start from maps too")
+    families = f"families of mixes to choose among, of {', '.join(MIXES)}"
+    options.add_argument("--mixes", type=_words, default=("fine",), help=families)
     options.add_argument("--withhold", type=_values, default=(), help="structures left out of learning: 4,5")
-    options.add_argument(
-        "--singles", type=lambda text: tuple(text.split(",")), default=(), help="single metrics to try; by default all"
-    )
+    options.add_argument("--singles", type=_words, default=(), help="single metrics to try; by default all")
     options.add_argument("--name", default="", help="last part of the names of folder and result")
     options.add_argument("--work", type=Path, default=ROOT / "build" / "crossval", help="folder for what is computed")
     options.add_argument("--workers", type=int, default=1)
     args = options.parse_args(words)
     study = study_of(args)
     with Runner(study.reading, args.workers, None, args.work / "tasks", None) as run:
-        rows = run_all(study, run)
-    content = {**about(study), **condense(rows, study.withheld)}
+        rows, tried = run_all(study, run)
+    content = {**about(study), "tried": tried, **condense(rows, study.withheld)}
     name = args.output or "-".join(filter(None, ("crossval", args.set, args.name)))
     write(name, args.seed, content, claims_of(content))
 
@@ -219,9 +217,14 @@ def about(study: Study) -> Mapping[str, Any]:
         "true_mm": of.true_mm,
         "n_folds": of.folds,
         "singles_tried": list(study.singles) or "all",
+        "mixes_tried": list(study.mixes),
         "n_people": len({subject_of(case) for case in cases_of(study.set)}),
         "n_people_in_pairs": len(people),
     }
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def _values(text: str) -> tuple[int, ...]:

@@ -161,6 +161,7 @@ def test_a_fold_chooses_by_the_pairs_of_the_others_alone() -> None:
     assert table.best("learned", 1, ["1"]) == "frail"
     assert table.best("learned", 1, ["1", "2"]) == "frail"
     assert table.best("learned", 2, ["2"]) == "meek"
+    assert table.means(["1"])["learned"]["meek"] == pytest.approx(0.3)
 
 
 def _line(name: str, group: str = "p") -> Any:
@@ -180,6 +181,20 @@ def test_candidates_give_maps_the_weight_that_they_say() -> None:
     assert of["outline"] == pytest.approx(8 * of["lncc3"])
     assert table.matrix.sum() == pytest.approx(start.matrix.sum())
     assert (table.matrix == table.matrix[:, :1]).all()
+    led = grid.mixed(start, schedule, grid.Mix({"outline": 8.0}, 0.5, coarse=True, levels=3.0))
+    shares = dict(zip(led.members, led.matrix[:, 1], strict=True))
+    metrics = sum(shares[m.name] for m in schedule.discrete if m.stage != "refine" and m.source == "image")
+    assert shares["outline-coarse"] == pytest.approx(3 * metrics)
+
+
+def test_every_mix_has_a_name_of_its_own_that_a_model_can_be_made_from() -> None:
+    mixes, chosen = import_module("_crossval_mixes"), import_module("chosen")
+    every = [mix for family in mixes.MIXES.values() for rung in family.values() for mix in rung]
+    for mix in every:
+        assert chosen.parse(mix.name) == mix
+    for rung in (mixes.LEARNED, mixes.MASKED):
+        names = [mix.name for family in mixes.MIXES.values() for mix in family[rung]]
+        assert len(set(names)) == len(names)
 
 
 def rows(gain: float) -> list[dict[str, Any]]:

@@ -67,12 +67,10 @@ MIXES = {
         LEARNED: (
             Mix({COMPARED: 32}, 0.25, coarse=True, start=True, longer=3),
             Mix({COMPARED: 32}, 0.25, coarse=True, start=True, levels=8.0, longer=3),
-            Mix({COMPARED: 32}, 0.125, coarse=True, start=True, levels=8.0, longer=3),
         ),
         MASKED: (
             Mix({"outline": 8, COMPARED: 8}, 0.25, coarse=True, start=True, longer=3),
             Mix({"outline": 8, COMPARED: 8}, 0.25, coarse=True, start=True, levels=8.0, longer=3),
-            Mix({"outline": 16, COMPARED: 16}, 0.125, coarse=True, start=True, levels=8.0, longer=3),
         ),
     },
 }

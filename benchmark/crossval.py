@@ -55,6 +55,7 @@ class Study:
     kind: str
     mixes: tuple[str, ...]
     singles: tuple[str, ...]
+    n_measured: int | None = None
 
     @property
     def reading(self) -> Reading:
@@ -114,14 +115,14 @@ def run_all(study: Study, run: Runner) -> tuple[list[dict[str, Any]], dict[str, 
         chosen["default"] = "uniform × 1"
         plan = {
             (rung, p.id): (f"measure/{rung}/{p.id}", by_name[_key(rung, chosen[rung])].method(fold), p)
-            for p in of
+            for p in of[: study.n_measured]
             for rung in MEASURED
         }
         full = dict(zip(plan, run(list(plan.values())), strict=True))
         for p in of:
             methods = {r: {"error": None, "dice_after": table.dice[_key(r, chosen[r])][p.id]} for r in RUNGS}
             methods["default"]["dice_before"] = table.before[p.id]
-            methods |= {rung: _scores(full[rung, p.id]) for rung in MEASURED}
+            methods |= {rung: _scores(full[rung, p.id]) for rung in MEASURED if (rung, p.id) in full}
             told_alone = segmentation(told[fold], p, study.reading)
             rows.append({"pair": p.id, "fold": fold, "group": p.group, "chosen": chosen, "methods": methods,
                          "segmentation": told_alone})  # fmt: skip
@@ -177,7 +178,7 @@ def study_of(args: Any) -> Study:
     if args.maps is not None:
         kind = "stored_maps"
         map_folder(args.set, args.maps, args.work / "maps" / args.set)
-    return Study(args.set, folder, settings, args.pairs, args.withhold, kind, args.mixes, args.singles)
+    return Study(args.set, folder, settings, args.pairs, args.withhold, kind, args.mixes, args.singles, args.measured)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -190,6 +191,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--mixes", type=_words, default=("fine",), help=families)
     options.add_argument("--withhold", type=_values, default=(), help="structures left out of learning: 4,5")
     options.add_argument("--singles", type=_words, default=(), help="single metrics to try; by default all")
+    options.add_argument(
+        "--measured", type=int, default=None, help="pairs of a fold whose folds and surfaces are measured; all"
+    )
     options.add_argument("--name", default="", help="last part of the names of folder and result")
     options.add_argument("--work", type=Path, default=ROOT / "build" / "crossval", help="folder for what is computed")
     options.add_argument("--workers", type=int, default=1)
@@ -218,9 +222,15 @@ def about(study: Study) -> Mapping[str, Any]:
         "n_folds": of.folds,
         "singles_tried": list(study.singles) or "all",
         "mixes_tried": list(study.mixes),
+        "n_measured": len(measured_pairs(study)),
         "n_people": len({subject_of(case) for case in cases_of(study.set)}),
         "n_people_in_pairs": len(people),
     }
+
+
+def measured_pairs(study: Study) -> list[PairFiles]:
+    """Pairs whose folds and surfaces are measured."""
+    return [pair for pairs in study.pairs().values() for pair in pairs[: study.n_measured]]
 
 
 def _words(text: str) -> tuple[str, ...]:

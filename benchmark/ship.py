@@ -5,8 +5,9 @@ of the set, of which there are few, and evaluation refuses these patients for su
 of the set, and the overlays, which show patients, are dropped:
 `python benchmark/ship.py build/ladder/msd_hippocampus-default/joint.json msd_hippocampus hippocampus-t1`.
 With ``--network FILE.npz`` the predictor is a network that was trained elsewhere, on a GPU, to all patients: its arrays
-by name after ``w_``, ``classes``, ``strides`` and ``spacing``; such a model is an archive. ``--maps FILE.npz`` are the
-maps of networks of the same kind that have not seen the person: their Dice is what the card says.
+by name after ``w_``, ``classes``, ``strides``, ``spacing``, and ``mirrored`` where images are told both ways; such a
+model is an archive. ``--maps FILE.npz`` are the maps of networks of the same kind that have not seen the person: their
+Dice is what the card says.
 """
 
 from __future__ import annotations
@@ -60,12 +61,14 @@ def of_network(model: Model, set_name: str, path: Path) -> Model:
         arrays = {name.removeprefix("w_"): stored[name] for name in stored if name.startswith("w_")}
         classes = tuple(int(c) for c in stored["classes"])
         x, y, z = (float(mm) for mm in stored["spacing"])
+        mirrored = tuple(int(place) for place in stored["mirrored"]) if "mirrored" in stored else ()
         network = Network.of(arrays, stored["strides"].tolist())
     names = {0: "background", **SETS[set_name].labels}
     assert model.modality in ("ct", "mr")
     told = NetworkPredictor(
-        classes, model.modality, (x, y, z), network, {c: n for c, n in names.items() if c}, shape=_middle(set_name)
-    )
+        classes, model.modality, (x, y, z), network, {c: n for c, n in names.items() if c},
+        shape=_middle(set_name), mirrored=mirrored,
+    )  # fmt: skip
     predictor = told.telling(model.weights.classes)
     people = sorted({subject_of(case) for case in cases_of(set_name)})
     return replace(model, predictor=predictor, training=model.training.with_parts(predictor_groups=people))

@@ -1,0 +1,91 @@
+"""What open readers ask of a structure set: the importer of SlicerRT by its rules, plastimatch by its program."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import numpy as np
+import pydicom
+import pytest
+
+from regweave.clinic.commission import even_slices
+from regweave.clinic.phantom import make_scan
+from regweave.contours import carry_set
+from regweave.io.dicom.rtstruct import write_rtstruct
+from regweave.types import Field, Transform
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A structure set that went through a transform, holes and islands among it."""
+    scan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=even_slices(), name="PLAN", seed=0)
+    moved = carry_set(scan.structures, scan.series, Transform(Field.zero(scan.series.image.geometry)), scan.series)
+    path = tmp_path_factory.mktemp("open") / "rtstruct.dcm"
+    write_rtstruct(path, moved, scan.series, source=scan.structures)
+    return path, scan
+
+
+def numbers(contour) -> np.ndarray:
+    return np.array(contour.ContourData, dtype=float).reshape(-1, 3)
+
+
+def normal_of(points: np.ndarray) -> np.ndarray | None:
+    """Normal of the first three points in a row that are not on one line, as the importer takes it."""
+    for a, b, c in zip(points, points[1:], points[2:], strict=False):
+        found = np.cross(b - a, c - a)
+        if found.any():
+            return found / np.linalg.norm(found)
+    return None
+
+
+def test_rois_name_number_and_frame_and_the_series_is_found(written):
+    path, scan = written
+    data = pydicom.dcmread(path)
+    frames = {roi.ReferencedFrameOfReferenceUID for roi in data.StructureSetROISequence}
+    assert frames == {scan.series.frame_uid}
+    assert all(roi.ROIName and int(roi.ROINumber) >= 0 for roi in data.StructureSetROISequence)
+    series = data.ReferencedFrameOfReferenceSequence[0].RTReferencedStudySequence[0].RTReferencedSeriesSequence
+    assert [one.SeriesInstanceUID for one in series] == [scan.series.identity.series_uid]
+    known = {one.instance_uid for one in scan.series.slices}
+    assert {one.ReferencedSOPInstanceUID for one in series[0].ContourImageSequence} == known
+
+
+def test_every_roi_that_is_drawn_has_a_number_contours_and_a_colour(written):
+    data = pydicom.dcmread(written[0])
+    numbered = {int(roi.ROINumber) for roi in data.StructureSetROISequence}
+    assert len(data.ROIContourSequence) == len(numbered)
+    for roi in data.ROIContourSequence:
+        assert int(roi.ReferencedROINumber) in numbered
+        assert len(roi.ContourSequence) > 0
+        assert len(roi.ROIDisplayColor) == 3
+
+
+def test_contours_are_whole_planar_parallel_and_evenly_apart(written):
+    """The importer takes the thickness of slices from the distances of planes, which must agree."""
+    path, scan = written
+    known = {one.instance_uid for one in scan.series.slices}
+    for roi in pydicom.dcmread(path).ROIContourSequence:
+        along = set()
+        for contour in roi.ContourSequence:
+            points = numbers(contour)
+            assert contour.ContourGeometricType == "CLOSED_PLANAR"
+            assert int(contour.NumberOfContourPoints) == len(points) >= 3
+            assert contour.ContourImageSequence[0].ReferencedSOPInstanceUID in known
+            normal = normal_of(points)
+            assert normal is not None
+            assert abs(normal @ scan.series.grid.normal) == pytest.approx(1.0, abs=1e-6)
+            assert np.ptp(points @ scan.series.grid.normal) < 1e-3
+            along.add(round(float(points[0] @ scan.series.grid.normal), 3))
+        gaps = np.diff(sorted(along))
+        np.testing.assert_allclose(gaps, np.median(gaps), atol=1e-3)
+
+
+def test_plastimatch_sees_the_same_structures(written, tmp_path):
+    if not shutil.which("plastimatch"):
+        pytest.skip("plastimatch is not installed")
+    out = tmp_path / "masks"
+    call = ["plastimatch", "convert", "--input", str(written[0]), "--output-prefix", str(out)]
+    run = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert run.returncode == 0
+    assert len(list(out.iterdir())) == len(written[1].structures.structures)

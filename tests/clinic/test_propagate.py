@@ -130,7 +130,7 @@ def test_the_page_has_a_row_a_grade_and_close_ups_of_every_structure(folder):
         assert text.count(f'alt="{name}, axial"') == text.count(f'alt="{name}, coronal"') == 1
         assert f'aria-label="Go to {name}"' in text
     assert "<h1>Contours of the plan on today's scan</h1>" in text
-    assert "rigid start" in text
+    assert "start: rigid" in text
 
 
 def test_progress_never_runs_backwards(folder):

@@ -192,9 +192,10 @@ def subtitle(provenance: Provenance, refined_mm: Sequence[float] = (), began: st
     start, model = provenance.start, provenance.model
     sides = recorded_modality(provenance.modality)
     words = [describe_modalities(sides["fixed"], sides["moving"])] if provenance.modality else []
-    if began is not None or (start and start.get("method")):
-        s = began or str((start or {})["method"])
-        words.append({"none": "no start", "file": "start from a file", "REG": "start from a REG"}.get(s, f"{s} start"))
+    if began is not None:
+        words.append("no start" if began == "none" else f"start: {began}")
+    elif start and start.get("method"):
+        words.append({"none": "no start", "file": "start from a file"}.get(s := str(start["method"]), f"{s} start"))
     if model and model.get("name"):
         words.append(f"model {model['name']}")
     elif start is not None:  # a record that tells the start would tell the model too

@@ -22,6 +22,7 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, read_rules
 from regweave.pipeline.saved import load
 from regweave.report import batch, demo, evaluation, registration, reproduce, training
+from regweave.report.boilerplate import boilerplate
 
 
 def _write_list(folder: Path, rules: Rules | None) -> Path:
@@ -73,6 +74,7 @@ app = command_line()
         "regweave report result --rules mine.toml",
         "regweave report result --page-detail full",
         "regweave report result --fixed-points f.mrk.json --moving-points m.mrk.json",
+        "regweave report result --boilerplate",
         "regweave report weights.json",
     )
 )
@@ -85,6 +87,9 @@ def report(
         PageDetail | None,
         typer.Option(help="Voxels that the page shows: small, normal or full; normal by default.", metavar="WORD"),
     ] = None,
+    methods: Annotated[
+        bool, typer.Option("--boilerplate", help="Print a text for the methods section, with citations; write no page.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make the HTML page of a result again from the JSON and the images that belong to it.
@@ -95,6 +100,10 @@ def report(
     is judged anew on its pages; its JSON keeps the verdict it has. With landmarks
     the page of a registration shows their errors.
     """
+    if methods:
+        text = boilerplate(result)
+        print(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
+        return
     given = None if rules is None else read_rules(rules)
     page = write_page(result, Wishes(given, page_detail, read_landmarks(fixed_points, moving_points)))
     print(json.dumps({"page": str(page)}, ensure_ascii=False) if as_json else f"page        {page}")

@@ -1,0 +1,84 @@
+"""Methods text of a registration, as its record tells it, with the papers to cite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regweave.io.modality import describe_modalities, recorded_modality
+from regweave.io.records.folders import RESULT
+from regweave.io.records.schema import read_record
+from regweave.report.records import ResultRecord
+
+PAPERS = {
+    "method": "Ferrante E, Dokania PK, Marini R, Paragios N. Deformable registration through learning of "
+    "context-specific metric aggregation. MLMI 2017.",
+    "trws": "Kolmogorov V. Convergent tree-reweighted message passing for energy minimization. IEEE TPAMI 28, 2006.",
+    "fastpd": "Komodakis N, Tziritas G, Paragios N. Performance vs computational efficiency for optimizing single and "
+    "dynamic MRFs. CVIU 112(1), 2008.",
+    "icm": "Besag J. On the statistical analysis of dirty pictures. J R Stat Soc B 48(3), 1986.",
+}
+STARTS = {
+    "none": "no start beyond the headers",
+    "matrix": "a given matrix as start",
+    "file": "a given transform as start",
+}
+
+
+def boilerplate(folder: str | Path) -> str:
+    """Return a paragraph for the methods section of a paper, and the papers that it cites.
+
+    Parameters
+    ----------
+    folder : path
+        What ``regweave register`` or ``contours`` wrote.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no record, E178 where it is not one of ours.
+    """
+    record = read_record(ResultRecord, Path(folder) / RESULT)
+    run = record.provenance
+    sides = recorded_modality(run.modality)
+    images = describe_modalities(sides["fixed"], sides["moving"])
+    engine = str((run.settings.model_extra or {}).get("engine", "trws"))
+    text = [
+        f"Images ({images}) were registered with regweave {run.regweave} (settings {run.settings.name}, "
+        f"{_start(record)}{_model(record)}): a discrete search over {len({s.spacing_mm for s in record.steps})} levels "
+        f"of control grids, each step a Markov random field solved by {engine.upper()} [1, 2], with a metric that "
+        f"aggregates {', '.join(_members(record))}"
+    ]
+    if record.refinement:
+        text.append(f", followed by {len(record.refinement)} steps of a continuous refinement")
+    text.append(f". Of all voxels {record.folding_fraction:.3%} have a Jacobian of 0 or less.")
+    if record.landmarks is not None:
+        error = record.landmarks.after_mm
+        text.append(
+            f" The target registration error of {len(record.landmarks.points)} landmarks is {error.mean:.2f} mm on "
+            f"average and {error.max:.2f} mm at most."
+        )
+    if record.clinic is not None:
+        text.append(
+            f" {len(record.clinic.structures)} structures were carried over as signed distances on the true slices; "
+            "the structure set is unapproved until a qualified person has reviewed it."
+        )
+    cited = (PAPERS["method"], PAPERS.get(engine, PAPERS["trws"]))
+    return "".join(text) + "\n\n" + "\n".join(f"[{n}] {paper}" for n, paper in enumerate(cited, start=1)) + "\n"
+
+
+def _members(record: ResultRecord) -> list[str]:
+    """Members of the metric that count for any structure."""
+    table = record.weights
+    return [name for name, row in zip(table.members, table.matrix, strict=True) if max(row) > 0]
+
+
+def _start(record: ResultRecord) -> str:
+    if record.clinic is not None:
+        return f"start: {record.clinic.whole.start}"
+    method = str((record.provenance.start or {}).get("method", "none"))
+    return STARTS.get(method, f"{method} start")
+
+
+def _model(record: ResultRecord) -> str:
+    model = record.provenance.model
+    return f", model {model['name']}" if model and model.get("name") else ""

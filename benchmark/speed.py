@@ -41,7 +41,7 @@ Register = Callable[[Prepared, list[int]], dict[str, Any]]
 
 PRESET = "paper@1"
 OURS = f"regweave {PRESET}"
-TARGET_RATIO = 3.0
+TARGET_RATIO = 3.5
 TARGET_GROWTH = 1.0
 TARGET_MEMORY_GB = 1.5
 

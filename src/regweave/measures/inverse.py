@@ -64,16 +64,21 @@ class InverseError:
         spacing_mm : float
             Largest spacing of the fixed image.
         """
-        inside = np.where(moving_body, residual_mm, np.float32(0.0))
-        worst = np.unravel_index(int(inside.argmax()), inside.shape)
+        inexact, largest, at = 0, 0.0, (0, 0, 0)
+        for i, (body, residual) in enumerate(zip(moving_body, residual_mm, strict=True)):  # a copy may not fit
+            inside = np.where(body, residual, np.float32(0.0))
+            inexact += int((inside > ACCEPTABLE_MM).sum())
+            if inside.max() > largest:
+                j, k = divmod(int(inside.argmax()), inside.shape[1])
+                largest, at = float(inside.max()), (i, j, k)
         seen = errors_mm[fixed_body]
         seen = seen[~np.isnan(seen)]
         p99_mm = float(np.percentile(seen, 99)) if seen.size else float("nan")
         return cls(
-            inexact=int((inside > ACCEPTABLE_MM).sum()),
+            inexact=inexact,
             body=int(moving_body.sum()),
-            largest_mm=float(inside.max()),
-            at=(int(worst[0]), int(worst[1]), int(worst[2])),
+            largest_mm=largest,
+            at=at,
             p99_mm=p99_mm,
             p99_voxels=p99_mm / spacing_mm,
         )

@@ -35,14 +35,14 @@ from regweave.pipeline.prepare import (
     prepare,
     refine_field,
 )
-from regweave.pipeline.reading import Reading, as_stored, field_as_stored
+from regweave.pipeline.reading import Reading, as_stored
 from regweave.pipeline.record import RunRecord, model_record, run_record, start_record, structure_record
 from regweave.pipeline.result import Result
 from regweave.registration.align import Step
 from regweave.registration.refine import Refinement, RefineStep
 from regweave.spatial.invert import Inversion, inverse_errors_mm, invert, summary_mm
 from regweave.spatial.masking import inside
-from regweave.spatial.warp import to_field, warp_image, warp_labels
+from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels
 from regweave.types import Ends, Field, Float32Array, Image, ImagePair, LabelMap, Transform
 
 VOLUME_CHANGE_LIMIT = 0.5
@@ -178,28 +178,32 @@ def register(
         with watch.stage("levels"):
             aligned = align_levels(run, afresh, witness if keep_view else tell.level)
         with watch.stage("refine"):
-            refined = refine_field(run, aligned, tell.refine)
+            refined, steps = refine_field(run, aligned, tell.refine), aligned.steps
+            del aligned  # large fields fit into memory a few times only
         with watch.stage("outputs"):
             pair = as_stored(run.pair, run.data)
-            transform = transform_of(run, refined)
-            kernels = run.device.fields
-            inversion = invert(transform, pair.moving.geometry, kernels=kernels)
+            transform, descent = transform_of(run, refined), refined.steps
+            kernels, data, classes_from = run.device.fields, run.data, run.classes_from
+            hashes, sources = data.hashes, data.sources
+            del refined, run, data
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
             labels = pair.moving_labels
             warped_labels = None if labels is None else warp_labels(labels, transform, kernels=kernels)
+            inversion = invert(transform, pair.moving.geometry, kernels=kernels)
         with watch.stage("measure"):
+            inverse, errors_mm = inversion.transform, inverse_errors_mm(transform, inversion.transform, kernels=kernels)
+            inverse_error, consistency_mm = _inverse_error(pair, inversion, errors_mm), summary_mm(errors_mm)
+            del inversion, errors_mm
             numbers = regularity(transform.field, inside(pair.fixed), kernels=kernels)
-            errors_mm = inverse_errors_mm(transform, inversion.transform, kernels=kernels)
-            inverse_error = _inverse_error(pair, inversion, errors_mm)
             score = score_of(pair, warped_labels)
             _look_out(pair, numbers, inverse_error, warped_labels)
     return Result(
-        images=OutputImages(transform, inversion.transform, warped, warped_labels, pair, witness.nodes), score=score,
-        steps=aligned.steps, refinement=refined.steps, regularity=numbers,
-        inverse_consistency_mm=summary_mm(errors_mm), inverse_error=inverse_error,
+        images=OutputImages(transform, inverse, warped, warped_labels, pair, witness.nodes), score=score,
+        steps=steps, refinement=descent, regularity=numbers,
+        inverse_consistency_mm=consistency_mm, inverse_error=inverse_error,
         seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
-        weights=run.recipe.weights, settings=settings, modality=run.recipe.bank, hashes=run.data.hashes,
-        threads=n_threads, record=record, classes_from=run.classes_from, sources=run.data.sources,
+        weights=recipe.weights, settings=settings, modality=recipe.bank, hashes=hashes,
+        threads=n_threads, record=record, classes_from=classes_from, sources=sources,
     )  # fmt: skip
 
 
@@ -222,10 +226,11 @@ def score_trial(request: Request, keep: Keep) -> PairScore:
 
 def transform_of(run: Prepared, refined: Refinement) -> Transform:
     """Return the transform of a refined displacement, on the grid of the fixed image as it is stored."""
-    pair, stored = as_stored(run.pair, run.data), run.data.stored
-    found = to_field(refined.displacement, run.pair.fixed.geometry)
-    ends = Ends("fixed_to_moving", pair.fixed.geometry, pair.moving.geometry)
-    return Transform(field_as_stored(found, stored["fixed"]), pair.initial, ends, refined.knots)
+    fixed, moving = run.data.stored["fixed"], run.data.stored["moving"]
+    voxels = fixed.to_stored(refined.displacement)
+    turn = turned if np.may_share_memory(voxels, refined.displacement) else turn_in_place
+    field = Field(turn(voxels, run.pair.fixed.geometry.affine[:3, :3]), fixed.stored)
+    return Transform(field, run.pair.initial, Ends("fixed_to_moving", fixed.stored, moving.stored), refined.knots)
 
 
 def _record(run: Prepared, request: Request, model: str | Path | Model | None) -> RunRecord:

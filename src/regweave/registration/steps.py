@@ -98,5 +98,6 @@ def unfolded(knots: Float32Array, factors: Factors, shape: tuple[int, int, int])
             wide = tuple(slice(max(0, s.start - 3), s.stop + 3) for s in box)
             part, inside = knots[:, *wide], near[wide]
             part[:, inside] = ndimage.gaussian_filter(part, (0, 1, 1, 1), mode="nearest", truncate=CUT)[:, inside]
+        del u, jacobian, folding  # room for the next ones
         u = change_level(knots, factors, (1, 1, 1), shape)
     return knots, u

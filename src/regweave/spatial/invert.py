@@ -9,8 +9,8 @@ import numpy as np
 
 from regweave.errors import UsageError
 from regweave.kernels import fields
-from regweave.spatial.warp import inverse_of, to_field, to_voxels, voxel_matrix
-from regweave.types import Float32Array, Geometry, Transform
+from regweave.spatial.warp import inverse_of, to_voxels, turn_in_place, voxel_matrix
+from regweave.types import Field, Float32Array, Geometry, Transform
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,10 @@ def invert(
         max_iter,
         tolerance_mm / float(fixed.spacing_mm.max()),
     )
-    residual_mm = fields.scale_channels(residual[None], np.full(1, fixed.spacing_mm.max(), dtype=np.float32))[0]
+    residual *= np.float32(fixed.spacing_mm.max())
     ends = None if transform.ends is None else transform.ends.turned()
-    return Inversion(Transform(to_field(displacement, geometry), back, ends), residual_mm)
+    shifts = Field(turn_in_place(displacement, geometry.affine[:3, :3]), geometry)
+    return Inversion(Transform(shifts, back, ends), residual)
 
 
 def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = fields) -> Float32Array:

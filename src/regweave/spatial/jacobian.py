@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from regweave.kernels import fields, numbers
-from regweave.spatial.warp import to_voxels
+from regweave.spatial.warp import slabs, to_voxels
 from regweave.types import Field, Float32Array, Geometry
-
-SLAB_VOXELS = 2**24
-"""Voxels of a field that are brought to its own units at a time: there may be no room for a copy of a large one."""
 
 
 def determinant(field: Field, *, kernels: Any = fields) -> Float32Array:
@@ -36,14 +33,18 @@ def determinant(field: Field, *, kernels: Any = fields) -> Float32Array:
     >>> float(determinant(Field.zero(Geometry((3, 3, 3), np.eye(4)))).min())
     1.0
     """
-    n, y, z = field.geometry.shape
-    step = max(1, SLAB_VOXELS // (y * z))
-    parts = [_planes(field, i, min(i + step, n), kernels) for i in range(0, n, step)]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    parts = slabs(field.geometry.shape)
+    if len(parts) == 1:
+        return _planes(field, parts[0], kernels)
+    out = np.empty(field.geometry.shape, dtype=np.float32)
+    for slab in parts:
+        out[slab] = _planes(field, slab, kernels)
+    return out
 
 
-def _planes(field: Field, begin: int, end: int, kernels: Any) -> Float32Array:
+def _planes(field: Field, slab: slice, kernels: Any) -> Float32Array:
     """Return the determinants of some planes, which differences with their neighbours need."""
+    begin, end = slab.start, slab.stop
     low, high = max(0, begin - 1), min(end + 1, field.geometry.shape[0])
     part = Geometry((high - low, *field.geometry.shape[1:]), field.geometry.affine)  # where it lies does not matter
     values: Float32Array = kernels.jacobian(to_voxels(Field(field.data[:, low:high], part)))

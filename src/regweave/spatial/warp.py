@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from regweave.types import (
     Transform,
     Volume,
 )
+
+SLAB_VOXELS = 2**24
+"""Voxels of a field that are brought to other units at a time."""
 
 
 def voxel_matrix(fixed: Geometry, moving: Geometry, affine: Float64Array) -> Float64Array:
@@ -51,12 +55,12 @@ def voxel_matrix(fixed: Geometry, moving: Geometry, affine: Float64Array) -> Flo
 
 def to_voxels(field: Field) -> Float32Array:
     """Return a field's displacements in voxels of its own grid, float32 (3, X, Y, Z)."""
-    return _multiply(inverse_of(field.geometry.affine[:3, :3]), field.data)
+    return turned(field.data, inverse_of(field.geometry.affine[:3, :3]))
 
 
 def to_field(displacement: Float32Array, geometry: Geometry) -> Field:
     """Return displacements (3, X, Y, Z) given in voxels of a grid as a field in LPS millimetres."""
-    return Field(_multiply(geometry.affine[:3, :3], displacement), geometry)
+    return Field(turned(displacement, geometry.affine[:3, :3]), geometry)
 
 
 def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kernels: Any = fields) -> Volume:
@@ -87,10 +91,8 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kerne
     >>> warp_image(image, Transform(Field.zero(grid), shift)).data[0, 0].tolist()
     [0.5, 1.5, 2.5, 3.0]
     """
-    matrix = voxel_matrix(transform.field.geometry, moving.geometry, transform.affine)
-    data: Float32Array = kernels.warp(
-        np.ascontiguousarray(moving.data, dtype=np.float32), matrix, to_voxels(transform.field), fill, False
-    )
+    image = np.ascontiguousarray(moving.data, dtype=np.float32)
+    data = _by_slabs(transform, moving.geometry, lambda matrix, u: kernels.warp(image, matrix, u, fill, False))
     return Volume(data, transform.field.geometry, moving.modality)
 
 
@@ -121,9 +123,8 @@ def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = fields
     >>> warp_labels(labels, Transform(Field.zero(grid))).values()
     [4000000000]
     """
-    matrix = voxel_matrix(transform.field.geometry, labels.geometry, transform.affine)
     codes, table = encode(labels.data)
-    warped = kernels.warp_labels(codes, matrix, to_voxels(transform.field))
+    warped = _by_slabs(transform, labels.geometry, lambda matrix, u: kernels.warp_labels(codes, matrix, u))
     data = warped.astype(labels.data.dtype) if table is None else table[warped]
     return LabelMap(data, transform.field.geometry, labels.names)
 
@@ -172,9 +173,40 @@ def inverse_of(matrix: Float64Array) -> Float64Array:
     return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
 
 
-def _multiply(matrix: Float64Array, vectors: Float32Array) -> Float32Array:
+def turned(vectors: Float32Array, matrix: Float64Array) -> Float32Array:
     """Multiply vectors (3, X, Y, Z) by a 3×3 matrix."""
     return fields.turn_vectors(np.ascontiguousarray(vectors, dtype=np.float32), matrix.tolist())
+
+
+def turn_in_place(vectors: Float32Array, matrix: Float64Array) -> Float32Array:
+    """Do the same with vectors that nobody else uses, many of them slab by slab in their own memory."""
+    if len(parts := slabs(vectors.shape[1:])) == 1:
+        return turned(vectors, matrix)
+    for slab in parts:
+        vectors[:, slab] = turned(vectors[:, slab], matrix)
+    return vectors
+
+
+def slabs(shape: Sequence[int]) -> list[slice]:
+    """Planes of a grid in slabs of at most `SLAB_VOXELS`, one slab for most images."""
+    step = max(1, SLAB_VOXELS // int(np.prod(shape[1:])))
+    return [slice(i, min(i + step, shape[0])) for i in range(0, shape[0], step)]
+
+
+def _by_slabs(transform: Transform, moving: Geometry, warp: Callable[[Float64Array, Float32Array], Any]) -> Any:
+    """Join ``warp(matrix, u)`` of the slabs of a field: beside a large one there is no room for its copy in voxels."""
+    field = transform.field
+    whole = voxel_matrix(field.geometry, moving, transform.affine)
+    out = None
+    for slab in (parts := slabs(field.geometry.shape)):
+        matrix = whole.copy()
+        matrix[:, 3] += slab.start * whole[:, 0]
+        found = warp(matrix, turned(field.data[:, slab], inverse_of(field.geometry.affine[:3, :3])))
+        if len(parts) == 1:
+            return found
+        out = np.empty(field.geometry.shape, dtype=found.dtype) if out is None else out
+        out[slab] = found
+    return out
 
 
 def encode(labels: LabelArray) -> tuple[IntArray, LabelArray | None]:

@@ -6,6 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,17 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
         part.write_text(record_text(content), encoding="utf-8")
 
 
+@cache
+def _versions() -> dict[str, str]:
+    """Versions of the libraries, looked up once: each is a file of many lines."""
+    return {name: metadata.version(name) for name in DEPENDENCIES}
+
+
 def this_program() -> dict[str, Any]:
     """Versions of the program, of Python and of the libraries that compute."""
     return {
         "regweave": __version__,
         "python": platform.python_version(),
-        "dependencies": {name: metadata.version(name) for name in DEPENDENCIES},
+        "dependencies": _versions().copy(),
         "platform": platform.system() + "-" + platform.machine(),
     }

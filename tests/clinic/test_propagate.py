@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from regweave.api.contours import propagate_contours, write_contours
+from regweave.cli import main
 from regweave.clinic.commission import COUCH_MM, PhantomTrial, even_slices, judged, measured, trials
 from regweave.clinic.phantom import ORGANS, inner_points, make_scan, smooth_map
 from regweave.contours import dice_of_areas
@@ -131,6 +133,17 @@ def test_the_page_has_a_row_a_grade_and_close_ups_of_every_structure(folder):
         assert f'aria-label="Go to {name}"' in text
     assert "<h1>Contours of the plan on today's scan</h1>" in text
     assert "start: rigid" in text
+
+
+def test_landmarks_that_were_placed_later_come_onto_the_page(folder, tmp_path):
+    where = shutil.copytree(folder[0], tmp_path / "copy")
+    points = inner_points(8.0, 5, 9)
+    for name, at in (("f", points + np.asarray(COUCH_MM)), ("m", WHERE(points))):
+        rows = [f"{x},{y},{z}" for x, y, z in at]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["x_lps,y_lps,z_lps", *rows]) + "\n")
+    words = ["--fixed-points", str(tmp_path / "f.csv"), "--moving-points", str(tmp_path / "m.csv")]
+    assert main(["report", str(where), *words]) == 0
+    assert "Target registration error of 5 landmarks" in (where / "report.html").read_text()
 
 
 def test_progress_never_runs_backwards(folder):

@@ -27,6 +27,7 @@ from regweave.pipeline.rerun import recorded_rules
 from regweave.pipeline.result import RECORD, Result
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
+from regweave.spatial.invert import invert
 from regweave.types import Field, LabelMap, Transform, Volume, WeightTable
 
 REGULARITY = (
@@ -76,7 +77,9 @@ class SavedImages:
 
     @cached_property
     def inverse(self) -> Transform:
-        """Its inverse."""
+        """Its inverse, computed where no file holds it and the transform names the grid it leads to."""
+        if not is_file(self.folder / FILES["inverse"]) and self.transform.ends is not None:
+            return invert(self.transform).transform
         return self._transform("inverse")
 
     @cached_property

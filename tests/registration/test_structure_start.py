@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from regweave.errors import RegweaveWarning
 from regweave.registration.starts import structures
 from regweave.types import Geometry, Image, ImagePair, StructureMaps
 
@@ -125,3 +126,13 @@ def test_one_structure_is_too_few(empty: tuple[int, ...]) -> None:
     given = pair(replace(fixed, shares=shares), fixed)
 
     assert structures.started_from_structures(given) is given
+
+
+def test_a_fit_that_swallows_the_body_is_not_believed() -> None:
+    squeezed = CENTRES.mean(axis=0) + 0.3 * (CENTRES - CENTRES.mean(axis=0))
+    given = pair(balls(CENTRES, 12.0), balls(squeezed, 7.0))
+
+    with pytest.warns(RegweaveWarning, match="W210: start from structures rejected"):
+        found = structures.started_from_structures(given)
+
+    assert found is given

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import ndimage
 
+from regweave import notices
+from regweave.registration.initial import VOLUME_RATIOS
 from regweave.spatial.compose import compose
 from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps
 
@@ -53,6 +55,12 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
     -------
     ImagePair
         The same with another affine start and a deformable one; as it was where fewer than two structures are found.
+
+    Warns
+    -----
+    RegweaveWarning
+        W210, where the affine fit is not to be believed, a structure being made out in the wrong place; the pair is
+        returned as it was.
     """
     assert pair.fixed.maps is not None
     shown = pair.moving.label_maps or pair.moving.maps
@@ -63,6 +71,13 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
         return pair
     fixed, moving = here.points[both].reshape(-1, 3), there.points[both].reshape(-1, 3)
     affine = pair.initial @ fitted_affine(fixed, _moved(moving, _inverse(pair.initial)))
+    ratio = float(np.linalg.det(affine[:3, :3]))
+    if not VOLUME_RATIOS[0] <= ratio <= VOLUME_RATIOS[1]:
+        notices.warn(
+            f"W210: start from structures rejected (volume ratio {ratio:.3g}, allowed {VOLUME_RATIOS[0]} to "
+            f"{VOLUME_RATIOS[1]}); the start before it is used: a structure may have been made out in the wrong place"
+        )
+        return pair
     field = composed_displacement(fixed, _moved(moving, _inverse(affine)), pair.fixed.geometry)
     return replace(pair, initial=affine, initial_field=field)
 

@@ -89,6 +89,7 @@ CALLS = {
     "absolute_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0]), 0.01),
     "tensor_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0])),
     "correlation_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0]), 2, 1e-4, True),
+    "bending_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[[1.0, 0.5, 0.2]] * 3] * 3),
     "diffusion_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
     "stiff_diffusion_force": (FIELDS[0], WEIGHT, np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
     "self_similarity": (IMAGES[0, 0], PAIRS, 1, 0.001, 1000.0),
@@ -98,7 +99,7 @@ CALLS = {
 }
 EXACT = {"support_shares", "warp_valid", "warp_nearest", "warp_labels", "icm", "max_pool"}
 """Kernels whose results are whole numbers, or that only compare what they are given."""
-FORCE_PLACE = {"diffusion_force": 1, "stiff_diffusion_force": 2}
+FORCE_PLACE = {"bending_force": 1, "diffusion_force": 1, "stiff_diffusion_force": 2}
 """Argument that a kernel adds its force to, where it is not the fourth."""
 both = pytest.mark.skipif(len(builds.usable()) < 2, reason="one build runs here: no x86-64, or no AVX2")
 

@@ -120,6 +120,7 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "absolute_force": lambda: {**force_call(), "epsilon": 0.01},
     "tensor_force": force_call,
     "correlation_force": lambda: {**force_call(), "radius": 1, "floor": 1e-4, "squared": False},
+    "bending_force": lambda: {"u": FIELD, "force": f32(3, 4, 5, 6), "factor": [[[1.0] * 3] * 3] * 3},
     "diffusion_force": lambda: {"u": FIELD, "force": f32(3, 4, 5, 6), "factor": [[1.0] * 3] * 3},
     "convolution_block": lambda: {
         "image": f32(4, 2, 6, 3), "coarse": f32(2, 1, 6, 5), "stride": (2, 2, 1), "weight": f32(16, 8, 3, 3, 3),
@@ -280,6 +281,10 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "correlation_force": [
         *BAD_FORCE, *({"radius": v} for v in (-1, 2**31 - 1)), *({"floor": v} for v in (0.0, NAN)),
         {"fixed": f32(2, 4, 5, 6), "moved": f32(2, 4, 5, 6)},
+    ],
+    "bending_force": [
+        *({"u": v, "force": v.copy()} for v in on_grid(*EMPTY)), {"force": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)},
+        {"factor": [[[NAN] * 3] * 3] * 3},
     ],
     "diffusion_force": [
         *({"u": v, "force": v.copy()} for v in on_grid(*EMPTY)), {"force": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)},

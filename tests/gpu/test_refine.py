@@ -105,6 +105,15 @@ def test_the_refinement_with_features_of_the_gpu_is_that_of_the_host(twin, rows)
     agree(*(refine(PAIR, start, table(ROWS[rows]), SCHEDULE, SETTINGS, **device) for device in by))
 
 
+def test_bending_is_added_by_the_host(twin):
+    bent = SETTINGS.model_copy(update={"bending_mm": 6.0})
+    host, found = both(twin, PAIR, table(ROWS["features"]), bent)
+    agree(host, found)
+    straight = both(twin, PAIR, table(ROWS["features"]))[0]
+    assert host.steps[-1].smoothness > 0
+    assert np.abs(np.diff(host.displacement, 2, axis=1)).sum() < np.abs(np.diff(straight.displacement, 2, axis=1)).sum()
+
+
 def test_stiff_classes_and_masks_count_as_on_the_host(twin):
     inside = np.zeros(SHAPE, dtype=np.uint8)
     inside[3:-2, 2:, :-3] = 1

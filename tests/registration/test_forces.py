@@ -118,6 +118,35 @@ def test_smoothness():
     assert np.abs(force).max() == 0
 
 
+def test_bending():
+    rng = np.random.default_rng(3)
+    u = rng.normal(size=(3, *SHAPE)).astype(np.float32)
+    factor = rng.random((3, 3, 3)) + 0.5
+    factor += factor.transpose(0, 2, 1)
+
+    def slow(v) -> float:
+        axes = [(c, a, b) for c in range(3) for a in range(3) for b in range(3)]
+        return 0.5 * sum(factor[c, a, b] * (np.diff(np.diff(v[c], axis=a), axis=b) ** 2).sum() for c, a, b in axes)
+
+    force = np.zeros_like(u)
+    assert _core.bending_force(u, force, factor.tolist()) == pytest.approx(slow(u.astype(np.float64)), rel=1e-5)
+    for _ in range(4):
+        delta = rng.normal(size=u.shape)
+        numerical = (slow(u + 1e-4 * delta) - slow(u - 1e-4 * delta)) / 2e-4
+        assert float((force * delta).sum()) == pytest.approx(numerical, rel=1e-4, abs=1e-2)
+    i, j, k = np.meshgrid(*(np.arange(float(n)) for n in SHAPE), indexing="ij")
+    straight = np.stack([i + 2 * j - k + 3, 5 - i, k * 4]).astype(np.float32)
+    assert _core.bending_force(straight, np.zeros_like(u), factor.tolist()) == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 6), (2, 1, 7), (3, 4, 1), (1, 1, 1)])
+def test_thin_images_bend_along_their_long_axes_alone(shape):
+    u = np.random.default_rng(4).normal(size=(3, *shape)).astype(np.float32)
+    pairs = [(a, b) for a in range(3) for b in range(3)]
+    slow = 0.5 * sum(float((np.diff(np.diff(u, axis=a + 1), axis=b + 1) ** 2).sum()) for a, b in pairs)
+    assert _core.bending_force(u, np.zeros_like(u), [[[1.0] * 3] * 3] * 3) == pytest.approx(slow, rel=1e-5)
+
+
 def test_stiffness_is_shared_by_both_ends_of_a_difference():
     rng = np.random.default_rng(4)
     u = rng.normal(size=(3, *SHAPE)).astype(np.float32)

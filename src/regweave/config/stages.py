@@ -111,6 +111,9 @@ class Refine(StrictModel):
         Weight of the squared gradient of the displacement against costs whose typical force is 1.
     smoothness_ct, smoothness_multi : float, optional
         The same for CT, and for a pair of two modalities, where it differs.
+    bending_mm : float
+        Length over which a bend costs as much as a stretch: the squared second derivatives of the displacement, times
+        this length squared, are added to its squared gradient. Tissue that only stretches then costs little.
     rate : float
         Length of a step, in control spacings, where the gradient is steady.
     radius_voxels : int
@@ -130,6 +133,7 @@ class Refine(StrictModel):
     smoothness: Smoothness = 0.5
     smoothness_ct: Smoothness | None = None
     smoothness_multi: Smoothness | None = None
+    bending_mm: float = Field(default=0.0, ge=0, le=1e4, exclude_if=lambda given: given == 0)
     rate: float = Field(default=0.15, ge=1e-4, le=0.4)
     radius_voxels: int = Field(default=2, ge=1, le=16)
     start_sigma: float = Field(default=0.0, ge=0, le=4)

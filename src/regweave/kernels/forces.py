@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from regweave._core import (
     absolute_force,
+    bending_force,
     correlation_force,
     descend,
     diffusion_force,
@@ -17,6 +18,7 @@ from regweave._core import (
 
 __all__ = [
     "absolute_force",
+    "bending_force",
     "correlation_force",
     "descend",
     "diffusion_force",

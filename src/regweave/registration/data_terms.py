@@ -20,7 +20,7 @@ from regweave.kernels import fields
 from regweave.kernels import forces as kernels
 from regweave.registration.class_weights import ClassWeights, stretch
 from regweave.registration.scene import Scene
-from regweave.types import Float32Array, WeightTable
+from regweave.types import Float32Array, Geometry, WeightTable
 
 SMALL_DIFFERENCE = 0.01
 """Differences of features in [0, 1] below this are penalised quadratically."""
@@ -88,10 +88,11 @@ class DataTerm:
 
 @dataclass(frozen=True)
 class Objective:
-    """Data terms, and the stiffness of each voxel, (X, Y, Z), where it is not 1."""
+    """Data terms, the stiffness of each voxel, (X, Y, Z), where it is not 1, and the length that weighs bending."""
 
     terms: tuple[DataTerm, ...]
     stiffness: Float32Array | None = None
+    bending_mm: float = 0.0
 
 
 def data_terms(
@@ -109,7 +110,7 @@ def data_terms(
         DataTerm(member, penalty, valid, radius).cost(comparison, force)
         term = DataTerm(member, penalty, valid, radius)
         out.append(_weighted(term, classes, u, np.float32(1 / _typical(force))))
-    return Objective(tuple(out), classes.stiffness())
+    return Objective(tuple(out), classes.stiffness(), settings.bending_mm)
 
 
 def _weighted(term: DataTerm, classes: ClassWeights, u: Float32Array, scale: np.float32) -> DataTerm:
@@ -136,7 +137,17 @@ def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: floa
         smooth = kernels.diffusion_force(u, force, factor)
     else:
         smooth = kernels.stiff_diffusion_force(u, objective.stiffness, force, factor)
+    if objective.bending_mm:
+        smooth += bending(u, force, scene.geometry, smoothness, objective.bending_mm)
     return host_forces(scene, objective.terms, u, force), smooth, force
+
+
+def bending(u: Float32Array, force: Float32Array, geometry: Geometry, smoothness: float, length_mm: float) -> float:
+    """Weighted squared second derivatives of u, isotropic in millimetres; their force is added."""
+    s, voxel_mm = stretch(geometry), float(np.exp(np.log(geometry.spacing_mm).mean()))
+    weight = smoothness * (length_mm / voxel_mm) ** 2
+    factor = [[[weight * float(s[c] / (s[a] * s[b])) ** 2 for b in range(3)] for a in range(3)] for c in range(3)]
+    return kernels.bending_force(u, force, factor)
 
 
 def host_forces(scene: Scene, terms: Sequence[DataTerm], u: Float32Array, force: Float32Array) -> float:

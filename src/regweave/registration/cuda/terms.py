@@ -90,13 +90,14 @@ class GpuObjective:
     """Data terms of the GPU and those that the host computes; the smoothness.
 
     ``stiffness`` is that of each voxel, where it is not 1; ``factors`` of each component and axis make the smoothness
-    isotropic in millimetres.
+    isotropic in millimetres. The host computes bending, where it counts.
     """
 
     terms: tuple[Term, ...]
     by_host: tuple[host.DataTerm, ...]
     stiffness: Any
     factors: list[list[float]]
+    bending_mm: float = 0.0
 
 
 def data_terms(
@@ -121,7 +122,8 @@ def data_terms(
     found = host.data_terms(scene.host, device.download(u), members, weights, settings).terms if left else ()
     s = stretch(scene.geometry)
     factors = [[float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
-    return GpuObjective(tuple(terms), tuple(t for t in found if t.member in left), classes.stiffness(), factors)
+    by_host = tuple(t for t in found if t.member in left)
+    return GpuObjective(tuple(terms), by_host, classes.stiffness(), factors, settings.bending_mm)
 
 
 def _weighted(device: Any, term: Term, classes: LaidWeights, scale: float) -> Term:
@@ -141,14 +143,16 @@ def forces(device: Any, scene: Any, objective: GpuObjective, u: Any, smoothness:
     balance = device.kernels.diffusion(u, objective.stiffness, objective.factors, smoothness)
     for term, found in zip(objective.terms, scene.compare([t.member for t in objective.terms], u), strict=True):
         term.add(device.kernels, balance, found.fixed, found.moved)
-    extra = 0.0
-    if objective.by_host:
+    extra = bent = 0.0
+    if objective.by_host or objective.bending_mm:
         there = device.download(u)
         force: Float32Array = np.zeros_like(there)
         extra = host.host_forces(scene.host, objective.by_host, there, force)
+        if objective.bending_mm:
+            bent = host.bending(there, force, scene.geometry, smoothness, objective.bending_mm)
         device.kernels.add_force(balance, device.upload(force))
     data, smooth = balance.totals()
-    return data + extra, smoothness * smooth, balance.force
+    return data + extra, smoothness * smooth + bent, balance.force
 
 
 def _typical(second: float, fourth: float) -> float:

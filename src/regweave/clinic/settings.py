@@ -30,9 +30,11 @@ def intra_patient_settings(geometry: Geometry, base: Settings | None = None) -> 
 
     Tissue of one patient deforms more smoothly than two people differ. The refinement weighs bending more than
     stretching, which would shrink every true deformation, and has control points 8 mm apart. Small structures need many
-    steps; a large scan gets fewer, so that it ends in time. Without a model the levels weigh the smoothness of the whole
-    displacement, ten times as much as between people: else the noise of a scanner moves a region that shows nothing,
-    however right the start; and the refinement compares Hounsfield numbers too.
+    steps; a large scan gets fewer, so that it ends in time.
+
+    Without a model the levels weigh the smoothness of the whole displacement, ten times as much as between people: else
+    the noise of a scanner moves a region that shows nothing, however right the start; and the refinement compares
+    Hounsfield numbers too.
 
     Examples
     --------

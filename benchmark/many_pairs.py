@@ -1,8 +1,8 @@
 """How a training grows with its list: processor time, wall time and memory of 20, 50, 100 and 200 pairs of phantoms.
 
 Each training is a process of its own, from a list of files to a model, with one worker; the system says what it used.
-Smoothness is tuned with 24 and weights are judged with 40 of a long list, so that beyond these only reading and the
-class predictor grow. An exponent of 1 is proportional growth.
+Of a long list some pairs tune the smoothness and judge weights, 24 and 40 unless told otherwise, so that beyond these
+only reading and the class predictor grow. An exponent of 1 is proportional growth.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import numpy as np
 
 from _common import Claim, parser, write
 from _pairs import SETS
+from regweave.config import settings as registration_settings
+from regweave.config.settings import Settings
 from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
@@ -46,7 +48,14 @@ def write_phantoms(folder: Path, n: int) -> list[PairFiles]:
     return out
 
 
-def train_once(folder: Path, preset: str) -> None:
+def brief(preset: str) -> Settings:
+    """Return a preset without its finest level and its refinement: a registration of a tenth of the time."""
+    content = registration_settings.preset(preset).model_dump(mode="json")
+    content["levels"], content["refine"]["steps"] = content["levels"][:-1], 0
+    return registration_settings.validate(content, "the benchmark")
+
+
+def train_once(folder: Path, settings: Settings, options: TrainOptions) -> None:
     """Train on the list of a folder; the work of each stage is left beside the model."""
     told: dict[str, Any] = {}
 
@@ -55,15 +64,17 @@ def train_once(folder: Path, preset: str) -> None:
             told.update(progress.stages)
 
     model = train(
-        folder / "pairs.csv", folder / "model.json", options=TrainOptions(), preset=preset, workers=1, on_progress=tell
+        folder / "pairs.csv", folder / "model.json", options=options, config=settings, workers=1, on_progress=tell
     )
     work = {"registrations": model.training.registrations, "inferences": model.training.inferences, "stages": told}
     (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
 
 
-def measured(folder: Path, preset: str) -> dict[str, Any]:
+def measured(folder: Path, args: Any) -> dict[str, Any]:
     """Train in a fresh process and return what it and its worker used."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--train", str(folder), "--preset", preset]
+    command = [sys.executable, str(Path(__file__).resolve()), "--train", str(folder), "--preset", args.preset]
+    command += ["--brief"] if args.brief else []
+    command += ["--tune-pairs", str(args.tune_pairs), "--judge-pairs", str(args.judge_pairs)]
     start = time.perf_counter()
     pid = os.posix_spawn(sys.executable, command, dict(os.environ))
     _, status, used = os.wait4(pid, 0)
@@ -96,10 +107,15 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser(__doc__, output="many_pairs")
     options.add_argument("--numbers", default="20,50,100,200", help="pairs of each training")
     options.add_argument("--preset", default="default")
+    options.add_argument("--brief", action="store_true", help="without the finest level and the refinement")
+    options.add_argument("--tune-pairs", type=int, default=TrainOptions.tune_pairs, help="as in regweave train")
+    options.add_argument("--judge-pairs", type=int, default=TrainOptions.judge_pairs, help="as in regweave train")
     options.add_argument("--train", type=Path, default=None, help="train once on the list of a folder, and end")
     args = options.parse_args(words)
     if args.train is not None:
-        train_once(args.train, args.preset)
+        how = TrainOptions(tune_pairs=args.tune_pairs, judge_pairs=args.judge_pairs)
+        settings = brief(args.preset) if args.brief else registration_settings.preset(args.preset)
+        train_once(args.train, settings, how)
         return
     numbers, rows = sorted(int(n) for n in args.numbers.split(",")), {}
     with TemporaryDirectory() as name:
@@ -109,7 +125,7 @@ def main(words: Sequence[str] | None = None) -> None:
             folder = images / str(n)
             folder.mkdir()
             write_pairs(folder / "pairs.csv", pairs[:n])
-            rows[n] = measured(folder, args.preset)
+            rows[n] = measured(folder, args)
             print(table({n: rows[n]}).splitlines()[-1], flush=True)
             if len(rows) > 1:  # an hour of work is not lost with the last training
                 _write(args, rows)
@@ -126,6 +142,7 @@ def _write(args: Any, rows: dict[int, dict[str, Any]]) -> None:
     ]  # fmt: skip
     content = {
         "data": "phantoms", "credit": SETS["phantom"].credit, "preset": args.preset, "shape": list(SHAPE),
+        "brief": args.brief, "tune_pairs": args.tune_pairs, "judge_pairs": args.judge_pairs,
         "rows": {str(n): row for n, row in rows.items()},
     }  # fmt: skip
     write(args.output, args.seed, content, claims)

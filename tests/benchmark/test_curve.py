@@ -61,3 +61,12 @@ def test_the_picture_and_the_table_say_what_the_files_say(tmp_path, monkeypatch)
     picture = (tmp_path / "patients.svg").read_text()
     assert picture.count("<polyline") == 2
     assert "brains, no mask" in picture
+
+
+def test_what_was_judged_without_the_mask_alone_leaves_the_other_column_empty(tmp_path, monkeypatch):
+    monkeypatch.setattr(curve, "CHART", tmp_path / "patients.svg")
+    scores = {"default": {"mean": 0.6}, "4/no mask": {"mean": 0.72, "low": 0.7, "high": 0.9}}
+    path = tmp_path / "curve-x.json"
+    path.write_text(json.dumps({"data": "brains", "people": [4], "scores": scores}))
+    assert "| brains | 4 | 0.720 [0.700, 0.900] | – | 0.600 |" in curve.draw([path])
+    assert "brains, mask" not in (tmp_path / "patients.svg").read_text()

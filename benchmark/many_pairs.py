@@ -30,6 +30,8 @@ from regweave.training.options import TrainOptions
 from regweave.training.run import train
 
 SHAPE, SPACING_MM = (32, 32, 28), (7.0, 7.0, 7.0)
+LONGEST = 200
+"""Pairs from which on the targets are judged."""
 MOST_GROWTH = 1.5
 """Peak of the longest list against that of the shortest, at most."""
 
@@ -135,11 +137,14 @@ def main(words: Sequence[str] | None = None) -> None:
 def _write(args: Any, rows: dict[int, dict[str, Any]]) -> None:
     numbers = list(rows)
     growth = rows[numbers[-1]]["peak_mb"] / rows[numbers[0]]["peak_mb"]
+    far = numbers[-1] >= LONGEST  # a short list proves nothing of a long one
+    times = exponent({n: row["cpu_seconds"] for n, row in rows.items()})
+    wanted = (1.05, MOST_GROWTH) if far else (None, None)
+    larger = f"peak memory with {numbers[-1]} pairs against {numbers[0]}"
     claims = [
-        Claim("exponent of the processor time of training over pairs",
-              exponent({n: row["cpu_seconds"] for n, row in rows.items()}), ".2f", target=1.05, sense="at most"),
-        Claim(f"peak memory with {numbers[-1]} pairs against {numbers[0]}", growth, ".2f", "×", MOST_GROWTH, "at most"),
-    ]  # fmt: skip
+        Claim("exponent of the processor time of training over pairs", times, ".2f", "", wanted[0], "at most"),
+        Claim(larger, growth, ".2f", "×", wanted[1], "at most"),
+    ]
     content = {
         "data": "phantoms", "credit": SETS["phantom"].credit, "preset": args.preset, "shape": list(SHAPE),
         "brief": args.brief, "tune_pairs": args.tune_pairs, "judge_pairs": args.judge_pairs,

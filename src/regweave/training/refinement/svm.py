@@ -22,6 +22,9 @@ from regweave.training.columns.learner import ColumnLearner
 from regweave.training.refinement.columns import Preferences
 from regweave.types import ImagePair, WeightTable
 
+DIGITS = 4
+"""Decimals of what a structure is said to trust: the programme leaves traces of 1e-17 where a member is not used."""
+
 
 @dataclass(frozen=True)
 class RefinementSvm:
@@ -86,6 +89,6 @@ def trust(common: WeightTable, found: WeightTable, members: Sequence[str]) -> Pr
     rows = common.rows(members)
     unit = float(np.abs(common.matrix[rows, 0]).max())
     return {
-        name: {c: float(found.matrix[row, k] / unit) for k, c in enumerate(common.classes) if c != 0}
+        name: {c: round(float(found.matrix[row, k] / unit), DIGITS) for k, c in enumerate(common.classes) if c != 0}
         for name, row in zip(members, rows, strict=True)
     }

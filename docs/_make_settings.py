@@ -62,6 +62,7 @@ EFFECTS = {
         "smoothness": "more: stiffer; less: rougher, Jacobians further from 1",
         "smoothness_ct": "as `smoothness`",
         "smoothness_multi": "as `smoothness`",
+        "bending_mm": "larger: fewer bends, stretches stay cheap",
         "rate": "larger: faster, may overshoot",
         "radius_voxels": "larger: steadier, blurs borders",
         "start_sigma": "larger: forgets more of what the levels found",

@@ -37,7 +37,7 @@ def test_registrations_at_once():
     )
 
     def run(_: int) -> bytes:
-        return register(pair.fixed, pair.moving, config=quick, threads=3).transform.field.data.tobytes()
+        return register(pair.fixed, pair.moving, config=quick, init="affine", threads=3).transform.field.data.tobytes()
 
     with ThreadPoolExecutor(3) as pool:
         found = set(pool.map(run, range(3)))

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from regweave.io.formats.validate import require_scalar, volume_shape
 from regweave.io.geometry import make_geometry
+from regweave.kernels import fields
 from regweave.types import Float32Array, Geometry, Modality
 
 
@@ -49,12 +50,20 @@ class Stored:
 
     def values(self) -> NDArray[Any]:
         """Return the voxels in the stored type, or in float64 where the file asks for scaling."""
+        return self._scaled(self.data)
+
+    def _scaled(self, data: NDArray[Any]) -> NDArray[Any]:
         if self.scaling == (1.0, 0.0):
-            return np.ascontiguousarray(self.data).astype(self.data.dtype.newbyteorder("="), copy=False)
+            return np.ascontiguousarray(data).astype(data.dtype.newbyteorder("="), copy=False)
         slope, inter = self.scaling
-        return np.ascontiguousarray(self.data, dtype=np.float64) * slope + inter
+        return np.ascontiguousarray(data, dtype=np.float64) * slope + inter
 
     def intensities(self) -> Float32Array:
         """Return the values as float32; what does not fit becomes infinite and is caught as non-finite."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.values().astype(np.float32)
+            if self.data.flags.c_contiguous or not self.data.flags.f_contiguous or not self.data.size:
+                return self.values().astype(np.float32)
+            # NIfTI runs along x first; its voxels are scaled as they lie, and turned by a kernel.
+            lying: Float32Array = self._scaled(self.data.T).astype(np.float32, copy=False)
+        turned: Float32Array = fields.arrange(lying[None], (2, 1, 0), (1, 1, 1))[0]
+        return turned

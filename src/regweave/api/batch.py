@@ -20,9 +20,11 @@ from regweave.io.disk.records import record_text, this_program
 from regweave.io.disk.working_folder import working_folder
 from regweave.io.records.folders import INDEX
 from regweave.jobs.cluster import Cluster, require_cluster
+from regweave.jobs.placement import place
 from regweave.jobs.program import UNUSED
 from regweave.jobs.registrations import COLUMNS, THUMBNAIL, RowDefaults, register_row, row_tasks
 from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks, worker_count
+from regweave.jobs.workers import Team
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.measures.verdict import Verdict, failed, tally
 from regweave.pipeline.reading import Reading, ReadingWords
@@ -118,6 +120,7 @@ def batch(
     write: Sequence[str] | None = None,
     workers: int | None = None,
     scheduler: str | Cluster | None = None,
+    device: str | None = None,
     resume: bool = False,
     on_progress: OnBatchProgress | None = None,
     **reading: Unpack[ReadingWords],
@@ -139,6 +142,9 @@ def batch(
         Files of each result; as in `Result.save`.
     workers, scheduler : optional
         Processes of this machine, each with one thread, or a Dask scheduler.
+    device : str, optional
+        What computes, as in `regweave.register`; ``cuda:0,1`` deals the processes out to several GPUs. Workers of a
+        scheduler take ``cuda``, the first GPU that each of them sees.
     resume : bool
         Go on with what an earlier call left: pairs that are done, with the same files and settings, are not run again.
     on_progress : callable, optional
@@ -157,7 +163,7 @@ def batch(
         Before anything is computed: E101 for files, E132 for the table, E150 where the folder is taken, and for models,
         presets and starts the codes of `regweave.register`.
     """
-    worker_count(workers, scheduler)
+    n, placement = worker_count(workers, scheduler), place(device, scheduler)
     if preset is not None and config is not None:
         raise UsageError("E189", "a preset and a file of settings are both given", "give one of them")
     folder, judged_by = Path(output), rules if isinstance(rules, Rules) else read_rules(rules) if rules else None
@@ -165,13 +171,13 @@ def batch(
         None if model is None else str(model), preset,
         load_settings(Path(config)) if isinstance(config, str | Path) else config,
         None if init is None else str(init), engine, metrics, Reading(**reading),
-        None if write is None else tuple(write), judged_by or default_rules(),
+        None if write is None else tuple(write), judged_by or default_rules(), placement.word,
     )  # fmt: skip
     tasks = row_tasks(read_table(table, COLUMNS), folder, defaults)
     require_cluster(scheduler)
-    with working_folder(folder, STORE, "a batch", resume=resume):
+    with working_folder(folder, STORE, "a batch", resume=resume), Team(n, placement.gpus) as team:
         run = partial(
-            run_tasks, function=register_row, workers=workers, scheduler=scheduler, unused=UNUSED,
+            run_tasks, function=register_row, workers=None if scheduler else team, scheduler=scheduler, unused=UNUSED,
             on_progress=on_progress,
         )  # fmt: skip
         outcomes = {outcome.key: outcome for outcome in run(tasks, store=folder / STORE)}

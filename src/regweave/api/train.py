@@ -31,6 +31,7 @@ def train(
     loss: str | None = None,
     workers: int | None = None,
     scheduler: str | Cluster | None = None,
+    device: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     on_progress: Callable[[TrainProgress | BatchProgress], None] | None = None,
@@ -54,6 +55,8 @@ def train(
         Loss on masks instead of that of the settings.
     workers, scheduler : optional
         Processes of this machine, or a Dask scheduler.
+    device : str, optional
+        What registers, as in `regweave.register`; ``cuda:0,1`` for several GPUs.
     resume : bool
         Continue after a run that was stopped, whose pairs were files; the model is the same, bit for bit.
     overwrite : bool
@@ -78,7 +81,7 @@ def train(
         raise TypeError(f"train() has no argument {', '.join(unknown)}; known besides the named ones: {known}")
     return run.train(
         pairs, output, preset=preset, config=config, metrics=metrics, loss=loss, workers=workers, scheduler=scheduler,
-        resume=resume, overwrite=overwrite, on_progress=on_progress,
+        device=device, resume=resume, overwrite=overwrite, on_progress=on_progress,
         options=TrainOptions(**{name: value for name, value in words.items() if name in OPTIONS}),
         reading=Reading(**{name: value for name, value in words.items() if name in READING}),
     )  # fmt: skip

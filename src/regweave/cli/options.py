@@ -72,6 +72,9 @@ SchedulerOption = Annotated[
 TlsCaOption = Annotated[Path | None, machine_option(help="Certificate of the authority, for tls://.", metavar="PEM")]
 TlsCertOption = Annotated[Path | None, machine_option(help="Certificate of this client, for tls://.", metavar="PEM")]
 TlsKeyOption = Annotated[Path | None, machine_option(help="Key of this client, for tls://.", metavar="PEM")]
+DeviceOption = Annotated[
+    str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, cuda:N,M for several GPUs, or auto.")
+]
 WaitOption = Annotated[float, machine_option(help="Seconds to wait for the scheduler's first worker.")]
 
 

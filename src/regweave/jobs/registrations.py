@@ -49,6 +49,8 @@ class RowDefaults:
         Outputs of each registration; by default the usual ones.
     rules : Rules
         Acceptance criteria of the verdicts.
+    device : str
+        What computes, as in `regweave.register`.
     """
 
     model: str | None = None
@@ -60,6 +62,7 @@ class RowDefaults:
     reading: Reading = field(default_factory=Reading)
     write: tuple[str, ...] | None = None
     rules: Rules = field(default_factory=default_rules)
+    device: str = "cpu"
 
 
 def row_tasks(table: PairTable, output: Path, defaults: RowDefaults) -> list[tuple[str, dict[str, Any]]]:
@@ -108,6 +111,7 @@ def _task(
         "reading": defaults.reading.to_json(),
         "write": defaults.write and list(defaults.write),
         "rules": defaults.rules.record(),
+        "device": defaults.device,
     }
 
 
@@ -154,6 +158,7 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
             model=task["model"], preset=task["preset"], init=task["init"], engine=task["engine"],
             config=None if task["config"] is None else Settings.model_validate(task["config"]),
             metrics=task["metrics"], reading=Reading.from_json(task["reading"]), threads=1, keep_view=True,
+            device=task["device"],
         )  # fmt: skip
         result = replace(result, rules=rules)
         with prepare_output(task["folder"], overwrite=True) as part:
@@ -175,4 +180,5 @@ def _line(result: Result) -> dict[str, Any]:
         "max_jacobian": result.regularity["max_jacobian"],
         "seconds": sum(result.seconds.values()),
         "warnings": list(result.warnings),
+        "device": result.device,
     }

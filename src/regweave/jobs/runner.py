@@ -10,6 +10,7 @@ from regweave.datasets.manifest import PairFiles
 from regweave.io import image_sha256
 from regweave.jobs.cluster import Cluster
 from regweave.jobs.methods import Method
+from regweave.jobs.placement import Placement
 from regweave.jobs.program import UNUSED
 from regweave.jobs.scoring import ScoringTask, score_dice, score_pair
 from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks, worker_count
@@ -20,7 +21,8 @@ from regweave.pipeline.reading import Reading
 class Runner:
     """Executor of (key, method, pair) triples; hashes each file once, and keeps its processes until it is closed.
 
-    ``team`` are the processes, for other tasks on the same pairs; None on a cluster.
+    ``team`` are the processes, for other tasks on the same pairs; None on a cluster. Where nothing but overlaps is
+    measured and a GPU registers, threads of this process share it: they fill it, and little is left for Python to do.
     """
 
     def __init__(
@@ -30,9 +32,12 @@ class Runner:
         scheduler: str | Cluster | None,
         store: Path,
         on_progress: OnBatchProgress | None,
+        placement: Placement | None = None,
     ) -> None:
-        self.reading, self._scheduler = reading, scheduler
-        self.team = None if scheduler is not None else Team(worker_count(workers, None))
+        self.reading, self._scheduler, self.placement = reading, scheduler, placement or Placement()
+        gpus, n = self.placement.gpus, worker_count(workers, scheduler)
+        self.team = None if scheduler is not None else Team(n, gpus)
+        self._lanes = Team(self.placement.lanes(workers, n), gpus, threads=True) if gpus else self.team
         self._store, self._on_progress = store, on_progress
         self._known: dict[Path, str] = {}
 
@@ -40,8 +45,8 @@ class Runner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.team is not None:
-            self.team.__exit__(*error)
+        for team in filter(None, (self.team, self._lanes)):
+            team.__exit__(*error)
 
     @property
     def store(self) -> Path:
@@ -65,13 +70,14 @@ class Runner:
         """Run each triple; an outcome for each, in order. With ``dice_only``, nothing but overlaps is measured."""
         tasks = [(key, self._task(method, pair)) for key, method, pair in plan]
         return run_tasks(
-            tasks, score_dice if dice_only else score_pair, workers=self.team, scheduler=self._scheduler,
-            store=self._store, unused=UNUSED, on_progress=self._on_progress,
+            tasks, score_dice if dice_only else score_pair, workers=self._lanes if dice_only else self.team,
+            scheduler=self._scheduler, store=self._store, unused=UNUSED, on_progress=self._on_progress,
         )  # fmt: skip
 
     def _task(self, method: Method, pair: PairFiles) -> ScoringTask:
         files = pair.files
         reading = Reading.from_json(self.reading.to_json())  # its paths absolute: a worker may be anywhere
         return ScoringTask(
-            files, self.hashes(pair), reading, method.settings, method.tried or method.model, method.predicted
-        )
+            files, self.hashes(pair), reading, method.settings, method.tried or method.model, method.predicted,
+            self.placement.word,
+        )  # fmt: skip

@@ -42,6 +42,8 @@ class ScoringTask:
         Model file, or a model that is only tried.
     predict_classes : bool
         Let the model's class predictor choose the weights; the moving labels are for scoring alone.
+    device : str
+        What computes, as in `regweave.pipeline.register.register`.
     """
 
     files: Mapping[str, Any]
@@ -50,6 +52,7 @@ class ScoringTask:
     settings: Settings
     model: tuple[Path, str] | Model | None = None
     predict_classes: bool = False
+    device: str = "cpu"
 
     @property
     def home(self) -> str:
@@ -75,6 +78,7 @@ def score_pair(task: ScoringTask) -> dict[str, Any]:
             model=model,
             predict_classes=task.predict_classes,
             threads=1,
+            device=task.device,
             reading=task.reading,
         )
     peak_mb = measured_peak_mb()
@@ -87,6 +91,7 @@ def score_pair(task: ScoringTask) -> dict[str, Any]:
         "smoothness": result.weights.pairwise,
         "modality": result.modality,
         "warnings": list(result.warnings),
+        **({} if result.device == "cpu" else {"device": result.device}),
     }
 
 
@@ -107,7 +112,7 @@ def score_dice(task: ScoringTask) -> dict[str, Any]:
     model = kept()(task.model, partial(Model.load, task.model[0])) if isinstance(task.model, tuple) else task.model
     request = Request(
         task.settings, **task.files, model=model, predict_classes=task.predict_classes, reading=task.reading,
-        identity=task.home,
+        identity=task.home, device=task.device,
     )  # fmt: skip
     with notices.muted():
         rows = [s.record() for s in score_trial(request, kept()).structures]

@@ -1,4 +1,4 @@
-"""Worker processes of this machine; arguments and answers are small, images stay there."""
+"""Workers of this machine, processes or threads; arguments and answers are small, images stay there."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typing import Any
 from regweave.errors import RegweaveError
 from regweave.kernels.threads import kernel_threads
 from regweave.pipeline.machine import share_memory
+from regweave.registration.cuda import opening
 
 PATIENCE_S = 30
 """How long to wait for a process that has ended its pipe."""
@@ -70,18 +71,23 @@ def _dead(how: str) -> str:
 
 
 class Team:
-    """Pool of processes for one batch after another, started when first needed.
+    """Pool of workers for one batch after another, started when first needed.
 
     Starting a process takes a second, and what it keeps of a pair saves the next task on that pair most of its work.
 
     Parameters
     ----------
     n : int
-        Processes, at most.
+        Workers, at most.
+    gpus : sequence of int
+        GPUs that the workers are dealt out to, where tasks use any.
+    threads : bool
+        Workers are threads of this process instead: their work on one GPU then runs side by side, where processes
+        take turns, but what Python itself does does not.
     """
 
-    def __init__(self, n: int) -> None:
-        self.n = n
+    def __init__(self, n: int, gpus: Sequence[int] = (), *, threads: bool = False) -> None:
+        self.n, self._gpus, self._threads = n, tuple(gpus), threads
         self.members: list[_Process] = []
 
     def __enter__(self) -> Team:
@@ -91,12 +97,17 @@ class Team:
         self.dismiss(self.members)
 
     def grow(self, n: int) -> None:
-        """Start processes until there are as many as tasks, or all."""
+        """Start workers until there are as many as tasks, or all."""
         while len(self.members) < min(n, self.n):
-            self.members.append(_Process(self.n))
+            self.members.append((_Thread if self._threads else _Process)(self.n, self._next_gpu()))
+
+    def _next_gpu(self) -> int | None:
+        """GPU with the fewest workers, of equals the first."""
+        used = [member.gpu for member in self.members]
+        return min(self._gpus, key=used.count) if self._gpus else None
 
     def dismiss(self, members: Sequence[_Process]) -> None:
-        """End processes."""
+        """End workers."""
         for member in list(members):
             self.members.remove(member)
             member.end()
@@ -152,16 +163,23 @@ class _Queue:
 class _Process:
     """One process that works on one task at a time, so that its death is the failure of that task alone."""
 
-    def __init__(self, sharing: int) -> None:
+    def __init__(self, sharing: int, gpu: int | None = None) -> None:
+        self.gpu, self.index = gpu, None
+        self.homes: set[Any] = set()
+        self._start(sharing)
+
+    gpu: int | None
+    index: int | None
+    pipe: Connection
+
+    def _start(self, sharing: int) -> None:
         # Forked children of a process with threads can deadlock; spawned ones cannot.
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, sharing), daemon=True)
+        self._process = context.Process(target=_serve_process, args=(other, sharing, self.gpu), daemon=True)
         with _interrupts_blocked():
             self._process.start()
         other.close()  # else the death of the process would not close the pipe
-        self.index: int | None = None
-        self.homes: set[Any] = set()
 
     def give(self, index: int, function: Function, arguments: Any) -> None:
         self.index = index
@@ -190,6 +208,17 @@ class _Process:
         self._process.join()
 
 
+class _Thread(_Process):
+    """The same as a thread; it cannot be killed, and ends with the task it works on."""
+
+    def _start(self, sharing: int) -> None:
+        self.pipe, other = multiprocessing.Pipe()
+        threading.Thread(target=_serve, args=(other, self.gpu), daemon=True).start()
+
+    def end(self) -> None:
+        self.pipe.close()
+
+
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Let a process be born deaf to Ctrl-C, which reaches the whole group: its parent will end it."""
@@ -204,19 +233,30 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection, sharing: int) -> None:
-    """Answer tasks until the pipe closes; the memory of the machine is shared with the other processes."""
+def _serve_process(pipe: Connection, sharing: int, gpu: int | None) -> None:
+    """Answer tasks; the memory of the machine is shared with the other processes."""
     share_memory(sharing)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    _serve(pipe, gpu)
+
+
+def _serve(pipe: Connection, gpu: int | None) -> None:
+    """Answer tasks until the pipe closes."""
+    if gpu is not None:
+        opening.use(gpu)
     while True:
         try:
             function, arguments = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         except Exception as problem:  # the function cannot be imported here
-            pipe.send(Answer(None, internal_error(problem), 0.0))
+            answer = Answer(None, internal_error(problem), 0.0)
         else:
-            pipe.send(attempt(function, arguments))
+            answer = attempt(function, arguments)
+        try:
+            pipe.send(answer)
+        except OSError:  # nobody waits for it any more
+            return
 
 
 def _end_with_parent() -> None:

@@ -73,6 +73,8 @@ class Trainer:
     keep : callable
         Returns the value of a key, made by a function if it is not kept. Trajectories of a pair are the same whatever
         the structures, the hyper-parameters and the other pairs; a fit is the same for every way that needs it.
+    device : str
+        What follows the trajectories, as in `regweave.registration.devices.get`.
     """
 
     pairs: Sequence[tuple[str, Load]]
@@ -82,6 +84,7 @@ class Trainer:
     finest: bool = False
     mapper: Mapper = map
     keep: Keep = _afresh
+    device: str = "cpu"
 
     def fit_global(self) -> FittedColumns:
         """One column for everything, learned with the loss of all structures: the global mix."""
@@ -147,7 +150,8 @@ class Trainer:
             key = (name, schedule, self.finest, trajectory.classes, trajectory.as_vector().tobytes())
 
             def walked() -> _Walked:
-                return _walked(load(), trajectory, self.schedule, coarse)
+                steps = first_steps(pair := load(), trajectory, self.schedule, coarse, self.device)
+                return _Walked(frozenset(_in_both(pair)), tuple(steps))
 
             def sampled(found: _Walked) -> list[Sample] | None:
                 shown = tuple(c for c in classes if c in found.structures)
@@ -182,10 +186,6 @@ class _Walked:
 
     structures: frozenset[int]
     steps: Sequence[Step]
-
-
-def _walked(pair: ImagePair, weights: WeightTable, schedule: Schedule, coarse: WeightTable | None) -> _Walked:
-    return _Walked(frozenset(_in_both(pair)), tuple(first_steps(pair, weights, schedule, coarse)))
 
 
 @dataclass(frozen=True)

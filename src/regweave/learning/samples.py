@@ -17,6 +17,7 @@ from regweave import engines
 from regweave.config.settings import Schedule
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
+from regweave.registration import devices
 from regweave.registration.align import Step, align
 from regweave.types import Float64Array, ImagePair, IntArray, Terms, WeightTable
 
@@ -136,7 +137,11 @@ def restrict(terms: Terms) -> Terms:
 
 
 def first_steps(
-    pair: ImagePair, weights: WeightTable, schedule: Schedule, coarse: WeightTable | None = None
+    pair: ImagePair,
+    weights: WeightTable,
+    schedule: Schedule,
+    coarse: WeightTable | None = None,
+    device: str = "cpu",
 ) -> list[Step]:
     """Take each level's first step along the trajectory of some weights, as in `align`.
 
@@ -145,7 +150,10 @@ def first_steps(
     last = schedule.levels[-1].model_copy(update={"steps": 1})
     shorter = schedule.model_copy(update={"levels": (*schedule.levels[:-1], last)})
     steps: list[Step] = []
-    align(pair, weights, shorter, coarse=coarse, on_step=lambda s: steps.append(s) if s.step == 0 else None)
+    align(
+        pair, weights, shorter, coarse=coarse, device=devices.get(device),
+        on_step=lambda s: steps.append(s) if s.step == 0 else None,
+    )  # fmt: skip
     return steps
 
 

@@ -217,6 +217,8 @@ class TrainingRecord(_Part):
     ----------
     method : str, optional
         Training method; None for a model that was written by hand.
+    device : str
+        What registered; on a GPU numbers may differ in the last places.
     groups, predictor_groups : tuples of str
         Patients that weights and predictor were trained on, ``p07`` or ``p07+p11``.
     pairs : mapping
@@ -248,6 +250,7 @@ class TrainingRecord(_Part):
 
     regweave: str | None = None
     method: str | None = None
+    device: str = "cpu"
     groups: tuple[str, ...] = ()
     pairs: dict[str, dict[str, str]] = {}
     chosen: dict[str, tuple[str, ...]] = {}

@@ -114,6 +114,11 @@ class Result:
             lines.append(f"  {len(self.warnings)} warnings: {codes}")
         return "\n".join(lines)
 
+    @property
+    def device(self) -> str:
+        """What computed: ``cpu``, or ``cuda:N``."""
+        return "cpu" if self.record is None else self.record.device
+
     def _title(self) -> str:
         return "Registration" + ("" if self.record is None else f" · {self.record.headline()}")
 

@@ -121,8 +121,19 @@ DEVICES: dict[str, Callable[[str], Device]] = {
 """What opens a device; it is given what stands behind the colon of its name."""
 
 
-def get(name: str | None = None) -> Device:
+LEAST_VOXELS = 32**3
+"""Smallest fixed image that ``auto`` gives to a GPU: below, the host is as fast."""
+
+
+def get(name: str | None = None, voxels: int | None = None) -> Device:
     """Return the device of that name, by default the host.
+
+    Parameters
+    ----------
+    name : str, optional
+        ``cpu``, ``cuda``, ``cuda:N``, or ``auto``: a GPU where there is one and where it pays.
+    voxels : int, optional
+        Size of the fixed image, where it is known: ``auto`` leaves small ones to the host.
 
     Raises
     ------
@@ -137,4 +148,6 @@ def get(name: str | None = None) -> Device:
     word, _, which = ("cpu" if name is None else name).partition(":")
     if word not in DEVICES or (word == "cpu" and which):
         raise UsageError("E173", f"unknown device {name!r}", "available: auto, cpu, cuda, cuda:N")
+    if word == "auto" and not which and voxels is not None and voxels < LEAST_VOXELS:
+        return DEVICES["cpu"]("")
     return DEVICES[word](which)

@@ -22,6 +22,7 @@ from regweave.io.disk.working_folder import working_folder
 from regweave.io.records.folders import RESULTS
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
+from regweave.jobs.placement import place
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import OnBatchProgress, Outcome, worker_count
 from regweave.measures.rules import Rules, default_rules, read_rules
@@ -129,6 +130,7 @@ def evaluate(
     train_pairs: Pairs | None = None,
     workers: int | None = None,
     scheduler: str | Cluster | None = None,
+    device: str | None = None,
     resume: bool = False,
     allow_leak: bool = False,
     withhold: Sequence[int] | None = None,
@@ -156,6 +158,8 @@ def evaluate(
         Pairs on which each baseline's smoothness is tuned.
     workers, scheduler : optional
         Processes of this machine, or a Dask scheduler; see `regweave.jobs.store.run_tasks`.
+    device : str, optional
+        What computes, as in `regweave.register`; ``cuda:0,1`` deals the processes out to several GPUs.
     resume : bool
         Continue in a folder that an earlier call left.
     allow_leak : bool
@@ -174,6 +178,7 @@ def evaluate(
     Evaluation
     """
     worker_count(workers, scheduler)
+    placement = place(device, scheduler)
     if train_pairs is not None and not baselines:
         raise UsageError("E192", "--train-pairs is given without --baselines, which it would tune", "add --baselines")
     withheld = tuple(withhold or ())
@@ -191,7 +196,7 @@ def evaluate(
         methods = _methods(named, listed, rule, preset, config, baselines=baselines, tuned=bool(training))
         with (
             working_folder(folder, STORE, "an evaluation", resume=resume),
-            Runner(rule, workers, scheduler, folder / STORE, on_progress) as run,
+            Runner(rule, workers, scheduler, folder / STORE, on_progress, placement) as run,
         ):
             if training:
                 methods = tune(methods, training, lambda plan: _kept(run(plan, dice_only=True), withheld))

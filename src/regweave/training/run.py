@@ -21,6 +21,7 @@ from regweave.io import require_absent
 from regweave.io.disk.working_folder import clear, working_folder
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.kept import Kept
+from regweave.jobs.placement import place
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import BatchProgress, worker_count
 from regweave.learning.columns import FittedColumns
@@ -51,6 +52,7 @@ def train(
     loss: str | None = None,
     workers: int | None = None,
     scheduler: str | Cluster | None = None,
+    device: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     reading: Reading | None = None,
@@ -76,6 +78,8 @@ def train(
         Loss instead of that of the settings.
     workers, scheduler : optional
         Processes of this machine, or a Dask scheduler.
+    device : str, optional
+        What registers: ``cpu``, the default, ``cuda``, ``cuda:N``, several GPUs as ``cuda:0,1``, or ``auto``.
     resume : bool
         Continue after a run that was stopped, whose pairs were files; the model is the same, bit for bit.
     overwrite : bool
@@ -87,7 +91,7 @@ def train(
     """
     options, tell = options or TrainOptions(), on_progress or (lambda _: None)
     options.check()
-    n = worker_count(workers, scheduler)
+    n, placement = worker_count(workers, scheduler), place(device, scheduler)
     settings = training_settings(preset, config, metrics, loss)
     with TemporaryDirectory(prefix="regweave-") as name:
         images = Path(name) / "images"
@@ -102,7 +106,7 @@ def train(
         store = path.with_name(path.name + ".work")
         with (
             working_folder(store, "tasks", "a training that was stopped", resume=resume),
-            Runner(reading or Reading(), workers, scheduler, store / "tasks", tell) as runner,
+            Runner(reading or Reading(), workers, scheduler, store / "tasks", tell, placement) as runner,
         ):
             model = fit_model(listed, settings, options, runner, tell, n)
             with claim.writing(keep=True):
@@ -223,6 +227,7 @@ def _record(
     return {
         "regweave": __version__,
         "method": context.options.method,
+        **({} if state.run.placement.word == "cpu" else {"device": state.run.placement.word}),
         "groups": sorted({p.group for p in state.pairs}),
         "pairs": {p.id: state.run.hashes(p) for p in state.pairs},
         "failed": dict(sorted(state.failed.items())),

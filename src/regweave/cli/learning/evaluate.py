@@ -11,6 +11,7 @@ import typer
 from regweave.api.progress import BatchBar
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
+    DeviceOption,
     FixedModalityOption,
     FollowOption,
     FrameOption,
@@ -81,6 +82,7 @@ def evaluate(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     wait_for_workers: WaitOption = WAIT_S,
+    device: DeviceOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an evaluation that was interrupted.")] = False,
     allow_leak: Annotated[
         bool, method_option("--allow-leak", help="Evaluate on patients that were trained on; the summary says so.")
@@ -120,8 +122,8 @@ def evaluate(
         with BatchBar(lines=True, shown=not quiet) as shown:
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
-                train_pairs=train_pairs, workers=workers, scheduler=cluster, resume=resume, allow_leak=allow_leak,
-                withhold=parse_values(withhold, "--withhold"), rules=rules, on_progress=shown, **reading,
+                train_pairs=train_pairs, workers=workers, scheduler=cluster, device=device, resume=resume,
+                allow_leak=allow_leak, withhold=parse_values(withhold, "--withhold"), rules=rules, on_progress=shown, **reading,
             )  # fmt: skip
         missing = 0 if no_report else _write_pages(found, output, Reading(**reading), pages, quiet=quiet)
     except KeyboardInterrupt as error:

@@ -15,6 +15,7 @@ from regweave.api.train import train as workflow
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.learning.weights import as_dict, as_text
 from regweave.cli.options import (
+    DeviceOption,
     FixedModalityOption,
     FollowOption,
     FrameOption,
@@ -98,6 +99,7 @@ def train(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     wait_for_workers: WaitOption = WAIT_S,
+    device: DeviceOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older model.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
@@ -126,7 +128,7 @@ def train(
         model = workflow(
             pairs, output, preset=preset, config=config, loss=loss,
             metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=cluster,
-            resume=resume, overwrite=overwrite, on_progress=shown,
+            device=device, resume=resume, overwrite=overwrite, on_progress=shown,
             method=method, classes=parse_values(classes), withhold=parse_values(withhold, "--withhold"), C=c,
             alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds, signed=signed, levels=levels, folds=folds,
             max_pairs=max_pairs, tune_pairs=tune_pairs,

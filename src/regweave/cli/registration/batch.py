@@ -13,6 +13,7 @@ from regweave.api.batch import batch as run
 from regweave.api.progress import BatchBar
 from regweave.cli.help import command_line, examples, machine_option, method_option
 from regweave.cli.options import (
+    DeviceOption,
     FixedModalityOption,
     FollowOption,
     FrameOption,
@@ -78,6 +79,7 @@ def batch(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     wait_for_workers: WaitOption = WAIT_S,
+    device: DeviceOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a batch that was interrupted.")] = False,
     label_names: LabelNamesOption = None,
     fixed_modality: FixedModalityOption = "auto",
@@ -102,7 +104,7 @@ def batch(
             found = run(
                 pairs, output, model=model, preset=preset, config=config, metrics=parse_metrics(metric), init=init,
                 engine=engine, rules=rules, write=None if write is None else parse_outputs(write), workers=workers,
-                scheduler=cluster, resume=resume, on_progress=shown, label_names=label_names,
+                scheduler=cluster, device=device, resume=resume, on_progress=shown, label_names=label_names,
                 fixed_modality=fixed_modality, moving_modality=moving_modality, nifti_frame=nifti_frame,
                 nonfinite=nonfinite, follow_links=follow_links,
             )  # fmt: skip

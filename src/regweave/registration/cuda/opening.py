@@ -1,4 +1,4 @@
-"""Choice of a GPU: by number, or the first there is."""
+"""Choice of a GPU: by number, that of the present worker, or the first there is."""
 
 from __future__ import annotations
 
@@ -16,23 +16,45 @@ _here = threading.local()
 _told: set[str] = set()
 
 
+def use(number: int) -> None:
+    """Let the present thread mean this GPU where it asks for one without a number: workers share GPUs so."""
+    _here.number = number
+
+
+def gpu_numbers(which: str) -> tuple[int, ...]:
+    """Return the numbers of GPUs, written with commas; the first where none is given.
+
+    Raises
+    ------
+    UsageError
+        E173 for what are no different numbers, E157 where there is no such GPU.
+    """
+    parts = which.split(",") if which else ["0"]
+    if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise UsageError("E173", f"cuda:{which} names no GPUs", "write cuda, cuda:N, or cuda:N,M with their numbers")
+    found, why = gpu.gpus()
+    if not found:
+        raise UsageError("E157", f"no GPU can be used: {why}", "use --device cpu, or auto to take what there is")
+    for number in map(int, parts):
+        if number >= len(found):
+            listed = ", ".join(f"cuda:{i} {g.name}" for i, g in enumerate(found))
+            raise UsageError("E157", f"there is no GPU {number}", f"choose one of {listed}")
+    return tuple(map(int, parts))
+
+
 def open_gpu(which: str = "") -> CudaDevice:
-    """Return a GPU, the first where no number is given; it stays open for later calls of the thread.
+    """Return a GPU; without a number that of the worker, else the first. It stays open for the thread's later calls.
 
     Raises
     ------
     UsageError
         E173 for what is no number of a GPU, E157 where there is no such GPU, or none that can be used.
     """
-    found, why = gpu.gpus()
-    if which and not which.isdecimal():
-        raise UsageError("E173", f"cuda:{which} names no GPU", "write cuda, or cuda:N with the number of a GPU")
-    number = int(which or 0)
-    if not found:
-        raise UsageError("E157", f"no GPU can be used: {why}", "use --device cpu, or auto to take what there is")
-    if number >= len(found):
-        listed = ", ".join(f"cuda:{i} {g.name}" for i, g in enumerate(found))
-        raise UsageError("E157", f"there is no GPU {number}", f"choose one of {listed}")
+    numbers = gpu_numbers(which or str(getattr(_here, "number", 0)))
+    if len(numbers) > 1:
+        hint = "write cuda:N; several GPUs share the pairs of batch, evaluate and train"
+        raise UsageError("E173", f"cuda:{which} names {len(numbers)} GPUs for one registration", hint)
+    number = numbers[0]
     kept: dict[int, CudaDevice] = _here.__dict__.setdefault("devices", {})
     if number not in kept:
         try:

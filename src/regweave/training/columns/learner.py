@@ -87,7 +87,8 @@ class ColumnLearner:
         start = w0.select(tuple(m.name for m in schedule.bank))
         with self._parallel() as mapper:
             named = [(p.id + self.mark, partial(self.load or self._load, p)) for p in pairs]
-            trainer = Trainer(named, schedule, start, options, self.options.levels == "finest", mapper, self.kept)
+            finest, device = self.options.levels == "finest", self.candidates.run.placement.word
+            trainer = Trainer(named, schedule, start, options, finest, mapper, self.kept, device)
             ways = {"lssvm": trainer.per_class, "lssvm-joint": trainer.joint, "global": trainer.fit_global}
             found = ways[self.options.method]()
         self.log.count(found.n_registrations, found.n_inferences)

@@ -56,7 +56,8 @@ void register_deform(nb::module_& m) {
     m.def("warp_labels", &warp_labels, "labels"_a, "matrix"_a, "u"_a,
           "Take the label with the largest sum of trilinear weights; 0 outside.");
     m.def("jacobian", &jacobian, "u"_a, "det(I + du/dx), central differences, one-sided at borders.");
-    m.def("least", &smallest, "values"_a, "The smallest value, on the host.");
+    m.def("least", &smallest, "values"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "The smallest value, on the host.");
     m.def("gaussian", &gaussian, "image"_a, "weights"_a,
           "Smooth channels (C, X, Y, Z) along each axis by the weights of one side, the voxel itself first.");
 }

@@ -273,9 +273,9 @@ void Queue::copy(void* to, const void* from, std::size_t bytes) {
     check(driver().within(address(to), address(from), bytes, stream_), "copying on the GPU");
 }
 
-void Queue::clear(void* memory, std::size_t bytes) {
+void Queue::fill(void* memory, unsigned char value, std::size_t bytes) {
     enter();
-    check(driver().set(address(memory), 0, bytes, stream_), "clearing memory");
+    check(driver().set(address(memory), value, bytes, stream_), "filling memory");
 }
 
 void Queue::wait() { check(driver().wait(stream_), "waiting for the GPU"); }

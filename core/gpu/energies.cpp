@@ -9,6 +9,7 @@
 #include "seam.hpp"
 #include "terms.hpp"
 #include "totals.hpp"
+#include "waves.hpp"
 
 namespace regweave::gpu {
 namespace {
@@ -93,11 +94,10 @@ class Minimiser {
           base_(base),
           offsets_host_(offsets),
           offsets_(make<double>(unary, {offsets[0].size() + offsets[1].size() + offsets[2].size()})),
-          messages_(make<double>(unary, {3 * unary.shape().at(0), unary.shape().at(1)})),
-          labels_(make<std::int32_t>(unary, {2, unary.shape()[0]})),
+          labels_(make<std::int32_t>(unary, {2, unary.shape().at(0)})),
           best_(make<std::int32_t>(unary, {unary.shape()[0]})),
-          parts_(make<double>(unary, {unary.shape()[0]})),
-          scratch_(make<double>(unary, {3, unary.shape()[1]})),
+          parts_(make<double>(unary, {4, unary.shape()[0]})),
+          scratch_(make<double>(unary, {3, unary.shape().at(1)})),
           progress_(make<std::int32_t>(unary, {std::size_t(shape[0]) * std::size_t(shape[1]) + 1})),
           plain_(plain) {
         std::vector<double> all;
@@ -122,8 +122,8 @@ class Minimiser {
         e_.base = base ? base->data<double>(2) : nullptr;
         e_.offsets = offsets_.data<double>(1);
         queue().upload(offsets_.raw(), all.data(), offsets_.bytes());
-        queue().clear(messages_.raw(), messages_.bytes());
         queue().clear(progress_.raw(), progress_.bytes());
+        make_messages();
     }
 
     std::tuple<Array, double, double, int> run(int max_iter, double tol) {
@@ -148,8 +148,11 @@ class Minimiser {
     Array unary_;
     std::optional<Array> base_;
     std::array<std::vector<double>, 3> offsets_host_;
-    Array offsets_, messages_, labels_, best_, parts_, scratch_, progress_;
-    bool plain_;
+    Array offsets_, labels_, best_;
+    Array parts_;                  // what the nodes add to four numbers
+    std::vector<Array> messages_;  // one array, or those of the last pass and of this one
+    Array scratch_, progress_;
+    bool plain_, waves_ = false;
     LabelEnergy e_{};
     double value_ = 0, bound_ = -std::numeric_limits<double>::infinity(), margin_ = 0;
     int passes_ = 0;
@@ -159,20 +162,30 @@ class Minimiser {
     double allowed(double tol) const { return tol * std::max(std::fabs(value_), 1e-12); }
     bool certified(double tol) const { return value_ - bound_ <= allowed(tol); }
 
-    Array sum_of_parts() const { return row_sums(unary_, parts_.data<double>(1), 1, e_.nodes); }
+    void make_messages() {
+        const std::size_t n = std::size_t(e_.nodes);
+#if !defined(REGWEAVE_TWIN)
+        waves_ = !plain_ && e_.k[0] == kWaveEdge && e_.k[1] == kWaveEdge && e_.k[2] == kWaveEdge;
+        if (waves_) {
+            for (int i = 0; i < 2; ++i) messages_.push_back(make<double>(unary_, {3 * n, kWaveRow}));
+            queue().fill(messages_[1].raw(), 0xff, messages_[1].bytes());  // not there yet
+        }
+#endif
+        if (!waves_) messages_.push_back(make<double>(unary_, {3 * n, std::size_t(e_.labels)}));
+        queue().clear(messages_[0].raw(), messages_[0].bytes());
+    }
 
-    Array energy_of(const std::int32_t* labels) {
-        queue().launch(NodeEnergy{e_, labels, parts_.data<double>(1)}, e_.nodes);
-        return sum_of_parts();
+    double* part(int row) const { return parts_.data<double>(2) + row * e_.nodes; }
+
+    // The first rows of the parts, added up, on the host.
+    std::vector<double> totals(std::size_t rows) const {
+        return fetched(short_row_sums(unary_, parts_.data<double>(2), rows, e_.nodes));
     }
 
     void start() {
-        queue().launch(NodeStart{e_.unary, e_.labels, best_.data<std::int32_t>(1), parts_.data<double>(1)},
-                       e_.nodes);
-        Array largest = sum_of_parts(), energy = energy_of(best_.data<std::int32_t>(1));
-        double found[2];
-        queue().download(found, largest.raw(), sizeof(double));
-        queue().download(found + 1, energy.raw(), sizeof(double));
+        queue().launch(NodeStart{e_.unary, e_.labels, best_.data<std::int32_t>(1), part(0)}, e_.nodes);
+        queue().launch(NodeEnergy{e_, best_.data<std::int32_t>(1), part(1)}, e_.nodes);
+        const std::vector<double> found = totals(2);
         value_ = found[1];
         require(std::isfinite(value_), "the energy must be finite");
         margin_ =
@@ -194,23 +207,36 @@ class Minimiser {
         return e_.weight * sum;
     }
 
+    // A pass in which the labels `which` are found, and what each node adds to the bound.
     void pass(bool forward, int which) {
-        const TrwsPass body{e_,
-                            messages_.data<double>(2),
-                            labels_.data<std::int32_t>(2) + which * e_.nodes,
-                            parts_.data<double>(1),
-                            scratch_.data<double>(2),
+        std::int32_t* labels = labels_.data<std::int32_t>(2) + which * e_.nodes;
+#if !defined(REGWEAVE_TWIN)
+        if (waves_) {
+            TrwsWaves waves{e_,
+                            messages_[0].data<double>(2),
+                            messages_[1].data<double>(2),
+                            labels,
+                            part(which),
+                            progress_.data<std::int32_t>(1),
+                            passes_++,
                             forward};
+            void* arguments[] = {&waves};
+            queue().launch_named("regweave_TrwsWaves", Index(e_.shape[0]) * e_.shape[1], kWaveRow, arguments);
+            std::swap(messages_[0], messages_[1]);
+            return;
+        }
+#endif
+        const TrwsPass body{e_,          messages_[0].data<double>(2), labels,
+                            part(which), scratch_.data<double>(2),     forward};
 #if !defined(REGWEAVE_TWIN)
         if (!plain_) {
             const int threads = (e_.labels + 31) / 32 * 32, groups = threads <= 128 ? 3 : 1;
-            TrwsColumns columns{body, progress_.data<std::int32_t>(1), passes_, groups};
+            TrwsColumns columns{body, progress_.data<std::int32_t>(1), passes_++, groups};
             void* arguments[] = {&columns};
             const std::size_t shared =
                 sizeof(double) * (e_.labels + groups * (2 * std::size_t(e_.labels) + 64));
             queue().launch_named("regweave_TrwsColumns", Index(e_.shape[0]) * e_.shape[1], threads * groups,
                                  arguments, shared);
-            ++passes_;
             return;
         }
 #endif
@@ -218,20 +244,14 @@ class Minimiser {
     }
 
     void iterate() {
-        std::vector<Array> found;
-        for (bool forward : {true, false}) {
-            pass(forward, forward ? 0 : 1);
-            found.push_back(sum_of_parts());
-            found.push_back(energy_of(labels_.data<std::int32_t>(2) + (forward ? 0 : e_.nodes)));
-        }
-        double numbers[4];
-        for (int i = 0; i < 4; ++i)
-            queue().copy(scratch_.data<double>(2) + 0 + i, found[std::size_t(i)].raw(), sizeof(double));
-        queue().download(numbers, scratch_.raw(), sizeof numbers);
+        pass(true, 0);
+        pass(false, 1);
+        queue().launch(NodeEnergy{e_, labels_.data<std::int32_t>(2), part(2)}, 2 * e_.nodes);
+        const std::vector<double> numbers = totals(4);
         for (int i = 0; i < 2; ++i) {
-            bound_ = std::max(bound_, numbers[2 * i] - margin_);
-            if (!(numbers[2 * i + 1] < value_)) continue;
-            value_ = numbers[2 * i + 1];
+            bound_ = std::max(bound_, numbers[std::size_t(i)] - margin_);
+            if (!(numbers[std::size_t(i) + 2] < value_)) continue;
+            value_ = numbers[std::size_t(i) + 2];
             queue().copy(best_.raw(), labels_.data<std::int32_t>(2) + i * e_.nodes, best_.bytes());
         }
     }

@@ -191,7 +191,8 @@ void register_forces(nb::module_& m) {
           "share"_a, "radius"_a, "floor"_a, "squared"_a, "plain"_a = false,
           "Add the weighted one minus local correlation of one channel (X, Y, Z).");
     m.def("add_force", &add_given, "sum"_a, "force"_a, "Add a force that the host has computed.");
-    m.def("force_moments", &force_moments, "force"_a, "Sums of |force|² and |force|⁴ over voxels.");
+    m.def("force_moments", &force_moments, "force"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Sums of |force|² and |force|⁴ over voxels.");
 }
 
 }  // namespace regweave::gpu

@@ -59,13 +59,16 @@ struct LabelEnergy {
     }
 };
 
-// Energy of a labelling: what each node adds, its own cost and that of the edges to the next nodes.
+// Energy of labellings, one after the other: what each node adds, its own cost and that of the edges to the
+// next nodes.
 struct NodeEnergy {
     LabelEnergy e;
-    const std::int32_t* labels;
+    const std::int32_t* labellings;
     double* out;
 
-    REGWEAVE_BODY void operator()(Index p) const {
+    REGWEAVE_BODY void operator()(Index v) const {
+        const Index first = v / e.nodes * e.nodes, p = v - first;
+        const std::int32_t* labels = labellings + first;
         double sum = e.unary[p * e.labels + labels[p]];
         for (int axis = 0; axis < 3; ++axis) {
             if (e.coordinate(p, axis) + 1 >= e.shape[axis]) continue;
@@ -73,7 +76,7 @@ struct NodeEnergy {
             for (int along = 0; along < 3; ++along)
                 sum += e.cost(p, q, along, e.index_of(labels[p], along), e.index_of(labels[q], along));
         }
-        out[p] = sum;
+        out[v] = sum;
     }
 };
 REGWEAVE_KERNEL(NodeEnergy)

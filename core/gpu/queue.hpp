@@ -58,7 +58,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
     void upload(void* to, const void* from, std::size_t bytes);    // `from` may change afterwards
     void download(void* to, const void* from, std::size_t bytes);  // waits
     void copy(void* to, const void* from, std::size_t bytes);
-    void clear(void* memory, std::size_t bytes);
+    void fill(void* memory, unsigned char value, std::size_t bytes);
+    void clear(void* memory, std::size_t bytes) { fill(memory, 0, bytes); }
     void wait();
 
     // Makes the GPU the one that calls of this thread mean.

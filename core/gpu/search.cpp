@@ -1,6 +1,9 @@
 // Cost volumes and class shares on a GPU.
 #include "search.hpp"
 
+#include <algorithm>
+#include <limits>
+
 #include "seam.hpp"
 #include "terms.hpp"
 
@@ -21,7 +24,7 @@ std::size_t words(const std::array<std::vector<std::int32_t>, 3>& starts,
 Search::Search(const std::shared_ptr<Queue>& queue, std::array<std::size_t, 3> shape,
                const std::array<std::vector<std::int32_t>, 3>& starts, std::array<int, 3> size,
                const std::array<std::vector<double>, 3>& offsets)
-    : memory_(queue, 'i', {words(starts, offsets)}), patches_{} {
+    : memory_(queue, 'i', {words(starts, offsets)}), patches_{}, reach_{} {
     require_grid(shape, "the grid of voxels");
     std::vector<std::int32_t> host, whole;
     std::vector<float> fraction;
@@ -45,6 +48,10 @@ Search::Search(const std::shared_ptr<Queue>& queue, std::array<std::size_t, 3> s
             whole.push_back(std::int32_t(std::min(std::max(floor, -double(n) - 1), double(n))));
             fraction.push_back(float(d - floor));
         }
+        const auto [low, high] =
+            std::minmax_element(whole.end() - std::ptrdiff_t(offsets[a].size()), whole.end());
+        reach_.low[a] = *low;
+        reach_.n[a] = size[a] + *high - *low + 1;
     }
     std::int32_t* device = memory_.data<std::int32_t>(1);
     patches_.starts = device;
@@ -78,62 +85,98 @@ int channels_of(const Array& fixed, const Array& moved) {
 
 Index count(const Search& s) { return Index(s.n_nodes() * s.n_labels()); }
 
-void sad_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out) {
-    s.queue().launch(SadCost{s.patches(),
-                             {},
-                             s.features(fixed),
-                             s.features(moved),
-                             channels_of(fixed, moved),
-                             nullptr,
-                             row_of(s, out)},
-                     count(s));
+constexpr std::size_t kSharedBytes = 48 * 1024;
+constexpr std::size_t kMostThreads = 256;
+
+// Costs with a block for each node, `rest` bytes of its memory for what follows the images; false where they
+// do not fit.
+template <class Body>
+bool in_blocks(const Search& s, const Body& body, int channels, std::size_t rest) {
+    const Patches& p = s.patches();
+    double numbers = 1;  // the product of reaches may be beyond any integer
+    for (int n : s.reach().n) numbers *= n;
+    if (numbers > double(kSharedBytes)) return false;
+    const std::size_t bytes = sizeof(float) * std::size_t(s.reach().staged(p, channels)) + rest;
+    if (bytes > kSharedBytes) return false;
+#if defined(REGWEAVE_TWIN)
+    for (Index node = 0; node < p.n_nodes(); ++node) {
+        std::vector<float> room(bytes / sizeof(float) + 1, std::numeric_limits<float>::quiet_NaN());
+        costs_of_node(body, Block{0, 1, node, room.data()});
+    }
+#else
+    Body argument = body;
+    void* arguments[] = {&argument};
+    const std::size_t threads = (s.n_labels() * std::size_t(p.size[2]) + 31) / 32 * 32;
+    s.queue().launch_named(KernelName<Body>::value, p.n_nodes(), int(std::min(threads, kMostThreads)),
+                           arguments, bytes);
+#endif
+    return true;
 }
 
-void ngf_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out) {
-    s.queue().launch(NgfCost{s.patches(),
-                             {},
-                             s.features(fixed),
-                             s.features(moved),
-                             channels_of(fixed, moved),
-                             nullptr,
-                             row_of(s, out)},
-                     count(s));
+template <class Term>
+void box_costs(const Search& s, const BoxCost<Term>& body, bool plain) {
+    const std::size_t sheets = sizeof(float) * Term::terms * s.n_labels() * std::size_t(s.patches().size[2]);
+    if (plain || !in_blocks(s, StagedBox<Term>{body, s.reach()}, body.channels, sheets))
+        s.queue().launch(body, count(s));
+}
+
+void sad_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out, bool plain) {
+    const int channels = channels_of(fixed, moved);
+    box_costs(
+        s, SadCost{s.patches(), {}, s.features(fixed), s.features(moved), channels, nullptr, row_of(s, out)},
+        plain);
+}
+
+void ngf_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out, bool plain) {
+    const int channels = channels_of(fixed, moved);
+    box_costs(
+        s, NgfCost{s.patches(), {}, s.features(fixed), s.features(moved), channels, nullptr, row_of(s, out)},
+        plain);
 }
 
 void ncc_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out, double floor,
-               bool squared) {
+               bool squared, bool plain) {
     require(std::isfinite(floor) && floor > 0, "the floor of the variance must be positive");
     require(channels_of(fixed, moved) == 1, "this cost takes one channel");
     Array moments = make<double>(fixed, {s.n_nodes(), 2});
     s.queue().launch(FixedMoments{s.patches(), s.features(fixed), floor, moments.data<double>(2)},
                      Index(s.n_nodes()));
-    s.queue().launch(NccCost{s.patches(),
-                             {floor, squared},
-                             s.features(fixed),
-                             s.features(moved),
-                             1,
-                             moments.data<double>(2),
-                             row_of(s, out)},
-                     count(s));
+    box_costs(s,
+              NccCost{s.patches(),
+                      {floor, squared},
+                      s.features(fixed),
+                      s.features(moved),
+                      1,
+                      moments.data<double>(2),
+                      row_of(s, out)},
+              plain);
 }
 
 void mi_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out, int bins,
-              const Array& n_log_n) {
+              const Array& n_log_n, bool plain) {
     require(channels_of(fixed, moved) == 1, "this cost takes one channel");
     require(bins == 8 || bins == 16, "mutual information takes 8 or 16 bins");
-    require(s.patches().voxels() <= 65535, "a support has more voxels than can be counted");
-    require(n_log_n.size() > std::size_t(s.patches().voxels()), "the table of n log n is too short");
+    const Patches& p = s.patches();
+    require(p.voxels() <= 65535, "a support has more voxels than can be counted");
+    require(n_log_n.size() > std::size_t(p.voxels()), "the table of n log n is too short");
     const float *f = s.features(fixed), *m = s.features(moved), *table = n_log_n.data<float>(1);
-    if (bins == 8)
-        s.queue().launch(EntropyCost8{s.patches(), f, m, table, row_of(s, out)}, count(s));
-    else
-        s.queue().launch(EntropyCost16{s.patches(), f, m, table, row_of(s, out)}, count(s));
+    if (bins == 16) {
+        s.queue().launch(EntropyCost16{p, f, m, table, row_of(s, out)}, count(s));
+        return;
+    }
+    const EntropyCost8 body{p, f, m, table, row_of(s, out)};
+    const std::size_t rest = s.n_labels() * (8 * sizeof(float) + std::size_t(p.size[2]) * kHistogramRow);
+    const bool countable = p.size[0] * p.size[1] <= 255;
+    if (plain || !countable || !in_blocks(s, StagedEntropy{body, s.reach()}, 1, rest))
+        s.queue().launch(body, count(s));
 }
 
-void dwt_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out) {
+void dwt_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out, bool plain) {
     require(channels_of(fixed, moved) == 1, "this cost takes one channel");
     for (int n : s.patches().size) require(n % 4 == 0, "the wavelet support must be a multiple of 4 voxels");
-    s.queue().launch(HaarCost{s.patches(), s.features(fixed), s.features(moved), row_of(s, out)}, count(s));
+    const HaarCost body{s.patches(), s.features(fixed), s.features(moved), row_of(s, out)};
+    const std::size_t rest = sizeof(float) * 3 * s.n_labels() * std::size_t(s.patches().voxels() / 8);
+    if (plain || !in_blocks(s, StagedHaar{body, s.reach()}, 1, rest)) s.queue().launch(body, count(s));
 }
 
 Array support_mean(const Search& s, const Array& values) {
@@ -169,11 +212,13 @@ void register_search(nb::module_& m) {
              "queue"_a, "shape"_a, "starts"_a, "size"_a, "offsets"_a)
         .def_prop_ro("n_nodes", &Search::n_nodes)
         .def_prop_ro("n_labels", &Search::n_labels);
-    m.def("sad_costs", &sad_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a);
-    m.def("ngf_costs", &ngf_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a);
-    m.def("ncc_costs", &ncc_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a, "floor"_a, "squared"_a);
-    m.def("mi_costs", &mi_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a, "bins"_a, "n_log_n"_a);
-    m.def("dwt_costs", &dwt_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a);
+    m.def("sad_costs", &sad_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a, "plain"_a = false);
+    m.def("ngf_costs", &ngf_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a, "plain"_a = false);
+    m.def("ncc_costs", &ncc_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a, "floor"_a, "squared"_a,
+          "plain"_a = false);
+    m.def("mi_costs", &mi_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a, "bins"_a, "n_log_n"_a,
+          "plain"_a = false);
+    m.def("dwt_costs", &dwt_costs, "search"_a, "fixed"_a, "moved"_a, "out"_a, "plain"_a = false);
     m.def("support_mean", &support_mean, "search"_a, "values"_a, "Mean over the support of each node, (N,).");
     m.def("class_shares", &class_shares, "search"_a, "numbers"_a, "classes"_a, "displaced"_a, "rule"_a,
           "foreground"_a, "Columns of W that each node, (N, C), or label, (N, L, C), uses.");

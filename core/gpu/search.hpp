@@ -2,7 +2,7 @@
 #pragma once
 
 #include "array.hpp"
-#include "costs.hpp"
+#include "staged.hpp"
 
 namespace regweave::gpu {
 
@@ -13,6 +13,7 @@ class Search {
            const std::array<std::vector<double>, 3>& offsets);
 
     const Patches& patches() const { return patches_; }
+    const Reach& reach() const { return reach_; }
     Queue& queue() const { return memory_.queue(); }
     const Array& memory() const { return memory_; }
     std::size_t n_nodes() const { return std::size_t(patches_.n_nodes()); }
@@ -23,6 +24,7 @@ class Search {
   private:
     Array memory_;
     Patches patches_;
+    Reach reach_;
 };
 
 }  // namespace regweave::gpu

@@ -64,6 +64,42 @@ extern "C" __global__ void __launch_bounds__(kTree) regweave_TreeSums(const Tree
 }
 #endif
 
+// Sums of short rows (rows, n), a block for each: a leaf adds the values t, t + kTree, …
+struct RowTree {
+    const double* values;
+    Index n;
+    double* out;
+
+    REGWEAVE_BODY double leaf(Index row, int t) const {
+        double sum = 0.0;
+        for (Index k = t; k < n; k += kTree) sum += values[row * n + k];
+        return sum;
+    }
+
+#if !defined(__CUDACC__)
+    void operator()(Index row) const {
+        double leaves[kTree];
+        for (int t = 0; t < kTree; ++t) leaves[t] = leaf(row, t);
+        for (int half = kTree / 2; half > 0; half /= 2)
+            for (int t = 0; t < half; ++t) leaves[t] += leaves[t + half];
+        out[row] = leaves[0];
+    }
+#endif
+};
+
+#if defined(__CUDACC__)
+extern "C" __global__ void __launch_bounds__(kTree) regweave_RowTree(const RowTree a) {
+    __shared__ double leaves[kTree];
+    const int t = threadIdx.x;
+    leaves[t] = a.leaf(blockIdx.x, t);
+    for (int half = kTree / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (t < half) leaves[t] += leaves[t + half];
+    }
+    if (t == 0) a.out[blockIdx.x] = leaves[0];
+}
+#endif
+
 // The same for the smallest value.
 struct StrandLeast {
     const float* values;

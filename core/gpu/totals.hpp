@@ -24,6 +24,19 @@ Array row_sums(const Array& beside, const T* values, std::size_t rows, Index n) 
     return out;
 }
 
+// The same for rows of some thousand values, in one launch.
+inline Array short_row_sums(const Array& beside, const double* values, std::size_t rows, Index n) {
+    const Array out = make<double>(beside, {rows});
+    RowTree tree{values, n, out.data<double>(1)};
+#if defined(REGWEAVE_TWIN)
+    beside.queue().launch(tree, Index(rows));
+#else
+    void* arguments[] = {&tree};
+    beside.queue().launch_named("regweave_RowTree", Index(rows), kTree, arguments);
+#endif
+    return out;
+}
+
 // Values on the host; waits.
 inline std::vector<double> fetched(const Array& sums) {
     Queue& q = sums.queue();

@@ -59,7 +59,7 @@ void Queue::give_pinned(void* memory) { std::free(memory); }
 void Queue::upload(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void Queue::download(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void Queue::copy(void* to, const void* from, std::size_t bytes) { std::memmove(to, from, bytes); }
-void Queue::clear(void* memory, std::size_t bytes) { std::memset(memory, 0, bytes); }
+void Queue::fill(void* memory, unsigned char value, std::size_t bytes) { std::memset(memory, value, bytes); }
 void Queue::wait() {}
 
 }  // namespace regweave::gpu

@@ -6,7 +6,7 @@
 namespace regweave::gpu {
 
 // Intensities mapped to [0, 1], then through a broken line where there is one, then the mean of each block of
-// voxels, one axis after the other; the last block along an axis is filled with the edge voxel.
+// voxels, added up in the order of core/intensity.cpp; the last block along an axis repeats the edge voxel.
 struct BlockMean {
     const float* image;
     Extent from, to;
@@ -40,20 +40,17 @@ struct BlockMean {
     REGWEAVE_BODY void operator()(Index v) const {
         int i, j, k;
         to.place(v, i, j, k);
-        float over_z = 0.0f;
+        float sum = 0.0f;
         for (int c = 0; c < factors[2]; ++c) {
-            float over_y = 0.0f;
-            for (int b = 0; b < factors[1]; ++b) {
-                float over_x = 0.0f;
-                for (int a = 0; a < factors[0]; ++a)
-                    over_x += mapped(image[from.at(clamped(i * factors[0] + a, from.n[0]),
-                                                   clamped(j * factors[1] + b, from.n[1]),
-                                                   clamped(k * factors[2] + c, from.n[2]))]);
-                over_y += over_x / float(factors[0]);
-            }
-            over_z += over_y / float(factors[1]);
+            float sheet = 0.0f;
+            for (int a = 0; a < factors[0]; ++a)
+                for (int b = 0; b < factors[1]; ++b)
+                    sheet += mapped(image[from.at(clamped(i * factors[0] + a, from.n[0]),
+                                                  clamped(j * factors[1] + b, from.n[1]),
+                                                  clamped(k * factors[2] + c, from.n[2]))]);
+            sum += sheet;
         }
-        out[v] = over_z / float(factors[2]);
+        out[v] = sum * (1.0f / (float(factors[0]) * float(factors[1]) * float(factors[2])));
     }
 };
 REGWEAVE_KERNEL(BlockMean)

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from regweave import notices
 from regweave.config.member import Member
 from regweave.config.settings import Refine, Schedule
 from regweave.errors import UsageError
-from regweave.registration.cpu import CpuDevice
+from regweave.registration.cpu import CPU, CpuDevice
 from regweave.registration.cuda.opening import open_best, open_gpu
 from regweave.registration.measure import Around
 from regweave.registration.scene import Resolution
@@ -121,19 +122,17 @@ DEVICES: dict[str, Callable[[str], Device]] = {
 """What opens a device; it is given what stands behind the colon of its name."""
 
 
-LEAST_VOXELS = 32**3
-"""Smallest fixed image that ``auto`` gives to a GPU: below, the host is as fast."""
+LEAST_VOXELS = 16**3
+"""Smallest fixed image that ``auto`` gives to a GPU: below, the host ends before a GPU is started."""
 
 
-def get(name: str | None = None, voxels: int | None = None) -> Device:
+def get(name: str | None = None) -> Device:
     """Return the device of that name, by default the host.
 
     Parameters
     ----------
     name : str, optional
-        ``cpu``, ``cuda``, ``cuda:N``, or ``auto``: a GPU where there is one and where it pays.
-    voxels : int, optional
-        Size of the fixed image, where it is known: ``auto`` leaves small ones to the host.
+        ``cpu``, ``cuda``, ``cuda:N``, or ``auto``: a GPU where there is one.
 
     Raises
     ------
@@ -148,6 +147,15 @@ def get(name: str | None = None, voxels: int | None = None) -> Device:
     word, _, which = ("cpu" if name is None else name).partition(":")
     if word not in DEVICES or (word == "cpu" and which):
         raise UsageError("E173", f"unknown device {name!r}", "available: auto, cpu, cuda, cuda:N")
-    if word == "auto" and not which and voxels is not None and voxels < LEAST_VOXELS:
-        return DEVICES["cpu"]("")
     return DEVICES[word](which)
+
+
+def best_for(pair: ImagePair, schedule: Schedule) -> Device:
+    """Return what ``auto`` means for a pair: a GPU where there is one, the pair fits into it, and it pays."""
+    found = get("auto")
+    if found.name == CPU.name or pair.fixed.data.size < LEAST_VOXELS:
+        return CPU
+    if not found.has_room(pair, schedule):  # type: ignore[attr-defined]
+        notices.warn("W219: the GPU has too little memory for this pair; the processor computes")
+        return CPU
+    return found

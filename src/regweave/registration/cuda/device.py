@@ -11,7 +11,8 @@ import numpy as np
 from regweave.config.settings import Schedule
 from regweave.registration import measure as discrete
 from regweave.registration.cuda import levels
-from regweave.registration.cuda.memory import require_memory
+from regweave.registration.cuda.constants import Constants
+from regweave.registration.cuda.memory import needed_bytes, require_memory
 from regweave.registration.cuda.scene import CudaScene, GpuPair
 from regweave.registration.cuda.verbs import RefinementVerbs
 from regweave.registration.measure import Around
@@ -34,7 +35,7 @@ class CudaDevice(RefinementVerbs):
 
     def __init__(self, kernels: Any, ordinal: int = 0) -> None:
         self.kernels, self.queue = kernels, kernels.Queue(ordinal)
-        self.name = f"cuda:{ordinal}"
+        self.name, self.constants = f"cuda:{ordinal}", Constants(kernels, self.queue)
         self._brought: tuple[Any, Any] | None = None
         self._pair: tuple[Any, GpuPair] | None = None
 
@@ -62,8 +63,12 @@ class CudaDevice(RefinementVerbs):
         if self._pair is None or self._pair[0]() is not pair or not self._pair[1].shows(host):
             self._pair = None
             require_memory(self.queue, pair, schedule)
-            self._pair = (weakref.ref(pair, self._leave), GpuPair.of(self.kernels, self.queue, host))
+            self._pair = (weakref.ref(pair, self._leave), GpuPair.of(self.kernels, self.queue, self.constants, host))
         return CudaScene.whole(host, self._pair[1])
+
+    def has_room(self, pair: ImagePair, schedule: Schedule) -> bool:
+        """Tell whether a pair fits into the memory that is free."""
+        return needed_bytes(pair, schedule) <= int(self.queue.memory()[0])
 
     def _leave(self, ended: Any) -> None:
         """Give the images of a pair up when the pair is."""
@@ -80,9 +85,9 @@ class CudaDevice(RefinementVerbs):
 
     def minimize(self, terms: levels.CudaTerms, weights: WeightTable, schedule: Schedule) -> Solution:
         """Best labelling and its certificate."""
-        return levels.minimize(self.kernels, self.queue, terms, weights, schedule)
+        return levels.minimize(self.kernels, self.constants, terms, weights, schedule)
 
     def compose(self, u: Any, around: Around, labels: Any) -> Any:
         """Compose u with the free-form deformation whose control points took these labels."""
-        step = levels.increment(self.kernels, self.queue, self.lattices.of(around.grid), around, labels)
+        step = levels.increment(self.kernels, self.constants, self.lattices.of(around.grid), around, labels)
         return self.kernels.compose(u, step)

@@ -10,6 +10,8 @@ import numpy as np
 from regweave.config.settings import Schedule
 from regweave.energy.assemble import TIE_BREAK, assemble
 from regweave.energy.cost_volume import QUIET_NODE
+from regweave.registration.cuda.constants import Constants
+from regweave.registration.cuda.metrics import Asked
 from regweave.registration.cuda.scene import Compared, CudaScene
 from regweave.registration.measure import VALID_SHARE, Around, host_costs
 from regweave.spatial.control_grid import ControlGrid
@@ -36,44 +38,27 @@ class CudaTerms:
         return Terms(self.costs.numpy(), self.shares.numpy(), self.shape, self.offsets, base=base)
 
 
-class Searches:
-    """Supports and labels of a step on the GPU, one for each size of support that its members ask for."""
-
-    def __init__(self, kernels: Any, queue: Any, around: Around) -> None:
-        self._kernels, self._queue, self._around = kernels, queue, around
-        self._made: dict[tuple[int, ...], Any] = {}
-
-    def of(self, grid: ControlGrid) -> Any:
-        """Return the search with the supports of a grid."""
-        if grid.support not in self._made:
-            self._made[grid.support] = self._kernels.Search(
-                self._queue, grid.image_shape, grid.starts, grid.support, self._around.labels.offsets
-            )
-        return self._made[grid.support]
-
-
 def measure(scene: CudaScene, u: Any, around: Around, scales: Any) -> tuple[CudaTerms, Any]:
     """Terms around the estimate u, and the scales of the members, fitted where none are given."""
     kernels, grid = scene.kernels, around.grid
-    searches = Searches(kernels, scene.queue, around)
-    costs = _costs(scene, u, around, searches)
-    valid = kernels.support_mean(searches.of(grid), scene.valid(u))
+    costs = _costs(scene, u, around)
+    valid = kernels.support_mean(scene.constants.search(grid, around.labels), scene.valid(u))
     masked = scene.host.masked
     if scales is None:
         scales = kernels.fit_scales(costs, valid if masked else None, QUIET_NODE)
     kernels.scale_costs(costs, scales, valid, masked, VALID_SHARE)
-    shares = _class_shares(scene, u, around, searches)
+    shares = _class_shares(scene, u, around)
     base = _node_displacements(scene, u, grid) if around.schedule.pairwise == "elastic" else None
     return CudaTerms(costs, shares, grid.nodes, around.labels.in_units_of(grid.spacing), base), scales
 
 
-def _costs(scene: CudaScene, u: Any, around: Around, searches: Searches) -> Any:
+def _costs(scene: CudaScene, u: Any, around: Around) -> Any:
     """Raw costs (M, N, L); the host computes those of members without kernels."""
     members = around.schedule.bank
     costs = scene.queue.empty((len(members), around.grid.n_nodes, around.labels.n_labels))
     left = []
     for m, compared in enumerate(scene.compare(members, u)):
-        if compared is None or not _cost_row(scene, compared, around, searches, costs.part(m, m + 1)):
+        if compared is None or not _cost_row(scene, compared, around, costs.part(m, m + 1)):
             left.append(m)
     if left:
         rows = host_costs(scene.host, u.numpy(), [members[m] for m in left], around)
@@ -82,7 +67,7 @@ def _costs(scene: CudaScene, u: Any, around: Around, searches: Searches) -> Any:
     return costs
 
 
-def _cost_row(scene: CudaScene, compared: Compared, around: Around, searches: Searches, row: Any) -> bool:
+def _cost_row(scene: CudaScene, compared: Compared, around: Around, row: Any) -> bool:
     """Fill the costs of one member; False where its support does not suit the kernels."""
     edge, metric = compared.member.support, compared.metric
     grid = around.grid if edge is None else around.grid.with_support((edge,) * 3)
@@ -90,21 +75,23 @@ def _cost_row(scene: CudaScene, compared: Compared, around: Around, searches: Se
         grid = metric.support(grid)
     if (metric.fits is not None and not metric.fits(grid)) or (metric.single and compared.fixed.shape[0] > 1):
         return False
-    metric.costs(scene.kernels, searches.of(grid), compared.fixed, compared.moved, row, compared.options, grid)
+    search = scene.constants.search(grid, around.labels)
+    metric.costs(
+        scene.kernels, search, compared.fixed, compared.moved, row, Asked(compared.options, grid, scene.constants)
+    )
     return True
 
 
-def _class_shares(scene: CudaScene, u: Any, around: Around, searches: Searches) -> Any:
+def _class_shares(scene: CudaScene, u: Any, around: Around) -> Any:
     """Columns of W that each node uses, (N, C), or each label of it, (N, L, C)."""
     grid, schedule, classes = around.grid, around.schedule, around.classes
     if scene.host.pair.moving_labels is None or len(classes) == 1:
-        shares = np.zeros((grid.n_nodes, len(classes)), dtype=np.float32)
-        shares[:, 0] = 1
-        return scene.queue.upload(shares)
+        return scene.constants.ones(grid.n_nodes, len(classes))
     box = grid.with_support(tuple(round(edge * schedule.class_reach) for edge in grid.support))
     numbers = scene.class_numbers(u, classes)
     rule, displaced = RULES[schedule.class_rule], schedule.class_at == "displaced"
-    return scene.kernels.class_shares(searches.of(box), numbers, len(classes), displaced, rule, FOREGROUND_SHARE)
+    search = scene.constants.search(box, around.labels)
+    return scene.kernels.class_shares(search, numbers, len(classes), displaced, rule, FOREGROUND_SHARE)
 
 
 def _node_displacements(scene: CudaScene, u: Any, grid: ControlGrid) -> Any:
@@ -113,24 +100,26 @@ def _node_displacements(scene: CudaScene, u: Any, grid: ControlGrid) -> Any:
     return scene.queue.upload(np.ascontiguousarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64))
 
 
-def minimize(kernels: Any, queue: Any, terms: CudaTerms, weights: WeightTable, schedule: Schedule) -> Solution:
+def minimize(
+    kernels: Any, constants: Constants, terms: CudaTerms, weights: WeightTable, schedule: Schedule
+) -> Solution:
     """Minimise w·Ψ by TRW-S on the GPU, by other engines on the host; the labels stay on the GPU."""
     solver = schedule.solver
     if solver.name != "trws" or terms.costs.shape[2] > kernels.MOST_LABELS:
         found = solver(assemble(terms.on_host(), weights))
-        return Solution(queue.upload(found.labels), found.energy, found.lower_bound, found.iterations)
+        return Solution(terms.costs.queue.upload(found.labels), found.energy, found.lower_bound, found.iterations)
     x, y, z = (np.abs(o) for o in terms.offsets)
-    length = queue.upload((x[:, None, None] + y[:, None] + z).ravel())
-    matrix = queue.upload(np.ascontiguousarray(weights.matrix, dtype=np.float64))
+    length = constants.array((x[:, None, None] + y[:, None] + z).ravel())
+    matrix = constants.array(np.ascontiguousarray(weights.matrix, dtype=np.float64))
     unary = kernels.assemble(terms.costs, terms.shares, matrix, length, TIE_BREAK)
     options: Any = solver.options
     found = kernels.trws(unary, terms.shape, terms.offsets, weights.pairwise, terms.base, options.max_iter, options.tol)
     return Solution(*found)
 
 
-def increment(kernels: Any, queue: Any, lattice: Any, around: Around, labels: Any) -> Any:
+def increment(kernels: Any, constants: Constants, lattice: Any, around: Around, labels: Any) -> Any:
     """Free-form deformation whose control points took these labels, (3, X, Y, Z)."""
     offsets = around.labels.offsets
     k = tuple(len(o) for o in offsets)
-    points = kernels.label_vectors(labels, queue.upload(np.concatenate(offsets)), k, around.grid.nodes)
+    points = kernels.label_vectors(labels, constants.array(np.concatenate(offsets)), k, around.grid.nodes)
     return lattice.displacement(points)

@@ -14,11 +14,21 @@ import numpy as np
 
 from regweave import metrics
 from regweave.metrics import dwt, mi, mind
+from regweave.registration.cuda.constants import Constants
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
 MOST_COUNTED = 65535
 """A joint histogram counts no more voxels of a support than this."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Options of a metric, grid with its support, and what the GPU keeps."""
+
+    options: Any
+    grid: ControlGrid
+    constants: Constants
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class GpuMetric:
     features : callable
         From kernels, image (1, X, Y, Z) and options to features (C, X, Y, Z).
     costs : callable
-        From kernels, search, both features, the row (N, L) to fill, options and support.
+        From kernels, search, both features, the row (N, L) to fill, and what is asked for.
     support : callable, optional
         Support that the metric makes of a node's, where it is not that one.
     maps : bool
@@ -42,7 +52,7 @@ class GpuMetric:
     """
 
     features: Callable[[Any, Any, Any], Any]
-    costs: Callable[[Any, Any, Any, Any, Any, Any, ControlGrid], None]
+    costs: Callable[[Any, Any, Any, Any, Any, Asked], None]
     support: Callable[[ControlGrid], ControlGrid] | None = None
     maps: bool = False
     single: bool = False
@@ -78,25 +88,25 @@ def _mind(kernels: Any, image: Any, options: Any) -> Any:
     return kernels.self_similarity(image.reshaped(image.shape[1:]), pairs, options.radius_voxels, *mind.NOISE_RANGE)
 
 
-def _sad_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, options: Any, grid: ControlGrid) -> None:
+def _sad_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: Asked) -> None:
     kernels.sad_costs(search, fixed, moved, out)
 
 
-def _ncc_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, options: Any, grid: ControlGrid) -> None:
-    kernels.ncc_costs(search, fixed, moved, out, options.variance_floor, options.squared)
+def _ncc_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: Asked) -> None:
+    kernels.ncc_costs(search, fixed, moved, out, asked.options.variance_floor, asked.options.squared)
 
 
-def _ngf_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, options: Any, grid: ControlGrid) -> None:
+def _ngf_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: Asked) -> None:
     kernels.ngf_costs(search, fixed, moved, out)
 
 
-def _dwt_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, options: Any, grid: ControlGrid) -> None:
+def _dwt_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: Asked) -> None:
     kernels.dwt_costs(search, fixed, moved, out)
 
 
-def _mi_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, options: Any, grid: ControlGrid) -> None:
-    table = fixed.queue.upload(n_log_n(int(np.prod(grid.support))))
-    kernels.mi_costs(search, fixed, moved, out, mi.n_bins(grid, options), table)
+def _mi_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: Asked) -> None:
+    table = asked.constants.array(n_log_n(int(np.prod(asked.grid.support))))
+    kernels.mi_costs(search, fixed, moved, out, mi.n_bins(asked.grid, asked.options), table)
 
 
 def _countable(grid: ControlGrid) -> bool:

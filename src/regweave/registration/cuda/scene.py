@@ -12,6 +12,7 @@ import numpy as np
 from regweave import metrics
 from regweave.config.member import Member
 from regweave.metrics import mi
+from regweave.registration.cuda.constants import Constants
 from regweave.registration.cuda.metrics import GpuMetric, find
 from regweave.registration.cuda.refinement import gaussian_sides
 from regweave.registration.scene import Resolution, Scene
@@ -78,13 +79,14 @@ class GpuPair:
 
     fixed: GpuImage
     moving: GpuImage
+    constants: Constants
     numbers: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, kernels: Any, queue: Any, host: Scene) -> GpuPair:
+    def of(cls, kernels: Any, queue: Any, constants: Constants, host: Scene) -> GpuPair:
         """Return the images of a scene; they are copied when they are first looked at."""
         fixed, moving = (GpuImage(kernels, queue, c) for c in (host.fixed_channels, host.moving_channels))
-        return cls(fixed, moving)
+        return cls(fixed, moving, constants)
 
     def shows(self, other: Scene) -> bool:
         """Tell whether the images are those of a scene, through the same windows."""
@@ -112,6 +114,7 @@ class CudaScene:
     host: Scene
     fixed: GpuImage
     moving: GpuImage
+    constants: Constants
     _numbers: dict[tuple[int, ...], Any] = field(default_factory=dict, compare=False)
     _features: dict[str, Any] = field(default_factory=dict, compare=False)
     _maps: dict[str, tuple[Any, Any, Float64Array]] = field(default_factory=dict, compare=False)
@@ -120,12 +123,13 @@ class CudaScene:
     @classmethod
     def whole(cls, host: Scene, images: GpuPair) -> CudaScene:
         """Return the pair at its own resolution."""
-        return cls(images.fixed.kernels, images.fixed.queue, host, images.fixed, images.moving, images.numbers)
+        kernels, queue = images.fixed.kernels, images.fixed.queue
+        return cls(kernels, queue, host, images.fixed, images.moving, images.constants, images.numbers)
 
     def at(self, resolution: Resolution) -> CudaScene:
         """Return the same pair at another resolution."""
         host = self.host.at(resolution)
-        return CudaScene(self.kernels, self.queue, host, self.fixed, self.moving, self._numbers)
+        return CudaScene(self.kernels, self.queue, host, self.fixed, self.moving, self.constants, self._numbers)
 
     @property
     def factors(self) -> Factors:

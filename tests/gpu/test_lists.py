@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import regweave as rw
+from regweave import notices
 from regweave.cli import main
 from regweave.datasets.in_memory import pairs_on_disk
 from regweave.errors import UsageError
@@ -20,7 +21,7 @@ from regweave.learning import samples
 from regweave.pipeline import prepare
 from regweave.pipeline.reading import Reading
 from regweave.registration import devices
-from regweave.registration.cuda import opening
+from regweave.registration.cuda import device, opening
 
 TWO = ((gpu.Gpu("one", 1 << 30, (9, 0)), gpu.Gpu("two", 1 << 30, (9, 0))), "")
 
@@ -99,13 +100,15 @@ def test_processes_know_their_gpu():
         assert [answer.text for _, answer in on_processes(gpu_of_worker, [None], team)] == ["3"]
 
 
-def test_small_images_stay_on_the_processor_with_auto(with_twin, ran, training_list):
-    files = training_list.files(0)
-    result = rw.register(**files, config=training_list.settings, device="auto")
-    assert result.device == "cpu"
-    assert devices.get("auto", devices.LEAST_VOXELS).name == "cuda:0"
-    assert devices.get("auto", devices.LEAST_VOXELS - 1).name == "cpu"
-    assert ran == ["cpu"]
+def test_auto_takes_a_gpu_where_it_pays_and_the_pair_fits(with_twin, ran, training_list, monkeypatch):
+    files, said = training_list.files(0), []
+    for least, free in ((devices.LEAST_VOXELS, 4 << 30), (24**3 + 1, 4 << 30), (24**3, 1000)):
+        monkeypatch.setattr(devices, "LEAST_VOXELS", least)
+        monkeypatch.setattr(device, "needed_bytes", lambda *_, free=free: 8 * 2**50 // free)
+        with notices.muted():
+            said.append(rw.register(**files, config=training_list.settings, device="auto").warnings)
+    assert ran == ["cuda:0", "cpu", "cpu"]
+    assert [any("W219" in text for text in texts) for texts in said] == [False, False, True]
 
 
 def test_overlaps_of_a_list_are_measured_by_threads_on_a_gpu(with_twin, ran, training_list, tmp_path):

@@ -40,6 +40,7 @@ class ContourWords(TypedDict, total=False):
     both_ways: bool
     name_map: str | Path | Mapping[str, str] | None
     threads: int | None
+    device: str | None
 
 
 def propagate_contours(
@@ -80,7 +81,7 @@ def propagate_contours(
         image series, where a folder holds several), ``allow_id_mismatch``, ``show_ids``, ``carry_external`` (carry the
         patient's outline instead of finding it anew), ``both_ways`` (register the other way too, and measure how well
         the two agree: twice the time), ``name_map`` (new names of structures in files, a file or a mapping; a model
-        knows structures by them), ``threads``.
+        knows structures by them), ``threads`` and ``device`` as in `regweave.register`.
 
     Returns
     -------
@@ -101,6 +102,7 @@ def propagate_contours(
         sources, structures, model, init, judged_by, _landmarks(words.get("landmarks")),
         carry_outline=words.get("carry_external", False), both_ways=words.get("both_ways", False),
         names=read_name_map(names) if isinstance(names, str | Path) else names or {}, threads=words.get("threads"),
+        device=words.get("device"),
     )  # fmt: skip
     with ContoursBar(shown=progress and on_stage is None) as bar:
         done = propagate(request, on_stage or bar)

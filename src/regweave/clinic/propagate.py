@@ -60,7 +60,8 @@ class ContoursRequest:
         Register the other way too, and measure how well the two agree.
     names : mapping
         New names of structures, by which a model and other programs know them.
-    threads : int, optional
+    threads, device : optional
+        As in `regweave.register`.
     """
 
     sources: Sources
@@ -73,6 +74,7 @@ class ContoursRequest:
     both_ways: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
+    device: str | None = None
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,7 @@ def _one_way(
         config=settings,
         init=start,
         threads=request.threads,
+        device=request.device,
         on_progress=tell.step,
         keep_view=True,
     )

@@ -9,8 +9,8 @@ from regweave.jobs.cluster import Cluster
 from regweave.registration import devices
 from regweave.registration.cuda.opening import gpu_numbers
 
-LANES = 8
-"""Registrations that one GPU works on at once where nothing else is asked for; more do not fill it further."""
+LANES = 4
+"""Registrations that one GPU works on at once where nothing else is asked for; more threads of Python are slower."""
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,8 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
 
         seen, classes_from = keep(("seen", maps), seen_by_model)
         pair, seen = _from_structures(start, recipe, pair, seen, lambda make: keep(("structures", maps), make))
-    if request.device == "auto":  # the size of the images decides too
-        device = devices.get("auto", pair.fixed.data.size)
+    if request.device == "auto":  # the images decide too
+        device = devices.best_for(pair, recipe.schedule)
     return Prepared(
         recipe.drop_label_members(classes_from), data, pair, seen, classes_from, start, reading, device, maps
     )

@@ -75,6 +75,7 @@ def contours(
         bool, input_option("--allow-id-mismatch", help="Take scans that state different patients.")
     ] = False,
     threads: Annotated[int | None, machine_option(help="Threads; the result is the same for any number.")] = None,
+    device: Annotated[str | None, machine_option(help="What computes: cpu (default), cuda, cuda:N, or auto.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
@@ -91,7 +92,8 @@ def contours(
             plan, today, output, rtstruct=rtstruct, structures=_names(structures), model=model, init=init,
             name_map=name_map, rules=rules, show_ids=show_ids, allow_id_mismatch=allow_id_mismatch, series=series,
             landmarks=None if fixed_points is None and moving_points is None else (fixed_points, moving_points),
-            carry_external=carry_external, both_ways=both_ways, threads=threads, overwrite=overwrite, on_stage=bar,
+            carry_external=carry_external, both_ways=both_ways, threads=threads, device=device, overwrite=overwrite,
+            on_stage=bar,
         )  # fmt: skip
     if as_json:
         print(json.dumps({"output": str(output), **_record(output)}, indent=1, ensure_ascii=False))

@@ -123,7 +123,8 @@ def evaluate(
             found = workflow.evaluate(
                 pairs, output, models=model or (), baselines=baselines, preset=preset, config=config,
                 train_pairs=train_pairs, workers=workers, scheduler=cluster, device=device, resume=resume,
-                allow_leak=allow_leak, withhold=parse_values(withhold, "--withhold"), rules=rules, on_progress=shown, **reading,
+                allow_leak=allow_leak, withhold=parse_values(withhold, "--withhold"), rules=rules, on_progress=shown,
+                **reading,
             )  # fmt: skip
         missing = 0 if no_report else _write_pages(found, output, Reading(**reading), pages, quiet=quiet)
     except KeyboardInterrupt as error:

@@ -1,4 +1,4 @@
-"""Fast kernels of the refinement on a GPU: the same bits as their plain twins, and microseconds of each.
+"""Fast kernels of the levels and the refinement on a GPU: the bits of their plain twins, and microseconds of each.
 
     python benchmark/gpu_kernels.py [--output table.json]
 
@@ -18,6 +18,8 @@ import numpy as np
 
 BANDWIDTH = 4.3e12
 """Bytes a second that a copy on an H200 moves."""
+LEVELS = (((32, 22, 32), 6.2, 4), ((64, 64, 64), 6.2, 5), ((64, 64, 64), 3.1, 5), ((128, 128, 128), 6.2, 5))
+"""Image, voxels between nodes and edge of a support of a level."""
 GRIDS = (((64, 64, 64), 1.0), ((128, 128, 128), 1.15), ((61, 50, 77), 1.3))
 
 
@@ -114,22 +116,95 @@ class Bench:
                 lambda r=r: self.correlation(r, True), lambda r=r: self.correlation(r, False), 22 * n)  # fmt: skip
         return {
             name: {
-                "plain_us": None if slow is None else self.time(slow),
-                "fast_us": self.time(quick),
+                "plain_us": None if slow is None else timed(self.queue, slow),
+                "fast_us": timed(self.queue, quick),
                 "floor_us": round(1e6 * least / BANDWIDTH, 1),
             }
             for name, (slow, quick, least) in rows.items()
         }
 
-    def time(self, call, repeats=30):
-        for _ in range(3):
-            call()
-        self.queue.wait()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        self.queue.wait()
-        return round(1e6 * (time.perf_counter() - start) / repeats, 1)
+
+class Level:
+    """Features of one level on the GPU, and the costs of its labels."""
+
+    def __init__(self, cuda, queue, shape, spacing, edge):
+        rng = np.random.default_rng(3)
+        self.cuda, self.queue, self.shape = cuda, queue, shape
+        nodes = [int(np.ceil(n / spacing)) for n in shape]
+        offsets = [np.array([-0.4, 0.0, 0.4]) * spacing] * 3
+        self.search = {
+            size: cuda.Search(queue, shape, [self.starts(n, k, size) for n, k in zip(shape, nodes, strict=True)],
+                              (size,) * 3, offsets)
+            for size in {edge, 4}
+        }  # fmt: skip
+        self.edge, self.nodes, self.n = edge, nodes, int(np.prod(nodes))
+        self.images = {c: [queue.upload(smooth(rng, (c, *shape), 0.5) + 0.5) for _ in range(2)] for c in (1, 3)}
+        self.table = queue.upload(np.array([n * np.log(max(n, 1)) for n in range(edge**3 + 1)], dtype=np.float32))
+        self.voxels = int(np.prod(shape))
+
+    @staticmethod
+    def starts(n, nodes, size):
+        return np.linspace(0, n - size, nodes).round().astype(np.int32)
+
+    def calls(self, out):
+        """Costs of each metric: a function of plain, and the channels that are read."""
+        cuda, at, haar = self.cuda, self.search[self.edge], self.search[4]
+        one, three = self.images[1], self.images[3]
+        return {
+            "sad": (lambda plain: cuda.sad_costs(at, *one, out, plain), 1),
+            "ncc": (lambda plain: cuda.ncc_costs(at, *one, out, 1e-4, True, plain), 1),
+            "mi": (lambda plain: cuda.mi_costs(at, *one, out, 8, self.table, plain), 1),
+            "ngf": (lambda plain: cuda.ngf_costs(at, *three, out, plain), 3),
+            "dwt": (lambda plain: cuda.dwt_costs(haar, *one, out, plain), 1),
+        }
+
+    def table_of_costs(self):
+        """Compare fast and plain bit by bit; microseconds of both, and the floor."""
+        rows, out = {}, self.queue.empty((self.n, 27))
+        for name, (call, channels) in self.calls(out).items():
+            found = []
+            for plain in (False, True):
+                self.cuda.copy(self.queue.upload(np.full((self.n, 27), np.nan, dtype=np.float32)), out)
+                call(plain)
+                found.append(out.numpy())
+            # Wavelets are contracted otherwise by the compiler.
+            far = np.abs(found[0] - found[1]).max()
+            assert far <= (1e-7 if name == "dwt" else 0), (name, self.shape, far)
+            least = 4 * (2 * channels * self.voxels + 27 * self.n)
+            rows[f"{name} costs"] = {
+                "plain_us": timed(self.queue, lambda call=call: call(True)),
+                "fast_us": timed(self.queue, lambda call=call: call(False)),
+                "floor_us": round(1e6 * least / BANDWIDTH, 1),
+            }
+        rows["message passing"] = self.messages()
+        return rows
+
+    def messages(self):
+        """TRW-S that ends after one iteration, two passes; the floor is unaries and messages once each way."""
+        rng, line = np.random.default_rng(4), [-1.0, 0.0, 1.0]
+        unary = self.queue.upload(rng.random((self.n, 27)))
+
+        def call(plain):
+            return self.cuda.trws(unary, self.nodes, [line] * 3, 0.0, None, 4, 1e-4, plain)
+
+        least = 2 * 8 * self.n * (27 + 2 * 3 * 27)
+        return {
+            "plain_us": None,
+            "fast_us": timed(self.queue, lambda: call(False)),
+            "floor_us": round(1e6 * least / BANDWIDTH, 1),
+        }
+
+
+def timed(queue, call, repeats=30):
+    """Microseconds of a call, many in a row."""
+    for _ in range(3):
+        call()
+    queue.wait()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    queue.wait()
+    return round(1e6 * (time.perf_counter() - start) / repeats, 1)
 
 
 def main():
@@ -145,6 +220,12 @@ def main():
         name = "×".join(map(str, shape))
         tables[name] = bench.table()
         print(f"\n{name}, control points every {spacing} voxels; same bits as the twins; {attempts} attempts")
+        for part, row in tables[name].items():
+            print(f"  {part:20}" + "".join(f"{key:>10} {value!s:>8}" for key, value in row.items()))
+    for shape, spacing, edge in LEVELS:
+        name = "×".join(map(str, shape)) + f", nodes every {spacing} voxels"
+        tables[name] = Level(cuda, queue, shape, spacing, edge).table_of_costs()
+        print(f"\n{name}; same bits as the twins")
         for part, row in tables[name].items():
             print(f"  {part:20}" + "".join(f"{key:>10} {value!s:>8}" for key, value in row.items()))
     if given.output is not None:

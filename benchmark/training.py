@@ -15,6 +15,8 @@ from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
 
+TARGET_S = {True: 45, False: 10}
+"""On the processor, and with a GPU."""
 METRICS = ("sad", "mi", "ncc", "dwt")
 
 
@@ -25,6 +27,7 @@ def main() -> None:
     options.add_argument("--preset", default="paper")
     options.add_argument("--method", default="lssvm-joint")
     options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--device", default="cpu", help="what registers")
     args = options.parse_args()
     name, what = choose_set(args.set)
     stages: dict[str, object] = {}
@@ -39,16 +42,25 @@ def main() -> None:
         start = time.perf_counter()
         model = train(
             Path(folder) / "pairs.csv", Path(folder) / "model.json", options=TrainOptions(method=args.method),
-            preset=args.preset, metrics=METRICS, workers=args.workers, on_progress=tell,
+            preset=args.preset, metrics=METRICS, workers=args.workers, device=args.device,
+            on_progress=tell,
         )  # fmt: skip
         seconds = time.perf_counter() - start
     # Peak of this process, which learns, and of the largest worker; one thread of registration each.
     used = [resource.getrusage(kind) for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own, worker = (u.ru_maxrss / 2**20 for u in used)
     processor = {name: u.ru_utime + u.ru_stime for name, u in zip(("learning", "workers"), used, strict=True)}
-    where = f"{args.pairs} pairs of {name}, {len(model.weights.classes) - 1} structures, {len(METRICS)} metrics"
+    on = "" if args.device == "cpu" else f", {args.device}"
+    where = f"{args.pairs} pairs of {name}, {len(model.weights.classes) - 1} structures, {len(METRICS)} metrics{on}"
     claims = [
-        Claim(f"seconds of training, {args.method}, {args.preset}, {where}", seconds, ".0f", " s", 45, "at most"),
+        Claim(
+            f"seconds of training, {args.method}, {args.preset}, {where}",
+            seconds,
+            ".0f",
+            " s",
+            TARGET_S[args.device == "cpu"],
+            "at most",
+        ),  # fmt: skip
         Claim(
             "seconds of processor of the same, at most those of two cores",
             sum(processor.values()),

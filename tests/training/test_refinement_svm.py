@@ -12,6 +12,7 @@ from regweave.datasets.manifest import PairFiles
 from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.jobs.kept import Kept
+from regweave.jobs.placement import Placement
 from regweave.pipeline.reading import Reading
 from regweave.training.candidates import CandidateRunner
 from regweave.training.columns.learner import ColumnLearner
@@ -67,7 +68,7 @@ def svm(tmp_path_factory) -> tuple[RefinementSvm, list[PairFiles]]:
             write_labels(files[f"{name}_labels"], LabelMap(labels, geometry))
         pairs.append(PairFiles(id=f"p{k}", group=f"g{k}", **files))
     log, reading = TrainingLog(lambda _: None), Reading()
-    candidates = CandidateRunner(SimpleNamespace(reading=reading), SETTINGS, "all", log, None)
+    candidates = CandidateRunner(SimpleNamespace(reading=reading, placement=Placement()), SETTINGS, "all", log, None)
     schedule = SETTINGS.schedule("mr")
     learner = ColumnLearner(
         TrainOptions(refinement_learner="svm"), schedule, scan(pairs, reading), candidates, log, Kept(100.0), 1

@@ -1,4 +1,7 @@
-"""Small arrays that a GPU keeps from step to step and from pair to pair: tables, label offsets, supports of nodes."""
+"""Cache of small arrays on a GPU.
+
+Tables, label offsets and supports of nodes stay there from step to step and from pair to pair.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ KEPT = 256
 
 
 class Constants:
-    """Values on one GPU by what they are made of; each is made and copied once.
+    """Cache of values on one GPU, by what they are made of.
 
     Examples
     --------

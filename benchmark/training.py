@@ -60,7 +60,7 @@ def main() -> None:
             " s",
             TARGET_S[args.device == "cpu"],
             "at most",
-        ),  # fmt: skip
+        ),
         Claim(
             "seconds of processor of the same, at most those of two cores",
             sum(processor.values()),

@@ -1,10 +1,12 @@
-"""Propagated contours against simulated follow-ups with known truth, beside plastimatch: accuracy, time, judge.
+"""Propagated contours against simulated follow-ups with known truth, beside other programs: accuracy, time, judge.
 
     python benchmark/clinic.py --cases FOLDER --tools FOLDER [--case eclipse_ent] [--seeds 1 2 3] [--peers plastimatch]
+        [--peer-python PYTHON]
 
 ``--cases`` holds a folder for each case with ``ct/`` and ``rtstruct.dcm``; ``--tools`` holds make_dicom_followup.py and
 check_rtstruct.py. Structures made from a dose are left out of all rows, as the program leaves them out.
-Ours is judged by its contours, plastimatch by the masks that it writes.
+Ours is judged by its contours, plastimatch by the masks that it writes; elastix and ANTs, run by ``--peer-python`` with
+itk-elastix and antspyx, by masks that plastimatch drew of the planning contours and they warped.
 """
 
 from __future__ import annotations
@@ -78,7 +80,30 @@ def plastimatch(case: Path, rtstruct: Path, today: Path, out: Path) -> dict[str,
     return {key: spent[key] + more[key] for key in spent}
 
 
-METHODS = {"regweave": ours, "plastimatch": plastimatch}
+def through_files(name: str, python: str, case: Path, rtstruct: Path, today: Path, out: Path) -> dict[str, float]:
+    """Run elastix or ANTs on NIfTI files; drawing masks and converting is part of the way and of its time."""
+    words = ["plastimatch", "convert", "--input", str(rtstruct), "--referenced-ct", str(case / "ct")]
+    words += ["--output-prefix", str(out / "drawn"), "--prefix-format", "nii.gz"]
+    first = timed(words, out / "log.txt")
+    for series, target in ((today, "today"), (case / "ct", "plan")):
+        convert = ["plastimatch", "convert", "--input", str(series), "--output-img", str(out / f"{target}.nii.gz")]
+        more = timed(convert, out / "log.txt")
+        first = {key: first[key] + more[key] for key in first}
+    (out / "masks").mkdir()
+    script = Path(__file__).with_name("_clinic_peer.py")
+    images = [str(out / f"{target}.nii.gz") for target in ("today", "plan")]
+    run = timed([python, str(script), name, *images, str(out / "drawn"), str(out / "masks")], out / "log2.txt")
+    return {key: first[key] + run[key] for key in first}
+
+
+METHODS = ("regweave", "plastimatch", "elastix", "ants")
+
+
+def spent_by(method: str, python: str, case: Path, rtstruct: Path, today: Path, out: Path) -> dict[str, float]:
+    """Run a method; return its wall and processor seconds."""
+    if method in ("elastix", "ants"):
+        return through_files(method, python, case, rtstruct, today, out)
+    return {"regweave": ours, "plastimatch": plastimatch}[method](case, rtstruct, today, out)
 
 
 def judged(tools: Path, out: Path, rtstruct: Path, followup: Path) -> dict[str, Any]:
@@ -126,15 +151,17 @@ def main() -> None:
     parser.add_argument("--case", default="eclipse_ent")
     parser.add_argument("--rtstruct", default="rtstruct.dcm", help="name in the folder of the case")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--peers", nargs="*", choices=sorted(set(METHODS) - {"regweave"}), default=[])
+    parser.add_argument("--peers", nargs="*", choices=METHODS[1:], default=[])
+    parser.add_argument("--peer-python", default=sys.executable, help="interpreter with itk-elastix and antspyx")
     parser.add_argument(
-        "--output", type=Path, default=Path("clinic.json"), help="rows; a seed that is there is not run again"
+        "--output", type=Path, default=Path("clinic.json"), help="rows; those that are there are not run again"
     )
     given = parser.parse_args()
     rows = _earlier(given.output)
     for seed in given.seeds:
-        if not any(row["case"] == given.case and row["seed"] == seed for row in rows):
-            rows += one_seed(given, seed)
+        done = {row["method"] for row in rows if (row["case"], row["seed"]) == (given.case, seed)}
+        if missing := [method for method in ("regweave", *given.peers) if method not in done]:
+            rows += one_seed(given, seed, missing)
             given.output.write_text(json.dumps(rows, indent=1) + "\n")
     write("clinic", given.seeds[0], {"rows": rows}, claims(rows))
 
@@ -152,18 +179,18 @@ def claims(rows: list[dict[str, Any]]) -> list[Claim]:
     return found
 
 
-def one_seed(given: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
-    """Make a follow-up, run all methods on it, print and return their rows."""
+def one_seed(given: argparse.Namespace, seed: int, methods: list[str]) -> list[dict[str, Any]]:
+    """Make a follow-up, run methods on it, print and return their rows."""
     case, rows = given.cases / given.case, []
     rtstruct = case / given.rtstruct
     with tempfile.TemporaryDirectory() as folder:
         followup = Path(folder) / "followup"
         make = [sys.executable, str(given.tools / "make_dicom_followup.py"), str(case / "ct"), str(rtstruct)]
         subprocess.run([*make, str(followup), "--seed", str(seed)], check=True)
-        for method in ("regweave", *given.peers):
+        for method in methods:
             out = Path(folder) / method
             out.mkdir()
-            spent = METHODS[method](case, rtstruct, followup / "ct", out)
+            spent = spent_by(method, given.peer_python, case, rtstruct, followup / "ct", out)
             ours_here = method == "regweave"
             found = judged(given.tools, out, rtstruct, followup) if ours_here else judged_masks(out, followup)
             rows.append({"case": given.case, "seed": seed, "method": method, **spent, **found})

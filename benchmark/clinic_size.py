@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,7 +65,7 @@ def write_series(slices: list[Dataset], hu: np.ndarray, folder: Path) -> list[st
     x, y, z = map(float, slices[0].ImagePositionPatient)
     uids = []
     for k, plane in enumerate(hu):
-        new = slices[0].copy()
+        new = deepcopy(slices[0])
         new.SOPInstanceUID = new.file_meta.MediaStorageSOPInstanceUID = generate_uid()
         new.StudyInstanceUID, new.SeriesInstanceUID, new.FrameOfReferenceUID = study, series, frame
         new.InstanceNumber, new.SliceThickness = k + 1, STEP_MM
@@ -106,7 +107,7 @@ def write_structures(source: Path, slices: list[Dataset], plan: Path, uids: list
     for number in range(1, STRUCTURES + 1):
         name, roi = drawn[(number - 1) % len(drawn)]
         kind = kinds[int(name.ROINumber)]
-        new_name, new_roi, new_kind = name.copy(), Dataset(), kind.copy()
+        new_name, new_roi, new_kind = deepcopy(name), Dataset(), deepcopy(kind)
         new_name.ROINumber = new_roi.ReferencedROINumber = new_kind.ReferencedROINumber = number
         new_kind.ObservationNumber = number
         new_name.ReferencedFrameOfReferenceUID = first.FrameOfReferenceUID

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.kernels.threads import in_this_call, kernel_threads
+from regweave.kernels.threads import in_this_call, kernel_threads, side_by_side
 
 
 @pytest.fixture
@@ -102,3 +102,16 @@ def test_a_forked_process_has_threads_of_its_own(fields, two_threads):
         os._exit(0 if np.array_equal(_core.compose(u, v), expected) else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_side_by_side_keeps_the_order_and_gives_kernels_one_thread(threads):
+    with kernel_threads(threads):
+        found = side_by_side(lambda item: (item, _core.threads()), range(7))
+        assert _core.threads() == threads
+    assert found == [(item, 1) for item in range(7)]
+
+
+def test_side_by_side_raises_what_a_thread_raised():
+    with kernel_threads(2), pytest.raises(ZeroDivisionError):
+        side_by_side(lambda item: 1 / item, [1, 0, 2])

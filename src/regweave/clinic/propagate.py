@@ -24,9 +24,11 @@ from regweave.clinic.start import Start, find_start
 from regweave.contours import Shape, carry, draw_labels, label_values, shape_of
 from regweave.errors import RegweaveError
 from regweave.io.grids import overlap_fraction
+from regweave.kernels.threads import kernel_threads
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, clinic_rules
 from regweave.model.model import Model
+from regweave.pipeline.machine import allowed_threads
 from regweave.pipeline.outputs import OutputImages
 from regweave.pipeline.register import register
 from regweave.pipeline.result import Result
@@ -124,7 +126,11 @@ def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Prop
     on_stage : callable, optional
         Called as the work goes on.
     """
-    tell = Teller(on_stage)
+    with kernel_threads(allowed_threads(request.threads)):
+        return _propagated(request, Teller(on_stage))
+
+
+def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
     with notices.collected() as caught:
         tell.begin("series")
         scans = read_scans(request.sources)

@@ -133,14 +133,16 @@ def _moved_by(transform: Transform, point: Float64Array) -> Float64Array:
 
 def _centroid(shape: Shape) -> Float64Array:
     """Centre of a structure of the plan, LPS."""
-    plane, v, u = np.nonzero(shape.distance_mm < 0)
-    if not len(plane):
+    inside = shape.distance_mm < 0
+    size = int(inside.sum())
+    if not size:
         return np.asarray(np.concatenate([c.points_mm for c in shape.structure.contours]).mean(axis=0))
-    grid = shape.grid
+    grid, (planes, rows, columns) = shape.grid, (inside.sum(axis=axes) for axes in ((1, 2), (0, 2), (0, 1)))
+    u, v = (float(counts @ np.arange(len(counts))) / size for counts in (columns, rows))
     return np.asarray(
-        (shape.origin_mm[0] + u.mean() * shape.step_mm[0]) * grid.row
-        + (shape.origin_mm[1] + v.mean() * shape.step_mm[1]) * grid.column
-        + shape.along_mm[plane].mean() * grid.normal
+        (shape.origin_mm[0] + u * shape.step_mm[0]) * grid.row
+        + (shape.origin_mm[1] + v * shape.step_mm[1]) * grid.column
+        + float(planes @ shape.along_mm) / size * grid.normal
     )
 
 

@@ -10,6 +10,7 @@ from regweave.contours.outline import outlines
 from regweave.contours.preimage import preimages
 from regweave.contours.shape import Shape, samples_per_pixel, shape_of
 from regweave.io.dicom.series import Series
+from regweave.kernels.threads import side_by_side
 from regweave.spatial import warp_points
 from regweave.types import Contour, Float64Array, LeftOut, Structure, StructureSet, Transform
 
@@ -76,33 +77,36 @@ def carry_set(structures: StructureSet, planning: Series, transform: Transform, 
 
 
 def _contours(shape: Shape, transform: Transform, today: Series) -> list[Contour]:
-    grid, drawn = today.grid, []
     low, high = _box(shape, transform, today)
-    for k, one in enumerate(today.slices):
-        if not low[2] <= one.along_mm <= high[2]:
-            continue
-        first = np.array([one.position_mm @ grid.row, one.position_mm @ grid.column])
-        u, v = (
-            _window(low[axis] - first[axis], high[axis] - first[axis], grid.spacing_mm[axis], grid.size[axis])
-            for axis in (0, 1)
-        )
-        if len(u) < 2 or len(v) < 2:
-            continue
-        fine = samples_per_pixel((u[-1] - u[0], v[-1] - v[0]), grid.spacing_mm)
-        apart = KNOTS_OF_WIDE if fine == 1 else 1
-        knots = tuple(_thin(axis, apart) for axis in (u, v))
-        places = _plane(one.position_mm, knots, grid.row, grid.column)
-        index = shape.index(warp_points(places.reshape(-1, 3), transform)).reshape(3, len(knots[1]), len(knots[0]))
-        if (index.max(axis=(1, 2)) < -1).any() or (index.min(axis=(1, 2)) > shape.distance_mm.shape).any():
-            continue
-        wanted = _refined(u, fine, grid.spacing_mm[0]), _refined(v, fine, grid.spacing_mm[1])
-        distance = _sampled(shape, index, knots, wanted)
-        if distance.min() >= 0:
-            continue
-        for ring in outlines(distance, wanted[0], wanted[1]):
-            where = one.position_mm + np.outer(ring[:, 0], grid.row) + np.outer(ring[:, 1], grid.column)
-            drawn.append(Contour(where, image=k))
-    return drawn
+    reached = [k for k, one in enumerate(today.slices) if low[2] <= one.along_mm <= high[2]]
+    found = side_by_side(lambda k: _on_slice(k, shape, transform, today, (low[:2], high[:2])), reached)
+    return [one for contours in found for one in contours]
+
+
+def _on_slice(
+    k: int, shape: Shape, transform: Transform, today: Series, box: tuple[Float64Array, Float64Array]
+) -> list[Contour]:
+    """Outlines of a shape on one slice of today."""
+    grid, one = today.grid, today.slices[k]
+    first = np.array([one.position_mm @ grid.row, one.position_mm @ grid.column])
+    (low, high), spacing = (box[0] - first, box[1] - first), grid.spacing_mm
+    u, v = (_window(low[axis], high[axis], spacing[axis], grid.size[axis]) for axis in (0, 1))
+    if len(u) < 2 or len(v) < 2:
+        return []
+    fine = samples_per_pixel((u[-1] - u[0], v[-1] - v[0]), spacing)
+    apart = KNOTS_OF_WIDE if fine == 1 else 1
+    knots = tuple(_thin(axis, apart) for axis in (u, v))
+    places = _plane(one.position_mm, knots, grid.row, grid.column)
+    index = shape.index(warp_points(places.reshape(-1, 3), transform)).reshape(3, len(knots[1]), len(knots[0]))
+    if (index.max(axis=(1, 2)) < -1).any() or (index.min(axis=(1, 2)) > shape.distance_mm.shape).any():
+        return []
+    wanted = _refined(u, fine, spacing[0]), _refined(v, fine, spacing[1])
+    distance = _sampled(shape, index, knots, wanted)
+    if distance.min() >= 0:
+        return []
+    rings = outlines(distance, wanted[0], wanted[1])
+    where = [one.position_mm + np.outer(ring[:, 0], grid.row) + np.outer(ring[:, 1], grid.column) for ring in rings]
+    return [Contour(points, image=k) for points in where]
 
 
 def _plane(

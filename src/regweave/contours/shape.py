@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from regweave.contours.regions import even_odd, region_of, rings_of
 from regweave.io.dicom.series import Series, SliceGrid
+from regweave.kernels.threads import side_by_side
 from regweave.types import Float32Array, Float64Array, Structure
 
 WIDE_PIXELS = 200
@@ -113,8 +114,12 @@ def shape_of(structure: Structure, series: Series) -> Shape:
     u, v = (np.ceil((high + MARGIN_MM - origin) / step).astype(int) + 1).tolist()
     along, filled = _planes(rings, series)
     distance = np.full((len(along), v, u), np.nan, dtype=np.float32)
-    for place, k in filled.items():
+
+    def fill(one: tuple[int, int]) -> None:
+        place, k = one
         distance[place] = signed_distance((v, u), [(ring - origin) / step for ring in rings[k]], step)
+
+    side_by_side(fill, filled.items())
     _close(distance, list(filled))
     steps = (float(step[0]), float(step[1]))
     return Shape(structure, grid, (float(origin[0]), float(origin[1])), steps, along, distance)

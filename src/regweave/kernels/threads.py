@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
@@ -10,6 +11,7 @@ from regweave import _core, notices
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 @contextmanager
@@ -36,3 +38,20 @@ def in_this_call(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return notices.in_this_context(run)
+
+
+def side_by_side(function: Callable[[S], T], items: Iterable[S]) -> list[T]:
+    """Results of a function for each item, in their order, from as many threads as the kernels may use here.
+
+    For work in NumPy and SciPy that lets other threads run; kernels inside use one thread each.
+    """
+    given, n = list(items), present_threads()
+    if n == 1 or len(given) < 2:
+        return [function(item) for item in given]
+
+    def run(item: S) -> T:
+        with kernel_threads(1):
+            return function(item)
+
+    with ThreadPoolExecutor(min(n, len(given))) as pool:
+        return list(pool.map(notices.in_this_context(run), given))

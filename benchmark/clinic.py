@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,17 @@ res=2 2 1
 """
 
 
+@dataclass(frozen=True)
+class Task:
+    """A planning case with its structure set, today's series, a folder for results, the interpreter of peers."""
+
+    case: Path
+    rtstruct: Path
+    today: Path
+    out: Path
+    python: str
+
+
 def timed(words: list[str], log: Path) -> dict[str, float]:
     """Run a program; return its wall and processor seconds."""
     before, start = os.times(), time.perf_counter()
@@ -61,16 +74,18 @@ def timed(words: list[str], log: Path) -> dict[str, float]:
     return {"seconds": time.perf_counter() - start, "cpu_seconds": used}
 
 
-def ours(case: Path, rtstruct: Path, today: Path, out: Path) -> dict[str, float]:
+def ours(task: Task) -> dict[str, float]:
     """Run ``regweave contours``."""
+    case, rtstruct, today, out = task.case, task.rtstruct, task.today, task.out
     words = [sys.executable, "-m", "regweave", "contours", str(case / "ct"), str(today), "-o", str(out / "result")]
     spent = timed([*words, "--rtstruct", str(rtstruct), "--quiet"], out / "log.txt")
     (out / "result" / "rtstruct.dcm").rename(out / "rtstruct.dcm")
     return spent
 
 
-def plastimatch(case: Path, rtstruct: Path, today: Path, out: Path) -> dict[str, float]:
+def plastimatch(task: Task) -> dict[str, float]:
     """Run plastimatch: translation, then B-splines of 40 and 20 mm, then its own warping of the structures to masks."""
+    case, rtstruct, today, out = task.case, task.rtstruct, task.today, task.out
     (out / "steps.txt").write_text(PLASTIMATCH.format(today=today, plan=case / "ct", out=out))
     spent = timed(["plastimatch", "register", str(out / "steps.txt")], out / "log.txt")
     # The folder of a DICOM series is no --fixed for it; the warped image has the same grid.
@@ -80,8 +95,9 @@ def plastimatch(case: Path, rtstruct: Path, today: Path, out: Path) -> dict[str,
     return {key: spent[key] + more[key] for key in spent}
 
 
-def through_files(name: str, python: str, case: Path, rtstruct: Path, today: Path, out: Path) -> dict[str, float]:
+def through_files(name: str, task: Task) -> dict[str, float]:
     """Run elastix or ANTs on NIfTI files; drawing masks and converting is part of the way and of its time."""
+    case, rtstruct, today, out = task.case, task.rtstruct, task.today, task.out
     words = ["plastimatch", "convert", "--input", str(rtstruct), "--referenced-ct", str(case / "ct")]
     words += ["--output-prefix", str(out / "drawn"), "--prefix-format", "nii.gz"]
     first = timed(words, out / "log.txt")
@@ -92,18 +108,17 @@ def through_files(name: str, python: str, case: Path, rtstruct: Path, today: Pat
     (out / "masks").mkdir()
     script = Path(__file__).with_name("_clinic_peer.py")
     images = [str(out / f"{target}.nii.gz") for target in ("today", "plan")]
-    run = timed([python, str(script), name, *images, str(out / "drawn"), str(out / "masks")], out / "log2.txt")
+    run = timed([task.python, str(script), name, *images, str(out / "drawn"), str(out / "masks")], out / "log2.txt")
     return {key: first[key] + run[key] for key in first}
 
 
-METHODS = ("regweave", "plastimatch", "elastix", "ants")
-
-
-def spent_by(method: str, python: str, case: Path, rtstruct: Path, today: Path, out: Path) -> dict[str, float]:
-    """Run a method; return its wall and processor seconds."""
-    if method in ("elastix", "ants"):
-        return through_files(method, python, case, rtstruct, today, out)
-    return {"regweave": ours, "plastimatch": plastimatch}[method](case, rtstruct, today, out)
+METHODS = {
+    "regweave": ours,
+    "plastimatch": plastimatch,
+    "elastix": partial(through_files, "elastix"),
+    "ants": partial(through_files, "ants"),
+}
+PEERS = sorted(set(METHODS) - {"regweave"})
 
 
 def judged(tools: Path, out: Path, rtstruct: Path, followup: Path) -> dict[str, Any]:
@@ -151,7 +166,7 @@ def main() -> None:
     parser.add_argument("--case", default="eclipse_ent")
     parser.add_argument("--rtstruct", default="rtstruct.dcm", help="name in the folder of the case")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--peers", nargs="*", choices=METHODS[1:], default=[])
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=[])
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter with itk-elastix and antspyx")
     parser.add_argument(
         "--output", type=Path, default=Path("clinic.json"), help="rows; those that are there are not run again"
@@ -190,7 +205,7 @@ def one_seed(given: argparse.Namespace, seed: int, methods: list[str]) -> list[d
         for method in methods:
             out = Path(folder) / method
             out.mkdir()
-            spent = spent_by(method, given.peer_python, case, rtstruct, followup / "ct", out)
+            spent = METHODS[method](Task(case, rtstruct, followup / "ct", out, given.peer_python))
             ours_here = method == "regweave"
             found = judged(given.tools, out, rtstruct, followup) if ours_here else judged_masks(out, followup)
             rows.append({"case": given.case, "seed": seed, "method": method, **spent, **found})

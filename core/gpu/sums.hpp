@@ -27,44 +27,8 @@ using DoubleSums = StrandSums<double>;
 REGWEAVE_KERNEL(FloatSums)
 REGWEAVE_KERNEL(DoubleSums)
 
-// A leaf adds the strands t, t + kTree, …; then the upper half of the leaves is added to the lower, and so
-// on.
-struct TreeSums {
-    const double* strands;
-    double* out;
-
-    REGWEAVE_BODY double leaf(Index row, int t) const {
-        double sum = 0.0;
-        for (int k = t; k < kStrands; k += kTree) sum += strands[row * kStrands + k];
-        return sum;
-    }
-
-#if !defined(__CUDACC__)
-    void operator()(Index row) const {
-        double leaves[kTree];
-        for (int t = 0; t < kTree; ++t) leaves[t] = leaf(row, t);
-        for (int half = kTree / 2; half > 0; half /= 2)
-            for (int t = 0; t < half; ++t) leaves[t] += leaves[t + half];
-        out[row] = leaves[0];
-    }
-#endif
-};
-
-#if defined(__CUDACC__)
-// A block for each row.
-extern "C" __global__ void __launch_bounds__(kTree) regweave_TreeSums(const TreeSums a) {
-    __shared__ double leaves[kTree];
-    const int t = threadIdx.x;
-    leaves[t] = a.leaf(blockIdx.x, t);
-    for (int half = kTree / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (t < half) leaves[t] += leaves[t + half];
-    }
-    if (t == 0) a.out[blockIdx.x] = leaves[0];
-}
-#endif
-
-// Sums of short rows (rows, n), a block for each: a leaf adds the values t, t + kTree, …
+// Sums of short rows (rows, n): a leaf adds the values t, t + kTree, …; then the upper half of the leaves is
+// added to the lower, and so on.
 struct RowTree {
     const double* values;
     Index n;
@@ -88,6 +52,7 @@ struct RowTree {
 };
 
 #if defined(__CUDACC__)
+// A block for each row.
 extern "C" __global__ void __launch_bounds__(kTree) regweave_RowTree(const RowTree a) {
     __shared__ double leaves[kTree];
     const int t = threadIdx.x;

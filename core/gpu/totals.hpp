@@ -8,23 +8,7 @@
 
 namespace regweave::gpu {
 
-// Sums of rows (rows, n), on the GPU: (rows,).
-template <class T>
-Array row_sums(const Array& beside, const T* values, std::size_t rows, Index n) {
-    Queue& q = beside.queue();
-    const Array strands = make<double>(beside, {rows * kStrands}), out = make<double>(beside, {rows});
-    q.launch(StrandSums<T>{values, n, strands.template data<double>(1)}, Index(rows) * kStrands);
-    TreeSums tree{strands.template data<double>(1), out.template data<double>(1)};
-#if defined(REGWEAVE_TWIN)
-    q.launch(tree, Index(rows));
-#else
-    void* arguments[] = {&tree};
-    q.launch_named("regweave_TreeSums", Index(rows), kTree, arguments);
-#endif
-    return out;
-}
-
-// The same for rows of some thousand values, in one launch.
+// Sums of rows (rows, n) of some thousand values at most, on the GPU, in one launch: (rows,).
 inline Array short_row_sums(const Array& beside, const double* values, std::size_t rows, Index n) {
     const Array out = make<double>(beside, {rows});
     RowTree tree{values, n, out.data<double>(1)};
@@ -35,6 +19,14 @@ inline Array short_row_sums(const Array& beside, const double* values, std::size
     beside.queue().launch_named("regweave_RowTree", Index(rows), kTree, arguments);
 #endif
     return out;
+}
+
+// The same for rows of any length: strands of each row first.
+template <class T>
+Array row_sums(const Array& beside, const T* values, std::size_t rows, Index n) {
+    const Array strands = make<double>(beside, {rows * kStrands});
+    beside.queue().launch(StrandSums<T>{values, n, strands.template data<double>(1)}, Index(rows) * kStrands);
+    return short_row_sums(beside, strands.template data<double>(1), rows, kStrands);
 }
 
 // Values on the host; waits.

@@ -20,6 +20,16 @@ def test_the_text_names_settings_members_steps_and_papers(result_folder, capsys)
     assert "[2]" in text
 
 
+def test_an_engine_of_somebody_else_is_given_no_paper(result_folder, tmp_path, capsys):
+    record = json.loads((result_folder / "result.json").read_text())
+    record["provenance"]["settings"]["engine"] = "mine"
+    (tmp_path / "result.json").write_text(json.dumps(record))
+    assert main(["report", str(tmp_path), "--boilerplate"]) == 0
+    text = capsys.readouterr().out
+    assert "solved by MINE [1]," in text
+    assert "[2]" not in text
+
+
 def test_a_folder_without_a_record_is_refused(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--boilerplate"]) == 3
     assert "E101" in capsys.readouterr().err

@@ -281,7 +281,8 @@ def _look_out(
 ) -> None:
     """Warn of what a user should look at."""
     if numbers["folding_fraction"] > 0:
-        notices.warn(f"W201: the field folds in {numbers['folding_fraction']:.2%} of the voxels; do not use it there")
+        share = f"{100 * numbers['folding_fraction']:.2g}%"  # one voxel of a large image is no 0.00%
+        notices.warn(f"W201: the field folds in {share} of the voxels; do not use it there")
     if inverse_error.notable:
         mind = "contours and images are not affected; mind it if you use inverse.h5 there"
         notices.warn(f"W202: {inverse_error.words()}; {mind}")

@@ -42,10 +42,13 @@ def boilerplate(folder: str | Path) -> str:
     sides = recorded_modality(run.modality)
     images = describe_modalities(sides["fixed"], sides["moving"])
     engine = str((run.settings.model_extra or {}).get("engine", "trws"))
+    # An engine of a plug-in has a paper that its user knows.
+    cited = [PAPERS["method"], *([PAPERS[engine]] if engine in PAPERS else [])]
+    marks = str(list(range(1, len(cited) + 1)))
     text = [
         f"Images ({images}) were registered with regweave {run.regweave} (settings {run.settings.name}, "
         f"{_start(record)}{_model(record)}): a discrete search over {len({s.spacing_mm for s in record.steps})} levels "
-        f"of control grids, each step a Markov random field solved by {engine.upper()} [1, 2], with a metric that "
+        f"of control grids, each step a Markov random field solved by {engine.upper()} {marks}, with a metric that "
         f"aggregates {', '.join(_members(record))}"
     ]
     if record.refinement:
@@ -62,7 +65,6 @@ def boilerplate(folder: str | Path) -> str:
             f" {len(record.clinic.structures)} structures were carried over as signed distances on the true slices; "
             "the structure set is unapproved until a qualified person has reviewed it."
         )
-    cited = (PAPERS["method"], PAPERS.get(engine, PAPERS["trws"]))
     return "".join(text) + "\n\n" + "\n".join(f"[{n}] {paper}" for n, paper in enumerate(cited, start=1)) + "\n"
 
 

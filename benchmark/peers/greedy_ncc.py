@@ -36,5 +36,6 @@ def run(fixed_path: str, moving_path: str, out_field_path: str, setting: dict[st
         warp=None,
     )
     seconds = time.perf_counter() - start
-    _fields.write(out_field_path, _fields.from_itk(sitk.GetArrayViewFromImage(greedy["warp"])))
+    warp = greedy["warp"]  # a view does not keep its image: one of a temporary image reads memory that was given back
+    _fields.write(out_field_path, _fields.from_itk(sitk.GetArrayViewFromImage(warp)))
     return seconds

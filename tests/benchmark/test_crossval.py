@@ -100,12 +100,12 @@ def test_registration_network_learns_to_move_boxes_of_people_it_has_not_seen(mon
     cohort = moving_boxes(net, torch)
     seen = (0, 1, 4, 5)
     assert set(cohort.pairs_of([0, 1], within_person=False)) == {(a, b) for a in seen for b in seen if a != b}
-    plan = net.Plan(1e9, steps=120, rate=1e-2, batch=2, smoothness=0.02)
+    plan = net.Plan(1e9, steps=300, rate=3e-3, batch=2, smoothness=0.02)
     trained, steps = net.train(cohort, [0, 1, 3], plan)
-    assert steps == 120
+    assert steps == 300
     rows = [net.judge(cohort, trained, *pair) for pair in ((2, 6), (6, 2))]
     assert [row["dice_before"]["7"] for row in rows] == pytest.approx([1 / 3] * 2)
-    assert net.mean_dice(rows) > 0.5
+    assert net.mean_dice(rows) > 0.8
     found = net.cross_validate(cohort, net.Plan(1e9, steps=1), (0.1, 0.5))
     assert [row["fold"] for row in found["pairs"]] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert set(found["tried"]) == {"0.1", "0.5"}

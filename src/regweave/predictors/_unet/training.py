@@ -296,7 +296,8 @@ class Training:
                 return
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         self.net.load_state_dict(_under("net.", state))
-        self.average = _under("average.", state)
+        average = _under("average.", state)  # files have an order of their own; the averaging pairs by place
+        self.average = {name: average[name] for name in self.net.state_dict()}
         self.best_weights = _under("best.", state) or None
         content = self.optimiser.state_dict()
         moments: dict[int, dict[str, Tensor]] = {}

@@ -2,13 +2,15 @@
 
 Each training is a process of its own, from a list of files to a model, with one worker; the system says what it used.
 Of a long list some pairs tune the smoothness and judge weights, 24 and 40 unless told otherwise, so that beyond these
-only reading and the class predictor grow. An exponent of 1 is proportional growth.
+only reading and the class predictor grow. An exponent of 1 is proportional growth. With `--stop` the longest list is
+trained once more, killed when half of its registrations are done, continued, and the two models are compared.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -66,19 +68,40 @@ def train_once(folder: Path, settings: Settings, options: TrainOptions) -> None:
             told.update(progress.stages)
 
     model = train(
-        folder / "pairs.csv", folder / "model.json", options=options, config=settings, workers=1, on_progress=tell
-    )
+        folder / "pairs.csv", folder / "model.json", options=options, config=settings, workers=1, resume=True,
+        on_progress=tell,
+    )  # fmt: skip
     work = {"registrations": model.training.registrations, "inferences": model.training.inferences, "stages": told}
     (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
 
 
-def measured(folder: Path, args: Any) -> dict[str, Any]:
-    """Train in a fresh process and return what it and its worker used."""
+def command_for(folder: Path, args: Any) -> list[str]:
+    """Return the command that trains on the list of a folder."""
     command = [sys.executable, str(Path(__file__).resolve()), "--train", str(folder), "--preset", args.preset]
     command += ["--brief"] if args.brief else []
-    command += ["--tune-pairs", str(args.tune_pairs), "--judge-pairs", str(args.judge_pairs)]
+    return [*command, "--tune-pairs", str(args.tune_pairs), "--judge-pairs", str(args.judge_pairs)]
+
+
+def stopped(folder: Path, args: Any, whole: Path, registrations: int) -> dict[str, Any]:
+    """Kill a training when half of its registrations are done, go on, and say whether the model is the same."""
+    tasks = folder / "model.json.work" / "tasks"
+    first = subprocess.Popen(command_for(folder, args))
+    while first.poll() is None and len(list(tasks.glob("*.json"))) < registrations // 2:
+        time.sleep(0.5)
+    if first.poll() is not None:
+        raise SystemExit("the training ended before it could be stopped")
+    first.kill()
+    first.wait()
+    kept = len(list(tasks.glob("*.json")))
+    went_on = measured(folder, args)
+    same = (folder / "model.json").read_bytes() == (whole / "model.json").read_bytes()
+    return {"registrations_kept": kept, "same_model": same, "cpu_seconds_after": went_on["cpu_seconds"]}
+
+
+def measured(folder: Path, args: Any) -> dict[str, Any]:
+    """Train in a fresh process and return what it and its worker used."""
     start = time.perf_counter()
-    pid = os.posix_spawn(sys.executable, command, dict(os.environ))
+    pid = os.posix_spawn(sys.executable, command_for(folder, args), dict(os.environ))
     _, status, used = os.wait4(pid, 0)
     if status != 0:
         raise SystemExit(f"the training ended with status {os.waitstatus_to_exitcode(status)}")
@@ -112,6 +135,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--brief", action="store_true", help="without the finest level and the refinement")
     options.add_argument("--tune-pairs", type=int, default=TrainOptions.tune_pairs, help="as in regweave train")
     options.add_argument("--judge-pairs", type=int, default=TrainOptions.judge_pairs, help="as in regweave train")
+    options.add_argument("--stop", action="store_true", help="also kill the longest training halfway and go on")
     options.add_argument("--train", type=Path, default=None, help="train once on the list of a folder, and end")
     args = options.parse_args(words)
     if args.train is not None:
@@ -131,10 +155,15 @@ def main(words: Sequence[str] | None = None) -> None:
             print(table({n: rows[n]}).splitlines()[-1], flush=True)
             if len(rows) > 1:  # an hour of work is not lost with the last training
                 _write(args, rows)
+        if args.stop:
+            again = images / "again"
+            again.mkdir()
+            write_pairs(again / "pairs.csv", pairs)
+            _write(args, rows, stopped(again, args, folder, rows[numbers[-1]]["registrations"]))
     print(table(rows))
 
 
-def _write(args: Any, rows: dict[int, dict[str, Any]]) -> None:
+def _write(args: Any, rows: dict[int, dict[str, Any]], after_a_stop: dict[str, Any] | None = None) -> None:
     numbers = list(rows)
     growth = rows[numbers[-1]]["peak_mb"] / rows[numbers[0]]["peak_mb"]
     far = numbers[-1] >= LONGEST  # a short list proves nothing of a long one
@@ -145,10 +174,13 @@ def _write(args: Any, rows: dict[int, dict[str, Any]]) -> None:
         Claim("exponent of the processor time of training over pairs", times, ".2f", "", wanted[0], "at most"),
         Claim(larger, growth, ".2f", "×", wanted[1], "at most"),
     ]
+    if after_a_stop is not None:
+        same = float(after_a_stop["same_model"])
+        claims.append(Claim(f"same model after a stop, {numbers[-1]} pairs", same, ".0f", "", 1.0))
     content = {
         "data": "phantoms", "credit": SETS["phantom"].credit, "preset": args.preset, "shape": list(SHAPE),
         "brief": args.brief, "tune_pairs": args.tune_pairs, "judge_pairs": args.judge_pairs,
-        "rows": {str(n): row for n, row in rows.items()},
+        "rows": {str(n): row for n, row in rows.items()}, "stopped": after_a_stop,
     }  # fmt: skip
     write(args.output, args.seed, content, claims)
 

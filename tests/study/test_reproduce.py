@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -23,6 +26,7 @@ from regweave.report.reproduce.records import Packed
 from regweave.study.reproduce import ladder as reproduce_ladder
 from regweave.study.reproduce import options as reproduce_options
 from regweave.study.reproduce import run as module
+from regweave.study.reproduce.cost import counted, told
 from regweave.study.reproduce.data import TRUTH, all_scans, find_scans
 from regweave.study.reproduce.experiments import ABDOMEN, EXPERIMENTS, IBSR, PAROTID_BETWEEN, PAROTID_TIME
 from regweave.study.reproduce.options import MODELS, ReproduceOptions
@@ -199,7 +203,7 @@ def test_what_a_run_writes(finished):
     folder, content = finished
     assert json.loads((folder / "reproduce.json").read_text()) == content
     assert {p.name for p in folder.iterdir()} == {
-        ".regweave-result", "reproduce.json", "pictures.json", "report.html", "summary.md",
+        ".regweave-result", "cost.json", "reproduce.json", "pictures.json", "report.html", "summary.md",
             "figures", "lists", "models", "scans", "work",
     }  # fmt: skip
     assert [e["name"] for e in content["experiments"]] == ["parotid-time"]
@@ -251,6 +255,45 @@ def test_a_finished_run_is_not_run_again(finished, fake_data, fast, monkeypatch)
     monkeypatch.setattr(reproduce_ladder, "fit_model", None)
     assert reproduce("parotid", fake_data, folder, QUICK, resume=True) == content
     assert (folder / "reproduce.json").read_bytes() == before
+
+
+def test_cost_adds_up_over_calls_and_counts_workers(tmp_path):
+    with counted(tmp_path, "ibsr"):
+        _burn(0.2)
+    first = _cost(tmp_path)["ibsr"]
+    assert 0.1 <= first < 5.0
+    with pytest.raises(KeyboardInterrupt), counted(tmp_path, "ibsr"):
+        _burn_in_a_child_and_stop()
+    with counted(tmp_path, "abdomen"):
+        pass
+    assert _cost(tmp_path)["ibsr"] >= first + 0.4  # that of the child that has ended
+    assert _cost(tmp_path)["abdomen"] < 0.1
+    assert told(tmp_path).startswith(f"{sum(_cost(tmp_path).values()):,.0f} CPU-seconds: ibsr ")
+    assert told(tmp_path / "none") == ""
+
+
+BURN = "import time\nwhile time.process_time() < 0.5: pass"
+
+
+def _burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def _burn_in_a_child_and_stop():
+    subprocess.run([sys.executable, "-c", BURN], check=True)
+    raise KeyboardInterrupt
+
+
+def _cost(folder):
+    return json.loads((folder / "cost.json").read_text(encoding="utf-8"))["cpu_seconds"]
+
+
+def test_a_run_says_what_it_cost(finished):
+    folder, content = finished
+    assert _cost(folder).keys() == {e["name"] for e in content["experiments"]}
+    assert all(used > 0 for used in _cost(folder).values())
 
 
 def test_a_stopped_run_goes_on_and_gives_the_same(finished, fake_data, tmp_path, fast):

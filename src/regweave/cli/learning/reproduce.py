@@ -25,6 +25,7 @@ from regweave.jobs.cluster import WAIT_S
 from regweave.jobs.store import BatchProgress
 from regweave.report.reproduce import write_page
 from regweave.study.reproduce import run as workflow
+from regweave.study.reproduce.cost import told
 from regweave.study.reproduce.options import USUAL, ReproduceOptions
 from regweave.training.log import TrainProgress
 
@@ -89,6 +90,8 @@ def reproduce(
     elif not quiet:
         print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
         print(f"\nreport  {output / 'report.html'}")
+        if used := told(output):
+            print(f"cost    {used}")
     failed = [row for e in content["experiments"] for row in e["results"] if row["error"] is not None]
     for row in failed:
         print(f"failed {row['split']}/{row['method']}/{row['id']}: {row['error']}", file=sys.stderr)

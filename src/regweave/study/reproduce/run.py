@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from regweave.jobs.methods import Method
 from regweave.jobs.store import Outcome, run_tasks
 from regweave.pipeline.reading import Reading
 from regweave.study.comparison import Scores, compare
+from regweave.study.reproduce.cost import counted
 from regweave.study.reproduce.data import TRUTH, all_scans, find_scans
 from regweave.study.reproduce.experiments import EXPERIMENTS
 from regweave.study.reproduce.ladder import WORK, Context, Ladder, Tell, gains
@@ -91,7 +93,8 @@ def reproduce(
     with working_folder(folder, WORK, "such experiments", resume=resume):
         pictures: dict[str, Any] = {}
         for protocol in protocols:
-            found = Experiment(protocol, context.starting(protocol.initial)).run()
+            with counted(folder, protocol.name) if options.scheduler is None else nullcontext():
+                found = Experiment(protocol, context.starting(protocol.initial)).run()
             content["experiments"].append(found.content)
             content["timing"][protocol.name] = found.timing
             pictures[protocol.name] = found.pictures

@@ -229,3 +229,12 @@ def test_a_summary_keeps_every_number_on_the_terminal():
     assert ["sad", "0.712", "0.5"] in [line.split() for line in text.splitlines()]
     assert max(map(len, text.splitlines())) <= WIDTH
     assert "|" not in text
+
+
+def test_ctrl_c_while_a_command_is_loaded_ends_as_later(monkeypatch, capsys):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "import_module", interrupted)
+    assert main(["about"]) == errors.EXIT_CANCELLED
+    assert capsys.readouterr().err == "cancelled; nothing was written\n"

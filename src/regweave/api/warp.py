@@ -15,10 +15,15 @@ from numpy.typing import ArrayLike
 from regweave.api.register import ImageLike
 from regweave.errors import UsageError
 from regweave.io import fill_value, read_image, read_labels, read_transform
+from regweave.io.dicom.reg import read_reg, require_registered
+from regweave.io.dicom.series import choose_series
+from regweave.io.disk.files import suffix_of
 from regweave.io.formats.nifti_frame import NiftiFrame
 from regweave.io.formats.validate import NonFinite
 from regweave.io.images import read_stored
+from regweave.io.readers import as_path, dicom_series, find
 from regweave.io.transforms.ends_check import require_direction, require_reference
+from regweave.io.transforms.files import DICOM_SUFFIXES
 from regweave.io.transforms.memory import ANYWHERE
 from regweave.pipeline.result import Result
 from regweave.spatial import warp as spatial
@@ -161,7 +166,7 @@ def onto_grid(
         loaded = read_transform(loaded, loaded.ends.start)
     if loaded.field.geometry is ANYWHERE:
         raise UsageError("E115", f"{_name(transform)} has no grid of its own", "name an image with reference")
-    if transform != IDENTITY and grid is not None:
+    if transform != IDENTITY and grid is not None and not _joins_frame(transform, reference):
         require_reference(
             loaded.ends, grid, _name(transform), space=words.get("to"), other_grid=words.get("other_grid", False)
         )
@@ -182,6 +187,19 @@ def _grid(reference: ImageLike | Geometry | None, words: GridWords) -> Geometry 
         return reference.geometry
     frame, links = words.get("nifti_frame", "auto"), words.get("follow_links", False)
     return read_stored(reference, frame, follow_links=links).geometry
+
+
+def _joins_frame(transform: TransformLike, reference: ImageLike | Geometry | None) -> bool:
+    """Tell whether a DICOM registration starts in the frame of a DICOM series; E160 where that is another one."""
+    if not isinstance(transform, str | Path) or suffix_of(Path(transform)) not in DICOM_SUFFIXES:
+        return False
+    path = as_path(reference)
+    if path is None or find(path) is not dicom_series:
+        return False
+    frame = choose_series(path).identity.frame_uid
+    if frame:
+        require_registered(read_reg(transform), frame, f"'{transform}'")
+    return bool(frame)
 
 
 def _name(transform: TransformLike) -> str:

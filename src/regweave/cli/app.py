@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import platform
 import signal
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -75,26 +74,17 @@ class _Commands(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed if name is None else load_command(name), rest
 
-
-def load_command(name: str) -> Any:
-    """Load the command, or the group of commands, of a name in `COMMANDS`."""
-    command = get_command(import_module(f"regweave.cli.{COMMANDS[name][0]}").app)
-    for one in getattr(command, "commands", {name: command}).values():
-        one.callback = _cancellable(one.callback)
-    return command
-
-
-def _cancellable(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn Ctrl-C into an error of ours before typer turns it into exit status 130."""
-
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def invoke(self, ctx: Any) -> Any:
+        """Load and run a command; Ctrl-C becomes an error of ours before typer turns it into exit status 130."""
         try:
-            command(*args, **kwargs)
+            return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise Cancelled("E190", "cancelled", "nothing was written") from error
 
-    return run
+
+def load_command(name: str) -> Any:
+    """Load the command, or the group of commands, of a name in `COMMANDS`."""
+    return get_command(import_module(f"regweave.cli.{COMMANDS[name][0]}").app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from regweave import notices
 from regweave.errors import UsageError
+from regweave.io.dicom.write.structure_set import checked_names
 from regweave.types import LeftOut, Structure, StructureSet
 
 OUTLINE = re.compile(r"^(body|external|skin|patient|outer ?contour|ext(ernal)?[ _-]?contour)$", re.IGNORECASE)
@@ -93,6 +95,14 @@ def choose(planned: StructureSet, names: Collection[str] | None, *, carry_outlin
             if one.kind == "PTV" or (not one.kind and one.name.upper().startswith("PTV")):
                 notes[one.number] = MARGIN_NOTE
     return StructureChoice(tuple(carried), tuple(outlines), tuple(left), notes)
+
+
+def require_names(structures: Sequence[Structure], names: Mapping[str, str]) -> None:
+    """Raise E166 for new names that cannot be written, before anything is computed; W234 where none is known."""
+    with notices.muted():
+        checked_names(structures, names)
+    if names and not {one.name for one in structures} & set(names):
+        notices.warn(f"W234: none of the {len(names)} names of the name map is that of a structure; all keep their own")
 
 
 def _require_known(structures: Sequence[Structure], names: Collection[str] | None) -> None:

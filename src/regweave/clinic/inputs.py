@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regweave import notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.folder import scan
 from regweave.io.dicom.parse import require_same_patient
@@ -54,14 +55,22 @@ def read_scans(sources: Sources) -> Scans:
     Raises
     ------
     RegweaveError
-        E101 where there is no structure set, E161 where there are several sets or series and none is chosen, E162 for
-        different patients, and what reading raises.
+        E101 where there is no structure set, E146 where it was drawn on today's scan, E161 where there are several sets
+        or series and none is chosen, E162 for different patients, and what reading raises.
+
+    Warns
+    -----
+    RegweaveWarning
+        W231 where plan and today are one series, W232 where today's is the older study, W233 where the folder of the
+        plan holds several patients.
     """
     chosen = sources.rtstruct if isinstance(sources.rtstruct, StructureSet) else _rtstruct(sources)
-    plan = sources.plan if isinstance(sources.plan, Series) else _plan(sources, chosen)
+    drawn_on = referenced_series(chosen) if isinstance(chosen, Path) else frozenset()
+    plan = sources.plan if isinstance(sources.plan, Series) else _plan(sources, drawn_on)
     today = sources.today if isinstance(sources.today, Series) else read_series(sources.today, sources.today_series)
     if not sources.allow_id_mismatch:
         require_same_patient(plan.identity, today.identity, "the plan and today's scan")
+    _require_order(plan, today, drawn_on)
     planned = (
         chosen
         if isinstance(chosen, StructureSet)
@@ -81,13 +90,32 @@ def _rtstruct(sources: Sources) -> Path:
     return found[0]
 
 
-def _plan(sources: Sources, rtstruct: StructureSet | Path) -> Series:
+def _plan(sources: Sources, drawn_on: frozenset[str]) -> Series:
     """Read the series that the structure set refers to, unless another one is asked for."""
     series = sources.plan_series
-    if series is None and isinstance(rtstruct, Path):
+    if series is None and drawn_on:
         listed = list_series(sources.plan)
-        named = referenced_series(rtstruct)
-        fitting = [one for one in listed if one.identity.series_uid in named]
+        fitting = [one for one in listed if one.identity.series_uid in drawn_on]
         if len(listed) > 1 and len(fitting) == 1:
             series = fitting[0].identity.series_uid
+            patients = len({one.identity.patient_hash for one in listed})
+            if patients > 1:
+                notices.warn(
+                    f"W233: the folder of the plan holds images of {patients} patients; the series that the structure "
+                    "set was drawn on is used"
+                )
     return read_series(sources.plan, series)
+
+
+def _require_order(plan: Series, today: Series, drawn_on: frozenset[str]) -> None:
+    """Raise E146 where the structures lie on today's scan already; warn where the two scans look exchanged."""
+    uids = [one.identity.series_uid for one in (plan, today)]
+    if uids[0] == uids[1] != "":
+        notices.warn("W231: the plan and today's scan are the same series: the contours should come back as they were")
+        return
+    if uids[1] in drawn_on and uids[0] not in drawn_on:
+        message = "the structure set was drawn on today's scan, not on the plan"
+        raise UsageError("E146", message, "exchange PLAN and TODAY, or name the structure set of the plan")
+    dates = [one.study.get("StudyDate", "") for one in (plan, today)]
+    if all(len(date) == 8 and date.isdigit() for date in dates) and dates[1] < dates[0]:
+        notices.warn("W232: today's scan is of an older study than the plan: are PLAN and TODAY exchanged?")

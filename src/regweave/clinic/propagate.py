@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave import notices
-from regweave.clinic.chosen import StructureChoice, choose
+from regweave.clinic.chosen import StructureChoice, choose, require_names
 from regweave.clinic.inputs import Scans, Sources, read_scans
 from regweave.clinic.outline import draw_outline
 from regweave.clinic.quality import TESTS_SOURCE, RegisteredPair, flagged, kinds_done, structure_row, whole_numbers
@@ -32,11 +32,17 @@ from regweave.pipeline.machine import allowed_threads
 from regweave.pipeline.outputs import OutputImages
 from regweave.pipeline.register import register
 from regweave.pipeline.result import Result
+from regweave.registration import devices
 from regweave.spatial.warp import warp_labels
 from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
 
 LABEL_VOLUMES = "W203"
 """Warnings of label voxels, which here only guide: the volumes of contours are told by structure."""
+MODEL_HINTS = {
+    "E130": "give structures the model's names with --name-map, choose with --structures, or leave --model out",
+    "E172": "leave --model out, or use a model for such scans",
+}
+"""Next steps where a model does not fit, in the words of this command."""
 REVIEW = "UNAPPROVED – needs review by a qualified person"
 
 
@@ -131,11 +137,14 @@ def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Prop
 
 
 def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
+    devices.get(request.device)  # what is not there is told before anything is read
+    request = replace(request, model=None if request.model is None else _loaded(request.model))
     with notices.collected() as caught:
         tell.begin("series")
         scans = read_scans(request.sources)
         found_anew = scans.today.modality == "CT" and not request.carry_outline
         choice = choose(scans.planned, request.structures, carry_outline=not found_anew)
+        require_names((*choice.carried, *choice.outlines), request.names)
         tell.begin("start")
         today, plan = working_scan(scans.today.image), working_scan(scans.plan.image)
         start = find_start(request.init, scans, today, plan)
@@ -188,10 +197,10 @@ def _registered(
         with notices.muted(LABEL_VOLUMES):
             result = _one_way(request, working, start.transform, tell, labels if labels.data.any() else None)
     except RegweaveError as error:
-        if error.code != "E130":
+        if error.code not in MODEL_HINTS:
             raise
-        hint = "give structures the model's names with --name-map, choose with --structures, or leave --model out"
-        raise type(error)(error.code, error.message.replace("the moving labels", "the plan"), hint) from error
+        message = error.message.replace("the moving labels", "the plan")
+        raise type(error)(error.code, message, MODEL_HINTS[error.code]) from error
     if not request.both_ways:
         return result, None
     tell.part = 1
@@ -211,7 +220,8 @@ def _one_way(
     labels: LabelMap | None,
 ) -> Result:
     fixed, moving = working
-    model = None if request.model is None else _loaded(request.model)
+    model = request.model
+    assert model is None or isinstance(model, Model)
     settings = intra_patient_settings(fixed.image.geometry, None if model is None else model.settings)
     return register(
         fixed.image,

@@ -144,7 +144,7 @@ class StructureSet:
     """
 
     structures: tuple[Structure, ...]
-    label: str = ""
+    label: str = field(default="", repr=False)
     frame_uid: str = field(default="", repr=False)
     identity: Identity = field(default_factory=Identity)
     left_out: tuple[LeftOut, ...] = ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from regweave import notices
 from regweave.api.warp import Space, onto_grid
 from regweave.cli.help import input_option
 from regweave.cli.options import JsonOption, OutputOption, OverwriteOption, TransformOption
@@ -24,7 +26,8 @@ from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct
 from regweave.io.dicom.series import Series, choose_series, read_series
 from regweave.io.disk.files import suffix_of
 from regweave.io.label_names import read_name_map
-from regweave.io.transforms.files import DICOM_SUFFIXES
+from regweave.io.readers import suffixes
+from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
 from regweave.spatial import warp_image
 from regweave.types import Geometry, StructureSet
 
@@ -73,6 +76,7 @@ def rtstruct(
     Structures go as shapes, not as voxels. The result is a new, unapproved
     set of the new series. What is left out is listed.
     """
+    require_dicom_name(output)
     claim = require_absent(output, overwrite=overwrite)
     require_outside(output, planning, reference)
     names = {} if name_map is None else read_name_map(name_map)
@@ -81,8 +85,8 @@ def rtstruct(
     if not allow_id_mismatch:
         require_same_patient(plan.identity, today.identity, f"'{planning}' and '{reference}'")
     chosen = _selected(found, structures, str(file))
-    _require_frames(transform, today, plan.frame_uid)
-    path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
+    with _frames_checked(transform, today, plan.frame_uid):
+        path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
     moved = carry_set(chosen, plan, path, today)
     with claim.writing():
         write_rtstruct(output, moved, today, source=found, names=names)
@@ -146,6 +150,7 @@ def dose(
     against PLANNING, and against a transform that is a DICOM registration;
     an ITK transform states none.
     """
+    require_dicom_name(output)
     claim = require_absent(output, overwrite=overwrite)
     require_outside(output, reference, *([] if planning is None else [planning]))
     found, today = read_dose(file), read_series(reference, series)
@@ -156,8 +161,8 @@ def dose(
         if found.frame_uid and frame and found.frame_uid != frame:
             message = f"the dose '{file}' lies in another frame of reference than the series of '{planning}'"
             raise RegweaveError("E160", message, "give the series that the dose was planned on")
-    _require_frames(transform, today, found.frame_uid)
-    path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
+    with _frames_checked(transform, today, found.frame_uid):
+        path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
     grid = _dose_grid(today.image.geometry, found.volume.geometry)
     warped = warp_image(found.volume, read_transform(path, grid), fill=0.0)
     with claim.writing():
@@ -171,10 +176,17 @@ def dose(
     print(json.dumps(facts) if as_json else text)
 
 
-def _require_frames(transform: str, today: Series, frame: str) -> None:
-    """Raise E160 for a DICOM registration of other frames than today's and that of the plan, where all are stated."""
-    if suffix_of(Path(transform)) in DICOM_SUFFIXES and today.frame_uid and frame:
+@contextmanager
+def _frames_checked(transform: str, today: Series, frame: str) -> Iterator[None]:
+    """Raise E160 for a DICOM registration of other frames than today's and that of the plan, where all are stated.
+
+    Frames say which way it goes: inside the block nobody is told that this is unknown.
+    """
+    stated = suffix_of(Path(transform)) in DICOM_SUFFIXES and today.frame_uid and frame
+    if stated:
         require_frames(read_reg(transform), today.frame_uid, frame, f"'{transform}'")
+    with notices.muted("W212") if stated else nullcontext():
+        yield
 
 
 def _dose_grid(today: Geometry, dose: Geometry) -> Geometry:
@@ -185,6 +197,13 @@ def _dose_grid(today: Geometry, dose: Geometry) -> Geometry:
     affine[:3, :3] = today.affine[:3, :3] * steps
     x, y, z = shape.tolist()
     return Geometry((x, y, z), affine)
+
+
+def require_dicom_name(output: Path) -> None:
+    """Raise E152 for a name that says that the file is something else; DICOM files need no suffix."""
+    suffix = suffix_of(output)
+    if suffix not in DICOM_SUFFIXES and suffix in (*suffixes(), *LINEAR_SUFFIXES, ".json", ".csv"):
+        raise UsageError("E152", f"'{output}' would be a DICOM object, and its name says '{suffix}'", "name it .dcm")
 
 
 def require_outside(output: Path, *inputs: Path | Sequence[Path]) -> None:

@@ -59,6 +59,11 @@ def overview(folder: Path) -> tuple[OverviewEntry, ...]:
     if found.localisers:
         entries.append(OverviewEntry(f"{found.localisers} localisers, left out", {"kind": "localiser"}))
     entries += [_object(one, readable) for one in found.objects]
+    patients = len({entry.facts["patient"] for entry in entries if "patient" in entry.facts})
+    if patients > 1:
+        entries.append(
+            OverviewEntry(f"images and objects of {patients} patients", {"kind": "patients", "number": patients})
+        )
     return tuple(entries)
 
 

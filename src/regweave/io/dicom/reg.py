@@ -67,6 +67,13 @@ def read_reg(path: str | Path) -> DicomRegistration:
     return DicomRegistration(transform, False, registered, source, identity)
 
 
+def require_registered(found: DicomRegistration, frame: str, subject: str) -> None:
+    """Raise E160 for a registration that does not start in the frame of the grid of the result."""
+    if found.registered_frame != frame:
+        message = f"{subject} brings images into another frame of reference than that of the reference"
+        raise RegweaveError("E160", message, "name the series whose frame is the registered one with -r")
+
+
 def require_frames(found: DicomRegistration, registered: str, source: str, subject: str) -> None:
     """Raise E160 for a registration of other frames than these; some writers state the registered frame twice."""
     if found.registered_frame != registered or found.source_frame not in (registered, source):

@@ -33,6 +33,7 @@ FLAT = 0.1
 """Share of a gap by which the points of one contour may differ along the normal."""
 CONTOUR_DATA = 0x30060050
 LONGEST_NAME = 64
+BESIDE = "lie beside the images of the series"
 
 
 def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool = False) -> StructureSet:
@@ -105,7 +106,7 @@ def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure
     seen = items(data, "RTROIObservationsSequence")
     kinds = {int(one.get("ReferencedROINumber")): text(one, "RTROIInterpretedType") for one in seen}
     frames = {text(frame, "FrameOfReferenceUID") for frame in items(data, "ReferencedFrameOfReferenceSequence")}
-    placer, found, left_out, strangers = _Placer(series), [], [], 0
+    placer, found, left_out, strangers, aside = _Placer(series), [], [], 0, []
     names = _names(rois, counted, subject)
     for number, name, roi in zip(counted, names, rois, strict=True):
         frame = text(roi, "ReferencedFrameOfReferenceUID") or (frames.copy().pop() if len(frames) == 1 else "")
@@ -116,8 +117,12 @@ def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure
         item = drawings.get(number)
         structure, reasons = placer.place(Structure(number, name, kinds.get(number, ""), _colour(item)), item, subject)
         left_out += [LeftOut(name, reason) for reason in reasons]
+        aside += [name for reason in reasons if reason.endswith(BESIDE)]
         if structure.contours or len(structure.points):
             found.append(structure)
+    if aside:
+        listed = ", ".join(aside[:5]) + (" …" if len(aside) > 5 else "")
+        notices.warn(f"W235: contours of {subject} {BESIDE} and are left out: {listed}; was the set drawn on it?")
     if strangers and strangers == len(rois):
         message = f"{subject} was drawn in another frame of reference than that of the series"
         raise RegweaveError("E160", message, "give the series it was drawn on, or a registration between the frames")
@@ -155,7 +160,8 @@ class _Placer:
     """Contours put on the slices of a series by their geometry."""
 
     def __init__(self, series: Series) -> None:
-        self.normal = series.grid.normal
+        self.grid, self.normal = series.grid, series.grid.normal
+        self.corners = [one.position_mm for one in series.slices]
         self.along = np.array([one.along_mm for one in series.slices])
         gaps = np.diff(self.along)
         self.gap = np.maximum(np.append(gaps, gaps[-1]), np.insert(gaps, 0, gaps[0]))
@@ -165,7 +171,7 @@ class _Placer:
         if not contours:
             return empty, ["no contours"]
         closed: dict[int, list[tuple[float, Float64Array]]] = defaultdict(list)
-        points, short, counts = [], [], dict.fromkeys(("open", "off", "flat"), 0)
+        points, short, counts = [], [], dict.fromkeys(("open", "off", "flat", "beside"), 0)
         for contour in contours:
             kind, data = text(contour, "ContourGeometricType"), _points(contour, subject)
             if kind == "POINT" and len(data) == 1:
@@ -185,6 +191,7 @@ class _Placer:
                 (counts["open"], "are open lines, which are not carried over"),
                 (len(short), "have fewer than three points"),
                 (counts["off"], "lie beyond or between the slices of the series"),
+                (counts["beside"], BESIDE),
                 (counts["flat"], "do not lie in a plane of the series"),
                 (doubled, "share a slice with contours that lie nearer to it, or repeat one"),
             )
@@ -204,8 +211,21 @@ class _Placer:
             counts["flat"] += 1
         elif abs(self.along[k] - along.mean()) > 0.5 * self.gap[k] + 1e-3:
             counts["off"] += 1
+        elif self._beside(data, k):
+            counts["beside"] += 1
         else:
             closed[k].append((float(along.mean()), data))
+
+    def _beside(self, data: Float64Array, k: int) -> bool:
+        """Tell whether a contour lies wholly to one side of its image."""
+        away = data - self.corners[k]
+        for axis, step, count in zip(
+            (self.grid.row, self.grid.column), self.grid.spacing_mm, self.grid.size, strict=True
+        ):
+            index = away @ axis / step
+            if index.max() < -0.5 or index.min() > count - 0.5:
+                return True
+        return False
 
     def _contours(self, closed: dict[int, list[tuple[float, Float64Array]]]) -> tuple[list[Contour], int]:
         """Of several planes that fall on one slice the nearest is kept, and a contour that is there twice once."""

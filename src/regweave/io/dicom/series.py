@@ -151,7 +151,9 @@ def _chosen(found: FolderContents, series: str | None, subject: str) -> list[Sli
     if not listed:
         only = "localisers" if found.localisers else ", ".join(sorted({one.kind for one in found.objects}))
         message = f"there is no CT, MR or PET series in {subject}, but {only}"
-        raise RegweaveError("E101", message, "name the folder of the image series")
+        sets = any(one.kind == "RTSTRUCT" for one in found.objects)
+        hint = "; structures go through `regweave contours` or `regweave warp rtstruct`" if sets else ""
+        raise RegweaveError("E101", message, f"name the folder of the image series{hint}")
     fitting = [one for one in listed if series in (None, one.identity.series_uid) or one.hash.startswith(str(series))]
     if len(fitting) != 1:
         what = f"holds {len(listed)} image series" if series is None else f"holds {len(fitting)} series '{series[:12]}'"

@@ -1,0 +1,177 @@
+"""Plausible mistakes with two scans and a structure set are refused or named; hostile names stay text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from made_body import ORGANS, PLAN, TODAY, write_study
+from made_dicom import rtstruct, save, write_rtstruct, write_series
+from test_bad_inputs import every
+
+from regweave.cli import main
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("h"))
+
+
+@pytest.fixture
+def study(made, tmp_path):
+    return Path(shutil.copytree(made, tmp_path / "s"))
+
+
+def contours(study, capsys, *more, plan="plan", today="today"):
+    """Run `regweave contours`; return status, what was printed and the record, if there is one."""
+    out = study.parent / "out"
+    words = ("contours", study / plan, study / today, "-o", out, "--structures", "Liver", *more)
+    status = main([str(word) for word in words])
+    record = json.loads((out / "result.json").read_text()) if status == 0 else {}
+    assert out.exists() == (status == 0)
+    return status, "".join(capsys.readouterr()), record
+
+
+def test_exchanged_scans_are_refused(study, capsys):
+    status, said, _ = contours(study, capsys, "--rtstruct", study / "plan" / "set.dcm", plan="today", today="plan")
+    assert (status, "E146" in said) == (2, True)
+    write_series(study / "same", replace(TODAY, frame="1"))
+    status, said, _ = contours(study, capsys, "--rtstruct", study / "plan" / "set.dcm", plan="same", today="plan")
+    assert (status, "E146" in said) == (2, True)
+
+
+def test_one_scan_twice_and_an_older_today_are_named(study, capsys):
+    status, said, record = contours(study, capsys, today="plan")
+    assert (status, said.count("W231")) == (0, 1)
+    assert any(text.startswith("W231") for text in record["warnings"])
+    shutil.rmtree(study.parent / "out")
+    every(study / "today", StudyDate="20191231")
+    status, said, _ = contours(study, capsys)
+    assert (status, "W232" in said, "W231" in said) == (0, True, False)
+    assert "2019" not in said
+
+
+def test_a_folder_of_two_patients_is_named(study, capsys):
+    other = ("OTHER^PATIENT", "4711", "19500101")
+    write_series(study / "plan", replace(PLAN, series="5", patient=other))
+    assert main(["check", str(study / "plan")]) == 0
+    assert "images and objects of 2 patients" in capsys.readouterr().out
+    status, said, _ = contours(study, capsys)
+    assert (status, "W233" in said) == (0, True)
+    shutil.rmtree(study.parent / "out")
+    write_series(study / "today", replace(TODAY, series="5", patient=other))
+    status, said, _ = contours(study, capsys)
+    assert (status, "E161" in said) == (2, True)
+
+
+def test_contours_beside_the_images_are_left_out_by_name(study, capsys):
+    liver, fat = (PLAN.drawn(name) for name in ORGANS)
+    far = replace(fat, contours=tuple((k, flat + np.array([900.0, 0.0])) for k, flat in fat.contours))
+    half = replace(liver, contours=tuple((k, flat + np.array([45.0, 0.0])) for k, flat in liver.contours))
+    write_rtstruct(study / "plan" / "set.dcm", PLAN, [half, far])
+    status, said, record = contours(study, capsys)
+    assert (status, "W235" in said) == (0, True)
+    assert {"name": "Fat", "reason": f"{len(far.contours)} contours lie beside the images of the series"} in (
+        record["clinic"]["left_out"]
+    )
+    assert record["clinic"]["structures"][0]["flag"] != "pass"  # half of it lies outside today's scan
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (("--device", "cuda:99"), "E157"), (("--device", "tpu"), "E173"), (("--model", "nope"), "E171"),
+        (("--name-map", "{Liver,a\\b}"), "E166"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_told_before_anything_is_computed(study, capsys, more, code):
+    option, value = more
+    if value.startswith("{"):
+        (study / "map.csv").write_text(value[1:-1])
+        value = str(study / "map.csv")
+    status, said, _ = contours(study, capsys, option, value)
+    assert status in {2, 3}
+    assert f"error {code}" in said
+    assert "patient and start" not in said
+
+
+def test_a_name_map_without_a_known_name_is_named(study, capsys):
+    (study / "map.csv").write_text("Livre,Leber\n")
+    status, said, _ = contours(study, capsys, "--name-map", study / "map.csv")
+    assert (status, "W234" in said) == (0, True)
+
+
+def test_a_model_of_another_modality_names_only_options_that_there_are(study, capsys):
+    status, said, _ = contours(study, capsys, "--model", "brain-t1")
+    assert (status, "E172" in said, "--fixed-modality" in said) == (3, True, False)
+
+
+HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)", "Li\nver\x1b[31m\t=cmd()", "\u202egnissim")
+
+
+def test_hostile_names_stay_text_on_page_and_terminal(study, capsys):
+    shapes = [replace(PLAN.drawn("Liver"), name=f"n{n}") for n in range(len(HOSTILE))]
+    data = rtstruct(PLAN, shapes)
+    data.SpecificCharacterSet = "ISO_IR 192"
+    for roi, name in zip(data.StructureSetROISequence, HOSTILE, strict=True):
+        roi[0x30060026]._value = name
+    save(study / "plan" / "set.dcm", data)
+    out = study.parent / "out"
+    assert main(["contours", str(study / "plan"), str(study / "today"), "-o", str(out)]) == 0
+    said = "".join(capsys.readouterr())
+    assert "W230" in said
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\u202a-\u202e]", said)
+    page = (out / "report.html").read_text()
+    assert "<img src=x" not in page
+    assert page.count("<script") == len(re.findall(r"<script[^>]*>", page))
+    assert "<script>alert" not in page
+    assert "&lt;img src=x" in page
+
+
+def test_a_registration_says_its_direction_by_its_frames(study, capsys):
+    assert contours(study, capsys)[0] == 0
+    reg = study.parent / "out" / "registration.dcm"
+    words = ("warp", "image", study / "plan", "-t", reg, "-r", study / "today", "-o", study / "there.nii.gz")
+    assert main([str(word) for word in words]) == 0
+    assert "W212" not in "".join(capsys.readouterr())
+    words = ("warp", "image", study / "today", "-t", reg, "-r", study / "plan", "-o", study / "back.nii.gz")
+    assert main([str(word) for word in words]) == 3
+    assert "E160" in capsys.readouterr().err
+    assert not (study / "back.nii.gz").exists()
+    drawn = ("warp", "rtstruct", study / "plan" / "set.dcm", "--planning", study / "plan", "-t", reg)
+    assert main([str(word) for word in (*drawn, "-r", study / "today", "-o", study / "set.nii.gz")]) == 2
+    assert "E152" in capsys.readouterr().err
+    assert main([str(word) for word in (*drawn, "-r", study / "today", "-o", study / "new.dcm")]) == 0
+    assert "W212" not in "".join(capsys.readouterr())
+
+
+def test_a_structure_set_given_for_labels_names_the_way(study, capsys):
+    words = (
+        "register",
+        study / "today",
+        study / "plan",
+        "--moving-labels",
+        study / "plan" / "set.dcm",
+        "-o",
+        study / "o",
+    )
+    assert main([str(word) for word in words]) == 3
+    assert "regweave contours" in capsys.readouterr().err
+
+
+def test_contours_partly_outside_their_images_are_kept(study, capsys):
+    flat = PLAN.drawn("Liver").contours
+    write_rtstruct(study / "plan" / "set.dcm", PLAN, [replace(PLAN.drawn("Liver"), contours=flat)])
+    edge = replace(PLAN.drawn("Liver"), contours=tuple((k, ring - [ring[:, 0].min() + 3.0, 0.0]) for k, ring in flat))
+    write_rtstruct(study / "plan" / "set.dcm", PLAN, [edge])
+    assert all(np.min(ring[:, 0]) < -2.9 for _, ring in edge.contours)
+    assert main(["check", str(study / "plan")]) == 0
+    assert "beside" not in "".join(capsys.readouterr())

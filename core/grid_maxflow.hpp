@@ -39,21 +39,17 @@ class GridMaxflow {
 
     // Turns capacities into residual capacities of a maximum flow and returns its value.
     double solve() {
-        start();
-        int current = -1;
-        for (;;) {
-            if (current < 0 || nodes_[current].tree == kFree) current = pop_active();
-            if (current < 0) return flow_;
-            int from, d;
-            if (!grow(current, from, d)) {
-                current = -1;
-                continue;
-            }
-            ++time_;
-            augment(from, d);
-            adopt();
-        }
+        restart();
+        for (int p = guard_; p < guard_ + n_; ++p) enter(p);
+        return run();
     }
+    // The same where only some nodes have capacities; all others must be as at the start, or cleared.
+    double solve(const std::vector<int>& nodes) {
+        restart();
+        for (int p : nodes) enter(guard_ + p);
+        return run();
+    }
+    void clear(int p) { nodes_[guard_ + p] = Node(); }
 
   private:
     static constexpr std::uint8_t kFree = 0, kSource = 1, kSink = 2;
@@ -74,18 +70,36 @@ class GridMaxflow {
     int first_ = -1, last_ = -1, time_ = 0;
     double flow_ = 0;
 
-    void start() {
+    void restart() {
         flow_ = 0;
         time_ = 1;
         first_ = last_ = -1;
-        for (int p = guard_; p < guard_ + n_; ++p) {
-            Node& node = nodes_[p];
-            mark_[p] = 0;
-            next_[p] = kNotActive;
-            node.tree = node.terminal > 0 ? kSource : node.terminal < 0 ? kSink : kFree;
-            node.parent = node.tree == kFree ? kOrphan : kTerminal;
-            distance_[p] = 1;
-            if (node.tree == kSource) activate(p);
+    }
+
+    // The roots of the trees; those of the source begin to grow.
+    void enter(int p) {
+        Node& node = nodes_[p];
+        mark_[p] = 0;
+        next_[p] = kNotActive;
+        node.tree = node.terminal > 0 ? kSource : node.terminal < 0 ? kSink : kFree;
+        node.parent = node.tree == kFree ? kOrphan : kTerminal;
+        distance_[p] = 1;
+        if (node.tree == kSource) activate(p);
+    }
+
+    double run() {
+        int current = -1;
+        for (;;) {
+            if (current < 0 || nodes_[current].tree == kFree) current = pop_active();
+            if (current < 0) return flow_;
+            int from, d;
+            if (!grow(current, from, d)) {
+                current = -1;
+                continue;
+            }
+            ++time_;
+            augment(from, d);
+            adopt();
         }
     }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "certify.hpp"
 #include "fastpd.hpp"
 #include "grid_checks.hpp"
 #include "icm.hpp"
@@ -85,43 +86,49 @@ class Best {
     double value_;
 };
 
-// Cut moves along the axes, far cheaper than a sweep of expansions and mostly better after message passing.
-void polish(const GridEnergy& energy, Best& best) {
-    BinaryMoves moves(energy, best.labels());
-    moves.steps();
-    best.offer(moves.labels());
-}
+// A search as core/certify.hpp wants it.
+class MessageSearch {
+  public:
+    MessageSearch(const GridEnergy& energy, const std::vector<int>& init)
+        : energy_(energy), messages_(energy), best_(energy, init), labels_(init) {}
 
-void expand(const GridEnergy& energy, Best& best) {
-    BinaryMoves moves(energy, best.labels());
-    moves.run(1);
-    best.offer(moves.labels());
-}
+    double value() const { return best_.value(); }
+    double bound() const { return bound_; }
+    const std::vector<int>& labels() const { return best_.labels(); }
+
+    void iterate() {
+        for (bool forward : {true, false}) {
+            bound_ = std::max(bound_, messages_.pass(forward, &labels_));
+            best_.offer(labels_);
+        }
+    }
+    bool steps() {
+        return moved([](BinaryMoves& moves) { return moves.steps(); });
+    }
+    bool expansions() {
+        return moved([](BinaryMoves& moves) { return moves.expansions(); });
+    }
+
+  private:
+    const GridEnergy& energy_;
+    Trws messages_;
+    Best best_;
+    std::vector<int> labels_;
+    double bound_ = -std::numeric_limits<double>::infinity();
+
+    template <typename Move>
+    bool moved(Move&& move) {
+        BinaryMoves moves(energy_, best_.labels());
+        if (!move(moves)) return false;
+        best_.offer(moves.labels());
+        return true;
+    }
+};
 
 Result run_trws(const GridEnergy& energy, const std::vector<int>& init, int max_iter, double tol) {
-    constexpr int kPatience = 5, kPolishEvery = 4;
-    Trws trws(energy);
-    Best best(energy, init);
-    Result r;
-    std::vector<int> labels = init;
-    std::vector<double> history;
-    auto allowed = [&] { return tol * std::max(std::fabs(best.value()), 1e-12); };
-    auto certified = [&] { return best.value() - r.bound <= allowed(); };
-    while (r.iterations < max_iter && !certified()) {
-        ++r.iterations;
-        for (bool forward : {true, false}) {
-            r.bound = std::max(r.bound, trws.pass(forward, &labels));
-            best.offer(labels);
-        }
-        if (r.iterations % kPolishEvery == 0 && !certified()) polish(energy, best);
-        history.push_back(r.bound);
-        const std::size_t n = history.size();
-        if (n > kPatience && history[n - 1] - history[n - 1 - kPatience] < 0.1 * allowed()) break;
-    }
-    if (!certified()) polish(energy, best);
-    if (!certified()) expand(energy, best);
-    r.labels = best.labels();
-    return r;
+    MessageSearch search(energy, init);
+    const int iterations = certify(search, max_iter, tol);
+    return {search.labels(), search.bound(), iterations};
 }
 
 double lower_bound(const GridEnergy& energy, int passes) {

@@ -1,9 +1,11 @@
 // Parts of the engines that tests call by themselves; a module of its own, which no wheel carries.
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "grid_maxflow.hpp"
 #include "label_grid.hpp"
 #include "min_plus.hpp"
+#include "moves.hpp"
 #include "require.hpp"
 
 namespace regweave {
@@ -61,6 +64,23 @@ Out<double> separable_message(In<double, 3> f, In<double, 1> x, In<double, 1> y,
     return out.release();
 }
 
+Out<int> binary_moves(In<double, 2> unary, Shape shape, In<double, 1> x, In<double, 1> y, In<double, 1> z,
+                      double weight, std::optional<In<double, 2>> base, In<int, 1> init, bool expand) {
+    const std::size_t nodes = require_nodes(shape), labels = require_offsets(x, y, z);
+    require(unary.shape(0) == nodes && unary.shape(1) == labels, "unary (N, L) does not fit the grid");
+    require(!base || (base->shape(0) == nodes && base->shape(1) == 3), "base (N, 3) does not fit the grid");
+    require(init.shape(0) == nodes, "init (N,) does not fit the grid");
+    for (std::size_t p = 0; p < nodes; ++p)
+        require(init(p) >= 0 && std::size_t(init(p)) < labels, "init has a label that does not exist");
+    const GridEnergy energy(shape, {to_vector(x), to_vector(y), to_vector(z)}, weight, unary.data(),
+                            base ? base->data() : nullptr);
+    BinaryMoves moves(energy, {init.data(), init.data() + nodes});
+    expand ? moves.expansions() : moves.steps();
+    NewArray<int, 1> out({nodes});
+    std::copy(moves.labels().begin(), moves.labels().end(), out.data.get());
+    return out.release();
+}
+
 }  // namespace
 }  // namespace regweave
 
@@ -72,6 +92,9 @@ NB_MODULE(_core_test, m) {
         "grid_maxflow", &grid_maxflow, "terminals"_a, "arcs"_a, "shape"_a,
         "Value of a maximum flow and the nodes (N,) on the source's side; arcs (N, 6) go +x -x +y -y +z -z, "
         "terminals (N,) are positive from the source and negative to the sink.");
+    m.def("binary_moves", &binary_moves, "unary"_a, "shape"_a, "x"_a, "y"_a, "z"_a, "weight"_a,
+          "base"_a.none(), "init"_a, "expand"_a,
+          "Labels (N,) after all steps along the axes, or after all expansions, one cut each.");
     m.def("separable_message", &separable_message, "f"_a, "x"_a, "y"_a, "z"_a, "weight"_a, "shift"_a,
           "use_envelope"_a,
           "min over a of f(a) + weight * Σ_axis |o(a) - o(b) + shift|; the envelope is the fast way without "

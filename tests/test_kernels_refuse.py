@@ -112,6 +112,7 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "trws": lambda: {**solver_call(), "tol": 1e-4},
     "fastpd": lambda: {**solver_call(), "bound_passes": 2},
     "icm": solver_call,
+    "binary_moves": lambda: {**{k: v for k, v in solver_call().items() if k != "max_iter"}, "expand": False},
     "grid_maxflow": lambda: {"terminals": line(), "arcs": np.ones((3, 6)), "shape": (3, 1, 1)},
     "separable_message": lambda: {
         "f": np.ones((3, 3, 3)), "x": line(), "y": line(), "z": line(), "weight": 1.0, "shift": (0.0, 0.0, 0.0),
@@ -270,6 +271,10 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "trws": [*BAD_SOLVER, {"tol": NAN}, {"tol": -1.0}],
     "fastpd": [*BAD_SOLVER, {"bound_passes": -1}],
     "icm": BAD_SOLVER,
+    "binary_moves": [
+        {"unary": np.zeros((11, 27))}, {"shape": (2, 3, 3)}, {"x": offsets()}, {"base": np.zeros((11, 3))},
+        *({"init": np.array(v, dtype=np.int32)} for v in ([0] * 11, [27] + [0] * 11, [-1] + [0] * 11)),
+    ],
     "grid_maxflow": [
         {"terminals": line(0.0, 1.0)}, {"arcs": np.ones((3, 5))}, {"arcs": np.ones((2, 6))}, {"shape": (3, 0, 1)},
         {"shape": (3, -1, -1)}, {"arcs": np.full((3, 6), NAN)}, {"arcs": np.full((3, 6), -1.0)},
@@ -334,7 +339,7 @@ def kernels_of(module: ModuleType) -> set[str]:
 
 def test_every_kernel_is_in_the_table():
     tested = kernels_of(_core_test)
-    assert tested == {"grid_maxflow", "separable_message"}
+    assert tested == {"binary_moves", "grid_maxflow", "separable_message"}
     for build in usable():
         assert kernels_of(load(build)) | tested == set(GOOD) == set(BAD)
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "certify.hpp"
 #include "messages.hpp"
 #include "moves.hpp"
 #include "seam.hpp"
@@ -85,7 +86,7 @@ Array label_vectors(const Array& labels, const Array& offsets, std::array<int, 3
     return out;
 }
 
-// Message passing with its certificate, as run_trws of core/inference.cpp.
+// Message passing: a search as core/certify.hpp wants it.
 class Minimiser {
   public:
     Minimiser(const Array& unary, std::array<int, 3> shape, const std::array<std::vector<double>, 3>& offsets,
@@ -127,21 +128,32 @@ class Minimiser {
     }
 
     std::tuple<Array, double, double, int> run(int max_iter, double tol) {
-        constexpr int kPatience = 5, kPolishEvery = 4;
         start();
-        std::vector<double> history;
-        int iterations = 0;
-        while (iterations < max_iter && !certified(tol)) {
-            ++iterations;
-            iterate();
-            if (iterations % kPolishEvery == 0 && !certified(tol)) polish(false);
-            history.push_back(bound_);
-            const std::size_t n = history.size();
-            if (n > kPatience && history[n - 1] - history[n - 1 - kPatience] < 0.1 * allowed(tol)) break;
-        }
-        if (!certified(tol)) polish(false);
-        if (!certified(tol)) polish(true);
+        const int iterations = certify(*this, max_iter, tol);
         return {best_, value_, std::min(bound_, value_), iterations};
+    }
+
+    double value() const { return value_; }
+    double bound() const { return bound_; }
+
+    void iterate() {
+        pass(true, 0);
+        pass(false, 1);
+        queue().launch(NodeEnergy{e_, labels_.data<std::int32_t>(2), part(2)}, 2 * e_.nodes);
+        const std::vector<double> numbers = totals(4);
+        for (int i = 0; i < 2; ++i) {
+            bound_ = std::max(bound_, numbers[std::size_t(i)] - margin_);
+            if (!(numbers[std::size_t(i) + 2] < value_)) continue;
+            value_ = numbers[std::size_t(i) + 2];
+            queue().copy(best_.raw(), labels_.data<std::int32_t>(2) + i * e_.nodes, best_.bytes());
+        }
+    }
+
+    bool steps() {
+        return moved([](BinaryMoves& moves) { return moves.steps(); });
+    }
+    bool expansions() {
+        return moved([](BinaryMoves& moves) { return moves.expansions(); });
     }
 
   private:
@@ -157,10 +169,9 @@ class Minimiser {
     double value_ = 0, bound_ = -std::numeric_limits<double>::infinity(), margin_ = 0;
     int passes_ = 0;
     std::vector<double> host_unary_, host_base_;
+    std::optional<GridEnergy> host_;
 
     Queue& queue() const { return unary_.queue(); }
-    double allowed(double tol) const { return tol * std::max(std::fabs(value_), 1e-12); }
-    bool certified(double tol) const { return value_ - bound_ <= allowed(tol); }
 
     void make_messages() {
         const std::size_t n = std::size_t(e_.nodes);
@@ -243,45 +254,38 @@ class Minimiser {
         queue().launch(body, 1);
     }
 
-    void iterate() {
-        pass(true, 0);
-        pass(false, 1);
-        queue().launch(NodeEnergy{e_, labels_.data<std::int32_t>(2), part(2)}, 2 * e_.nodes);
-        const std::vector<double> numbers = totals(4);
-        for (int i = 0; i < 2; ++i) {
-            bound_ = std::max(bound_, numbers[std::size_t(i)] - margin_);
-            if (!(numbers[std::size_t(i) + 2] < value_)) continue;
-            value_ = numbers[std::size_t(i) + 2];
-            queue().copy(best_.raw(), labels_.data<std::int32_t>(2) + i * e_.nodes, best_.bytes());
-        }
-    }
-
     void fetch_base() {
         if (!base_ || !host_base_.empty()) return;
         host_base_.resize(base_->size());
         queue().download(host_base_.data(), base_->raw(), base_->bytes());
     }
 
-    // Cut moves are sequential: the host makes them.
-    void polish(bool expand) {
-        if (host_unary_.empty()) {
+    // The energy on the host.
+    const GridEnergy& on_host() {
+        if (!host_) {
             host_unary_.resize(unary_.size());
             queue().download(host_unary_.data(), unary_.raw(), unary_.bytes());
             fetch_base();
+            host_.emplace(std::array<int, 3>{e_.shape[0], e_.shape[1], e_.shape[2]}, offsets_host_, e_.weight,
+                          host_unary_.data(), base_ ? host_base_.data() : nullptr);
         }
+        return *host_;
+    }
+
+    // Cut moves are sequential: the host makes them.
+    template <typename Move>
+    bool moved(Move&& move) {
+        const GridEnergy& energy = on_host();
         std::vector<int> labels(best_.size());
         queue().download(labels.data(), best_.raw(), best_.bytes());
-        const GridEnergy energy({e_.shape[0], e_.shape[1], e_.shape[2]}, offsets_host_, e_.weight,
-                                host_unary_.data(), base_ ? host_base_.data() : nullptr);
         BinaryMoves moves(energy, labels);
-        if (expand)
-            moves.run(1);
-        else
-            moves.steps();
+        if (!move(moves)) return false;
         const double before = energy(labels), after = energy(moves.labels());
-        if (!(after < before)) return;
-        value_ = after;
-        queue().upload(best_.raw(), moves.labels().data(), best_.bytes());
+        if (after < before) {
+            value_ = after;
+            queue().upload(best_.raw(), moves.labels().data(), best_.bytes());
+        }
+        return true;
     }
 };
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
 from regweave import _core_test
+from regweave.types import Energy
 
 
 def random_grid(shape, rng, density):
@@ -94,3 +97,50 @@ def test_separable_message_is_the_minimum_over_all_label_pairs():
     np.testing.assert_allclose(
         _core_test.separable_message(f, *offsets, 0.9, tuple(shift), False), expected, atol=1e-14
     )
+
+
+def moved(energy, labels, proposal):
+    """Best of all choices of nodes that take their proposal, the fewest nodes of equal ones."""
+    changing = np.flatnonzero(proposal != labels)
+    best, least = labels, energy(labels)
+    for chosen in itertools.product((False, True), repeat=len(changing)):
+        found = labels.copy()
+        found[changing[np.array(chosen, dtype=bool)]] = proposal[changing[np.array(chosen, dtype=bool)]]
+        value = energy(found)
+        if value < least - 1e-12:
+            best, least = found, value
+    return best
+
+
+def reference_moves(energy, labels, *, expand):
+    counts = tuple(len(o) for o in energy.offsets)
+    if expand:
+        for label in range(int(np.prod(counts))):
+            labels = moved(energy, labels, np.full_like(labels, label))
+        return labels
+    for axis, k in enumerate(counts):
+        for step in [s for s in range(1 - k, k) if s]:
+            at = np.array(np.unravel_index(labels, counts))
+            at[axis] += step
+            inside = (at[axis] >= 0) & (at[axis] < k)
+            at[axis] = at[axis].clip(0, k - 1)
+            labels = moved(energy, labels, np.where(inside, np.ravel_multi_index(tuple(at), counts), labels))
+    return labels
+
+
+# A strong pairwise term makes many nodes candidates that only a cut can tell apart; with a weak one most are settled
+# before. Between evenly spaced offsets no term of a step is truncated, so that the choice of nodes is the best one.
+@pytest.mark.parametrize("weight", [0.02, 0.2, 1.0])
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 3, 3), (9, 1, 1)])
+@pytest.mark.parametrize("expand", [False, True])
+def test_moves_equal_the_best_choice_of_nodes(shape, weight, expand):
+    rng = np.random.default_rng(4)
+    line = np.array([-1.0, 0.0, 1.0])
+    for elastic in (False, True) if not expand else (False,):
+        n = int(np.prod(shape))
+        base = rng.normal(0, 0.5, (n, 3)) if elastic else None
+        energy = Energy(rng.random((n, 9)), shape, (line, line, line[:1]), weight, base)
+        start = rng.integers(0, 9, n).astype(np.int32)
+        found = _core_test.binary_moves(energy.unary, shape, *energy.offsets, weight, base, start, expand)
+        assert np.array_equal(found, reference_moves(energy, start, expand=expand))
+        assert energy(found) <= energy(start)

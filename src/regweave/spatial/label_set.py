@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class LabelSet:
     @property
     def n_labels(self) -> int:
         """Number of labels L."""
-        return int(np.prod([len(o) for o in self.offsets]))
+        return prod(len(o) for o in self.offsets)
 
     @property
     def vectors(self) -> Float64Array:

@@ -57,8 +57,8 @@ class Constants:
 
     def search(self, grid: ControlGrid, labels: LabelSet) -> Any:
         """Return the supports of the nodes of a grid and the shifts of labels."""
-        offsets = tuple(o.tobytes() for o in labels.offsets)
-        key = ("search", grid.image_shape, tuple(s.tobytes() for s in grid.starts), grid.support, offsets)
+        numbers = tuple(a.tobytes() for a in (grid.origin, grid.spacing, *labels.offsets))
+        key = ("search", grid.image_shape, grid.nodes, grid.support, numbers)
         return self(
             key,
             lambda: self._kernels.Search(self._queue, grid.image_shape, grid.starts, grid.support, labels.offsets),

@@ -129,7 +129,8 @@ class CudaScene:
     def at(self, resolution: Resolution) -> CudaScene:
         """Return the same pair at another resolution."""
         host = self.host.at(resolution)
-        return CudaScene(self.kernels, self.queue, host, self.fixed, self.moving, self.constants, self._numbers)
+        images = (self.fixed, self.moving, self.constants, self._numbers)
+        return CudaScene(self.kernels, self.queue, host, *images, _known=self._known)
 
     @property
     def factors(self) -> Factors:

@@ -10,6 +10,7 @@ import typer
 
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
+    DeviceOption,
     JsonOption,
     SchedulerOption,
     TlsCaOption,
@@ -58,6 +59,7 @@ def reproduce(
         method_option("--model", help="Model to train besides mw, repeatable; by default all but search."),
     ] = None,
     workers: Annotated[int | None, machine_option(help="Processes of this machine, by default all cores.")] = None,
+    device: DeviceOption = None,
     scheduler: SchedulerOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
@@ -76,7 +78,7 @@ def reproduce(
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
     options = ReproduceOptions(
         preset, config, quick, seed, max_pairs, tuple(models or USUAL), workers,
-        cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers),
+        cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers), device,
     )  # fmt: skip
     try:
         content = workflow.reproduce(

@@ -13,6 +13,7 @@ from regweave.config.settings import Settings
 from regweave.io import atomic_path, sha256
 from regweave.jobs.kept import Kept
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, tune, tuned_as
+from regweave.jobs.placement import Placement
 from regweave.jobs.program import program_hash
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import BatchProgress, content_hash, worker_count
@@ -52,6 +53,8 @@ class Context:
         How much runs, and where.
     tell : callable
         Takes progress.
+    placement : Placement
+        Devices of the registrations.
     """
 
     data: Path
@@ -59,6 +62,7 @@ class Context:
     settings: Settings
     options: ReproduceOptions
     tell: Tell
+    placement: Placement
 
     def starting(self, initial: str | None) -> Context:
         """Return the context of an experiment whose registrations have their own start."""
@@ -68,7 +72,8 @@ class Context:
 
     def runner(self, reading: Reading, name: str) -> Runner:
         """Return what runs the registrations of an experiment and keeps those that are done."""
-        return Runner(reading, self.options.workers, self.options.scheduler, self.store(name), self.tell)
+        o = self.options
+        return Runner(reading, o.workers, o.scheduler, self.store(name), self.tell, self.placement)
 
     def store(self, name: str) -> Path:
         """Return the folder for the finished registrations of an experiment."""
@@ -128,7 +133,7 @@ class Ladder:
         path, context = self._path(split, name), self.context
         chosen = replace(options, classes=self.run.reading.classes, seed=context.options.seed)
         files = [[p.id, self.run.hashes(p)] for p in split.train]
-        key = content_hash([program_hash(), chosen, context.settings, files])
+        key = content_hash([program_hash(), chosen, context.settings, files, context.placement.word])
         mark = path.with_suffix(".key")
         if path.is_file() and mark.is_file() and mark.read_text(encoding="ascii") == f"{key} {sha256(path)}":
             return Model.load(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.jobs.cluster import Cluster
+from regweave.jobs.placement import Placement, place
 from regweave.jobs.store import worker_count
 from regweave.learning.options import ALPHAS
 from regweave.training.options import TrainOptions
@@ -51,7 +52,7 @@ class ReproduceOptions:
         Test at most so many pairs of a fold, drawn by seed.
     models : tuple of str
         Models of the ladder to train; the paper's is always among them.
-    workers, scheduler : optional
+    workers, scheduler, device : optional
         As in `regweave.study.evaluate.evaluate`.
     """
 
@@ -63,14 +64,16 @@ class ReproduceOptions:
     models: tuple[str, ...] = USUAL
     workers: int | None = None
     scheduler: str | Cluster | None = None
+    device: str | None = None
 
-    def check(self) -> None:
-        """Refuse what no run can mean."""
+    def check(self) -> Placement:
+        """Refuse what no run can mean; return where registrations run."""
         worker_count(self.workers, self.scheduler)
         if self.max_pairs is not None and self.max_pairs < 1:
             raise UsageError("E192", f"--max-pairs is {self.max_pairs}", "give 1 or more")
         if unknown := [name for name in self.models if name not in MODELS]:
             raise UsageError("E192", f"unknown models {', '.join(unknown)}", f"available: {', '.join(MODELS)}")
+        return place(self.device, self.scheduler)
 
     def ladder(self) -> dict[str, TrainOptions]:
         """Return the models to train, in the order of the ladder."""

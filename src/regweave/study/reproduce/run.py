@@ -81,14 +81,14 @@ def reproduce(
     options = options or ReproduceOptions()
     if experiment not in EXPERIMENTS:
         raise UsageError("E192", f"unknown experiment {experiment!r}", f"available: {', '.join(EXPERIMENTS)}")
-    options.check()
+    placement = options.check()
     settings = choose_settings(options.preset, options.config, None, None)
     protocols = [(p.quick() if options.quick else p).at_most(options.max_pairs) for p in EXPERIMENTS[experiment]]
     for protocol in protocols:
         find_scans(protocol, Path(data))
     require_cluster(options.scheduler)
     folder, tell = Path(output), on_progress or (lambda _: None)
-    context = Context(Path(data).absolute(), folder.absolute(), settings, options, tell)
+    context = Context(Path(data).absolute(), folder.absolute(), settings, options, tell, placement)
     content = _head(experiment, context)
     with working_folder(folder, WORK, "such experiments", resume=resume):
         pictures: dict[str, Any] = {}
@@ -114,6 +114,7 @@ def _head(experiment: str, context: Context) -> dict[str, Any]:
         "seed": options.seed,
         "max_pairs": options.max_pairs,
         "models": list(options.ladder()),
+        **({} if context.placement.word == "cpu" else {"device": context.placement.word}),
         "settings": context.settings.model_dump(mode="json"),
         "experiments": [],
         "timing": {},
@@ -204,8 +205,9 @@ class Experiment:
             fixed, moving = (path.parent / TRUTH for path in (pair.fixed, pair.moving))
             truths = (str(fixed) if fixed.is_file() else None, str(moving) if moving.is_file() else None)
         return PairTask(
-            pair.files, self.runner.hashes(pair), self.reading, method.settings, method.model, truths, picture
-        )
+            pair.files, self.runner.hashes(pair), self.reading, method.settings, method.model, truths, picture,
+            self.context.placement.word,
+        )  # fmt: skip
 
     def _pooled(
         self,

@@ -42,6 +42,8 @@ class PairTask:
         Known deformations of the fixed and the moving scan, None for an original; None where nothing is known.
     picture : bool
         Cut slices.
+    device : str
+        What computes.
     """
 
     files: Mapping[str, Any]
@@ -51,6 +53,7 @@ class PairTask:
     model: tuple[Path, str] | None
     truths: tuple[str | None, str | None] | None
     picture: bool
+    device: str = "cpu"
 
     @property
     def home(self) -> str:
@@ -69,7 +72,9 @@ def run_pair(task: PairTask) -> dict[str, Any]:
         deformation in the fixed organ, before and after; ``views``, slices by view.
     """
     model = None if task.model is None else kept()(task.model, partial(Model.load, task.model[0]))
-    request = Request(task.settings, **task.files, model=model, reading=task.reading, identity=task.home)
+    request = Request(
+        task.settings, **task.files, model=model, reading=task.reading, identity=task.home, device=task.device
+    )
     watch = Stopwatch()
     with notices.muted():
         run = prepare(request, kept(), watch)

@@ -25,6 +25,7 @@ constexpr std::size_t kSmall = std::size_t(1) << 18;    // below, the system's o
 constexpr std::size_t kGrain = std::size_t(1) << 16;    // sizes are rounded up to this
 constexpr std::size_t kPage = std::size_t(1) << 21;     // of the large kind
 constexpr std::size_t kLimit = std::size_t(512) << 20;  // bytes that may wait
+constexpr std::size_t kLargest = kLimit / 2;            // of one block that waits
 constexpr std::size_t kHead = 64;
 
 // Stands before each block.
@@ -100,7 +101,7 @@ inline void give_memory_back(void* block) noexcept {
     using namespace memory;
     if (!block) return;
     const Head head = head_of(block);
-    if (head.size == 0 || head.size > kLimit) return std::free(head.start);
+    if (head.size == 0 || head.size > kLargest) return std::free(head.start);
     std::unique_lock<std::mutex> lock(pool().mutex, std::try_to_lock);
     if (!lock) return std::free(head.start);
     try {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "arrays.hpp"
 #include "parallel.hpp"
@@ -88,19 +89,78 @@ Out<float> arrange(In<float, 4> images, std::array<int, 3> order, std::array<int
         stride[a] = steps[a] * strides[order[a]];
         first += steps[a] > 0 ? 0 : std::ptrdiff_t(shape[a] - 1) * strides[order[a]];
     }
+    // Where neighbours of the input lie in different planes of the result, several planes are filled side by
+    // side: each line of memory that is read serves them all.
+    const std::size_t width = stride[0] == 1 || stride[0] == -1 ? 16 : 1,
+                      blocks = (shape[0] + width - 1) / width;
+    require(channels <= kMostVoxels / shape[0], "the array has too many planes");
     NewArray<float, 4> out({channels, shape[0], shape[1], shape[2]});
     {
         nb::gil_scoped_release nogil;
-        by_planes(channels, shape, [&](std::size_t c, std::size_t begin, std::size_t) {
-            const std::ptrdiff_t i = std::ptrdiff_t(begin / (shape[1] * shape[2]));
-            const float* plane = images.data() + c * volume + first + i * stride[0];
-            float* target = out.data.get() + c * volume + begin;
+        parallel_for(int(channels * blocks), [&](int task) {
+            const std::size_t c = task / blocks, i = task % blocks * width,
+                              planes = std::min(width, shape[0] - i);
+            const float* block = images.data() + c * volume + first + std::ptrdiff_t(i) * stride[0];
+            float* target = out.data.get() + c * volume + i * shape[1] * shape[2];
             for (std::size_t j = 0; j < shape[1]; ++j, target += shape[2]) {
-                const float* row = plane + std::ptrdiff_t(j) * stride[1];
+                const float* row = block + std::ptrdiff_t(j) * stride[1];
                 if (stride[2] == 1)
-                    std::copy_n(row, shape[2], target);
+                    for (std::size_t p = 0; p < planes; ++p)
+                        std::copy_n(row + std::ptrdiff_t(p) * stride[0], shape[2],
+                                    target + p * shape[1] * shape[2]);
                 else
-                    for (std::size_t k = 0; k < shape[2]; ++k) target[k] = row[std::ptrdiff_t(k) * stride[2]];
+                    for (std::size_t k = 0; k < shape[2]; ++k)
+                        for (std::size_t p = 0; p < planes; ++p)
+                            target[p * shape[1] * shape[2] + k] =
+                                row[std::ptrdiff_t(p) * stride[0] + std::ptrdiff_t(k) * stride[2]];
+            }
+        });
+    }
+    return out.release();
+}
+
+// A component as the nearest multiple of a step, which is a power of two; no negative zeros.
+inline float near(float v, float step) { return std::nearbyint(v / step) * step + 0.0f; }
+
+// Components are rounded one by one; where the three errors together pass the bound, the worst gets another
+// bit.
+inline void round_vector(const float* v, float step, float bound, float* out) {
+    for (int c = 0; c < 3; ++c) out[c] = near(v[c], step);
+    for (int attempt = 0; attempt < 3; ++attempt) {
+        float square = 0;
+        int worst = 0;
+        for (int c = 0; c < 3; ++c) {
+            const float error = std::fabs(v[c] - out[c]);
+            square += error * error;
+            if (error > std::fabs(v[worst] - out[worst])) worst = c;
+        }
+        if (!(square > bound * bound)) return;
+        out[worst] = near(v[worst], step / 2);
+    }
+}
+
+Out<float> list_vectors(In<float, 4> vectors, std::size_t first, std::size_t planes, float step,
+                        float bound) {
+    const Shape n = require_volume(vectors, "the vectors");
+    require(vectors.shape(0) == 3, "vectors must have shape (3, X, Y, Z)");
+    require(planes >= 1 && planes <= n[2] && first <= n[2] - planes, "the planes must be those of the field");
+    require(std::isfinite(step) && step >= 0, "the step must be finite and 0 or more");
+    require(std::isfinite(bound) && bound >= 0, "the bound must be finite and 0 or more");
+    const std::size_t volume = n[0] * n[1] * n[2];
+    NewArray<float, 4> out({planes, n[1], n[0], 3});
+    {
+        nb::gil_scoped_release nogil;
+        parallel_for(int(n[1]), [&](int j) {
+            for (std::size_t i = 0; i < n[0]; ++i) {
+                const float* in = vectors.data() + (i * n[1] + j) * n[2] + first;
+                for (std::size_t k = 0; k < planes; ++k) {
+                    const float v[3] = {in[k], in[volume + k], in[2 * volume + k]};
+                    float* target = out.data.get() + ((k * n[1] + j) * n[0] + i) * 3;
+                    if (step > 0)
+                        round_vector(v, step, bound, target);
+                    else
+                        std::copy_n(v, 3, target);
+                }
             }
         });
     }
@@ -117,4 +177,7 @@ void register_voxels(nb::module_& m) {
           "Images (C, X, Y, Z) with their axes in another order, backwards where the step is -1.");
     m.def("turn_vectors", &turn_vectors, nb::arg("vectors"), nb::arg("matrix"),
           "Multiply the vectors (3, X, Y, Z) by a matrix (3, 3).");
+    m.def("list_vectors", &list_vectors, nb::arg("vectors"), nb::arg("first"), nb::arg("planes"),
+          nb::arg("step"), nb::arg("bound"),
+          "Vectors (3, X, Y, Z) of some planes as a list (Z, Y, X, 3), rounded to multiples of a step.");
 }

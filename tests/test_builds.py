@@ -71,6 +71,7 @@ CALLS = {
     "zero_field": (SHAPE,),
     "scale_channels": (FIELDS[0], np.float32([0.5, 2.0, 3.0])),
     "turn_vectors": (FIELDS[0], MATRIX[:, :3].tolist()),
+    "list_vectors": (FIELDS[0], 2, 5, 0.0625, 0.04),
     "arrange": (FIELDS[0], (2, 0, 1), (-1, 1, -1)),
     "profiles": (IMAGES[0, 0], 0.4),
     "histogram": (IMAGES[0, 0], np.linspace(0, 1, 33)),

@@ -99,6 +99,7 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "zero_field": lambda: {"shape": (4, 5, 6)},
     "scale_channels": lambda: {"images": FIELD, "factors": f32(3)},
     "turn_vectors": lambda: {"vectors": FIELD, "matrix": [[1.0] * 3] * 3},
+    "list_vectors": lambda: {"vectors": FIELD, "first": 1, "planes": 2, "step": 0.5, "bound": 0.25},
     "arrange": lambda: {"images": FIELD, "order": (2, 0, 1), "steps": (1, -1, 1)},
     "profiles": lambda: {"image": f32(4, 5, 6), "level": 0.5},
     "histogram": lambda: {"image": f32(4, 5, 6), "edges": line()},
@@ -246,6 +247,10 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "scale_channels": [*({"images": v} for v in on_grid(*EMPTY)), {"factors": f32(2)}],
     "turn_vectors": [
         *({"vectors": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"matrix": [[NAN] * 3] * 3},
+    ],
+    "list_vectors": [
+        *({"vectors": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))), {"first": 5}, {"first": 7}, {"planes": 0},
+        {"planes": 7}, {"step": -1.0}, {"step": NAN}, {"bound": -1.0}, {"bound": INF},
     ],
     "arrange": [
         *({"images": v} for v in on_grid(*EMPTY)), {"steps": (1, 0, 1)}, {"steps": (1, 1, 2)},

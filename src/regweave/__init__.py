@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from regweave.config.settings import Settings, preset, preset_names
     from regweave.errors import RegweaveError, RegweaveWarning
     from regweave.model.model import Model, models
-    from regweave.pipeline.register import Progress
     from regweave.pipeline.result import Result
     from regweave.pipeline.saved import load
+    from regweave.pipeline.stages.progress import Progress
     from regweave.study.evaluate import evaluate
     from regweave.training.estimator import MetricLearner
     from regweave.types import Field, Geometry, Image, LabelMap, Transform, Volume, WeightTable
@@ -60,7 +60,7 @@ _HOMES = {
     "LabelMap": "types",
     "MetricLearner": "training.estimator",
     "Model": "model.model",
-    "Progress": "pipeline.register",
+    "Progress": "pipeline.stages.progress",
     "RegweaveError": "errors",
     "RegweaveWarning": "errors",
     "Result": "pipeline.result",

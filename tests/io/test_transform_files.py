@@ -17,9 +17,10 @@ import SimpleITK as sitk  # noqa: N813
 from regweave.errors import RegweaveError
 from regweave.io import read_linear, read_transform, write_linear, write_transform
 from regweave.io.grids import grid_hash, same_voxels
-from regweave.io.transforms.itk import hdf
+from regweave.io.transforms.itk import field_list, hdf
+from regweave.io.transforms.itk.field_list import FieldList, bound_mm
 from regweave.io.transforms.itk.parts import LINEAR
-from regweave.io.transforms.itk.rounding import bound_mm, rounded
+from regweave.kernels.threads import kernel_threads
 from regweave.types import Ends, Field, Geometry, Transform
 
 GRID = Geometry((5, 4, 6), np.diag([2.0, 2.0, 3.0, 1.0]))
@@ -361,11 +362,32 @@ def test_hash_is_that_of_the_voxels_in_space():
 def test_rounding_keeps_its_bound(shape, bound):
     field = some_field(Geometry(shape, np.eye(4)))
     assert bound_mm(field) == bound
-    error = np.linalg.norm(rounded(field).astype(np.float64) - field.data, axis=0)
+    listed = np.concatenate(list(FieldList(field).pieces())).reshape(*shape[::-1], 3)
+    error = np.linalg.norm(listed.transpose(3, 2, 1, 0).astype(np.float64) - field.data, axis=0)
     assert error.max() <= bound * (1 + 1e-5)
     if bound:
         assert error.max() > bound / 2
     assert bound_mm(Field(field.data, Geometry(shape, np.diag([1e-3, 1, 1, 1.0])))) <= 1e-3 / 32
+
+
+def test_few_planes_of_a_field_at_a_time_give_the_same_file(tmp_path, monkeypatch):
+    transform = Transform(some_field(Geometry((90, 80, 75), np.eye(4))))
+    for name, planes, threads in (("one", 75, 1), ("some", 7, 2)):
+        monkeypatch.setattr(field_list, "SLAB_VOXELS", planes * 90 * 80)
+        with kernel_threads(threads):
+            write_transform(tmp_path / f"{name}.h5", transform)
+    assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "some.h5").read_bytes()
+    assert read_transform(tmp_path / "one.h5").field.data.shape == (3, 90, 80, 75)
+
+
+def test_the_filters_of_a_long_list_are_those_of_the_library(tmp_path):
+    transform = Transform(some_field(Geometry((90, 80, 75), np.eye(4))))
+    write_transform(tmp_path / "t.h5", transform)
+    with h5py.File(tmp_path / "t.h5") as file:
+        found = file["TransformGroup/2/TransformParameters"]
+        listed = np.concatenate(list(FieldList(transform.field).pieces()))
+        assert (found.compression, found.shuffle, found.dtype) == ("gzip", True, np.float32)
+        np.testing.assert_array_equal(found[:], listed)
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".tfm"])

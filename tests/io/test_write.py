@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import zlib
 
 import nibabel as nib
 import numpy as np
@@ -19,10 +21,14 @@ from regweave.io import (
     read_labels,
     require_absent,
     sha256,
+    write,
+    write_displacement,
     write_image,
     write_labels,
 )
-from regweave.types import Geometry, LabelMap, Volume
+from regweave.io.formats import deflate
+from regweave.kernels.threads import kernel_threads
+from regweave.types import Field, Geometry, LabelMap, Volume
 
 GRID = Geometry((6, 5, 4), np.diag([-1.0, -2.0, 3.0, 1.0]))
 RAMP = np.arange(120, dtype=np.float32).reshape(GRID.shape)
@@ -142,6 +148,36 @@ def test_same_image_same_bytes(tmp_path):
     digest = sha256(tmp_path / "a.nii.gz")
     assert digest == hashlib.sha256((tmp_path / "a.nii.gz").read_bytes()).hexdigest()
     assert digest == sha256(tmp_path / "b.nii.gz")
+
+
+def test_packed_file_holds_what_nibabel_writes(tmp_path, monkeypatch):
+    """Blocks of noise and of repeated values, few planes at a time, header and vectors of a field included."""
+    monkeypatch.setattr(deflate, "BLOCK", 1 << 17)
+    monkeypatch.setattr(write, "SLAB_VOXELS", 3 * 70 * 60)
+    rng = np.random.default_rng(4)
+    grid = Geometry((70, 60, 50), np.diag([1.0, 2.0, 3.0, 1.0]))
+    data = rng.normal(size=grid.shape).astype(np.float32)
+    data[:35] = np.tile(np.arange(50, dtype=np.float32), (35, 60, 1))
+    vectors = Field(rng.normal(size=(3, *grid.shape)).astype(np.float32), grid)
+    for n in (1, 3):
+        with kernel_threads(n):
+            write_image(tmp_path / f"{n}.nii.gz", Volume(data, grid))
+            write_displacement(tmp_path / f"{n}u.nii.gz", vectors)
+    write_image(tmp_path / "1.nii", Volume(data, grid))
+    write_displacement(tmp_path / "1u.nii", vectors)
+    for name in ("1", "1u"):
+        packed = (tmp_path / f"{name}.nii.gz").read_bytes()
+        assert packed == (tmp_path / f"{name.replace('1', '3')}.nii.gz").read_bytes()
+        assert gzip.decompress(packed) == (tmp_path / f"{name}.nii").read_bytes()
+
+
+def test_noise_is_packed_by_runs_and_repeated_values_by_words():
+    noise = memoryview(np.random.default_rng(0).normal(size=1 << 16).astype(np.float32)).cast("B")
+    steps = memoryview(np.tile(np.arange(512, dtype=np.float32), 128)).cast("B")
+    for raw, runs in ((noise, True), (steps, False)):
+        packed = deflate._deflated(raw)
+        assert zlib.decompressobj(-15).decompress(packed) == raw
+        assert (packed == deflate._packed(raw, zlib.Z_RLE)) == runs
 
 
 def test_overlap():

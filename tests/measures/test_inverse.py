@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regweave.measures.body import body_mask
-from regweave.measures.inverse import InverseError
+from regweave.measures.inverse import InverseError, Residual
 from regweave.types import Geometry, LabelMap, Volume
 
 SHAPE = (20, 20, 20)
@@ -16,9 +16,8 @@ BODY[5:15, 5:15, 5:15] = True
 
 def error(residual=None, back=None, spacing_mm=2.0):
     nothing = np.zeros(SHAPE, dtype=np.float32)
-    return InverseError.of(
-        nothing if residual is None else residual, BODY, nothing if back is None else back, BODY, spacing_mm
-    )
+    left = Residual.of(nothing if residual is None else residual, BODY)
+    return InverseError.of(left, nothing if back is None else back, BODY, spacing_mm)
 
 
 def inexact(n, size_mm=0.6, start=(5, 5)):

@@ -7,8 +7,8 @@ import pytest
 
 from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
-from regweave.pipeline.node_evidence import node_maps
 from regweave.pipeline.register import register
+from regweave.pipeline.stages.node_evidence import node_maps
 from regweave.registration.align import Step
 from regweave.report.viewer.maps import on_image
 from regweave.spatial.control_grid import ControlGrid

@@ -23,7 +23,8 @@ from regweave.io.orientation import Orientation
 from regweave.model.model import Model
 from regweave.pipeline import register as workflow
 from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import Progress, register
+from regweave.pipeline.register import register
+from regweave.pipeline.stages.progress import Progress
 from regweave.registration.align import align
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_points

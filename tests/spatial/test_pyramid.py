@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
+from regweave.spatial import channels
 from regweave.spatial.channels import Channels, View
 from regweave.spatial.intensity import BODY_WINDOW_HU, apply_window, default_window
 from regweave.spatial.pyramid import change_level, shrink, shrink_geometry
@@ -129,3 +130,14 @@ def test_channels_window_prepare_shrink_smooth_in_this_order():
     assert {factors for _, factors in channels._level} == {(1, 1, 1)}  # one level is held at a time
     default = channels.view(View(None, 0.0, None), (1, 1, 1))
     np.testing.assert_allclose(default, apply_window(data, default_window(data, "mr")), atol=1e-6)
+
+
+def test_a_large_image_is_mapped_slab_by_slab_to_the_same_bits(monkeypatch):
+    rng = np.random.default_rng(8)
+    image = Volume(rng.normal(size=(31, 9, 10)).astype(np.float32), Geometry((31, 9, 10), np.eye(4)))
+    view = View((-1.0, 1.5), 0.7, None)
+    whole = Channels(image, "mr").view(view, (3, 2, 1))
+    monkeypatch.setattr(channels, "KEPT_VOXELS", 7 * 90)  # slabs of six planes, the last one of one
+    in_slabs = Channels(image, "mr")
+    np.testing.assert_array_equal(in_slabs.view(view, (3, 2, 1)), whole)
+    assert not in_slabs._full

@@ -47,6 +47,28 @@ def test_axes_in_another_order(rng, order):
         np.testing.assert_array_equal(fields.arrange(images, order, steps), turned)
 
 
+def rounded(vectors: np.ndarray, step: float, bound: float) -> np.ndarray:
+    """Round component by component; where the errors together pass the bound, the worst gets another bit."""
+    near = np.rint(vectors / np.float32(step)) * np.float32(step)
+    for _ in range(3):
+        error = np.abs(vectors - near)
+        far = error[0] * error[0] + error[1] * error[1] + error[2] * error[2] > np.float32(bound) ** 2
+        worst = np.where(far, error.argmax(axis=0), 3) == np.arange(3)[:, None, None, None]
+        near = np.where(worst, np.rint(vectors / np.float32(step / 2)) * np.float32(step / 2), near)
+    return near + np.float32(0)
+
+
+def test_planes_of_a_field_as_a_list(rng):
+    vectors = rng.normal(size=(3, *SHAPE)).astype(np.float32)
+    for first, planes in ((0, 17), (4, 6), (16, 1)):
+        part = vectors[..., first : first + planes]
+        plain, near = (fields.list_vectors(vectors, first, planes, step, 0.1) for step in (0.0, 0.125))
+        np.testing.assert_array_equal(plain, part.transpose(3, 2, 1, 0))
+        np.testing.assert_array_equal(near, rounded(part, 0.125, 0.1).transpose(3, 2, 1, 0))
+    assert np.linalg.norm(near - plain, axis=-1).max() <= 0.1 < np.sqrt(3) / 16
+    assert not np.signbit(fields.list_vectors(np.full_like(vectors, -0.01), 0, 1, 0.125, 0.1)).any()
+
+
 def test_profiles_are_sums_of_the_bright_voxels(rng):
     image = rng.random(SHAPE, dtype=np.float32)
     bright = np.where(image > 0.4, image, 0).astype(np.float64)

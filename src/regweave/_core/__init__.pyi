@@ -299,6 +299,9 @@ def arrange(images: NDArray[numpy.float32], order: Sequence[int], steps: Sequenc
 def turn_vectors(
     vectors: NDArray[numpy.float32], matrix: Sequence[Sequence[float] | NDArray[numpy.float64]]
 ) -> NDArray[numpy.float32]: ...
+def list_vectors(
+    vectors: NDArray[numpy.float32], first: int, planes: int, step: float, bound: float
+) -> NDArray[numpy.float32]: ...
 
 BUILD: str
 LIBRARY: str

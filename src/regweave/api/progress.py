@@ -10,7 +10,7 @@ from typing import Self
 
 from regweave.io.libraries import in_notebook
 from regweave.jobs.store import BatchProgress
-from regweave.pipeline.register import STAGES, Progress
+from regweave.pipeline.stages.progress import STAGES, Progress
 
 BAR = 20
 """Characters of the bar."""

@@ -18,8 +18,8 @@ from regweave.measures.rules import Rules, read_rules
 from regweave.model.model import Model
 from regweave.pipeline import register as pipeline
 from regweave.pipeline.reading import Reading, ReadingWords
-from regweave.pipeline.register import OnProgress
 from regweave.pipeline.result import Result
+from regweave.pipeline.stages.progress import OnProgress
 from regweave.types import Image, LabelMap, Transform, Volume
 
 if TYPE_CHECKING:

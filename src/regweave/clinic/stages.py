@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from regweave.pipeline.register import Progress
+from regweave.pipeline.stages.progress import Progress
 
 STAGES = {
     "series": ("reading the series", 0.08),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from regweave.io.formats.stored import Stored
 from regweave.io.formats.validate import NonFinite, constant_error, nonfinite_error, replace_nonfinite, whole_labels
 from regweave.io.label_names import find_names, read_names
 from regweave.io.readers import ReadOptions
+from regweave.kernels.threads import side_by_side
 from regweave.types import LabelMap, Volume
 
 CHUNK = 1 << 20
@@ -116,6 +118,16 @@ def names_file(source: Any) -> Path | None:
 def read_stored(source: Any, nifti_frame: NiftiFrame = "auto", *, follow_links: bool = False) -> Stored:
     """Read an image and check all but its values; what its header forbids is refused before voxels are read."""
     return readers.read(source, ReadOptions(nifti_frame, follow_links))
+
+
+def read_volumes(paths: Sequence[Path]) -> list[Volume]:
+    """Read several images side by side, and check all but their values."""
+
+    def volume(path: Path) -> Volume:
+        stored = read_stored(path)
+        return Volume(stored.intensities(), stored.geometry)
+
+    return side_by_side(volume, paths)
 
 
 def require_image(path: str | Path) -> None:

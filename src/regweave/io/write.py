@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import suffix_of
+from regweave.io.formats.deflate import gzip_pieces
 from regweave.io.geometry import ras_to_lps, set_itk_geometry
 from regweave.io.libraries import nib, sitk
 from regweave.io.transforms.displacement_ends import COMMENT, KEY, to_comment
@@ -19,6 +23,8 @@ from regweave.types import Ends, Field, Geometry, LabelMap, Volume
 
 SCANNER = 1
 """NIfTI's code for scanner coordinates, given to qform and sform alike so that no reader has a choice."""
+SLAB_VOXELS = 2**22
+"""Voxels that are brought into the order of a file at a time."""
 VECTOR_INTENT = "vector"
 """NIfTI intent 1007, whose numbers ITK reads as LPS; 1006 would be read as RAS."""
 
@@ -68,11 +74,13 @@ def _cast(data: NDArray[Any], dtype: DTypeLike | None) -> NDArray[Any]:
     target = np.dtype(np.float32 if dtype is None else dtype)
     if target.kind not in "iu":
         return data.astype(target, copy=False)
-    rounded, limits = np.rint(data), np.iinfo(target)
-    if rounded.min() < limits.min or rounded.max() > limits.max:
-        message = f"values {rounded.min():g} to {rounded.max():g} do not fit {target}"
+    low, high, limits = np.rint(data.min()), np.rint(data.max()), np.iinfo(target)
+    if low < limits.min or high > limits.max:
+        message = f"values {low:g} to {high:g} do not fit {target}"
         raise UsageError("E152", message, "write float32 or a wider integer type")
-    result: NDArray[Any] = rounded.astype(target)
+    result = np.empty(data.shape, dtype=target)
+    for plane, values in zip(result, data, strict=True):  # a rounded copy of a large image may not fit
+        plane[...] = np.rint(values)
     return result
 
 
@@ -103,7 +111,28 @@ def nibabel_image(data: NDArray[Any], geometry: Geometry) -> Any:
 
 def _save(path: Path, image: Any) -> None:
     with atomic_path(path) as part:
-        nib.save(image, part)
+        if suffix_of(path) == ".nii":
+            nib.save(image, part)
+            return
+        with part.open("wb") as stream:
+            stream.writelines(gzip_pieces(_pieces(image)))
+
+
+def _pieces(image: Any) -> Iterator[bytes | NDArray[Any]]:
+    """Header and voxels of a NIfTI file, some planes at a time; the bytes are those that nibabel writes."""
+    image.update_header()
+    header = image.header
+    header.set_slope_inter(1.0, 0.0)
+    head = io.BytesIO()
+    header.write_to(head)
+    head.write(bytes(header.get_data_offset() - head.tell()))
+    yield head.getvalue()
+    data = np.asanyarray(image.dataobj)
+    planes = max(1, SLAB_VOXELS // math.prod(data.shape[:2]))
+    for last in np.ndindex(*data.shape[:2:-1]):
+        volume = data[(..., *last[::-1])]
+        for z in range(0, volume.shape[2], planes):
+            yield np.ascontiguousarray(volume[:, :, z : z + planes].T)
 
 
 def _save_itk(path: Path, image: Any) -> None:

@@ -19,6 +19,31 @@ VOXELS = 1.0
 
 
 @dataclass(frozen=True)
+class Residual:
+    """Residual of an inversion inside the body.
+
+    Inexact voxels and all, the largest residual and the voxel that has it.
+    """
+
+    inexact: int
+    body: int
+    largest_mm: float
+    at: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, residual_mm: Float32Array, body: NDArray[np.bool_]) -> Residual:
+        """Summarise the residual of each voxel of the moving grid, of those that count."""
+        inexact, largest, at = 0, 0.0, (0, 0, 0)
+        for i, (inside, residual) in enumerate(zip(body, residual_mm, strict=True)):  # a copy may not fit
+            found = np.where(inside, residual, np.float32(0.0))
+            inexact += int((found > ACCEPTABLE_MM).sum())
+            if found.max() > largest:
+                j, k = divmod(int(found.argmax()), found.shape[1])
+                largest, at = float(found.max()), (i, j, k)
+        return cls(inexact, int(body.sum()), largest, at)
+
+
+@dataclass(frozen=True)
 class InverseError:
     """Residual of the inverse and error of going there and back, over the body.
 
@@ -46,42 +71,23 @@ class InverseError:
 
     @classmethod
     def of(
-        cls,
-        residual_mm: Float32Array,
-        moving_body: NDArray[np.bool_],
-        errors_mm: Float32Array,
-        fixed_body: NDArray[np.bool_],
-        spacing_mm: float,
+        cls, left: Residual, errors_mm: Float32Array, fixed_body: NDArray[np.bool_], spacing_mm: float
     ) -> InverseError:
         """Summarise what an inversion left over.
 
         Parameters
         ----------
-        residual_mm, moving_body : arrays on the moving grid
-            Residual of the inverse, and the voxels that count.
+        left : Residual
+            Residual of the inverse in the moving body.
         errors_mm, fixed_body : arrays on the fixed grid
             Error there and back, NaN where it is not defined, and the voxels that count.
         spacing_mm : float
             Largest spacing of the fixed image.
         """
-        inexact, largest, at = 0, 0.0, (0, 0, 0)
-        for i, (body, residual) in enumerate(zip(moving_body, residual_mm, strict=True)):  # a copy may not fit
-            inside = np.where(body, residual, np.float32(0.0))
-            inexact += int((inside > ACCEPTABLE_MM).sum())
-            if inside.max() > largest:
-                j, k = divmod(int(inside.argmax()), inside.shape[1])
-                largest, at = float(inside.max()), (i, j, k)
         seen = errors_mm[fixed_body]
         seen = seen[~np.isnan(seen)]
-        p99_mm = float(np.percentile(seen, 99)) if seen.size else float("nan")
-        return cls(
-            inexact=inexact,
-            body=int(moving_body.sum()),
-            largest_mm=largest,
-            at=at,
-            p99_mm=p99_mm,
-            p99_voxels=p99_mm / spacing_mm,
-        )
+        p99_mm = float(np.percentile(seen, 99, overwrite_input=True)) if seen.size else float("nan")
+        return cls(left.inexact, left.body, left.largest_mm, left.at, p99_mm, p99_mm / spacing_mm)
 
     @property
     def share(self) -> float:

@@ -15,6 +15,7 @@ from regweave.metrics import sad
 from regweave.pipeline.machine import physical_memory_mb
 from regweave.predictors import Predictor
 from regweave.predictors.base import MemoryAccount, WorkingGrid
+from regweave.spatial.channels import KEPT_VOXELS
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
 from regweave.spatial.pyramid import shrink_geometry
@@ -102,8 +103,9 @@ def forecast(
         WORK["outputs"] * prod(fixed.shape),
     )
     f, m = float(prod(fixed.shape)), float(prod(moving.shape))
+    kept = sum(n for n in (f, m) if n <= KEPT_VOXELS)
     images = (
-        BYTES_PER_VOXEL["fixed"] * f + BYTES_PER_VOXEL["moving"] * m + BYTES_PER_VOXEL["channel"] * views * (f + m) / 2
+        BYTES_PER_VOXEL["fixed"] * f + BYTES_PER_VOXEL["moving"] * m + BYTES_PER_VOXEL["channel"] * views * kept / 2
     )
     costs = max(len(bank) * p.n_nodes * p.n_labels * 4.0 * 3 for p in levels)
     features = max(len(bank) * 8.0 * float(prod(p.shape)) for p in levels)

@@ -18,6 +18,7 @@ from regweave.io.formats.validate import NonFinite
 from regweave.io.modality import Stated, with_modality
 from regweave.io.orientation import Orientation
 from regweave.io.structure_names import in_numbering, join_names, real_names
+from regweave.kernels.threads import side_by_side
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
 
 
@@ -206,8 +207,13 @@ def read_inputs(
         "fixed": fixed, "moving": moving, "fixed_labels": fixed_labels, "moving_labels": moving_labels,
         "fixed_mask": fixed_mask, "moving_mask": moving_mask,
     }  # fmt: skip
-    a = reading.image(fixed, reading.fixed_modality, reading.fixed_series)
-    b = reading.image(moving, reading.moving_modality, reading.moving_series)
+    a, b = side_by_side(
+        lambda words: reading.image(*words),
+        [
+            (fixed, reading.fixed_modality, reading.fixed_series),
+            (moving, reading.moving_modality, reading.moving_series),
+        ],
+    )
     fixed_map, moving_map = reading.labels(fixed_labels, a.geometry), reading.labels(moving_labels, b.geometry)
     for name, found in (("fixed", fixed_map), ("moving", moving_map)):
         if found is not None and reading.classes is None and not found.values():

@@ -20,12 +20,14 @@ from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.records import this_program, write_record
+from regweave.kernels.threads import kernel_threads
 from regweave.measures.inverse import InverseError
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Verdict, judge
 from regweave.pipeline import outputs
+from regweave.pipeline.machine import allowed_threads
 from regweave.pipeline.outputs import OutputImages
 from regweave.pipeline.recipe import ClassesFrom
 from regweave.pipeline.record import RunRecord
@@ -284,14 +286,31 @@ class Result:
         there: Sequence[str] = (),
     ) -> None:
         """Write the chosen files, but for those ``there``, ``result.json`` and the page into an existing folder."""
+        if "report" in self.write_files(folder, write, there=there):
+            self.write_page(folder, page_detail)
+
+    def write_files(
+        self, folder: Path, write: Sequence[str] | None = None, *, there: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Do the same but for the page, and return all that was chosen."""
         chosen = self.images.usual_outputs() if write is None else outputs.check_outputs(write)
         shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
-        self.images.write(folder, [name for name in chosen if name not in there], shown)
-        write_record(folder / RECORD, {**self.summary(), "structures": self.structures()})
-        if "report" in chosen:
-            from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)
+        with kernel_threads(self._threads_here):
+            self.images.write(folder, [name for name in chosen if name not in there], shown)
+            write_record(folder / RECORD, {**self.summary(), "structures": self.structures()})
+        return chosen
 
-            write_page(folder, detail=page_detail)
+    def write_page(self, folder: Path, detail: str = "normal") -> None:
+        """Make the page from the files that `write_files` wrote; the images of the result itself are not used."""
+        from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)
+
+        with kernel_threads(self._threads_here):
+            write_page(folder, detail=detail)
+
+    @property
+    def _threads_here(self) -> int:
+        """As many threads as the registration used, on this machine."""
+        return min(self.threads, allowed_threads())
 
     def save(
         self,

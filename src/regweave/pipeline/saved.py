@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,11 @@ def load(folder: str | Path) -> Result:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"'{path}' is not a record that regweave wrote ({type(error).__name__}: {error})"
         raise RegweaveError("E178", message, "open the folder as it was written, or register again") from error
+
+
+def put_away(result: Result, folder: Path) -> Result:
+    """Return a result whose files are written without its images: they are read from the folder when asked for."""
+    return replace(result, images=SavedImages(folder, frozenset(result.hashes)))
 
 
 def _result(folder: Path, content: Mapping[str, Any]) -> Result:

@@ -17,6 +17,8 @@ from regweave.types import Float32Array, Modality, Volume
 Prepare = Callable[[Float32Array], Float32Array]
 CUT = 4.0
 """Half the length of the smoothing kernel, in standard deviations."""
+KEPT_VOXELS = 2**24
+"""Larger images are not kept under their windows."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,10 @@ class View:
 
 @dataclass
 class Channels:
-    """The views of one image, made once and kept for the level at hand."""
+    """The views of one image, made once and kept for the level at hand.
+
+    Beside a large image there is no room for it under each window: it is mapped anew for each level, slab by slab.
+    """
 
     image: Volume
     modality: Modality
@@ -41,7 +46,7 @@ class Channels:
         """Return the image under a view on the grid shrunk by ``factors``."""
         key = (view, factors)
         if key not in self._level:
-            data = shrink(self._mapped(View(view.window, 0.0, view.prepare)), factors)
+            data = self._shrunken(View(view.window, 0.0, view.prepare), factors)
             if view.sigma_voxels:
                 data = filters.gaussian(data[None], (view.sigma_voxels,) * 3, CUT)[0]
             self._level = {k: v for k, v in self._level.items() if k[1] == factors}
@@ -61,6 +66,14 @@ class Channels:
     def window(self, view: View) -> Window:
         """Return the intensities that a view maps to [0, 1]."""
         return view.window or self._default_window
+
+    def _shrunken(self, view: View, factors: Factors) -> Float32Array:
+        if view.prepare is not None or self.image.data.size <= KEPT_VOXELS or factors == (1, 1, 1):
+            return shrink(self._mapped(view), factors)
+        step = factors[0] * max(1, KEPT_VOXELS // (factors[0] * self.data[0].size))
+        window = self.window(view)
+        starts = range(0, len(self.data), step)
+        return np.concatenate([shrink(apply_window(self.data[i : i + step], window), factors) for i in starts])
 
     def _mapped(self, view: View) -> Float32Array:
         if view not in self._full:

@@ -44,6 +44,7 @@ from regweave.pipeline.outputs import FILES, parse_outputs
 from regweave.pipeline.reading import Reading, ReadingWords
 from regweave.pipeline.rerun import recorded_call, recorded_rules
 from regweave.pipeline.result import Result
+from regweave.pipeline.saved import put_away
 
 PAGE = FILES["report"]
 
@@ -156,7 +157,10 @@ def register(
         shown.stage("write", "files and page" if page else "files", BEFORE_FILES)
         usual = result.images.usual_outputs() if named is None else named
         chosen = [name for name in usual if name != "report" or not no_report]
-        result.write(folder, chosen, page_detail=page_detail)
+        result.write_files(folder, chosen)
+        result = put_away(result, output)  # a page of large images needs their memory
+        if page:
+            result.write_page(folder, page_detail)
     if as_json:
         print_json(output, page=page)
         return

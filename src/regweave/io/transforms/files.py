@@ -18,11 +18,11 @@ from regweave.io.libraries import sitk
 from regweave.io.transforms import displacement, memory
 from regweave.io.transforms.displacement_ends import read_displacement_ends
 from regweave.io.transforms.ends import ends_of, from_line, notes_of, to_line
+from regweave.io.transforms.itk.field_list import FieldList, FieldPart
 from regweave.io.transforms.itk.hdf import read_hdf
 from regweave.io.transforms.itk.hdf_write import to_hdf, verify_numbers
 from regweave.io.transforms.itk.matlab import read_matlab, to_matlab
 from regweave.io.transforms.itk.parts import COMPOSITE, FIELD, Checked, Part, check_parts
-from regweave.io.transforms.itk.rounding import rounded
 from regweave.io.transforms.itk.text import read_text, to_text
 from regweave.kernels import fields
 from regweave.types import Ends, Field, Float64Array, Geometry, Transform
@@ -42,12 +42,11 @@ def write_transform(path: str | Path, transform: Transform) -> None:
     rounded, by at most 0.0005 mm, or 0.0099 mm above three million voxels. The ends of the transform stand in the file.
     """
     field = transform.interpolated
-    data = rounded(field) if suffix_of(Path(path)) in HDF_SUFFIXES else field.data
-    vectors = np.ascontiguousarray(data.transpose(3, 2, 1, 0), dtype=np.float32).ravel()
-    parts = [
+    vectors = FieldList(field, exact=suffix_of(Path(path)) not in HDF_SUFFIXES)
+    parts: list[Part | FieldPart] = [
         Part(COMPOSITE + DOUBLE, np.empty(0), np.empty(0)),
         _linear_part(transform.affine),
-        Part(FIELD + DOUBLE, vectors, _grid_numbers(field.geometry)),
+        FieldPart(FIELD + DOUBLE, vectors, _grid_numbers(field.geometry)),
     ]
     _write(path, parts, WRITTEN_SUFFIXES, transform.ends)
 
@@ -163,7 +162,7 @@ def _grid_numbers(geometry: Geometry) -> Float64Array:
     return np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
 
 
-def _write(path: str | Path, parts: Sequence[Part], suffixes: tuple[str, ...], ends: Ends | None) -> None:
+def _write(path: str | Path, parts: Sequence[Part | FieldPart], suffixes: tuple[str, ...], ends: Ends | None) -> None:
     path = Path(path)
     suffix = suffix_of(path)
     if suffix not in suffixes:
@@ -173,6 +172,7 @@ def _write(path: str | Path, parts: Sequence[Part], suffixes: tuple[str, ...], e
         if suffix in HDF_SUFFIXES:
             stream.write(to_hdf(parts, notes_of(ends)))
         elif suffix == ".mat":
+            assert isinstance(parts[0], Part)
             stream.write(to_matlab(parts[0]))
         else:
             stream.writelines(to_text(parts, to_line(ends)))

@@ -10,7 +10,7 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged, sha256
 from regweave.io.disk.texts import read_json
 from regweave.io.grids import check_same_grid
-from regweave.io.images import read_labels, read_stored
+from regweave.io.images import read_labels, read_volumes
 from regweave.io.records.folders import RESULT
 from regweave.io.records.schema import read_record
 from regweave.io.records.view import FOLDER, read_nodes
@@ -80,18 +80,21 @@ def read_contents(folder: Path) -> Contents:
         message = f"'{folder}' has no folder '{FOLDER}': it was written without what the page shows"
         raise RegweaveError("E198", message, "register again without --no-report")
     view = read_json(folder / FOLDER / "view.json")
-    geometry = read_stored(folder / IMAGES["fixed"], "auto").geometry
     try:
         members = tuple(str(m) for m in view["members"])
         names = {int(value): str(name) for value, name in view["names"].items()}
         sources = {str(key): str(name) for key, name in view["sources"].items()}
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise damaged(f"'{folder / FOLDER / 'view.json'}'", f"it does not describe a view ({error})") from error
+    images = dict(zip(IMAGES, read_volumes([folder / path for path in IMAGES.values()]), strict=True))
+    geometry = images["fixed"].geometry
+    for name, image in images.items():
+        check_same_grid(geometry, image.geometry, folder / IMAGES[name])
     transform = read_transform(folder / "transform.h5", geometry)
     return Contents(
         record=record,
         geometry=geometry,
-        images={name: _image(folder / path, geometry) for name, path in IMAGES.items()},
+        images={name: image.data for name, image in images.items()},
         labels={name: _labels(path, geometry) for name, path in _label_files(folder).items()},
         names=names,
         sources=sources,
@@ -108,12 +111,6 @@ def _label_files(folder: Path) -> dict[str, Path]:
     if (folder / FOLDER / LABELS["after"]).is_file():
         found["after"] = folder / FOLDER / LABELS["after"]
     return {name: path for name, path in found.items() if path.is_file()}
-
-
-def _image(path: Path, geometry: Geometry) -> Float32Array:
-    stored = read_stored(path, "auto")
-    check_same_grid(geometry, stored.geometry, path)
-    return stored.intensities()
 
 
 def _labels(path: Path, geometry: Geometry) -> LabelArray:

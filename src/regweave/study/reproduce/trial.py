@@ -17,7 +17,8 @@ from regweave.measures.regularity import regularity
 from regweave.model.model import Model
 from regweave.pipeline.prepare import Prepared, Request, Stopwatch, align_levels, prepare, refine_field
 from regweave.pipeline.reading import Reading, as_stored
-from regweave.pipeline.register import score_of, transform_of
+from regweave.pipeline.register import transform_of
+from regweave.pipeline.stages.measurements import score_of
 from regweave.spatial import warp_image, warp_labels
 from regweave.spatial.masking import inside
 from regweave.study.reproduce.pictures import slices, true_errors_mm

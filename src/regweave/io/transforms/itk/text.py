@@ -9,6 +9,7 @@ import numpy as np
 
 from regweave.io.disk.files import damaged, open_file
 from regweave.io.disk.limits import require_memory
+from regweave.io.transforms.itk.field_list import FieldPart, pieces_of
 from regweave.io.transforms.itk.parts import COMPOSITE, Part
 from regweave.types import Float64Array
 
@@ -94,7 +95,7 @@ def _words(words: list[bytes], subject: str) -> Float64Array:
         raise damaged(subject, f"a list of numbers holds what is none ({str(error)[-60:]})") from error
 
 
-def to_text(parts: Sequence[Part], note: str = "") -> Iterator[bytes]:
+def to_text(parts: Sequence[Part | FieldPart], note: str = "") -> Iterator[bytes]:
     """Give the pieces of a text file; numbers in the shortest form that reads back as the same bits."""
     yield HEAD + b"\n"
     if note:
@@ -105,6 +106,7 @@ def to_text(parts: Sequence[Part], note: str = "") -> Iterator[bytes]:
             continue
         for key, numbers in (("Parameters:", part.parameters), ("FixedParameters:", part.fixed)):
             yield key.encode("ascii")
-            for start in range(0, numbers.size, PIECE):
-                yield b" " + " ".join(map(repr, numbers[start : start + PIECE].tolist())).encode("ascii")
+            for piece in pieces_of(numbers):
+                for start in range(0, piece.size, PIECE):
+                    yield b" " + " ".join(map(repr, piece[start : start + PIECE].tolist())).encode("ascii")
             yield b"\n"

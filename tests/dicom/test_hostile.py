@@ -48,6 +48,12 @@ def test_exchanged_scans_are_refused(study, capsys):
     assert (status, "E146" in said) == (2, True)
 
 
+def test_a_scan_that_shows_nothing_is_refused(study, capsys):
+    write_series(study / "air", replace(TODAY, hu=(0.0, -1000.0)))
+    status, said, _ = contours(study, capsys, today="air")
+    assert (status, "E147" in said) == (3, True)
+
+
 def test_one_scan_twice_and_an_older_today_are_named(study, capsys):
     status, said, record = contours(study, capsys, today="plan")
     assert (status, said.count("W231")) == (0, 1)

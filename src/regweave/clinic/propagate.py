@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,17 +10,17 @@ from typing import Any
 from regweave import notices
 from regweave.clinic.chosen import StructureChoice, choose, require_names
 from regweave.clinic.inputs import Scans, Sources, read_scans
-from regweave.clinic.outline import draw_outline
-from regweave.clinic.quality import TESTS_SOURCE, RegisteredPair, flagged, kinds_done, structure_row, whole_numbers
+from regweave.clinic.quality import RegisteredPair, flagged, outside_share, structure_row
 from regweave.clinic.scans.consistency import BothWays, run_back
-from regweave.clinic.scans.pair import WorkingScan, label_map, working_scan
-from regweave.clinic.scans.similarity import correlation
+from regweave.clinic.scans.outline import draw_outline
+from regweave.clinic.scans.pair import WorkingScan, label_map
+from regweave.clinic.scans.prepared import PreparedScans, prepare
+from regweave.clinic.section import section_of
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.stages import OnStage, Teller
 from regweave.clinic.start import Start, find_start
 from regweave.contours import Shape, carry, draw_labels, label_values, shape_of
 from regweave.errors import RegweaveError
-from regweave.io.grids import overlap_fraction
 from regweave.kernels.threads import kernel_threads
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, clinic_rules
@@ -36,14 +33,14 @@ from regweave.registration import devices
 from regweave.spatial.warp import warp_labels
 from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
 
-LABEL_VOLUMES = "W203"
-"""Warnings of label voxels, which here only guide: the volumes of contours are told by structure."""
+OF_LABELS = ("W203", "W214")
+"""Warnings of label voxels, which here only guide: volumes and what no scan shows are told by structure."""
+MOST_OUTSIDE = 0.99
 MODEL_HINTS = {
     "E130": "give structures the model's names with --name-map, choose with --structures, or leave --model out",
     "E172": "leave --model out, or use a model for such scans",
 }
 """Next steps where a model does not fit, in the words of this command."""
-REVIEW = "UNAPPROVED – needs review by a qualified person"
 
 
 @dataclass(frozen=True)
@@ -142,19 +139,22 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
     with notices.collected() as caught:
         tell.begin("series")
         scans = read_scans(request.sources)
-        found_anew = scans.today.modality == "CT" and not request.carry_outline
-        choice = choose(scans.planned, request.structures, carry_outline=not found_anew)
+        carried_over = request.carry_outline or scans.today.modality != "CT"
+        choice = choose(scans.planned, request.structures, carry_outline=carried_over)
         require_names((*choice.carried, *choice.outlines), request.names)
         tell.begin("start")
-        today, plan = working_scan(scans.today.image), working_scan(scans.plan.image)
+        ready = prepare(scans)
+        scans, today, plan = ready.scans, ready.today, ready.plan
+        if today.seen is not None:  # its rim is no skin
+            choice = choose(scans.planned, request.structures, carry_outline=True)
         start = find_start(request.init, scans, today, plan)
         shapes = [shape_of(one, scans.plan) for one in choice.carried]
         values = label_values(scans.planned.structures)
         labels = label_map(shapes, plan.image.geometry, values, request.names)
         tell.begin("register")
-        result, back = _registered(request, (today, plan), labels, start, tell)
+        result, back = _registered(request, ready, labels, start, tell)
         tell.begin("contours")
-        found = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today)
+        found = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today, today.seen)
         carried = [_carried(shape, found, tell, n / max(len(shapes), 1)) for n, shape in enumerate(shapes)]
         outlines = [_outline(one, scans, today) for one in choice.outlines]
         drawn = tuple(one for one in (*carried, *outlines) if one.contours or len(one.points))
@@ -166,7 +166,7 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
         else:
             lost.append(LeftOut(planned.name, "no patient was found in today's scan; --carry-external carries it"))
     result = result if request.landmarks is None else result.with_landmarks(request.landmarks)
-    section = _section(request, scans, (today, plan), start, result, back)
+    section = section_of(ready, start, result, back)
     section |= {
         "structures": [flagged(row | {"label": values[row["number"]]}, request.rules) for row in rows],
         "lost": [{"name": one.name, "reason": one.reason} for one in lost],
@@ -183,19 +183,22 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
         images=replace(result.images, warped_labels=shown),
         clinic=section,
         rules=request.rules,
-        warnings=tuple(text for text in caught if not text.startswith(LABEL_VOLUMES)),
+        warnings=tuple(text for text in caught if not text.startswith(OF_LABELS)),
     )
     return Propagation(scans, structures, judged, start, on_today, request.names)
 
 
 def _registered(
-    request: ContoursRequest, working: tuple[WorkingScan, WorkingScan], labels: LabelMap, start: Start, tell: Teller
+    request: ContoursRequest, ready: PreparedScans, labels: LabelMap, start: Start, tell: Teller
 ) -> tuple[Result, BothWays | None]:
     """Register the plan to today, and where it is asked for today to the plan."""
+    working, tissue = (ready.today, ready.plan), ready.mapped is None
     tell.parts = 2 if request.both_ways else 1
     try:
-        with notices.muted(LABEL_VOLUMES):
-            result = _one_way(request, working, start.transform, tell, labels if labels.data.any() else None)
+        with notices.muted(OF_LABELS[0]), notices.muted(OF_LABELS[1]):
+            result = _one_way(
+                request, working, start.transform, tell, labels if labels.data.any() else None, tissue=tissue
+            )
     except RegweaveError as error:
         if error.code not in MODEL_HINTS:
             raise
@@ -207,7 +210,9 @@ def _registered(
     with notices.unheard():  # no contour comes from the second registration
         other = run_back(
             result.transform, start.transform, working,
-            lambda fixed, moving, init: _one_way(request, (fixed, moving), init, tell, None).transform,
+            lambda fixed, moving, init: _one_way(
+                request, (fixed, moving), init, tell, None, tissue=tissue
+            ).transform,
         )  # fmt: skip
     return result, other
 
@@ -218,11 +223,13 @@ def _one_way(
     start: Transform,
     tell: Teller,
     labels: LabelMap | None,
+    *,
+    tissue: bool,
 ) -> Result:
     fixed, moving = working
     model = request.model
     assert model is None or isinstance(model, Model)
-    settings = intra_patient_settings(fixed.image.geometry, None if model is None else model.settings)
+    settings = intra_patient_settings(fixed.image.geometry, None if model is None else model.settings, tissue=tissue)
     return register(
         fixed.image,
         moving.image,
@@ -244,8 +251,11 @@ def _loaded(model: str | Path | Model) -> Model:
 
 
 def _carried(shape: Shape, found: RegisteredPair, tell: Teller, share: float) -> Structure:
+    """Carry a structure; of one that today's field of view does not show at all nothing is drawn."""
     tell.inside(shape.structure.name, share)
-    return carry(shape, found.transform, found.today)
+    drawn = carry(shape, found.transform, found.today)
+    unseen = found.seen is not None and drawn.contours and outside_share(shape.structure, found) > MOST_OUTSIDE
+    return replace(drawn, contours=()) if unseen else drawn
 
 
 def _outline(structure: Structure, scans: Scans, today: WorkingScan) -> Structure:
@@ -276,54 +286,3 @@ def _outline_row(
         # The outline of another field of view is another volume: no change of the patient.
         "volume_change_percent": None, "outside_percent": None,
     }  # fmt: skip
-
-
-def _section(
-    request: ContoursRequest,
-    scans: Scans,
-    working: tuple[WorkingScan, WorkingScan],
-    start: Start,
-    result: Result,
-    back: BothWays | None,
-) -> dict[str, Any]:
-    today, plan = working
-    numbers = whole_numbers(scans.plan, scans.today)
-    settings = json.dumps(result.settings.model_dump(mode="json"), sort_keys=True)
-    there = result.inverse_consistency_mm
-    overlap = overlap_fraction(today.image.geometry, plan.image.geometry, start.transform.affine)
-    return {
-        "status": REVIEW,
-        "patient_sha": scans.today.identity.patient_hash,
-        "plan_sha": scans.plan.identity.series_hash,
-        "today_sha": scans.today.identity.series_hash,
-        "settings_sha": hashlib.sha256(settings.encode()).hexdigest()[:16],
-        "whole": {
-            **numbers,
-            "overlap_percent": 100 * overlap,
-            "start": start.method,
-            "similarity_headers": _known(start.headers),
-            "similarity_before": _known(start.chosen),
-            "similarity_after": _known(correlation(today, plan, result.transform)),
-            "folding_percent": 100 * result.regularity["folding_fraction"],
-            "inverse_mean_mm": _known(there["mean"]), "inverse_p95_mm": _known(there["p95"]),
-            "inverse_max_mm": _known(there["max"]),
-            **({} if back is None else back.numbers(today)),
-        },
-        "landmarks": _landmarks(result),
-        "tests": kinds_done(landmarks=request.landmarks is not None, both_ways=back is not None),
-        "tests_source": TESTS_SOURCE,
-    }  # fmt: skip
-
-
-def _landmarks(result: Result) -> dict[str, Any] | None:
-    if result.landmarks is None:
-        return None
-    errors = result.landmarks.after
-    return {
-        "count": len(errors.distances_mm), "mean_mm": errors.mean_mm, "p95_mm": errors.p95_mm, "max_mm": errors.max_mm,
-        "distances_mm": errors.distances_mm.tolist(),
-    }  # fmt: skip
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)

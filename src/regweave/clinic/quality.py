@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regweave.clinic.scans.pair import box_round
 from regweave.contours import Shape, volume_ml
@@ -45,11 +46,19 @@ class RegisteredPair:
     jacobian: Float32Array
     plan: Series
     today: Series
+    seen: NDArray[np.bool_] | None = None
 
     @classmethod
-    def of(cls, transform: Transform, inverse: Transform, plan: Series, today: Series) -> RegisteredPair:
-        """Compute the Jacobian once for all structures."""
-        return cls(transform, inverse, determinant(transform.field), plan, today)
+    def of(
+        cls,
+        transform: Transform,
+        inverse: Transform,
+        plan: Series,
+        today: Series,
+        seen: NDArray[np.bool_] | None = None,
+    ) -> RegisteredPair:
+        """Compute the Jacobian once for all structures; ``seen`` are the measured pixels (X, Y) of today's slices."""
+        return cls(transform, inverse, determinant(transform.field), plan, today, seen)
 
 
 def structure_row(shape: Shape, carried: Structure, found: RegisteredPair, note: str = "") -> dict[str, Any]:
@@ -82,20 +91,27 @@ def structure_row(shape: Shape, carried: Structure, found: RegisteredPair, note:
         "volume_change_percent": 100 * (today_ml / plan_ml - 1) if plan_ml > 0 and today_ml > 0 else None,
         "planes": len({c.image for c in carried.contours}),
         "points": len(carried.points),
-        "outside_percent": 100 * _outside(planned, found) if planned.contours else None,
+        "outside_percent": 100 * outside_share(planned, found) if planned.contours else None,
     }
     return {**row, **_inside_numbers(shape, carried, found)}
 
 
-def _outside(planned: Structure, found: RegisteredPair) -> float:
-    """Share of the plan's outline points that come to lie outside today's scan, half a voxel counted in."""
+def outside_share(planned: Structure, found: RegisteredPair) -> float:
+    """Share of the plan's outline points that come to lie outside today's scan, half a voxel counted in.
+
+    What lies outside a field of view that cuts the patient was not measured either.
+    """
     points = np.concatenate([c.points_mm for c in planned.contours])
     points = points[:: max(1, len(points) // MOST_POINTS)]
     there = warp_points(points, found.inverse)
     grid = found.today.image.geometry
     back = np.linalg.inv(grid.affine)
     index = there @ back[:3, :3].T + back[:3, 3]
-    return float(((index < -0.5) | (index > np.array(grid.shape) - 0.5)).any(axis=1).mean())
+    outside = ((index < -0.5) | (index > np.array(grid.shape) - 0.5)).any(axis=1)
+    if found.seen is not None:
+        x, y = np.clip(np.rint(index[:, :2]).astype(int), 0, np.array(grid.shape[:2]) - 1).T
+        outside |= ~found.seen[x, y]
+    return float(outside.mean())
 
 
 def _inside_numbers(shape: Shape, carried: Structure, found: RegisteredPair) -> dict[str, Any]:

@@ -25,7 +25,7 @@ STEP_VOXELS = 60_000_000
 """Voxels times steps that the refinement may take."""
 
 
-def intra_patient_settings(geometry: Geometry, base: Settings | None = None) -> Settings:
+def intra_patient_settings(geometry: Geometry, base: Settings | None = None, *, tissue: bool = True) -> Settings:
     """Return the default preset for two scans of one patient, or the settings of a model with its refinement.
 
     Tissue of one patient deforms more smoothly than two people differ. The refinement weighs bending more than
@@ -34,7 +34,7 @@ def intra_patient_settings(geometry: Geometry, base: Settings | None = None) -> 
 
     Without a model the levels weigh the smoothness of the whole displacement, ten times as much as between people: else
     the noise of a scanner moves a region that shows nothing, however right the start; and the refinement compares
-    Hounsfield numbers too.
+    Hounsfield numbers too, unless ``tissue`` is false: values that were brought to this scale are not as exact.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def intra_patient_settings(geometry: Geometry, base: Settings | None = None) -> 
     own: dict[str, Any] = {}
     if base is None:
         base = preset("default")
-        banks = {**base.banks, "ct": (*base.banks["ct"], *TISSUE)}
+        banks = {**base.banks, "ct": (*base.banks["ct"], *(TISSUE if tissue else ()))}
         own = {"smoothness": LEVELS_SMOOTHNESS, "pairwise": "elastic", "banks": banks}
     voxels = prod(shrink_geometry(geometry, base.refine.factors(geometry)).shape)
     steps = max(STEPS[0], min(STEPS[1], STEP_VOXELS // voxels))

@@ -49,6 +49,8 @@ class WholePair(RecordPart):
     today: Text
     frames: Text
     overlap_percent: Known
+    today_values: Text = "as read"
+    field_of_view: Text = "holds the patient"
     start: Text
     similarity_headers: Known
     similarity_before: Known

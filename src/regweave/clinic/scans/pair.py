@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave.clinic.scans.field_of_view import cuts_patient, trusted
 from regweave.clinic.scans.patient import patient_mask, tissue_values, trusted_region, without_couch
 from regweave.clinic.scans.working import MOST_MM, crop_round
 from regweave.contours import Shape
@@ -28,15 +29,25 @@ class WorkingScan:
         Where the image counts, if not everywhere.
     body : boolean array of the image's shape, optional
         The patient, where it was found.
+    seen : boolean array of shape (X, Y), optional
+        Pixels of the scan's own slices that were measured, where its field of view cuts the patient.
     """
 
     image: Volume
     region: LabelMap | None
     body: NDArray[np.bool_] | None
+    seen: NDArray[np.bool_] | None = None
 
 
-def working_scan(scan: Volume) -> WorkingScan:
-    """Make the working copy of a scan; couch and immobilisation of a CT become air."""
+def working_scan(scan: Volume, seen: NDArray[np.bool_] | None = None) -> WorkingScan:
+    """Make the working copy of a scan; couch and immobilisation of a CT become air.
+
+    Parameters
+    ----------
+    scan : Volume
+    seen : boolean array of shape (X, Y), optional
+        Field of view of a CT. Where it cuts the patient, nothing outside of it counts.
+    """
     if scan.modality != "ct":
         return WorkingScan(crop_round(scan.geometry, None, scan.geometry).of(scan), None, None)
     scan = tissue_values(scan)
@@ -44,12 +55,33 @@ def working_scan(scan: Volume) -> WorkingScan:
     factors = (x, y, z)
     coarse = Volume(shrink(scan.data, factors), shrink_geometry(scan.geometry, factors), scan.modality)
     found = patient_mask(coarse)
+    if found is None or (
+        seen is not None
+        and not cuts_patient(_pixels(seen, scan.geometry, coarse.geometry), found, coarse.geometry.spacing_mm)
+    ):
+        seen = None
     image = crop_round(scan.geometry, found, coarse.geometry).of(scan)
     if found is None:
         return WorkingScan(image, None, None)
     mask = LabelMap(found.astype(np.uint8), coarse.geometry)
     body = np.asarray(warp_labels(mask, Transform(Field.zero(image.geometry))).data != 0)
-    return WorkingScan(without_couch(image, body), trusted_region(image, body), body)
+    region = trusted_region(image, body)
+    if seen is not None:
+        region = _within(region, seen, scan.geometry, image.geometry)
+    return WorkingScan(without_couch(image, body), region, body, seen)
+
+
+def _pixels(seen: NDArray[np.bool_], whole: Geometry, part: Geometry) -> NDArray[np.bool_]:
+    """Return a mask of the slices of a scan on the slices of its working copy."""
+    mask = LabelMap(np.repeat(seen[..., None], whole.shape[2], axis=2).astype(np.uint8), whole)
+    return np.asarray(warp_labels(mask, Transform(Field.zero(part))).data[..., 0] != 0)
+
+
+def _within(region: LabelMap | None, seen: NDArray[np.bool_], whole: Geometry, part: Geometry) -> LabelMap:
+    """Return where an image counts: in the region, and well inside the field of view."""
+    inner = trusted(_pixels(seen, whole, part), part.spacing_mm)[..., None]
+    counted = np.broadcast_to(inner, part.shape) if region is None else inner & (region.data != 0)
+    return LabelMap(counted.astype(np.uint8), part)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""Section of ``result.json`` on a propagation as a whole: both scans, the start, similarity, consistency, landmarks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from regweave.clinic.quality import TESTS_SOURCE, kinds_done, whole_numbers
+from regweave.clinic.scans.consistency import BothWays
+from regweave.clinic.scans.prepared import PreparedScans
+from regweave.clinic.scans.similarity import correlation
+from regweave.clinic.start import Start
+from regweave.io.grids import overlap_fraction
+from regweave.pipeline.result import Result
+
+REVIEW = "UNAPPROVED – needs review by a qualified person"
+
+
+def section_of(ready: PreparedScans, start: Start, result: Result, back: BothWays | None) -> dict[str, Any]:
+    """Return what is told of a propagation apart from its structures, as JSON values."""
+    scans, today, plan = ready.scans, ready.today, ready.plan
+    numbers = whole_numbers(scans.plan, scans.today)
+    settings = json.dumps(result.settings.model_dump(mode="json"), sort_keys=True)
+    there = result.inverse_consistency_mm
+    overlap = overlap_fraction(today.image.geometry, plan.image.geometry, start.transform.affine)
+    return {
+        "status": REVIEW,
+        "patient_sha": scans.today.identity.patient_hash,
+        "plan_sha": scans.plan.identity.series_hash,
+        "today_sha": scans.today.identity.series_hash,
+        "settings_sha": hashlib.sha256(settings.encode()).hexdigest()[:16],
+        "whole": {
+            **numbers,
+            "overlap_percent": 100 * overlap,
+            "today_values": "as read" if ready.mapped is None else f"Hounsfield units by {ready.mapped.words}",
+            "field_of_view": "cuts the patient" if today.seen is not None else "holds the patient",
+            "start": start.method,
+            "similarity_headers": _known(start.headers),
+            "similarity_before": _known(start.chosen),
+            "similarity_after": _known(correlation(today, plan, result.transform)),
+            "folding_percent": 100 * result.regularity["folding_fraction"],
+            "inverse_mean_mm": _known(there["mean"]), "inverse_p95_mm": _known(there["p95"]),
+            "inverse_max_mm": _known(there["max"]),
+            **({} if back is None else back.numbers(today)),
+        },
+        "landmarks": _landmarks(result),
+        "tests": kinds_done(landmarks=result.landmarks is not None, both_ways=back is not None),
+        "tests_source": TESTS_SOURCE,
+    }  # fmt: skip
+
+
+def _landmarks(result: Result) -> dict[str, Any] | None:
+    if result.landmarks is None:
+        return None
+    errors = result.landmarks.after
+    return {
+        "count": len(errors.distances_mm), "mean_mm": errors.mean_mm, "p95_mm": errors.p95_mm, "max_mm": errors.max_mm,
+        "distances_mm": errors.distances_mm.tolist(),
+    }  # fmt: skip
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

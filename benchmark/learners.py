@@ -73,17 +73,19 @@ def main(words: Sequence[str] | None = None) -> None:
         for part, pairs in lists.items():
             write_csv(pairs, Path(name) / f"{part}.csv")
         train, test = (read_pairs(Path(name) / f"{part}.csv") for part in lists)
-        found, trusted, methods = {}, {}, []
+        found, trusted, told, methods = {}, {}, {}, []
         for learner in LEARNERS:
             how = TrainOptions(refinement_learner=learner, predictor=predictor, seed=args.seed, C=args.C)
             print(learner, flush=True)
             model = fit_model(train, settings, how, run, _tell, args.workers, kept)
             trusted[learner] = model.training.to_json()["refinement"].get("columns")
+            told[learner] = model.training.to_json().get("predictor")
             methods.append(method(learner, model))
         found = judge([Method("default", settings), *methods], test, run)
     claims = [Claim(f"mean Dice, {name}, {args.set}", row["mean"]) for name, row in found.items()]
     content = {"data": args.set, "credit": SETS[args.set].credit, "settings": settings.name, "scores": found,
-               "columns": trusted, "train": [p.id for p in train]}  # fmt: skip
+               "columns": trusted, "predictor": args.predictor, "predictors": told,
+               "train": [p.id for p in train]}  # fmt: skip
     write(args.output or f"learners-{args.set}", args.seed, content, claims)
 
 

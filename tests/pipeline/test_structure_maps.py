@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from regweave import predictors
-from regweave.config.settings import Settings, validate
+from regweave.config.settings import Settings, preset, validate
 from regweave.datasets.manifest import PairFiles, read_pairs
-from regweave.errors import RegweaveError, UsageError
+from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.jobs import runner
 from regweave.jobs.methods import baseline_methods
 from regweave.jobs.runner import Runner
@@ -25,6 +25,7 @@ from regweave.model.model import Model
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.predictors import Examples
+from regweave.predictors._features import Sizes
 from regweave.registration.data_terms import counted_once
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import voxel_matrix
@@ -457,3 +458,61 @@ def test_the_smoothness_stays_where_no_member_changed(settings, training_list, t
     model = train(pairs, settings, tmp_path / "work", [])
     assert model.training.refinement.smoothness is None
     assert model.settings.refine.smoothness == model.training.smoothness.refine.smoothness
+
+
+def coarser(model, times, training_list) -> Model:
+    """The model as if its training images had voxels so many times as wide."""
+    width = times * float(Reading().image(training_list.files(0)["fixed"]).geometry.spacing_mm.min())
+    return replace(model, predictor=replace(model.predictor, sizes=Sizes(width, width)))
+
+
+def test_maps_far_coarser_than_the_image_are_left_out(model, training_list):
+    files = training_list.files(0)
+    images = {name: files[name] for name in ("fixed", "moving")}
+    matrix = model.weights.matrix.copy()
+    matrix[2], matrix[3] = 0.4, 0  # the other member that refines has the weight of anatomy
+    plain = register(**images, model=replace(model, weights=replace(model.weights, matrix=matrix)))
+    with pytest.warns(RegweaveWarning, match=r"W231: the voxels of the fixed image are .* mm wide"):
+        found = register(**images, model=coarser(model, 2.1, training_list))
+    np.testing.assert_allclose(found.weights.matrix, matrix, rtol=1e-12)
+    assert found.weights.classes == model.weights.classes
+    near = coarser(model, 1.9, training_list)
+    kept = register(**images, model=near)
+    assert kept.weights is near.weights
+    assert plain.weights.matrix[3, 0] == 0 != kept.weights.matrix[3, 0]
+
+
+def test_weights_without_a_mask_lose_coarse_maps_too(model, training_list):
+    files = training_list.files(0)
+    images = {name: files[name] for name in ("fixed", "moving")}
+    blind = replace(model.weights, stiffness=np.full(len(model.weights.classes), 0.5))
+    plain = replace(model.weights, matrix=model.weights.matrix[[0, 1, 2, 4, 3]])
+    far = coarser(replace(model, weights=plain, weights_without_mask=blind), 3.0, training_list)
+    for labels in ({}, {"moving_labels": files["moving_labels"]}):
+        with pytest.warns(RegweaveWarning, match="W231"):
+            found = register(**images, **labels, model=far)
+        np.testing.assert_allclose(found.weights.matrix[2:, 0], [0.4, 0, 0], rtol=1e-12)
+        assert found.weights.stiffness is None
+
+
+def test_where_only_maps_were_weighed_the_bank_starts_anew(model, settings):
+    schedule, matrix = settings.schedule("mr"), model.weights.matrix.copy()
+    matrix[3] += matrix[2]
+    matrix[2] = 0
+    found = schedule.without_map_members(replace(model.weights, matrix=matrix))
+    start = schedule.start_weights(model.weights.pairwise, model.weights.classes)
+    np.testing.assert_array_equal(found.matrix, start.matrix)
+    assert not schedule.compares_maps(found)
+
+
+def test_a_classifier_of_large_images_keeps_its_maps(model):
+    """Its working voxels are larger than those of its training images, which training has judged it with."""
+    limited = replace(model.predictor, sizes=Sizes(2.0, 4.0))
+    assert limited.trained_mm is None
+    assert replace(model.predictor, sizes=Sizes(2.1, 4.0)).trained_mm == 2.1
+
+
+def test_smoothness_goes_back_to_the_preset_where_there_is_one(settings):
+    tuned = preset("default").with_refine_smoothness(0.5)
+    assert tuned.with_refinement_of_preset() == preset("default")
+    assert settings.with_refinement_of_preset() is settings  # these are named after no preset

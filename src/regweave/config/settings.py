@@ -114,6 +114,19 @@ class Schedule(StrictModel):
                 weights = weights.without(masked, heirs=[m.name for m in alike])
         return weights
 
+    def without_map_members(self, weights: WeightTable) -> WeightTable:
+        """Give the weight of all members that compare structure maps to the others of their stage.
+
+        Where a class leaves the others nothing, the table is that of the bank before anything is learned.
+        """
+        found = weights
+        for stage in ("levels", "refine", "both"):
+            alike = [m for m in self.bank if m.stage == stage]
+            learned = [m.name for m in alike if m.source != "image"]
+            if learned:
+                found = found.without(learned, heirs=[m.name for m in alike])
+        return self.start_weights(weights.pairwise, weights.classes) if self.compares_maps(found) else found
+
     def start_weights(self, smoothness: float, classes: tuple[int, ...] = (0,)) -> WeightTable:
         """W before anything is learned: the same for all classes, adding up to one."""
         return WeightTable.constant({m.name: m.weight for m in self.bank}, smoothness, classes)
@@ -215,6 +228,16 @@ class Settings(StrictModel):
         """Return the same settings with one smoothness of the refinement for all modalities."""
         refine = self.refine.model_copy(update={"smoothness": value, "smoothness_ct": None, "smoothness_multi": None})
         return self.model_copy(update={"refine": refine})
+
+    def with_refinement_of_preset(self) -> Settings:
+        """Return the same settings with the refinement's smoothness of the preset that they are named after, if any."""
+        if self.name not in preset_names():
+            return self
+        own = preset(self.name).refine
+        names = ("smoothness", "smoothness_ct", "smoothness_multi")
+        return self.model_copy(
+            update={"refine": self.refine.model_copy(update={name: getattr(own, name) for name in names})}
+        )
 
     def plugins(self) -> dict[str, dict[str, str | None]]:
         """Plug-ins that the settings name and that do not come with the package, with what is known of each."""

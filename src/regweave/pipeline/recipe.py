@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from regweave import notices
 from regweave.config.settings import BANKS, Schedule, Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.modality import BankName, Stated, bank_of
@@ -21,8 +22,11 @@ from regweave.model.shipped import shipped_models
 from regweave.pipeline.memory import check_memory
 from regweave.pipeline.reading import Inputs, Reading
 from regweave.predictors import Predictor
-from regweave.predictors.base import maps_from_labels
-from regweave.types import Image, ImagePair, LabelMap, WeightTable
+from regweave.predictors.base import TrainedResolution, maps_from_labels
+from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
+
+FINER = 2.0
+"""Times that the voxels of an image may be finer than those of a predictor's training images: beyond, maps are off."""
 
 ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
@@ -48,6 +52,8 @@ class Recipe:
         What the model tells structures with.
     match : StructureMatch, optional
         Which moving label is which class of the model.
+    blind : WeightTable, optional
+        W for pairs without moving labels, where training found another.
     """
 
     settings: Settings
@@ -57,6 +63,7 @@ class Recipe:
     model: Model | None = None
     predictor: Predictor | None = None
     match: StructureMatch | None = None
+    blind: WeightTable | None = None
 
     @classmethod
     def resolve(
@@ -81,10 +88,13 @@ class Recipe:
         # A model that acts at the finest level only leaves the uniform bank to the others.
         coarse = None if model is None or model.levels == "all" else schedule.start_weights(model.weights.pairwise)
         predictor = predictor_of(model)
-        found = cls(settings, schedule, weights, coarse, model, predictor, _match(inputs.moving_labels, model))
+        blind = None if model is None else model.weights_without_mask
+        matched = _match(inputs.moving_labels, model)
+        found = cls(settings, schedule, weights, coarse, model, predictor, matched, blind)
         if predictor is None and found.compares_maps:
             message = "the model weighs what its class predictor makes out in the images, and has none"
             raise RegweaveError("E170", message, "train it again with `regweave train`")
+        found = found._at_resolution_of(inputs.fixed.geometry)
         found._check_memory(inputs)
         return found
 
@@ -96,8 +106,27 @@ class Recipe:
     @property
     def compares_maps(self) -> bool:
         """True if a member with a weight compares structure maps, with moving labels or without."""
-        other = None if self.model is None else self.model.weights_without_mask
-        return any(self.schedule.compares_maps(w) for w in (self.weights, other) if w is not None)
+        return any(self.schedule.compares_maps(w) for w in (self.weights, self.blind) if w is not None)
+
+    def _at_resolution_of(self, geometry: Geometry) -> Recipe:
+        """Leave out what was learned about the refinement, and say so, where an image is far finer than in training."""
+        known = self.predictor.trained_mm if isinstance(self.predictor, TrainedResolution) else None
+        finest = float(geometry.spacing_mm.min())
+        if known is None or known <= FINER * finest or not self.compares_maps:
+            return self
+        notices.warn(
+            f"W231: the voxels of the fixed image are {finest:.2g} mm wide, those of the model's training images "
+            f"{known:.2g} mm: its structure maps and the smoothness that goes with them are left out; to use them, "
+            "register copies with voxels as the model knows them"
+        )
+
+        def plain(weights: WeightTable) -> WeightTable:
+            return replace(self.schedule.without_map_members(weights), stiffness=None)
+
+        return replace(
+            self, settings=self.settings.with_refinement_of_preset(), weights=plain(self.weights),
+            blind=None if self.blind is None else plain(self.blind),
+        )  # fmt: skip
 
     def _check_memory(self, inputs: Inputs) -> None:
         structures = len(self.weights.classes) - 1 if self.compares_maps else 0
@@ -153,8 +182,8 @@ class Recipe:
         """Take the weights for pairs without labels, or those without label-based members, where training says so."""
         if classes_from == "labels" or self.model is None:
             return self
-        if self.model.weights_without_mask is not None:
-            return replace(self, weights=self.model.weights_without_mask)
+        if self.blind is not None:
+            return replace(self, weights=self.blind)
         if self.model.outline_without_mask:
             return self
         return replace(self, weights=self.schedule.without_label_members(self.weights))

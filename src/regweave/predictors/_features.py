@@ -102,6 +102,11 @@ class Sizes:
     voxel_mm: float
     unit_mm: float
 
+    @property
+    def limited(self) -> bool:
+        """True if the training images may have finer voxels: they had more than `LONGEST_AXIS` along an axis."""
+        return self.voxel_mm <= self.unit_mm * UNITS_ALONG / LONGEST_AXIS
+
     @classmethod
     def of(cls, geometries: list[Geometry]) -> Sizes:
         """Return those of the middle image: its own voxels, or larger ones where it has more than `LONGEST_AXIS`.

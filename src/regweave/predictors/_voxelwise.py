@@ -109,6 +109,11 @@ class VoxelPredictor:
         """Size of the voxels that it works on."""
         return self.sizes.voxel_mm
 
+    @property
+    def trained_mm(self) -> float | None:
+        """Voxels that it works on, which are those of its training images unless these had too many."""
+        return None if self.sizes.limited else self.voxel_mm
+
     def labels(self, volume: Volume) -> LabelMap:
         """Return the likeliest class of each voxel, on the grid of the image."""
         scores, grid = self.scores(volume)

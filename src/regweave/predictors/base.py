@@ -153,6 +153,15 @@ class MemoryAccount(Protocol):
         """Forecast the memory that an image on this grid takes, beside the image itself."""
 
 
+@runtime_checkable
+class TrainedResolution(Protocol):
+    """Interface of a predictor that knows how fine its training images were."""
+
+    @property
+    def trained_mm(self) -> float | None:
+        """Smallest side of a voxel of the middle training image; None where that is not known."""
+
+
 class PredictorKind(Protocol):
     """Interface of a kind of predictor.
 

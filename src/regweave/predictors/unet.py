@@ -108,6 +108,11 @@ class NetworkPredictor:
         """Size of the voxels that it works on, along the finest axis."""
         return min(self.spacing_mm)
 
+    @property
+    def trained_mm(self) -> float:
+        """Smallest side of a voxel of the middle training image: the one that it works on."""
+        return self.voxel_mm
+
     def labels(self, volume: Volume) -> LabelMap:
         """Return the likeliest class of each voxel, on the grid of the image."""
         shares, grid = self.shares(volume)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -102,3 +103,25 @@ def test_the_plan_covers_what_a_registration_takes(device, pair):
     before, least = device.queue.memory()[0], []
     align(pair, WEIGHTS, PLAN, on_step=lambda _: least.append(device.queue.memory()[0]), device=device)
     assert 0 < before - min(least) < memory.needed_bytes(pair, PLAN)
+
+
+def test_a_thread_takes_over_the_device_of_one_that_has_ended(twin, monkeypatch):
+    monkeypatch.setattr(gpu, "module", lambda: twin)
+    monkeypatch.setattr(opening, "_here", type(opening._here)())
+    memory.release_idle()
+
+    def opened():
+        return devices.get("cuda"), devices.get("cuda")
+
+    def in_a_thread():
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(opened).result()
+
+    first, again = in_a_thread()
+    assert first is again
+    assert in_a_thread() == (first, first)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        both = [pool.submit(opened).result()[0] for pool in (one, other)]
+    assert both[0] is not both[1]
+    memory.release_idle()
+    assert in_a_thread()[0] not in (first, *both)

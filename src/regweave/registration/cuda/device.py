@@ -12,7 +12,7 @@ from regweave.config.settings import Schedule
 from regweave.registration import measure as discrete
 from regweave.registration.cuda import levels
 from regweave.registration.cuda.constants import Constants
-from regweave.registration.cuda.memory import needed_bytes, require_memory
+from regweave.registration.cuda.memory import free_bytes, needed_bytes, require_memory
 from regweave.registration.cuda.scene import CudaScene, GpuPair
 from regweave.registration.cuda.verbs import RefinementVerbs
 from regweave.registration.measure import Around
@@ -68,7 +68,8 @@ class CudaDevice(RefinementVerbs):
 
     def has_room(self, pair: ImagePair, schedule: Schedule) -> bool:
         """Tell whether a pair fits into the memory that is free."""
-        return needed_bytes(pair, schedule) <= int(self.queue.memory()[0])
+        needed = needed_bytes(pair, schedule)
+        return needed <= free_bytes(self.queue, needed)
 
     def _leave(self, ended: Any) -> None:
         """Give the images of a pair up when the pair is."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 from regweave import notices
 from regweave.errors import UsageError
 from regweave.kernels import gpu
 from regweave.registration.cpu import CPU
 from regweave.registration.cuda.device import CudaDevice
+from regweave.registration.cuda.memory import Opened
 
 _here = threading.local()
 """GPUs that the present thread has opened: each thread has queues of its own, so that their work runs side by side."""
@@ -54,14 +55,13 @@ def open_gpu(which: str = "") -> CudaDevice:
     if len(numbers) > 1:
         hint = "write cuda:N; several GPUs share the pairs of batch, evaluate and train"
         raise UsageError("E173", f"cuda:{which} names {len(numbers)} GPUs for one registration", hint)
-    number = numbers[0]
-    kept: dict[int, CudaDevice] = _here.__dict__.setdefault("devices", {})
-    if number not in kept:
-        try:
-            kept[number] = CudaDevice(gpu.module(), number)
-        except RuntimeError as error:
-            raise UsageError("E157", f"GPU {number} cannot be used: {error}", "use --device cpu") from error
-    return kept[number]
+    number, kernels = numbers[0], gpu.module()
+    if not hasattr(_here, "opened"):
+        _here.opened = Opened()
+    try:
+        return cast("CudaDevice", _here.opened.device(kernels, number, lambda: CudaDevice(kernels, number)))
+    except RuntimeError as error:
+        raise UsageError("E157", f"GPU {number} cannot be used: {error}", "use --device cpu") from error
 
 
 def open_best(which: str = "") -> Any:

@@ -113,6 +113,10 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "trws": lambda: {**solver_call(), "tol": 1e-4},
     "fastpd": lambda: {**solver_call(), "bound_passes": 2},
     "icm": solver_call,
+    "weighted_unaries": lambda: {
+        "costs": f32(2, 5, 3), "shares": f32(5, 4), "matrix": np.ones((2, 4)), "constant": line(), "loss": None,
+        "coefficient": 0.0,
+    },
     "binary_moves": lambda: {**{k: v for k, v in solver_call().items() if k != "max_iter"}, "expand": False},
     "grid_maxflow": lambda: {"terminals": line(), "arcs": np.ones((3, 6)), "shape": (3, 1, 1)},
     "separable_message": lambda: {
@@ -276,6 +280,11 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "trws": [*BAD_SOLVER, {"tol": NAN}, {"tol": -1.0}],
     "fastpd": [*BAD_SOLVER, {"bound_passes": -1}],
     "icm": BAD_SOLVER,
+    "weighted_unaries": [
+        *({"costs": f32(*s)} for s in ((3, 5, 3), (2, 4, 3), (2, 5, 2), (2, 0, 3), (2, 5, 0))),
+        *({"shares": f32(*s)} for s in ((6, 4), (5, 3), (14, 4))), *({"loss": f32(*s)} for s in ((5, 2), (4, 3))),
+        {"matrix": np.ones((2, 3))}, {"constant": line(0.0, 1.0)},
+    ],
     "binary_moves": [
         {"unary": np.zeros((11, 27))}, {"shape": (2, 3, 3)}, {"x": offsets()}, {"base": np.zeros((11, 3))},
         *({"init": np.array(v, dtype=np.int32)} for v in ([0] * 11, [27] + [0] * 11, [-1] + [0] * 11)),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from regweave.kernels.costs import weighted_unaries
 from regweave.types import Energy, Float64Array, Terms, WeightTable
 
 TIE_BREAK = 1e-4
@@ -40,18 +41,16 @@ def assemble(
     """
     if loss_coefficient != 0 and terms.loss is None:
         raise ValueError(f"loss_coefficient is {loss_coefficient} but the terms hold no loss; give both label maps")
-    unary = _class_weighted(terms, weights) + tie_break * _length(terms)  # eq. (1)
-    if terms.loss is not None and loss_coefficient != 0:
-        # eqs. (9), (11): Δ is a sum over nodes, so it is one more unary
-        unary += loss_coefficient * terms.loss.astype(np.float64)
+    # eq. (1): w(c)·U, the class taken per node or per label; eqs. (9), (11): Δ is a sum over nodes, so one more unary
+    unary = weighted_unaries(
+        np.ascontiguousarray(terms.costs, dtype=np.float32),
+        np.ascontiguousarray(terms.shares, dtype=np.float32).reshape(-1, terms.shares.shape[-1]),
+        np.ascontiguousarray(weights.matrix, dtype=np.float64),
+        tie_break * _length(terms),
+        None if loss_coefficient == 0 else np.ascontiguousarray(terms.loss, dtype=np.float32),
+        loss_coefficient,
+    )
     return Energy(unary, terms.shape, terms.offsets, weights.pairwise, terms.base)
-
-
-def _class_weighted(terms: Terms, weights: WeightTable) -> Float64Array:
-    """w(c)·U of eq. (1), (N, L), the class taken per node or per label."""
-    per_node = terms.shares.ndim == 2
-    w = terms.shares.astype(np.float64) @ weights.matrix.T  # (N, M) or (N, L, M)
-    return np.asarray(np.einsum("nm,mnl->nl" if per_node else "nlm,mnl->nl", w, terms.costs, optimize=True))
 
 
 def _length(terms: Terms) -> Float64Array:

@@ -16,6 +16,7 @@ from regweave._core import (
     self_similarity,
     support_means,
     support_shares,
+    weighted_unaries,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "self_similarity",
     "support_means",
     "support_shares",
+    "weighted_unaries",
 ]

@@ -23,6 +23,7 @@ from regweave.jobs.store import content_hash
 from regweave.model.model import Model
 from regweave.predictors import Predictor
 from regweave.registration.initial import STRUCTURES
+from regweave.training.refinement.background import background_of
 from regweave.types import WeightTable
 
 SMOOTHER = (0.5, 1.0, 2.0)
@@ -115,6 +116,8 @@ def mixed(start: WeightTable, schedule: Schedule, mix: Mix) -> WeightTable:
     fine = {m.name: of[m.name] for m in schedule.continuous if m.stage == "refine" and of[m.name]}
     one = max(fine.values())
     table = start.share_out({**fine, **{name: factor * one for name, factor in mix.maps.items()}})
+    if mix.apart:
+        table = background_of(table, start, table.members, 1 / mix.smoother)
     if not mix.coarse:
         return table
     levels = {m.name: of[m.name] for m in schedule.discrete if m.stage != "refine" and of[m.name]}

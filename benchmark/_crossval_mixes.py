@@ -14,7 +14,8 @@ class Mix:
     """Weights of members of maps against one metric, factor of the smoothness, and whether maps act earlier too.
 
     ``coarse`` gives the first member's maps a weight in the levels: ``levels`` times that of all metrics together.
-    ``start`` lays structures on each other first, ``longer`` makes so many times the steps of the refinement.
+    ``start`` lays structures on each other first, ``longer`` makes so many times the steps of the refinement. With
+    ``apart`` the background has a column of its own: that of the images, with the smoothness of the preset.
     """
 
     maps: Mapping[str, float]
@@ -23,6 +24,7 @@ class Mix:
     start: bool = False
     levels: float = 1.0
     longer: int = 1
+    apart: bool = False
 
     @property
     def name(self) -> str:
@@ -31,6 +33,7 @@ class Mix:
         weight = "" if self.levels == 1.0 else f" {self.levels:g}"
         parts += [f"{next(iter(self.maps))}-coarse{weight}"] if self.coarse else []
         parts += ["structures"] if self.start else []
+        parts += ["background apart"] if self.apart else []
         return ", ".join(parts) + f" × {self.smoother:g}" + ("" if self.longer == 1 else f", {self.longer} × steps")
 
 
@@ -63,6 +66,18 @@ MIXES = {
             Mix({"outline": 8, COMPARED: 4}, 0.25, coarse=True, start=True),
         ),
     },
+    "apart": {
+        LEARNED: (Mix({COMPARED: 8}, 0.25, apart=True), Mix({COMPARED: 32}, 0.25, apart=True)),
+        MASKED: (
+            Mix({"outline": 4}, 0.5, apart=True),
+            Mix({"outline": 8}, 0.5, apart=True),
+            Mix({"outline": 8, COMPARED: 4}, 0.25, apart=True),
+        ),
+    },
+    "started-apart": {
+        LEARNED: (Mix({COMPARED: 32}, 0.25, coarse=True, start=True, apart=True),),
+        MASKED: (Mix({"outline": 8, COMPARED: 4}, 0.25, coarse=True, start=True, apart=True),),
+    },
     "far": {
         LEARNED: (
             Mix({COMPARED: 32}, 0.25, coarse=True, start=True, longer=3),
@@ -78,4 +93,5 @@ MIXES = {
 
 ``fine`` uses maps in the refinement alone, ``longer`` gives it more steps, ``coarse`` uses them in the levels too,
 ``started`` lays the structures of both images on each other first, and ``far`` lets maps lead the levels after that.
+``apart`` and ``started-apart`` leave the background to the images.
 """

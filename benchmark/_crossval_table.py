@@ -34,10 +34,11 @@ def crossval_table(results: Sequence[Result]) -> list[str]:
         "",
         *_markdown(HEAD, [_cells(r) for r in whole]),
     ]
-    surfaces = [f"`{r['data']}` {_surface(r)}" for r in whole if r["true_mm"]]
+    surfaces = [f"`{r['data']}`, {r['n_pairs']} pairs, {_surface(r)}" for r in whole if r["true_mm"]]
     if surfaces:
         lines += ["", f"Mean distance of surfaces, without and with the mask, mm: {'; '.join(surfaces)}."]
-    rivals = [cells for r in whole for cells in _rivals(r)]
+    first = {r["data"]: r for r in reversed(whole)}
+    rivals = [cells for r in first.values() for cells in _rivals(r)]
     if rivals:
         head = ("set", "rival that sees the same masks", "pairs", "its Dice", "ours on these pairs",
                 "ours − its (95 %)", "its folded voxels, %")  # fmt: skip

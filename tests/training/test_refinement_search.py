@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -135,7 +135,7 @@ def test_without_a_mask_labels_are_not_compared_and_smoothness_is_stiffness():
     assert all(predicted for _, predicted in tried)
     assert not any(row(w, m).any() for w, _ in tried for m in ("outlines", "outline"))
     assert REFINE.get(state.settings) == 0.1
-    np.testing.assert_allclose(found.weights.stiffness, 0.25)
+    np.testing.assert_allclose(found.weights.stiffness, [1.0, 0.25, 0.25])  # the background keeps what it had
     assert found.smoothness["smoothness"] == pytest.approx(0.025)
 
 
@@ -190,7 +190,7 @@ def test_other_weights_without_a_mask_are_kept_where_they_are_better(helps):
     assert kept.weights is found.weights
     if helps:
         assert kept.without_mask["own"]["used"]
-        assert row(kept.blind, "shapes").all()
+        assert row(kept.blind, "shapes")[1:].all()
         assert not row(kept.blind, "outline").any()
 
 
@@ -208,3 +208,31 @@ def test_pairs_that_no_network_can_judge_are_left_out():
     assert "2 of 6 pairs judge weights" in said[0]
     everybody = Few(SimpleNamespace(predictors=SimpleNamespace(judges=lambda p: True)))
     assert stage._with_judges(context, everybody) is everybody
+
+
+def test_the_background_is_left_to_the_images_unless_structures_lose_by_it():
+    def dice(lost):
+        # Structures see the background's column through the share of its maps.
+        def score(self, w, predicted, more=0.0):
+            plain = Candidates.score(self, w, predicted, more)
+            cost = lost if row(w, "outline")[1] and not row(w, "outline")[0] else 0.0
+            return PairScore(tuple(replace(s, dice_after=s.dice_after - cost) for s in plain.structures))
+
+        return score
+
+    for lost, used in ((0.0, True), (0.0015, True), (0.003, False)):
+        kind = type("Coupled", (Candidates,), {"score": dice(lost)})
+        state = State(kind(lambda c, s, smooth, _: 0.6 + 0.1 * s["outline"] - 0.02 * (np.log2(smooth / 0.05)) ** 2))
+        context = TrainingContext(TrainOptions(), TrainingLog(lambda progress: None), Kept(100.0))
+        after, found = RefinementSearch(context, state, one_by_one(PAIRS), True).run()
+        assert found.background["used"] is used
+        assert found.background["change"] == pytest.approx(-lost)
+        assert row(found.weights, "outline")[1:].all()
+        assert REFINE.get(after.settings) == pytest.approx(0.05)
+        column = found.weights.matrix[:, 0]
+        if used:
+            np.testing.assert_allclose(column, state.start.matrix[:, 0])
+            np.testing.assert_allclose(found.weights.stiffness, [2.0, 1.0, 1.0])  # 0.1 again, for the background
+        else:
+            np.testing.assert_allclose(column, found.weights.matrix[:, 1])
+            assert found.weights.stiffness is None

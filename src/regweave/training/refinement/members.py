@@ -67,6 +67,8 @@ class RefinementWeights:
         Weights for pairs without moving labels, where others are better there.
     columns : mapping, optional
         Where structures were tried with weights of their own: what each would trust, and what they gain.
+    background : mapping, optional
+        Where maps have a weight: what leaving the background to the images changes for the structures.
     curves : tuple of Curve
         One for each member that was tried; structures read theirs from them.
     """
@@ -79,6 +81,7 @@ class RefinementWeights:
     without_mask: Mapping[str, Any] | None = None
     blind: WeightTable | None = None
     columns: Mapping[str, Any] | None = None
+    background: Mapping[str, Any] | None = None
     curves: tuple[Curve, ...] = field(default=(), repr=False)
 
     def record(self) -> dict[str, Any]:
@@ -89,6 +92,7 @@ class RefinementWeights:
             "smoothness": self.smoothness,
             "without_mask": self.without_mask,
             **({} if self.columns is None else {"columns": self.columns}),
+            **({} if self.background is None else {"background": self.background}),
         }
 
 

@@ -12,6 +12,7 @@ from regweave.datasets.folds import Fold
 from regweave.jobs.methods import REFINE, best_of, next_values
 from regweave.training.candidates import PairScores, gain_interval, overall, tuning_record
 from regweave.training.columns.learner import ColumnLearner
+from regweave.training.refinement.background import leave_to_images
 from regweave.training.refinement.columns import SMOOTHNESS, by_curves, weigh_by_structure
 from regweave.training.refinement.members import FACTORS, MAP_FACTORS, Curve, RefinementWeights, mix_refinement
 from regweave.training.refinement.svm import RefinementSvm
@@ -62,7 +63,7 @@ class RefinementSearch:
             state = replace(state, settings=settings, candidates=replace(state.candidates, settings=settings))
         if found.curves:
             found = replace(self, state=state)._by_structure(found)
-        return state, found
+        return state, replace(self, state=state)._background(found, REFINE.get(self.state.settings))
 
     def _of_refinement(self) -> dict[str, Sequence[float]]:
         """Members of the refinement alone, with the factors to try."""
@@ -136,6 +137,16 @@ class RefinementSearch:
 
         register = self._register("weights by structure, all pairs")
         return weigh_by_structure(found, self.state.judged, folds, propose, left_out, register)
+
+    def _background(self, found: RefinementWeights, before: float) -> RefinementWeights:
+        """Leave the background to the images where maps have a weight in it; ``before`` is the smoothness without."""
+        members = [m for m in self.state.settings.schedule(self.state.modality).continuous if m.stage == "refine"]
+        maps = [m.name for m in members if m.source != "image"]
+        if not found.weights.matrix[found.weights.rows(maps), 0].any():
+            return found
+        rows, smoother = tuple(m.name for m in members), before / REFINE.get(self.state.settings)
+        register = self._register("background left to the images")
+        return leave_to_images(found, self.state.start, rows, smoother, register)
 
     def _register(self, what: str) -> Callable[[Sequence[WeightTable]], list[PairScores]]:
         """Return what registers all pairs with each of some weights, and says so."""

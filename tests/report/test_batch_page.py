@@ -93,7 +93,12 @@ def test_every_pair_has_its_row(folder):
 
 def test_pages_and_pictures_are_those_that_exist(folder):
     found = Reader(write_page(folder))
-    assert found.links == ["a/report.html", "a/report.html"]  # of the contact sheet and of the table
+    assert found.links == [
+        "#pictures",
+        "#table",
+        "a/report.html",
+        "a/report.html",
+    ]  # of the contact sheet and of the table
     assert found.pictures == [data_address(PICTURE)]
     (folder / "a" / "report.html").unlink()
     (folder / "a" / "thumbnail.png").write_bytes(b"GIF89a")
@@ -114,7 +119,7 @@ def test_the_contact_sheet_begins_with_the_worst(tmp_path):
     (tmp_path / "p.png").write_bytes(PICTURE)
     text = Reader(write_page(tmp_path)).text
     assert re.findall(r'class="tile \w+".*?data-row="(\d)"', text) == ["2", "3", "1", "0"]
-    assert "Dice 0.60" in text
+    assert "Dice&nbsp;0.60" in text
 
 
 def test_a_thumbnail_is_small_and_grey_where_images_agree():
@@ -178,3 +183,25 @@ def test_pairs_without_pictures_and_labels_have_no_columns_for_them(tmp_path):
     found = Reader(write_page(tmp_path))
     assert found.rows[0][1] == ["pair", "verdict", "reasons", "folding %", "seconds"]
     assert found.rows[1][1][:4] == ["a", "✓ pass", "", "0.0000"]
+
+
+def test_who_lies_apart_from_the_group_is_named_first(tmp_path):
+    rows = [done(f"p{n}", mean_dice_after=0.8 + 0.005 * n, seconds=10.0 + n) for n in range(8)]
+    rows += [done("low", mean_dice_after=0.35, seconds=12.0), done("slow", mean_dice_after=0.99, seconds=400.0)]
+    rows.append({"id": "failed", "status": "failed", "code": "E102", "message": "cut"})
+    (tmp_path / "results.json").write_text(json.dumps({"rules": "default", "rows": rows}))
+    text = write_page(tmp_path).read_text()
+    listed = re.findall(r"<li>(.*?): (.*?) (\S+), median", text)
+    assert sorted(listed) == [
+        ("low", "Dice after", "0.350"),
+        ("low", "change", "-0.150"),
+        ("slow", "seconds", "400.0"),
+    ]  # a Dice that is too good is no outlier
+    assert len(re.findall('class="far"', text)) == 3
+    assert 'data-name="folding %"' not in text  # all the same
+
+
+def test_a_small_group_has_no_outliers(tmp_path):
+    rows = [done(f"p{n}", mean_dice_after=0.1 * n) for n in range(4)]
+    (tmp_path / "results.json").write_text(json.dumps({"rules": "default", "rows": rows}))
+    assert 'id="group"' not in write_page(tmp_path).read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from xml.etree import ElementTree
 
@@ -34,45 +33,64 @@ def y_map(root: ElementTree.Element):
     return lambda v: start + slope * v
 
 
+def x_maps(root: ElementTree.Element):
+    """The straight line through the ticks of each scale to the right, from what is drawn."""
+    maps = []
+    for axis in of_class(root, "axis"):
+        ticks = [e for e in axis if e.tag == "text"][:-1]
+        values = [float(e.text.replace("−", "-")) for e in ticks]
+        slope, start = np.polyfit(values, [float(e.get("x")) for e in ticks], 1)
+        maps.append((slope, start))
+    return maps
+
+
+def x_map(root: ElementTree.Element):
+    ((slope, start),) = x_maps(root)
+    return lambda v: start + slope * v
+
+
 def test_boxes_lie_where_the_numbers_are():
     values = [0.60, 0.70, 0.72, 0.74, 0.80, 0.99, 0.10]
-    root = parse(box_plot({"liver": {"sad": values}}, title="t", y_label="Dice"))
-    y = y_map(root)
+    root = parse(box_plot({"liver": {"sad": values}}, title="t", x_label="Dice"))
+    x = x_map(root)
     lower, median, upper = np.percentile(values, (25, 50, 75))
     (bar,), (box,), (square,) = (of_class(root, n) for n in ("median", "box", "mean"))
-    assert float(bar.get("y1")) == float(bar.get("y2")) == pytest.approx(y(median), abs=0.01)
-    assert float(box.get("y")) == pytest.approx(y(upper), abs=0.01)
-    assert float(box.get("y")) + float(box.get("height")) == pytest.approx(y(lower), abs=0.01)
-    centre = float(square.get("y")) + float(square.get("height")) / 2
-    assert centre == pytest.approx(y(np.mean(values)), abs=0.01)
+    assert float(bar.get("x1")) == float(bar.get("x2")) == pytest.approx(x(median), abs=0.01)
+    assert float(box.get("x")) == pytest.approx(x(lower), abs=0.01)
+    assert float(box.get("x")) + float(box.get("width")) == pytest.approx(x(upper), abs=0.01)
+    centre = float(square.get("x")) + float(square.get("width")) / 2
+    assert centre == pytest.approx(x(np.mean(values)), abs=0.01)
     far = sorted(v for v in values if v < lower - 1.5 * (upper - lower) or v > upper + 1.5 * (upper - lower))
     assert far == [0.10, 0.99]
-    drawn = [float(c.get("cy")) for c in of_class(root, "outlier")]
-    assert drawn == pytest.approx([y(v) for v in far], abs=0.01)
-    ends = {float(line.get(k)) for line in of_class(root, "whisker") for k in ("y1", "y2")}
+    drawn = [float(c.get("cx")) for c in of_class(root, "outlier")]
+    assert drawn == pytest.approx([x(v) for v in far], abs=0.01)
+    ends = {float(line.get(k)) for line in of_class(root, "whisker") for k in ("x1", "x2")}
     expected = (0.60, lower, upper, 0.80)
-    assert sorted(ends) == pytest.approx(sorted(y(v) for v in expected), abs=0.01)
+    assert sorted(ends) == pytest.approx(sorted(x(v) for v in expected), abs=0.01)
 
 
-def test_every_method_of_every_organ_has_its_place():
-    groups = {f"organ {g}": {f"method {m}": [0.1 * m + 0.01 * g] for m in range(9)} for g in range(8)}
-    root = parse(box_plot(groups, title="t", y_label="Dice"))
+@pytest.mark.parametrize(("organs", "columns"), [(2, 1), (9, 2)])
+def test_every_method_of_every_organ_has_its_place(organs, columns):
+    groups = {f"organ {g}": {f"method {m}": [0.1 * m + 0.01 * g] for m in range(9)} for g in range(organs)}
+    root = parse(box_plot(groups, title="t", x_label="Dice"))
     items = of_class(root, "item")
     names = [(i.get("data-group"), i.get("data-name")) for i in items]
     assert names == [(g, m) for g, methods in groups.items() for m in methods]
-    # Rows have the same scale, one below the other, and no two boxes lie on each other.
+    # Names are level, columns have the same scale, and no two boxes lie on each other.
+    assert not [e for e in root.iter("text") if e.get("transform")]
     places = [(float(box.get("x")), float(box.get("y"))) for box in of_class(root, "box")]
     assert len(set(places)) == len(places)
     width, height = (float(root.get(k)) for k in ("width", "height"))
     assert all(0 < x < width and 0 < y < height for x, y in places)
-    starts = sorted({float(t.get("y")) for t in root.iter("text") if t.text == "0.0"})
-    assert len(starts) > 1
-    assert len({round(b - a, 3) for a, b in itertools.pairwise(starts)}) == 1
+    assert all(float(e.get("y")) < height for e in root.iter("text"))
+    scales = x_maps(root)
+    assert len(scales) == columns
+    assert len({round(slope, 3) for slope, _ in scales}) == 1
 
 
 def test_missing_numbers_are_left_out_and_said():
     groups = {"a": {"x": [NAN, 0.5, math.inf], "y": [NAN]}}
-    root = parse(box_plot(groups, title="t", y_label="Dice"))
+    root = parse(box_plot(groups, title="t", x_label="Dice"))
     assert len(of_class(root, "median")) == 1
     assert "a, y: no value" in root.find("desc").text
     assert Box.of([NAN]) is None
@@ -81,15 +99,15 @@ def test_missing_numbers_are_left_out_and_said():
 
 def test_bars_begin_at_zero_and_whiskers_show_the_spread():
     groups = {"a": {"sad": (0.5, 0.1), "ncc": (-0.2, 0.0), "mi": (0.3, NAN), "none": (NAN, 1.0)}}
-    root = parse(bar_chart(groups, title="t", y_label="weight"))
-    y = y_map(root)
+    root = parse(bar_chart(groups, title="t", x_label="weight"))
+    x = x_map(root)
     bars = of_class(root, "bar")
-    spans = [(float(b.get("y")), float(b.get("y")) + float(b.get("height"))) for b in bars]
-    expected = [(y(0.5), y(0)), (y(0), y(-0.2)), (y(0.3), y(0))]
+    spans = [(float(b.get("x")), float(b.get("x")) + float(b.get("width"))) for b in bars]
+    expected = [(x(0), x(0.5)), (x(-0.2), x(0)), (x(0), x(0.3))]
     np.testing.assert_allclose(spans, expected, atol=0.01)
     (whisker,) = of_class(root, "spread")
-    ends = [float(whisker.get(k)) for k in ("y1", "y2")]
-    assert ends == pytest.approx([y(0.4), y(0.6)], abs=0.01)
+    ends = [float(whisker.get(k)) for k in ("x1", "x2")]
+    assert ends == pytest.approx([x(0.4), x(0.6)], abs=0.01)
 
 
 def test_lines_follow_their_points():
@@ -133,8 +151,8 @@ def test_intervals_and_zero():
 @pytest.mark.parametrize("standalone", [False, True])
 def test_names_cannot_break_out(standalone):
     drawn = [
-        box_plot({HOSTILE: {HOSTILE: [1.0]}}, title=HOSTILE, y_label=HOSTILE, standalone=standalone),
-        bar_chart({HOSTILE: {HOSTILE: (1.0, 0.1)}}, title=HOSTILE, y_label=HOSTILE, standalone=standalone),
+        box_plot({HOSTILE: {HOSTILE: [1.0]}}, title=HOSTILE, x_label=HOSTILE, standalone=standalone),
+        bar_chart({HOSTILE: {HOSTILE: (1.0, 0.1)}}, title=HOSTILE, x_label=HOSTILE, standalone=standalone),
         line_chart(
             {HOSTILE: [(0, 1)], "b": []}, title=HOSTILE, x_label=HOSTILE, y_label=HOSTILE, standalone=standalone
         ),
@@ -153,17 +171,17 @@ def test_names_cannot_break_out(standalone):
 
 
 def test_a_file_of_its_own_needs_no_style_sheet():
-    text = box_plot({"a": {"x": [1.0, 2.0]}}, title="t", y_label="y", standalone=True)
+    text = box_plot({"a": {"x": [1.0, 2.0]}}, title="t", x_label="y", standalone=True)
     assert "var(" not in text
     assert LIGHT["paper"] in text
-    assert "var(--chart-series-1" in box_plot({"a": {"x": [1.0, 2.0]}}, title="t", y_label="y")
+    assert "var(--chart-series-1" in box_plot({"a": {"x": [1.0, 2.0]}}, title="t", x_label="y")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        box_plot({}, title="t", y_label="y"),
-        bar_chart({}, title="t", y_label="y"),
+        box_plot({}, title="t", x_label="y"),
+        bar_chart({}, title="t", x_label="y"),
         line_chart({}, title="t", x_label="x", y_label="y"),
         interval_plot([], title="t", x_label="x"),
     ],

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
@@ -15,6 +16,9 @@ from regweave.io.records.folders import INDEX, REPORT, RESULTS
 from regweave.io.records.schema import read_record
 from regweave.measures.rules import RULES
 from regweave.measures.verdict import Verdict, tally
+from regweave.report.charts import STYLE
+from regweave.report.charts.group import spread_of
+from regweave.report.charts.strips import strip_plot
 from regweave.report.page import asset, render
 from regweave.report.results import Results, Row, mean
 from regweave.report.viewer.png import SIGNATURE, data_address
@@ -23,6 +27,8 @@ LARGEST_THUMBNAIL = 100_000
 """Bytes; a larger picture is left out."""
 DICE = (("Dice before", ".3f"), ("Dice after", ".3f"), ("change", "+.3f"))
 SEVERITY = {"fail": 4, "look": 2}
+MOST_APART = 20
+"""Outliers that are listed."""
 OTHERS = (("folding %", ".4f"), ("seconds", ".1f"))
 
 
@@ -96,7 +102,7 @@ def batch_list(record: BatchRecord, folder: Path) -> str:
     verdicts = [
         Verdict("fail" if row.verdict is None else row.verdict) for row in record.rows if row.status != "pending"
     ]
-    context: dict[str, object] = {
+    context: dict[str, Any] = {
         "title": "Batch",
         "back": None,
         "tally": tally(verdicts),
@@ -126,8 +132,17 @@ def evaluation_list(results: Results, links: Mapping[tuple[str, str], str]) -> s
     return _page(context)
 
 
-def _page(context: Mapping[str, object]) -> str:
-    return render("list.j2", context, style=asset("list.css"), scripts=[asset("list.js")])
+def _page(context: Mapping[str, Any]) -> str:
+    lines, columns = context["lines"], context["columns"]
+    alone = len(context["methods"]) < 2  # several methods are compared on a page of their own
+    strips, apart = spread_of([one.id for one in lines], columns if alone else (), [one.values for one in lines])
+    chart = strip_plot(strips, title="All registrations, a dot each; the bar is the median") if strips else ""
+    group = {
+        "group": chart,
+        "apart": [(lines[one.place], one) for one in apart[:MOST_APART]],
+        "others": apart[MOST_APART:],
+    }
+    return render("list.j2", {**context, **group}, style=STYLE + asset("list.css"), scripts=[asset("list.js")])
 
 
 def _evaluation_line(row: Row, link: str) -> Line:

@@ -19,7 +19,7 @@ from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import asset, render
 from regweave.report.records import Difference
-from regweave.report.results import Results, mean, title_of
+from regweave.report.results import Results, mean
 
 N_WORST = 10
 MEASURES = (
@@ -97,14 +97,14 @@ def page_text(results: Results, links: Links, back: tuple[str, str] | None = Non
         "before": mean([row.mean_dice("dice_before") for row in results.of(results.reference)]),
         "forest": _forest(results.reference, {m: against[m] for m in ordered if m in against}),
         "groups": {group: [mean(values) for values in of.values()] for group, of in groups.items()},
-        "boxes": box_plot(groups, title="Dice by structure and method", y_label="Dice"),
+        "boxes": box_plot(groups, title="Dice by structure and method", x_label="Dice"),
         "differences": [
             (row, _title(results, row.label)) for row in results.record.comparison if row.label is not None
         ],
         "measures": [(title, form) for _, title, form in MEASURES],
         "measured": [_measured(results, method) for method in results.methods],
         "worst": sorted(done, key=lambda r: (not r.score.counted, _or_least(r.mean_dice()), r.id))[:N_WORST],
-        "title_of": title_of,
+        "titles": results.titles(),
     }
     return render("evaluation.j2", context, style=STYLE + asset("evaluation.css"))
 
@@ -130,11 +130,11 @@ def _forest(reference: str, against: Mapping[str, Difference]) -> Markup:
 def _groups(results: Results) -> dict[str, dict[str, list[float]]]:
     """Return the Dice of each pair by structure, and by ``before`` or the method."""
     before = results.of(results.reference)
-    labels = results.labels()
+    labels, titles = results.labels(), results.titles()
     groups = {
-        title_of(label, name): {"before": [row.dice(label, "dice_before") for row in before]}
+        titles[label]: {"before": [row.dice(label, "dice_before") for row in before]}
         | {m: [row.dice(label) for row in results.of(m)] for m in results.methods}
-        for label, name in labels.items()
+        for label in labels
     }
     if len(labels) < 2:
         return groups
@@ -161,8 +161,7 @@ def _measured(results: Results, method: str) -> dict[str, Any]:
 
 
 def _title(results: Results, label: str) -> str:
-    name = results.labels().get(int(label)) if label.lstrip("-").isdecimal() else None
-    return label if name is None else title_of(int(label), name)
+    return results.titles().get(int(label), label) if label.lstrip("-").isdecimal() else label
 
 
 def _number(value: float | None) -> float:

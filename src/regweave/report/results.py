@@ -15,6 +15,9 @@ from regweave.measures.scores import PairScore, When
 from regweave.measures.verdict import Verdict, failed, judge, tally
 from regweave.report.records import Criteria, EvaluationRecord, PairResult, PairScores
 
+RESERVED = ("mean", "withheld")
+"""Groups of the charts beside the structures."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -114,10 +117,14 @@ class Results:
         found = {s.label: s.name for row in self.rows for s in row.score.structures}
         return {label: found[label] for label in sorted(found)}
 
-
-def title_of(label: int, name: str) -> str:
-    """Return number and name of a structure."""
-    return name if name == str(label) else f"{label} {name}"
+    def titles(self) -> dict[int, str]:
+        """Return what structures are called on pages: by name, and by number too where names do not tell them apart."""
+        labels = self.labels()
+        names = list(labels.values())
+        alone = {name for name in names if names.count(name) == 1 and name not in RESERVED}
+        return {
+            label: name if name in alone or name == str(label) else f"{label} {name}" for label, name in labels.items()
+        }
 
 
 def mean(values: Sequence[float]) -> float:

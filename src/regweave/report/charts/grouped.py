@@ -11,13 +11,15 @@ from itertools import chain
 import numpy as np
 from markupsafe import Markup
 
-from regweave.report.charts.axes import LEFT, PLOT_HEIGHT, RIGHT, TOP, WIDTH, nothing, y_axis
-from regweave.report.charts.svg import Ink, Scale, drawing, hover, number, scale, shorten, tag, width_of, words
+from regweave.report.charts.axes import LEFT, TOP, WIDTH, nothing, x_axis
+from regweave.report.charts.svg import Ink, Scale, drawing, hover, scale, shorten, tag, width_of, words
 
-SLOTS, GROUP_GAP = (30.0, 26.0, 22.0), 26.0
-"""Pixels for one item, the widest first, and between groups."""
+LINE, GROUP_GAP, COLUMN_GAP, END = 18.0, 8.0, 28.0, 16.0
+"""Pixels of one item, between groups, between two columns, and right of a scale."""
 LABEL_ROOM = 160.0
-"""Most pixels that the name below a box or a bar may take."""
+"""Most pixels that the name beside a box or a bar may take."""
+MOST_ROWS = 24
+"""More lines than this are drawn in two columns."""
 WHISKER = 1.5
 """Whiskers end at the last value within this many ranges of the quartiles, as Tukey drew them."""
 
@@ -55,7 +57,7 @@ class Box:
 
 
 def box_plot(
-    groups: Mapping[str, Mapping[str, Sequence[float]]], *, title: str, y_label: str, standalone: bool = False
+    groups: Mapping[str, Mapping[str, Sequence[float]]], *, title: str, x_label: str, standalone: bool = False
 ) -> Markup:
     """Draw a box for each method in each group; the mean is a square and the median a bar, as in the paper's Fig. 1.
 
@@ -63,14 +65,14 @@ def box_plot(
     ----------
     groups : mapping of mappings
         By group, an organ for example, and by method the values.
-    title, y_label : str
+    title, x_label : str
         Words.
     standalone : bool
         For a file of its own.
 
     Examples
     --------
-    >>> box_plot({"liver": {"sad": [0.8, 0.9]}}, title="Dice", y_label="Dice").count('class="median"')
+    >>> box_plot({"liver": {"sad": [0.8, 0.9]}}, title="Dice", x_label="Dice").count('class="median"')
     1
     """
     ink = Ink(standalone)
@@ -81,11 +83,11 @@ def box_plot(
         f"{g}, {m}: {'no value' if box is None else box.text()}" for g, of in boxes.items() for m, box in of.items()
     )
     items = {g: {m: (box, box.text() if box else "no value") for m, box in of.items()} for g, of in boxes.items()}
-    return _grouped(items, values, partial(_draw_box, ink=ink), title=title, y_label=y_label, about=about, ink=ink)
+    return _grouped(items, values, partial(_draw_box, ink=ink), title=title, label=x_label, about=about, ink=ink)
 
 
 def bar_chart(
-    groups: Mapping[str, Mapping[str, tuple[float, float]]], *, title: str, y_label: str, standalone: bool = False
+    groups: Mapping[str, Mapping[str, tuple[float, float]]], *, title: str, x_label: str, standalone: bool = False
 ) -> Markup:
     """Draw a bar for each member in each group, with a whisker of one spread to each side.
 
@@ -93,7 +95,7 @@ def bar_chart(
     ----------
     groups : mapping of mappings
         By group, a class for example, and by member (value, spread); a spread of NaN or 0 has no whisker.
-    title, y_label, standalone
+    title, x_label, standalone
         As in `box_plot`.
     """
     ink = Ink(standalone)
@@ -102,37 +104,38 @@ def bar_chart(
     values = [0.0, *(v - s for v, s in spreads), *(v + s for v, s in spreads)]
     items = {g: {m: (pair, _bar_text(*pair)) for m, pair in members.items()} for g, members in groups.items()}
     about = "; ".join(f"{g}, {m}: {text}" for g, members in items.items() for m, (_, text) in members.items())
-    return _grouped(items, values, partial(_draw_bar, ink=ink), title=title, y_label=y_label, about=about, ink=ink)
+    return _grouped(items, values, partial(_draw_bar, ink=ink), title=title, label=x_label, about=about, ink=ink)
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Groups in rows, and the width of an item: the widest one that does not cost a row."""
+class _Column:
+    """Groups one below the other, their names and scale at given places."""
 
-    rows: list[list[str]]
-    sizes: Mapping[str, int]
-    slot: float
+    groups: list[str]
+    room: float
+    across: Scale
 
-    @classmethod
-    def of(cls, sizes: Mapping[str, int]) -> _Layout:
-        tried = [cls._broken(sizes, slot) for slot in SLOTS]
-        return min(tried, key=lambda layout: len(layout.rows))
+    @property
+    def left(self) -> float:
+        """Where names end and the plot begins."""
+        return self.across.start
 
-    @classmethod
-    def _broken(cls, sizes: Mapping[str, int], slot: float) -> _Layout:
-        """Break groups into rows that fit; a group that is wider than a row has one of its own."""
-        layout, used = cls([], sizes, slot), math.inf
-        for name in sizes:
-            if used + layout.width(name) > WIDTH - LEFT - RIGHT:
-                layout.rows.append([])
-                used = 0.0
-            layout.rows[-1].append(name)
-            used += layout.width(name)
-        return layout
 
-    def width(self, *groups: str) -> float:
-        """Pixels that groups take."""
-        return sum(self.slot * max(1, self.sizes[g]) + GROUP_GAP for g in groups)
+def _columns(sizes: Mapping[str, int], names: Sequence[str], values: Sequence[float]) -> list[_Column]:
+    """Put the groups into one column, or into two of about the same height where they are many."""
+    many = 2 if sum(sizes.values()) + len(sizes) > MOST_ROWS and len(sizes) > 1 else 1
+    room = min(LABEL_ROOM, max([40.0, *(width_of(name) for name in names)])) + 10
+    width = (WIDTH - (many - 1) * COLUMN_GAP) / many
+    broken, half = [list(sizes)], (sum(sizes.values()) + len(sizes)) / 2
+    if many == 2:
+        ends = np.cumsum([size + 1 for size in sizes.values()])
+        first = max(1, int(np.argmin(np.abs(ends - half))) + 1)
+        broken = [list(sizes)[:first], list(sizes)[first:]]
+    starts = [n * (width + COLUMN_GAP) for n in range(many)]
+    return [
+        _Column(groups, room, scale(values, x + room, x + width - END))
+        for groups, x in zip(broken, starts, strict=True)
+    ]
 
 
 def _grouped(
@@ -141,73 +144,77 @@ def _grouped(
     draw: Callable[..., str],
     *,
     title: str,
-    y_label: str,
+    label: str,
     about: str,
     ink: Ink,
 ) -> Markup:
-    """Lay groups of items side by side, in as many rows as they need; every row has the same scale."""
+    """Lay groups of items one below the other, a line for each item with its name; all have the same scale."""
     names = list(dict.fromkeys(name for group in items.values() for name in group))
-    layout = _Layout.of({g: len(group) for g, group in items.items()})
-    label_room = min(LABEL_ROOM, max([20.0, *(width_of(n) for n in names)])) + 16
-    row_height = PLOT_HEIGHT + label_room + 40
-    parts = [words(title, LEFT, 18, ink, strong=True)]
-    for r, row in enumerate(layout.rows):
-        top = TOP + r * row_height
-        up = scale(values, top + PLOT_HEIGHT, top)
-        parts.append(y_axis(up, y_label, LEFT, LEFT + max(120.0, layout.width(*row)), ink))
-        x = LEFT
-        for group in row:
-            parts.append(_group_title(group, x, layout.width(group), top + PLOT_HEIGHT + label_room + 18, ink))
-            for i, (name, (value, text)) in enumerate(items[group].items()):
-                centre = x + GROUP_GAP / 2 + layout.slot * (i + 0.5)
-                mark = draw(value, centre, layout.slot * 0.33, names.index(name), up) + hover(
-                    f"{group}, {name}: {text}"
+    columns = _columns({g: max(1, len(group)) for g, group in items.items()}, names, values)
+    parts, lowest = [words(title, 8, 18, ink, strong=True)], TOP
+    for column in columns:
+        y, marks = TOP, []
+        for group in column.groups:
+            marks.append(_group_title(group, column, y + LINE / 2, ink))
+            y += LINE
+            for name, (value, text) in items[group].items():
+                row = _name(name, column, y + LINE / 2, ink)
+                row += draw(value, y + LINE / 2, LINE * 0.3, names.index(name), column.across)
+                marks.append(
+                    tag("g", row + hover(f"{group}, {name}: {text}"), class_="item", data_group=group, data_name=name)
                 )
-                parts.append(tag("g", mark, class_="item", data_group=group, data_name=name))
-                parts.append(_below(name, centre, top + PLOT_HEIGHT + 10, ink))
-            x += layout.width(group)
-    if not layout.rows:
+                y += LINE
+            y += GROUP_GAP
+        if column.groups:
+            parts += [_rules(column.across, TOP, y, ink), x_axis(column.across, y, label, ink), *marks]
+        lowest = max(lowest, y)
+    if not items:
         parts.append(nothing(LEFT + 60, TOP + 20, ink))
-    widest = max([240.0, *(layout.width(*row) for row in layout.rows)])
-    width = max(LEFT + widest + RIGHT, LEFT + width_of(title) * 1.15)
-    height = TOP + len(layout.rows) * row_height if layout.rows else TOP + 40
-    return drawing(parts, width, height, title=title, about=about, ink=ink)
+    return drawing(parts, WIDTH, lowest + 48, title=title, about=about, ink=ink)
 
 
-def _group_title(name: str, x: float, width: float, y: float, ink: Ink) -> str:
-    return words(shorten(name, width), x + width / 2, y, ink, strong=True, text_anchor="middle")
+def _rules(across: Scale, top: float, bottom: float, ink: Ink) -> str:
+    lines = [
+        tag("line", x1=across(t), x2=across(t), y1=top, y2=bottom, stroke=ink("soft" if t == 0 else "rule"))
+        for t in across.ticks
+    ]
+    return tag("g", "".join(lines), class_="rules")
 
 
-def _below(name: str, x: float, y: float, ink: Ink) -> str:
-    """Write a name upwards below an item."""
+def _group_title(name: str, column: _Column, y: float, ink: Ink) -> str:
+    text = shorten(name, column.across.end - column.left + column.room)
+    return words(text, column.left - column.room + 8, y, ink, strong=True, dominant_baseline="central")
+
+
+def _name(name: str, column: _Column, y: float, ink: Ink) -> str:
     text = shorten(name, LABEL_ROOM)
-    turned = f"rotate(-90 {number(x)} {number(y)})"
-    return words(text, x, y, ink, "soft", text_anchor="end", dominant_baseline="central", transform=turned)
+    return words(text, column.left - 8, y, ink, "soft", text_anchor="end", dominant_baseline="central")
 
 
-def _draw_box(box: Box | None, x: float, half: float, colour: int, up: Scale, *, ink: Ink) -> str:
+def _draw_box(box: Box | None, y: float, half: float, colour: int, across: Scale, *, ink: Ink) -> str:
     if box is None:
-        return words("×", x, up.start - 6, ink, "soft", text_anchor="middle")
+        return words("×", across.start + 8, y, ink, "soft", text_anchor="middle", dominant_baseline="central")
     stroke = ink.series(colour)
     parts = [
-        tag("line", class_="whisker", x1=x, x2=x, y1=up(a), y2=up(b), stroke=stroke)
+        tag("line", class_="whisker", x1=across(a), x2=across(b), y1=y, y2=y, stroke=stroke)
         for a, b in ((box.low, box.lower), (box.upper, box.high))
     ]
     parts += [
-        tag("line", x1=x - half / 2, x2=x + half / 2, y1=up(v), y2=up(v), stroke=stroke) for v in (box.low, box.high)
+        tag("line", x1=across(v), x2=across(v), y1=y - half / 2, y2=y + half / 2, stroke=stroke)
+        for v in (box.low, box.high)
     ]
     parts.append(
         tag(
-            "rect", class_="box", x=x - half, y=up(box.upper), width=2 * half, height=up(box.lower) - up(box.upper),
-            fill=stroke, fill_opacity=0.16, stroke=stroke,
+            "rect", class_="box", x=across(box.lower), y=y - half, width=across(box.upper) - across(box.lower),
+            height=2 * half, fill=stroke, fill_opacity=0.16, stroke=stroke,
         )
     )  # fmt: skip
-    median = up(box.median)
-    parts.append(
-        tag("line", class_="median", x1=x - half, x2=x + half, y1=median, y2=median, stroke=ink("mark"), stroke_width=2)
-    )
-    parts.append(tag("rect", class_="mean", x=x - 3, y=up(box.mean) - 3, width=6.0, height=6.0, fill=ink("mark")))
-    parts += [tag("circle", class_="outlier", cx=x, cy=up(v), r=2.2, fill="none", stroke=stroke) for v in box.outliers]
+    x = across(box.median)
+    parts.append(tag("line", class_="median", x1=x, x2=x, y1=y - half, y2=y + half, stroke=ink("mark"), stroke_width=2))
+    parts.append(tag("rect", class_="mean", x=across(box.mean) - 3, y=y - 3, width=6.0, height=6.0, fill=ink("mark")))
+    parts += [
+        tag("circle", class_="outlier", cx=across(v), cy=y, r=2.2, fill="none", stroke=stroke) for v in box.outliers
+    ]
     return "".join(parts)
 
 
@@ -215,18 +222,18 @@ def _bar_text(value: float, spread: float) -> str:
     return f"{value:.4g} ± {spread:.2g}" if math.isfinite(spread) and spread > 0 else f"{value:.4g}"
 
 
-def _draw_bar(pair: tuple[float, float], x: float, half: float, colour: int, up: Scale, *, ink: Ink) -> str:
+def _draw_bar(pair: tuple[float, float], y: float, half: float, colour: int, across: Scale, *, ink: Ink) -> str:
     value, spread = pair
     if not math.isfinite(value):
-        return words("×", x, up.start - 6, ink, "soft", text_anchor="middle")
-    y, zero = up(value), up(0.0)
+        return words("×", across.start + 8, y, ink, "soft", text_anchor="middle", dominant_baseline="central")
+    x, zero = across(value), across(0.0)
     fill = ink.series(colour)
     bar = tag(
-        "rect", class_="bar", x=x - half, y=min(y, zero), width=2 * half, height=abs(zero - y), fill=fill,
+        "rect", class_="bar", x=min(x, zero), y=y - half, width=abs(zero - x), height=2 * half, fill=fill,
         fill_opacity=0.75, stroke=fill,
     )  # fmt: skip
     if not (math.isfinite(spread) and spread > 0):
         return bar
-    ends = [up(value - spread), up(value + spread)]
-    stem = tag("line", class_="spread", x1=x, x2=x, y1=ends[0], y2=ends[1], stroke=ink("ink"))
-    return bar + stem + "".join(tag("line", x1=x - 4, x2=x + 4, y1=e, y2=e, stroke=ink("ink")) for e in ends)
+    ends = [across(value - spread), across(value + spread)]
+    stem = tag("line", class_="spread", x1=ends[0], x2=ends[1], y1=y, y2=y, stroke=ink("ink"))
+    return bar + stem + "".join(tag("line", x1=e, x2=e, y1=y - 4, y2=y + 4, stroke=ink("ink")) for e in ends)

@@ -43,11 +43,11 @@ def weights(model: Model) -> list[Markup]:
     record, w = model.training, model.weights
     spread = _spread(model)
     used = [_number(record.share) * record.strength(c) if record.uses_column(c) else 0.0 for c in w.classes]
-    charts = [bar_chart(_bars(model, w.matrix, spread * used), title="Weights of the model by class", y_label="weight")]
+    charts = [bar_chart(_bars(model, w.matrix, spread * used), title="Weights of the model by class", x_label="weight")]
     learned = _matrix(record.learned, w.matrix.shape)
     if learned is not None:
         title = "Learned on all pairs, before share and gates"
-        charts.append(bar_chart(_bars(model, learned, spread), title=title, y_label="weight"))
+        charts.append(bar_chart(_bars(model, learned, spread), title=title, x_label="weight"))
     return charts
 
 

@@ -106,7 +106,7 @@ def _drawn(e: ExperimentRecord, figures: Figures) -> dict[str, Any]:
     return {
         "boxes": figures.chart(
             f"{e.name}-dice", box_plot, boxes(e),
-            title="Dice after registration (the paper's Figure 1): square mean, bar median", y_label="Dice",
+            title="Dice after registration (the paper's Figure 1): square mean, bar median", x_label="Dice",
         ),
         "forest": figures.chart(
             f"{e.name}-ladder", interval_plot, _intervals(e),
@@ -115,7 +115,7 @@ def _drawn(e: ExperimentRecord, figures: Figures) -> dict[str, Any]:
         "weights": figures.chart(
             f"{e.name}-weights", bar_chart, learned_weights(e, "model:mw"),
             title="Weights that MW learned (the paper's Figure 2): mean, and spread over folds and draws",
-            y_label="share of the class",
+            x_label="share of the class",
         ),
     }  # fmt: skip
 

@@ -15,6 +15,7 @@
 
 #include "grid_maxflow.hpp"
 #include "label_grid.hpp"
+#include "memory.hpp"
 #include "trws.hpp"
 
 namespace regweave {
@@ -64,7 +65,7 @@ class FastPd {
     int n_;
     GridMaxflow flow_;
     std::vector<int> x_;
-    std::vector<double> height_, balance_;                // (L, N) and (L, 3, N): one state for each label
+    Buffer<double> height_, balance_;                     // (L, N) and (L, 3, N): one state for each label
     std::vector<double> held_;                            // h_p(x_p)
     std::array<std::vector<double>, 3> held_p_, held_q_;  // y_pq(x_p), y_pq(x_q)
     std::array<std::vector<double>, 3> forth_;            // capacity of p -> q before the flow
@@ -78,21 +79,29 @@ class FastPd {
         return balance_.data() + (static_cast<std::size_t>(label) * 3 + axis) * n_;
     }
 
+    // Some labels at a time: messages hold the labels of a node side by side, heights the nodes of a label.
     void start(Trws& messages) {
-        for (int p = 0; p < n_; ++p)
-            for (int l = 0; l < e_.n_labels; ++l) heights(l)[p] = e_.unary_of(p)[l];
+        constexpr int kTile = 8;
+        std::fill_n(balance_.data(), balance_.size(), 0.0);
+        for (int first = 0; first < e_.n_labels; first += kTile) {
+            const int last = std::min(first + kTile, e_.n_labels);
+            for (int p = 0; p < n_; ++p)
+                for (int l = first; l < last; ++l) heights(l)[p] = e_.unary_of(p)[l];
+            for (int axis = 0; axis < 3; ++axis)
+                e_.for_each_edge(axis, [&](int p, int q) {
+                    const double* message = messages.message(axis, p);
+                    for (int l = first; l < last; ++l) shift(axis, p, q, l, message[l]);
+                    const int a = x_[p], b = x_[q];
+                    if (a == b) return;
+                    const double loose = e_.pairwise(p, q, a, b) - message[a] + message[b];
+                    if (a >= first && a < last) shift(axis, p, q, a, 0.5 * loose);
+                    if (b >= first && b < last) shift(axis, p, q, b, -0.5 * loose);
+                });
+        }
         for (int axis = 0; axis < 3; ++axis)
             e_.for_each_edge(axis, [&](int p, int q) {
-                const double* message = messages.message(axis, p);
-                for (int l = 0; l < e_.n_labels; ++l) shift(axis, p, q, l, message[l]);
-                const int a = x_[p], b = x_[q];
-                const double loose = e_.pairwise(p, q, a, b) - balances(a, axis)[p] + balances(b, axis)[p];
-                if (a != b) {
-                    shift(axis, p, q, a, 0.5 * loose);
-                    shift(axis, p, q, b, -0.5 * loose);
-                }
-                held_p_[axis][p] = balances(a, axis)[p];
-                held_q_[axis][p] = balances(b, axis)[p];
+                held_p_[axis][p] = balances(x_[p], axis)[p];
+                held_q_[axis][p] = balances(x_[q], axis)[p];
             });
         for (int p = 0; p < n_; ++p) held_[p] = heights(x_[p])[p];
     }

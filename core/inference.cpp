@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -158,15 +159,23 @@ Result run_fastpd(const GridEnergy& energy, const std::vector<int>& init, int ma
         start.offer(labels);
     }
     // The bound needs nothing of what the sweeps find, so it is tightened beside them where there is a second
-    // thread.
+    // thread; the passes share all threads but the one that is at the sweeps.
     FastPd solver(energy, start.labels(), messages);
     double tightened = r.bound;
+    const int all = threads();
+    std::atomic<bool> sweeping{true};
     parallel_for(2, [&](int task) {
-        if (task == 0)
+        if (task == 1) {
             r.iterations = solver.run(max_iter);
-        else
-            for (int i = 0; i < bound_passes; ++i)
-                tightened = std::max(tightened, messages.pass(i % 2 == 0, nullptr));
+            sweeping = false;
+            return;
+        }
+        const int before = threads();
+        for (int i = 0; i < bound_passes; ++i) {
+            set_threads(std::max(1, sweeping ? all - 1 : all));
+            tightened = std::max(tightened, messages.pass(i % 2 == 0, nullptr));
+        }
+        set_threads(before);
     });
     r.labels = solver.labels();
     r.bound = tightened;

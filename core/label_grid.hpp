@@ -132,6 +132,16 @@ inline double minimum(const double* v, int n) {
     return *std::min_element(m, m + 8);
 }
 
+// Largest absolute value of n, in the same way.
+inline double largest_magnitude(const double* v, int n) {
+    double m[8] = {};
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; ++j) m[j] = std::fabs(v[i + j]) > m[j] ? std::fabs(v[i + j]) : m[j];
+    for (; i < n; ++i) m[0] = std::max(m[0], std::fabs(v[i]));
+    return *std::max_element(m, m + 8);
+}
+
 // First index of the smallest of n values: ties go to the lower label.
 inline int first_minimum(const double* v, int n) {
     const double m = minimum(v, n);

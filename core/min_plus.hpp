@@ -79,11 +79,30 @@ inline void envelope_axis(double* f, const double* __restrict step, int outer, i
     }
 }
 
+// The last axis, whose values are contiguous themselves: four lines at a time, side by side.
+template <int K>
+inline void envelope_last(double* f, const double* __restrict step, int lines, int k) {
+    int line = 0;
+    if constexpr (K > 0)
+        for (; line + 4 <= lines; line += 4, f += 4 * K) {
+            double r[K][4];
+            for (int b = 0; b < K; ++b)
+                for (int v = 0; v < 4; ++v) r[b][v] = f[v * K + b];
+            for (int b = 1; b < K; ++b)
+                for (int v = 0; v < 4; ++v) r[b][v] = lesser(r[b - 1][v] + step[b - 1], r[b][v]);
+            for (int b = K - 2; b >= 0; --b)
+                for (int v = 0; v < 4; ++v) r[b][v] = lesser(r[b + 1][v] + step[b], r[b][v]);
+            for (int b = 0; b < K; ++b)
+                for (int v = 0; v < 4; ++v) f[v * K + b] = r[b][v];
+        }
+    envelope_axis<K, 1>(f, step, lines - line, k, 1);
+}
+
 template <int K>
 inline void envelope_cube(double* f, const std::array<const double*, 3>& step, const std::array<int, 3>& k) {
     envelope_axis<K, K * K>(f, step[0], 1, k[0], k[1] * k[2]);
     envelope_axis<K, K>(f, step[1], k[0], k[1], k[2]);
-    envelope_axis<K, 1>(f, step[2], k[0] * k[1], k[2], 1);
+    envelope_last<K>(f, step[2], k[0] * k[1], k[2]);
 }
 
 inline void envelope(double* f, const std::array<const double*, 3>& step, const std::array<int, 3>& k) {

@@ -115,3 +115,20 @@ def test_side_by_side_keeps_the_order_and_gives_kernels_one_thread(threads):
 def test_side_by_side_raises_what_a_thread_raised():
     with kernel_threads(2), pytest.raises(ZeroDivisionError):
         side_by_side(lambda item: 1 / item, [1, 0, 2])
+
+
+@pytest.mark.parametrize("engine", ["trws", "fastpd"])
+def test_messages_have_the_same_bits_for_any_number_of_threads(engine):
+    """A grid that is large enough for its planes to be shared, and one of a single row to a plane."""
+    rng = np.random.default_rng(7)
+    lines = [np.linspace(-1, 1, 5)] * 3
+    for shape in ((9, 8, 7), (400, 1, 1), (2, 3, 90)):
+        n = int(np.prod(shape))
+        assert n * 125 >= 1 << 15
+        unary, start = rng.random((n, 125)), np.zeros(n, dtype=np.int32)
+        call = (unary, shape, *lines, 0.05, None, start, 12, 1e-9 if engine == "trws" else 8)
+        found = []
+        for threads in (1, 2, 3, 8):
+            with kernel_threads(threads):
+                found += [getattr(_core, engine)(*call) for _ in range(3)]
+        assert len({(labels.tobytes(), bound, rounds) for labels, bound, rounds in found}) == 1

@@ -17,11 +17,13 @@ import regweave
 from regweave import _core, notices
 from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
+from regweave.engines import fastpd
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_linear, write_transform
 from regweave.io.orientation import Orientation
 from regweave.model.model import Model
 from regweave.pipeline import register as workflow
+from regweave.pipeline.prepare import Request, afresh
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
 from regweave.pipeline.stages.progress import Progress
@@ -532,3 +534,20 @@ def test_a_label_map_without_labels_is_refused(phantom_pair):
         RegweaveError, match=r"^E131: the label map shows no structure: every voxel of the moving labels is 0"
     ):
         register(pair.fixed, pair.moving, moving_labels=empty)
+
+
+def test_a_trial_scores_the_same_registration_without_proving_it(pair, monkeypatch):
+    """Bounds of `fastpd` take as long as its sweeps, and a trial shows them to nobody."""
+    settings = SMALL.model_copy(update={"engine": "fastpd"})
+    given = {name: getattr(pair, name) for name in ("fixed", "moving", "fixed_labels", "moving_labels")}
+    expected = register(**given, config=settings).score
+    passes = []
+
+    def spied(*arguments):
+        passes.append(arguments[-1])
+        return _core.fastpd(*arguments)
+
+    monkeypatch.setattr(fastpd.solvers, "fastpd", spied)
+    found = workflow.score_trial(Request(settings, **given), afresh)
+    assert [s.dice_after for s in found.structures] == [s.dice_after for s in expected.structures]
+    assert set(passes) == {0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
@@ -74,6 +74,11 @@ class Schedule(StrictModel):
     def solver(self) -> engines.Solver:
         """The engine with its options."""
         return engines.solver(self.engine, **self.engine_options)
+
+    def without_proof(self) -> Self:
+        """Return the same steps without work that only tightens the lower bounds: the result stays the same."""
+        options = self.solver.options.without_proof()
+        return self.model_copy(update={"engine_options": options.model_dump()})
 
     @property
     def loss_settings(self) -> Options:

@@ -270,7 +270,7 @@ void register_refine(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "Return u ∘ (id + δ), held back where it would fold, and the number of attempts.");
     m.def("folded_blocks", &folded_blocks, "u"_a, "shape"_a, "factors"_a, "reach"_a,
-          "Mark blocks near folding voxels of u, or return None.");
+          nb::call_guard<nb::gil_scoped_release>(), "Mark blocks near folding voxels of u, or return None.");
     m.def("where_marked", &where_marked, "u"_a, "other"_a, "mark"_a,
           "A copy of u with the values of another array where a mark is.");
 }

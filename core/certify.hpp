@@ -11,7 +11,8 @@ namespace regweave {
 
 // A search keeps the best labels that it has seen: `value()` is their energy, `bound()` a lower bound of all
 // energies, `iterate()` passes messages forth and back, `steps()` and `expansions()` try those moves on the
-// best labels and return whether they changed them. Returns the iterations made.
+// best labels and return whether they changed them; steps end at the energy that is given. Returns the
+// iterations made.
 template <typename Search>
 int certify(Search& search, int max_iter, double tol) {
     // A sweep of cuts costs what three iterations cost on a processor, fifty on a GPU, and most energies need
@@ -21,7 +22,10 @@ int certify(Search& search, int max_iter, double tol) {
     const auto allowed = [&] { return tol * std::max(std::fabs(search.value()), 1e-12); };
     const auto certified = [&] { return search.value() - search.bound() <= allowed(); };
     const auto steps = [&] {
-        if (!certified() && search.value() != settled && !search.steps()) settled = search.value();
+        if (certified() || search.value() == settled) return;
+        const double bound = search.bound();  // energies between bound and value are no smaller than both
+        const double wanted = bound + tol * std::min(std::fabs(bound), std::fabs(search.value()));
+        if (!search.steps(wanted)) settled = search.value();
     };
     std::vector<double> bounds;
     int iterations = 0;

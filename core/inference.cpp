@@ -103,8 +103,8 @@ class MessageSearch {
             best_.offer(labels_);
         }
     }
-    bool steps() {
-        return moved([](BinaryMoves& moves) { return moves.steps(); });
+    bool steps(double wanted) {
+        return moved([=](BinaryMoves& moves) { return moves.steps(wanted); });
     }
     bool expansions() {
         return moved([](BinaryMoves& moves) { return moves.expansions(); });

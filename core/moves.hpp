@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "grid_maxflow.hpp"
@@ -41,12 +42,16 @@ class BinaryMoves {
         return max_sweeps;
     }
 
-    // Every step of every node along one axis at a time; true where one changed something.
-    bool steps() {
+    // Every step of every node along one axis at a time, until the energy is as low as is wanted; true where
+    // one changed something.
+    bool steps(double wanted = -std::numeric_limits<double>::infinity()) {
         bool changed = false;
         for (int axis = 0; axis < 3; ++axis)
-            for (int step = 1 - e_.k[axis]; step < e_.k[axis]; ++step)
-                if (step != 0) changed |= take_step(axis, step);
+            for (int step = 1 - e_.k[axis]; step < e_.k[axis]; ++step) {
+                if (step == 0 || !take_step(axis, step)) continue;
+                changed = true;
+                if (value_ <= wanted) return true;
+            }
         return changed;
     }
 

@@ -149,8 +149,8 @@ class Minimiser {
         }
     }
 
-    bool steps() {
-        return moved([](BinaryMoves& moves) { return moves.steps(); });
+    bool steps(double wanted) {
+        return moved([=](BinaryMoves& moves) { return moves.steps(wanted); });
     }
     bool expansions() {
         return moved([](BinaryMoves& moves) { return moves.expansions(); });

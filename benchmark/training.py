@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does: threads of NumPy get in each other's way
 
 from _common import Claim, parser, write
 from _pairs import SETS, choose_set

@@ -3,7 +3,8 @@
 `python benchmark/curve_maps.py --set openkbp_head_neck --maps hn-curve.npz` takes what `_curve_networks.py` wrote; with
 ``--predictor perceptron`` instead the classifiers are fitted here. Two numbers for each size: the Dice of the
 segmentations of all people of two folds, and that of registrations without a moving mask of pairs inside these folds.
-Pairs of one fold choose the weight of the maps, or none, for the other. Interrupted, it goes on where it stopped.
+Pairs of one fold choose the weight of the maps, or none, for the other; with ``--pairs 0`` only segmentations are
+scored. Interrupted, it goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -147,6 +148,13 @@ def segmentation(about: Mapping[str, Any], seed: int) -> dict[str, Any]:
     return out
 
 
+def registered(args: Any, pairs: Mapping[int, list[PairFiles]], found: Mapping[int, Path]) -> dict[str, Any]:
+    """Register all pairs with the maps of every number of people, and judge them."""
+    with Runner(Reading(classes=tuple(SETS[args.set].labels)), args.workers, None, args.work / "tasks", None) as run:
+        table = register(candidates_of(args, pairs, found), pairs, run)
+    return judged(table, _order(set(found)), [str(c) for c in SETS[args.set].labels], args.seed)
+
+
 def _order(sizes: set[int]) -> list[int]:
     return sorted(sizes, key=lambda n: (n == ALL, n))
 
@@ -167,17 +175,14 @@ def main(words: Sequence[str] | None = None) -> None:
     if not path.exists():
         fitted(args.set, args.predictor, path, args.seed)
     pairs = {}
-    for fold in TEST_FOLDS:
+    for fold in TEST_FOLDS if args.pairs else ():
         listed = args.work / args.set / f"pairs-{fold}.csv"
         write_csv(fold_pairs(args.set, fold, args.pairs), listed)
         pairs[fold] = read_pairs(listed)
     with np.load(path, allow_pickle=False) as archive:
         about = json.loads(str(archive["about"]))
         found = folders(archive, about, sha256(path), args.work / args.set / args.predictor)
-    with Runner(Reading(classes=tuple(SETS[args.set].labels)), args.workers, None, args.work / "tasks", None) as run:
-        table = register(candidates_of(args, pairs, found), pairs, run)
-    labels = [str(c) for c in SETS[args.set].labels]
-    scores, alone = judged(table, _order(set(found)), labels, args.seed), segmentation(about, args.seed)
+    scores, alone = registered(args, pairs, found) if args.pairs else {}, segmentation(about, args.seed)
     claims = [Claim(f"mean Dice, {name}, {args.set}", of["mean"]) for name, of in scores.items()]
     claims += [Claim(f"mean Dice, segmentation, {name} people, {args.set}", of["mean"]) for name, of in alone.items()]
     content = {

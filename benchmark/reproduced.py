@@ -16,6 +16,7 @@ from regweave.report.charts import bar_chart, box_plot
 from regweave.report.reproduce import tables
 from regweave.report.reproduce.page import boxes, learned_weights
 from regweave.report.reproduce.records import ExperimentRecord, ReproduceRecord
+from regweave.study.reproduce.cost import COST
 from regweave.study.reproduce.experiments import EXPERIMENTS
 
 PAGE, IMAGES = ROOT / "docs" / "reproduced.md", ROOT / "docs" / "images"
@@ -68,6 +69,7 @@ def keep(folder: Path, n_anchored: int, workers: int) -> None:
     experiments = [kept_of(e) for e in content["experiments"]]
     name = f"reproduced-{content['settings']['name'].replace('@', '')}"
     head = {k: content[k] for k in ("experiment", "quick", "max_pairs", "models", "timing")}
+    head["folds"], head["cpu_seconds"] = None if content["quick"] else folds_run(content), cost_of(folder)
     path = RESULTS / f"{name}.json"
     before = _measured_before(path)
     for kept, e in zip(experiments, content["experiments"], strict=True):
@@ -83,6 +85,19 @@ def keep(folder: Path, n_anchored: int, workers: int) -> None:
     path.write_text(_one_line_each(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+def folds_run(content: Mapping[str, Any]) -> int | None:
+    """Folds of each experiment that were run, None for all."""
+    planned = {p.name: p.folds for p in EXPERIMENTS["all"]}
+    run = {e["name"]: len({s["fold"] for s in e["splits"]}) for e in content["experiments"]}
+    return max((n for name, n in run.items() if n < planned[name]), default=None)
+
+
+def cost_of(folder: Path) -> dict[str, float] | None:
+    """Processor time by experiment, where the run kept it."""
+    path = folder / COST
+    return json.loads(path.read_text(encoding="utf-8"))["cpu_seconds"] if path.is_file() else None
+
+
 def _joined(
     path: Path, head: dict[str, Any], experiments: list[dict[str, Any]]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -91,14 +106,16 @@ def _joined(
     if not path.is_file():
         return head, experiments
     earlier = json.loads(path.read_text(encoding="utf-8"))
-    same = earlier["seed"] == seed and all(earlier[k] == head[k] for k in ("quick", "max_pairs", "models"))
+    same = earlier["seed"] == seed and all(earlier.get(k) == head[k] for k in ("quick", "max_pairs", "models", "folds"))
     found = {e["name"]: e for e in experiments}
     others = {e["name"]: e for e in earlier["experiments"] if same and e["name"] not in found}
     if not others:
         return head, experiments
     order = [e.name for e in EXPERIMENTS["all"]]
     joined = sorted([*found.values(), *others.values()], key=lambda e: order.index(e["name"]))
-    return {**head, "experiment": "all", "timing": {**earlier["timing"], **head["timing"]}}, joined
+    timing = {**earlier["timing"], **head["timing"]}
+    cost = {**(earlier.get("cpu_seconds") or {}), **(head["cpu_seconds"] or {})}
+    return {**head, "experiment": "all", "timing": timing, "cpu_seconds": cost or None}, joined
 
 
 def _measured_before(path: Path) -> dict[str, dict[str, Any]]:
@@ -155,7 +172,7 @@ def _head(record: ReproduceRecord) -> str:
     names = ", ".join(f"`{e.name}`" for e in record.experiments)
     done = {e.name for e in record.experiments}
     lacking = ", ".join(f"`{p.name}`" for p in EXPERIMENTS[extra["experiment"]] if p.name not in done)
-    quick = " --quick" if record.quick else ""
+    quick = " --quick" if record.quick else "" if record.folds is None else f" --folds {record.folds}"
     command = f"regweave reproduce {extra['experiment']}{quick} --preset {record.settings.name}{drawn}{models}"
     told = f"`{command}`, seed {record.seed}: {names}." + (f" **Not finished: {lacking}.**" if lacking else "")
     return told + (f" {QUICK}" if record.quick else "")

@@ -54,6 +54,8 @@ class ReproduceOptions:
         Models of the ladder to train; the paper's is always among them.
     workers, scheduler, device : optional
         As in `regweave.study.evaluate.evaluate`.
+    folds : int, optional
+        Run only so many folds of an experiment.
     """
 
     preset: str = "paper"
@@ -65,12 +67,14 @@ class ReproduceOptions:
     workers: int | None = None
     scheduler: str | Cluster | None = None
     device: str | None = None
+    folds: int | None = None
 
     def check(self) -> Placement:
         """Refuse what no run can mean; return where registrations run."""
         worker_count(self.workers, self.scheduler)
-        if self.max_pairs is not None and self.max_pairs < 1:
-            raise UsageError("E192", f"--max-pairs is {self.max_pairs}", "give 1 or more")
+        for name, value in (("--max-pairs", self.max_pairs), ("--folds", self.folds)):
+            if value is not None and value < 1:
+                raise UsageError("E192", f"{name} is {value}", "give 1 or more")
         if unknown := [name for name in self.models if name not in MODELS]:
             raise UsageError("E192", f"unknown models {', '.join(unknown)}", f"available: {', '.join(MODELS)}")
         return place(self.device, self.scheduler)

@@ -83,7 +83,9 @@ def reproduce(
         raise UsageError("E192", f"unknown experiment {experiment!r}", f"available: {', '.join(EXPERIMENTS)}")
     placement = options.check()
     settings = choose_settings(options.preset, options.config, None, None)
-    protocols = [(p.quick() if options.quick else p).at_most(options.max_pairs) for p in EXPERIMENTS[experiment]]
+    protocols = [
+        (p.quick() if options.quick else p).at_most(options.max_pairs, options.folds) for p in EXPERIMENTS[experiment]
+    ]
     for protocol in protocols:
         find_scans(protocol, Path(data))
     require_cluster(options.scheduler)
@@ -113,6 +115,7 @@ def _head(experiment: str, context: Context) -> dict[str, Any]:
         "quick": options.quick,
         "seed": options.seed,
         "max_pairs": options.max_pairs,
+        "folds": options.folds,
         "models": list(options.ladder()),
         **({} if context.placement.word == "cpu" else {"device": context.placement.word}),
         "settings": context.settings.model_dump(mode="json"),

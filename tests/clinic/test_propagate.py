@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 
 import numpy as np
@@ -90,6 +91,16 @@ def test_the_page_says_that_nobody_has_approved_and_names_nobody(folder):
     for secret in ("PHANTOM", "1.2.4.1", "1.2.5.0"):
         assert secret not in text
         assert secret not in record
+
+
+def test_the_page_calls_the_scans_by_their_names_and_says_what_was_not_tested(folder):
+    page = (folder[0] / "report.html").read_text()
+    assert re.search(r'"words": ?{"fixed": ?"today", ?"moving": ?"plan"', page)
+    assert ">Today</button>" in page
+    undone = page.split("<b>Not tested here:</b>")[1].split("</p>")[0]
+    assert "digital phantoms" in undone
+    assert "physical phantom" in undone
+    assert "Jacobian" not in undone
 
 
 def test_labels_lie_on_the_grid_of_todays_scan_and_the_page_can_be_made_again(scans, folder):

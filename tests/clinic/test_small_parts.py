@@ -127,6 +127,8 @@ def test_a_signoff_is_read_back_and_matched_to_its_transform(tmp_path):
     [
         {"header": {"reviewer": ""}},
         {"header": {"transform_sha256": ""}},
+        {"header": {"date": ""}},
+        {"header": {"date": "yesterday"}},
         {"rows": [("Cord", "", "")]},
         {"rows": [("Cord", "9", "")]},
         {"rows": []},

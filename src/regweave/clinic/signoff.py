@@ -23,6 +23,7 @@ GRADES = {
     "1": "large",
     "0": "wrong",
 }
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 COLUMNS = ("structure", "grade", "comment")
 USABLE = 2
 """Grades from here on let a structure be used."""
@@ -74,6 +75,8 @@ def read_signoff(path: str | Path) -> SignOff:
     missing = [key for key in NEEDED if not header.get(key)]
     if missing:
         raise _refuse(path, f"it does not state {', '.join(missing)}")
+    if not DATE.fullmatch(header["date"]):
+        raise _refuse(path, "its date is not written as year-month-day")
     found = tuple((row[0], row[1].strip(), row[2] if len(row) > 2 else "") for row in rows[1:])
     ungraded = [name for name, grade, _ in found if grade not in GRADES]
     if not found or ungraded:

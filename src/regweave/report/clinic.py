@@ -81,6 +81,11 @@ class TestKind(RecordPart):
     what: Text
     state: Text
 
+    @property
+    def not_done(self) -> bool:
+        """Whether nothing of the kind was done."""
+        return self.state.startswith("not done")
+
 
 class ClinicSection(RecordPart):
     """Quality assurance of propagated contours."""

@@ -113,6 +113,7 @@ def registration_page(
         "whole": whole,
         "cropped": [high - low for low, high in shown.display.box] if shown.display.box else whole,
         "unit": shown.unit,
+        "called": data["words"],
         "rounding": _rounding(contents, shown),
         "pictures": pictures(shown),
     }

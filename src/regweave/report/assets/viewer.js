@@ -7,13 +7,14 @@ const START = {
 };
 const FLICKER_MS = 500;
 const ZOOMS = [0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8];
-const SHOWN_AS = { fixed: "fixed", moving: "moving, before", warped: "warped, after" };
 const find = (id) => document.getElementById(id);
 const short = (value) => String(+value.toPrecision(3));
 
 class Viewer {
   constructor(data, loaded) {
     this.data = data;
+    const { fixed, moving, warped } = data.words;
+    this.shownAs = { fixed, moving: `${moving}, before`, warped: `${warped}, after` };
     this.shape = data.shape;
     Object.assign(this, loaded);
     this.planes = PLANES.map((plane) => {
@@ -141,7 +142,7 @@ class Viewer {
     this.drawContours(context, slice, frame, line);
     if (state.points) drawMarks(context, this.marks, plane, this.position, frame, line);
     if (state.cross) drawCross(context, frame.place(this.position[plane.across], this.position[plane.down]), line);
-    if (state.mode === "curtain") drawCurtain(context, state.curtain * canvas.width, ["fixed", SHOWN_AS[this.second]], line);
+    if (state.mode === "curtain") drawCurtain(context, state.curtain * canvas.width, [this.shownAs.fixed, this.shownAs[this.second]], line);
     drawLetters(context, plane.letters, line);
     drawScale(context, plane.scale * state.zoom, line);
   }
@@ -179,10 +180,10 @@ class Viewer {
 
   /** What the planes show, in words. */
   caption() {
-    const { mode, second } = this.state, pair = [SHOWN_AS.fixed, SHOWN_AS[this.second]];
-    if (mode in SHOWN_AS) return SHOWN_AS[mode];
+    const { mode, second } = this.state, pair = [this.shownAs.fixed, this.shownAs[this.second]];
+    if (mode in this.shownAs) return this.shownAs[mode];
     if (mode === "flicker") return `flicker: ${pair[second ? 1 : 0]}`;
-    if (mode === "blend" && this.state.colour) return `blend: fixed blue | ${pair[1]} orange`;
+    if (mode === "blend" && this.state.colour) return `blend: ${pair[0]} blue | ${pair[1]} orange`;
     return `${mode === "checker" ? "checkerboard" : mode}: ${pair.join(" | ")}`;
   }
 
@@ -217,7 +218,7 @@ class Viewer {
     const value = (name, table) => short(data.tables[table][this.images[name][at]]);
     const facts = [
       ["L, P, S in mm", this.millimetres(position).map((v) => v.toFixed(1)).join(", ")],
-      ["fixed", value("fixed", "fixed")], ["moving", value("moving", "moving")], ["warped", value("warped", "moving")],
+      [data.words.fixed, value("fixed", "fixed")], [data.words.moving, value("moving", "moving")], [data.words.warped, value("warped", "moving")],
     ];
     const name = (code) => (code ? data.structures[code - 1].name : "–");
     for (const [set, labels] of Object.entries(this.labels)) facts.push([`structure, ${set}`, name(labels[at])]);

@@ -22,6 +22,8 @@ from regweave.types import Float32Array, Geometry, Volume
 
 TILES = 8
 """Tiles of the checkerboard along the longest side."""
+FIXED_AND_MOVING = {"fixed": "fixed", "moving": "moving", "warped": "warped"}
+TODAY_AND_PLAN = {"fixed": "today", "moving": "plan", "warped": "warped"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ def prepare(contents: Contents, budget: int = BUDGET) -> Shown:
     )
 
 
+def image_words(contents: Contents) -> dict[str, str]:
+    """Return what the page calls the images: as the reader of a propagation knows them, else as everywhere."""
+    return dict(FIXED_AND_MOVING if contents.record.clinic is None else TODAY_AND_PLAN)
+
+
 def viewer_data(contents: Contents, shown: Shown, jacobian_values: Float32Array) -> dict[str, Any]:
     """Put together what the script of the viewer reads."""
     geometry = shown.display.geometry
@@ -97,6 +104,7 @@ def viewer_data(contents: Contents, shown: Shown, jacobian_values: Float32Array)
         "spacing": geometry.spacing_mm.tolist(),
         "view": shown.view,
         "unit": shown.unit,
+        "words": image_words(contents),
         "tile": float(max(np.array(geometry.shape) * geometry.spacing_mm)) / TILES,
         "images": {name: _smooth_item(codes) for name, codes in shown.codes.items()},
         "tables": {name: [float(f"{v:.6g}") for v in table] for name, table in shown.tables.items()},

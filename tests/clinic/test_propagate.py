@@ -239,6 +239,7 @@ def test_the_protocol_begins_with_what_failed(tmp_path):
     assert "1 of 2 phantoms pass" in head
     assert "moved: lowest Dice of an organ (at least) 0.8125, limit 0.95 (site" in head
     assert "still:" not in head
+    assert re.search(r'row">still</th><td>still</td>.*?0\.20.*?0\.30.*?0\.40.*?0\.970.*?pass', head, re.DOTALL)
 
 
 def test_slices_beyond_the_plan_are_not_counted_and_others_are(scans):

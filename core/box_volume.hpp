@@ -5,6 +5,8 @@
 // rows.
 #pragma once
 
+#include <type_traits>
+
 #include "parallel.hpp"
 #include "simd.hpp"
 #include "supports.hpp"
@@ -35,12 +37,13 @@ struct WindowRows {
     const float* fixed;
     std::size_t moved_channel, fixed_channel;  // strides
     int moved_row, fixed_row;
-    int rows, channels;
+    int rows;
     float fraction;  // of the shift along z
 
-    // Op::add(sums, channels, w, f) adds the terms of one voxel, w(c) and f(c) being its features.
-    template <class V, class Op>
-    void sum(const Op& op, int z, float* out, int nz) const {
+    // Op::add(sums, channels, w, f) adds the terms of one voxel, w(c) and f(c) being its features. Channels
+    // is their number, which the compiler knows where it is a type.
+    template <class V, class Op, class Channels>
+    void sum(const Op& op, Channels channels, int z, float* out, int nz) const {
         V sums[Op::terms] = {};
         const float *m = moved + z, *f = fixed + z;
         for (int j = 0; j < rows; ++j, m += moved_row, f += fixed_row)
@@ -123,7 +126,6 @@ class BoxVolume {
                                       int(padded),
                                       nz_,
                                       s.size[1],
-                                      C,
                                       z.fraction};
                     sum_window(window, &y_sums[k * sheet_ + std::size_t(q) * Op::terms * nz_]);
                 }
@@ -140,9 +142,17 @@ class BoxVolume {
     }
 
     void sum_window(const WindowRows& window, float* out) const {
+        if (job_.channels == 1)
+            sum_window(window, std::integral_constant<int, 1>{}, out);
+        else
+            sum_window(window, job_.channels, out);
+    }
+
+    template <class Channels>
+    void sum_window(const WindowRows& window, Channels channels, float* out) const {
         int z = 0;
-        for (; z + 8 <= nz_; z += 8) window.template sum<V8>(op_, z, out, nz_);
-        for (; z < nz_; ++z) window.template sum<float>(op_, z, out, nz_);
+        for (; z + 8 <= nz_; z += 8) window.template sum<V8>(op_, channels, z, out, nz_);
+        for (; z < nz_; ++z) window.template sum<float>(op_, channels, z, out, nz_);
     }
 
     void finish(const float* sum, int p, int a, int b) const {

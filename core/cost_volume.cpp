@@ -15,8 +15,8 @@ struct AbsoluteDifference {
     static constexpr int terms = 1;
     double scale;  // 1 / (voxels · channels)
 
-    template <class V, class W, class F>
-    void add(V* sums, int C, W w, F f) const {
+    template <class V, class Channels, class W, class F>
+    void add(V* sums, Channels C, W w, F f) const {
         for (int c = 0; c < C; ++c) sums[0] += absolute(w(c) - f(c));
     }
     float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
@@ -28,8 +28,8 @@ struct TensorDifference {
     static constexpr int terms = 1;
     double scale;
 
-    template <class V, class W, class F>
-    void add(V* sums, int C, W w, F f) const {
+    template <class V, class Channels, class W, class F>
+    void add(V* sums, Channels C, W w, F f) const {
         V dot = {}, ww = {}, ff = {};
         for (int c = 0; c < C; ++c) {
             const V a = w(c), b = f(c);
@@ -48,8 +48,8 @@ struct Correlation {
     bool squared;
     const std::array<double, 2>* fixed;  // mean in each support, and variance with the floor added
 
-    template <class V, class W, class F>
-    void add(V* sums, int, W w, F f) const {
+    template <class V, class Channels, class W, class F>
+    void add(V* sums, Channels, W w, F f) const {
         const V m = w(0);
         sums[0] += m;
         sums[1] += m * m;
@@ -69,8 +69,8 @@ struct Mean {
     static constexpr int terms = 1;
     double scale;
 
-    template <class V, class W, class F>
-    void add(V* sums, int, W w, F) const {
+    template <class V, class Channels, class W, class F>
+    void add(V* sums, Channels, W w, F) const {
         sums[0] += w(0);
     }
     float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
@@ -81,17 +81,17 @@ struct Product {
     static constexpr int terms = 1;
     double scale;
 
-    template <class V, class W, class F>
-    void add(V* sums, int, W w, F f) const {
+    template <class V, class Channels, class W, class F>
+    void add(V* sums, Channels, W w, F f) const {
         sums[0] += w(0) * f(0);
     }
     float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
 };
 
-// The bin that an intensity falls into; this order of min and max takes NaN to bin 0.
+// An intensity in units of bins, within them; this order of min and max takes NaN to bin 0.
 template <int Bins>
-int bin_of(float v) {
-    return int(std::min(std::max(0.0f, v), float(Bins - 1)));
+float cut_to_bins(float v) {
+    return std::min(std::max(0.0f, v), float(Bins - 1));
 }
 
 // H(J | W) = Σ_w c_w log c_w − Σ_wj c_wj log c_wj, over n, from integer counts and one table. Count is 16
@@ -111,11 +111,15 @@ struct ConditionalEntropy {
     };
 
     void row(const float* in, float fraction, int i, int j, Voxel* out, int n) const {
+        constexpr int kPart = 64;
         const std::uint8_t* f = fixed_bins + job.plane() * i + std::size_t(n) * j;
-        for (int v = 0; v < n; ++v) {
-            const float w = in[v] + fraction * (in[v + 1] - in[v]);
-            const int bin = bin_of<Bins>(w);
-            out[v] = Voxel(f[v] + bin);
+        float bins[kPart];  // as floats first: in one loop the compiler would choose among bytes, not cut
+                            // floats
+        for (int begin = 0; begin < n; begin += kPart) {
+            const int m = std::min(kPart, n - begin);
+            const float* w = in + begin;
+            for (int v = 0; v < m; ++v) bins[v] = cut_to_bins<Bins>(w[v] + fraction * (w[v + 1] - w[v]));
+            for (int v = 0; v < m; ++v) out[begin + v] = Voxel(f[begin + v] + int(bins[v]));
         }
     }
     float patch(const Voxel* const* planes, std::size_t stride, Scratch& scratch) const {
@@ -275,7 +279,7 @@ Out<float> entropy_volume(Job& job) {
     std::vector<std::uint8_t> bins(job.volume());
     parallel_for(job.dim[0], [&](int i) {
         for (std::size_t v = job.plane() * i; v < job.plane() * (i + 1); ++v)
-            bins[v] = std::uint8_t(Bins * bin_of<Bins>(job.fixed[v]));
+            bins[v] = std::uint8_t(Bins * int(cut_to_bins<Bins>(job.fixed[v])));
     });
     std::vector<float> n_log_n(job.supports.voxels() + 1, 0.0f);
     for (std::size_t c = 2; c < n_log_n.size(); ++c) n_log_n[c] = float(double(c) * std::log(double(c)));

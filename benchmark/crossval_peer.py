@@ -74,8 +74,12 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--set", default="lpba40_80", choices=sorted(SETS), help="set of REGWEAVE_DATA")
     options.add_argument("--peer", default="greedy_ncc", help="adapter under benchmark/peers")
     options.add_argument(
+        "--settings", action="append", default=[], help="setting of the adapter to try; by default all"
+    )
+    options.add_argument(
         "--work", type=Path, default=ROOT / "build" / "crossval_peer", help="folder for what is computed"
     )
+    options.add_argument("--folds", type=int, default=None, help="only so many folds; by default all")
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--timeout", type=float, default=1800.0, help="seconds of one registration, at most")
     args = options.parse_args(words)
@@ -83,14 +87,17 @@ def main(words: Sequence[str] | None = None) -> None:
     (method,) = (m for m in choose_methods([args.peer], [], list(SETS[args.set].labels)) if m.name == args.peer)
     names = {
         f"{name.moving}-to-{name.fixed}": (name, fold)
-        for fold in range(SETS[args.set].folds)
+        for fold in range(args.folds or SETS[args.set].folds)
         for name in fold_pairs(args.set, fold, args.pairs)
     }
-    table: dict[str, dict[str, float]] = {setting: {} for setting in method.settings}
+    unknown = sorted(set(args.settings) - set(method.settings))
+    if unknown:
+        raise SystemExit(f"{args.peer} has no setting {unknown[0]!r}; it has {', '.join(method.settings)}")
+    table: dict[str, dict[str, float]] = {setting: {} for setting in args.settings or method.settings}
     for pair, (name, _) in names.items():
-        for setting in method.settings:
-            table[setting][pair] = float(np.mean(list(scores_of(method, setting, name, args.work, args).values())))
-            print(f"{pair}, {setting}: {table[setting][pair]:.4f}", flush=True)
+        for setting, of in table.items():
+            of[pair] = float(np.mean(list(scores_of(method, setting, name, args.work, args).values())))
+            print(f"{pair}, {setting}: {of[pair]:.4f}", flush=True)
     result = json.loads((RESULTS / f"crossval-{args.set}.json").read_text(encoding="utf-8"))
     found = compared(table, {pair: fold for pair, (_, fold) in names.items()}, result)
     where = f"{args.set}, {found['n_pairs']} pairs"

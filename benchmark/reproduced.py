@@ -175,7 +175,15 @@ def _head(record: ReproduceRecord) -> str:
     quick = " --quick" if record.quick else "" if record.folds is None else f" --folds {record.folds}"
     command = f"regweave reproduce {extra['experiment']}{quick} --preset {record.settings.name}{drawn}{models}"
     told = f"`{command}`, seed {record.seed}: {names}." + (f" **Not finished: {lacking}.**" if lacking else "")
-    return told + (f" {QUICK}" if record.quick else "")
+    return told + (f" {QUICK}" if record.quick else _fewer_draws(record))
+
+
+def _fewer_draws(record: ReproduceRecord) -> str:
+    """Say which experiments were run with fewer draws of training pairs than the protocol has."""
+    planned = {p.name: p.repetitions for p in EXPERIMENTS["all"]}
+    run = {e.name: max(s.repetition for s in e.splits) for e in record.experiments}
+    told = [f"`{name}` {n} of {planned[name]}" for name, n in run.items() if n < planned[name]]
+    return f" **Draws of training pairs: {', '.join(told)}.**" if told else ""
 
 
 def _protocol(e: ExperimentRecord) -> str:
@@ -196,10 +204,10 @@ CHARTS = {"dice": "Dice of the paper's methods", "weights": "weights that MW lea
 def _chart(record: ReproduceRecord, e: ExperimentRecord, kind: str) -> str:
     name = f"reproduced-{record.settings.name.replace('@', '')}-{e.name}-{kind}.svg"
     if kind == "dice":
-        drawn = box_plot(boxes(e), title=f"{e.title}: Dice, square mean, bar median", y_label="Dice", standalone=True)
+        drawn = box_plot(boxes(e), title=f"{e.title}: Dice, square mean, bar median", x_label="Dice", standalone=True)
     else:
         title = f"{e.title}: weights that MW learned, mean and spread over folds and draws"
-        drawn = bar_chart(learned_weights(e, "model:mw"), title=title, y_label="share of the class", standalone=True)
+        drawn = bar_chart(learned_weights(e, "model:mw"), title=title, x_label="share of the class", standalone=True)
     (IMAGES / name).write_text(str(drawn), encoding="utf-8")
     return name
 

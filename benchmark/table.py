@@ -140,7 +140,7 @@ def chart(results: list[dict[str, Any]]) -> str:
             }
             groups[NAMES.get(result["data"], result["data"])] = scores
     title = "Mean Dice of test patients"
-    return str(bar_chart(groups, title=title, y_label="mean Dice", standalone=True))
+    return str(bar_chart(groups, title=title, x_label="mean Dice", standalone=True))
 
 
 def _accuracy_table(results: list[dict[str, Any]]) -> list[str]:

@@ -69,7 +69,7 @@ def keep(folder: Path, n_anchored: int, workers: int) -> None:
     experiments = [kept_of(e) for e in content["experiments"]]
     name = f"reproduced-{content['settings']['name'].replace('@', '')}"
     head = {k: content[k] for k in ("experiment", "quick", "max_pairs", "models", "timing")}
-    head["folds"], head["cpu_seconds"] = None if content["quick"] else folds_run(content), cost_of(folder)
+    head["max_folds"], head["cpu_seconds"] = None if content["quick"] else folds_run(content), cost_of(folder)
     path = RESULTS / f"{name}.json"
     before = _measured_before(path)
     for kept, e in zip(experiments, content["experiments"], strict=True):
@@ -106,7 +106,9 @@ def _joined(
     if not path.is_file():
         return head, experiments
     earlier = json.loads(path.read_text(encoding="utf-8"))
-    same = earlier["seed"] == seed and all(earlier.get(k) == head[k] for k in ("quick", "max_pairs", "models", "folds"))
+    same = earlier["seed"] == seed and all(
+        earlier.get(k) == head[k] for k in ("quick", "max_pairs", "models", "max_folds")
+    )
     found = {e["name"]: e for e in experiments}
     others = {e["name"]: e for e in earlier["experiments"] if same and e["name"] not in found}
     if not others:
@@ -172,7 +174,7 @@ def _head(record: ReproduceRecord) -> str:
     names = ", ".join(f"`{e.name}`" for e in record.experiments)
     done = {e.name for e in record.experiments}
     lacking = ", ".join(f"`{p.name}`" for p in EXPERIMENTS[extra["experiment"]] if p.name not in done)
-    quick = " --quick" if record.quick else "" if record.folds is None else f" --folds {record.folds}"
+    quick = " --quick" if record.quick else "" if record.max_folds is None else f" --max-folds {record.max_folds}"
     command = f"regweave reproduce {extra['experiment']}{quick} --preset {record.settings.name}{drawn}{models}"
     told = f"`{command}`, seed {record.seed}: {names}." + (f" **Not finished: {lacking}.**" if lacking else "")
     return told + (f" {QUICK}" if record.quick else _fewer_draws(record))

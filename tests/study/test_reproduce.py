@@ -133,8 +133,8 @@ def test_models_of_the_ladder():
         ReproduceOptions(models=("best",)).check()
     with pytest.raises(UsageError, match=r"E192.*--max-pairs is 0"):
         ReproduceOptions(max_pairs=0).check()
-    with pytest.raises(UsageError, match=r"E192: --folds is 0"):
-        ReproduceOptions(folds=0).check()
+    with pytest.raises(UsageError, match=r"E192: --max-folds is 0"):
+        ReproduceOptions(max_folds=0).check()
     assert [s.fold for s in IBSR.at_most(None, 1).splits(scans(18))] == [1, 1, 1]
     assert IBSR.at_most(None, 1).splits(scans(18)) == IBSR.splits(scans(18))[:3]
     assert IBSR.quick().at_most(None, 2).folds_run == 1

@@ -54,7 +54,7 @@ def reproduce(
     config: Annotated[Path | None, method_option(help="Settings from a TOML file instead.")] = None,
     seed: Annotated[int, method_option(help="Chooses patients, folds, pairs and simulated scans.")] = 0,
     max_pairs: Annotated[int | None, method_option(help="Test at most so many pairs of a fold, drawn by seed.")] = None,
-    folds: Annotated[int | None, method_option(help="Run only so many folds of an experiment.")] = None,
+    max_folds: Annotated[int | None, method_option(help="Run only so many folds of an experiment.")] = None,
     models: Annotated[
         list[str] | None,
         method_option("--model", help="Model to train besides mw, repeatable; by default all but search."),
@@ -79,7 +79,7 @@ def reproduce(
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
     options = ReproduceOptions(
         preset, config, quick, seed, max_pairs, tuple(models or USUAL), workers,
-        cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers), device, folds,
+        cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers), device, max_folds,
     )  # fmt: skip
     try:
         content = workflow.reproduce(

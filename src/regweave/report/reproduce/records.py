@@ -157,7 +157,7 @@ class ReproduceRecord(RecordPart):
     quick: bool
     seed: int
     max_pairs: Count | None = None
-    folds: Count | None = None
+    max_folds: Count | None = None
     settings: Named
     experiments: Annotated[list[ExperimentRecord], Field(min_length=1)]
     timing: dict[str, dict[str, Number]]

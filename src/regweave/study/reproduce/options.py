@@ -54,7 +54,7 @@ class ReproduceOptions:
         Models of the ladder to train; the paper's is always among them.
     workers, scheduler, device : optional
         As in `regweave.study.evaluate.evaluate`.
-    folds : int, optional
+    max_folds : int, optional
         Run only so many folds of an experiment.
     """
 
@@ -67,12 +67,12 @@ class ReproduceOptions:
     workers: int | None = None
     scheduler: str | Cluster | None = None
     device: str | None = None
-    folds: int | None = None
+    max_folds: int | None = None
 
     def check(self) -> Placement:
         """Refuse what no run can mean; return where registrations run."""
         worker_count(self.workers, self.scheduler)
-        for name, value in (("--max-pairs", self.max_pairs), ("--folds", self.folds)):
+        for name, value in (("--max-pairs", self.max_pairs), ("--max-folds", self.max_folds)):
             if value is not None and value < 1:
                 raise UsageError("E192", f"{name} is {value}", "give 1 or more")
         if unknown := [name for name in self.models if name not in MODELS]:

@@ -126,11 +126,11 @@ class Protocol(ABC):
         """Return the protocol for a fast look: one fold, one draw, two training and at most four test pairs."""
         return replace(self, repetitions=1, folds_run=1, train_pairs=2, test_pairs=4)
 
-    def at_most(self, test_pairs: int | None, folds: int | None = None) -> Self:
+    def at_most(self, test_pairs: int | None, max_folds: int | None = None) -> Self:
         """Return the protocol with fewer test pairs in a fold, or fewer folds."""
         pairs, run = (
             min((n for n in both if n is not None), default=None)
-            for both in ((self.test_pairs, test_pairs), (self.folds_run, folds))
+            for both in ((self.test_pairs, test_pairs), (self.folds_run, max_folds))
         )
         return replace(self, test_pairs=pairs, folds_run=run)
 

@@ -84,7 +84,8 @@ def reproduce(
     placement = options.check()
     settings = choose_settings(options.preset, options.config, None, None)
     protocols = [
-        (p.quick() if options.quick else p).at_most(options.max_pairs, options.folds) for p in EXPERIMENTS[experiment]
+        (p.quick() if options.quick else p).at_most(options.max_pairs, options.max_folds)
+        for p in EXPERIMENTS[experiment]
     ]
     for protocol in protocols:
         find_scans(protocol, Path(data))
@@ -115,7 +116,7 @@ def _head(experiment: str, context: Context) -> dict[str, Any]:
         "quick": options.quick,
         "seed": options.seed,
         "max_pairs": options.max_pairs,
-        "folds": options.folds,
+        "max_folds": options.max_folds,
         "models": list(options.ladder()),
         **({} if context.placement.word == "cpu" else {"device": context.placement.word}),
         "settings": context.settings.model_dump(mode="json"),

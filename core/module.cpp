@@ -8,6 +8,7 @@
 namespace nb = nanobind;
 
 void register_bending(nb::module_&);
+void register_slopes(nb::module_&);
 void register_correlation_ratio(nb::module_&);
 void register_cost_volume(nb::module_&);
 void register_deformation(nb::module_&);
@@ -33,6 +34,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     m.def("threads", &regweave::threads,
           "Number of threads the kernels use when this thread calls them; 1 in a new thread.");
     register_bending(m);
+    register_slopes(m);
     register_correlation_ratio(m);
     register_cost_volume(m);
     register_deformation(m);

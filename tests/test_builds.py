@@ -98,6 +98,10 @@ CALLS = {
     "absolute_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0]), 0.01),
     "tensor_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0])),
     "correlation_force": (*IMAGES, WEIGHT, np.zeros_like(FIELDS[0]), 2, 1e-4, True),
+    "absolute_slope": (IMAGES[0, 0], IMAGES[1, 0], WEIGHT, np.zeros_like(WEIGHT), 2.0, 0.01),
+    "correlation_slope": (IMAGES[0, 0], IMAGES[1, 0], WEIGHT, np.zeros_like(WEIGHT), 2.0, 2, 1e-4, True),
+    "pulled_image": (IMAGES[0, 0], np.eye(3, 4), FIELDS[0]),
+    "pulled_force": (IMAGES[0, 0], np.eye(3, 4), FIELDS[0], WEIGHT, np.zeros_like(FIELDS[0])),
     "bending_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[[1.0, 0.5, 0.2]] * 3] * 3),
     "diffusion_force": (FIELDS[0], np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
     "stiff_diffusion_force": (FIELDS[0], WEIGHT, np.zeros_like(FIELDS[0]), [[1.0, 0.5, 0.2]] * 3),
@@ -108,7 +112,7 @@ CALLS = {
 }
 EXACT = {"support_shares", "warp_valid", "warp_nearest", "warp_labels", "icm", "max_pool"}
 """Kernels whose results are whole numbers, or that only compare what they are given."""
-FORCE_PLACE = {"bending_force": 1, "diffusion_force": 1, "stiff_diffusion_force": 2}
+FORCE_PLACE = {"bending_force": 1, "diffusion_force": 1, "stiff_diffusion_force": 2, "pulled_force": 4}
 """Argument that a kernel adds its force to, where it is not the fourth."""
 both = pytest.mark.skipif(len(builds.usable()) < 2, reason="one build runs here: no x86-64, or no AVX2")
 
@@ -117,8 +121,9 @@ def _results(build: str, name: str) -> list[np.ndarray]:
     """Return all that a kernel gives, the force that it adds to included."""
     call = [np.array(a) if isinstance(a, np.ndarray) else a for a in CALLS[name]]
     given = getattr(builds.load(build), name)(*call)
-    out = [np.asarray(v, dtype=np.float64) for v in (given if isinstance(given, tuple) else (given,))]
-    adds = name.endswith("_force") and name != "mean_square_force"
+    given = given if isinstance(given, tuple) else () if given is None else (given,)
+    out = [np.asarray(v, dtype=np.float64) for v in given]
+    adds = name.endswith(("_force", "_slope")) and name != "mean_square_force"
     return [*out, *([call[FORCE_PLACE.get(name, 3)]] if adds else [])]
 
 

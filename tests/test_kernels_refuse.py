@@ -53,6 +53,11 @@ def force_call() -> dict[str, Any]:
     return {"fixed": f32(1, *grid), "moved": f32(1, *grid), "weight": f32(*grid), "force": f32(3, *grid)}
 
 
+def slope_call() -> dict[str, Any]:
+    grid = (4, 5, 6)
+    return {"fixed": f32(*grid), "moved": f32(*grid), "weight": f32(*grid), "slope": f32(*grid), "scale": 2.0}
+
+
 MATRIX = np.eye(4)[:3].copy()
 FIELD = f32(3, 4, 5, 6)
 VOLUMES = ("sad_volume", "ngf_volume", "mean_volume", "overlap_volume", "ncc_volume", "mi_volume", "dwt_volume")
@@ -126,6 +131,12 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "absolute_force": lambda: {**force_call(), "epsilon": 0.01},
     "tensor_force": force_call,
     "correlation_force": lambda: {**force_call(), "radius": 1, "floor": 1e-4, "squared": False},
+    "absolute_slope": lambda: {**slope_call(), "epsilon": 0.01},
+    "correlation_slope": lambda: {**slope_call(), "radius": 1, "floor": 1e-4, "squared": False},
+    "pulled_image": lambda: {"image": f32(7, 5, 3), "matrix": MATRIX, "u": FIELD},
+    "pulled_force": lambda: {
+        "image": f32(7, 5, 3), "matrix": MATRIX, "u": FIELD, "slope": f32(4, 5, 6), "force": f32(3, 4, 5, 6)
+    },
     "bending_force": lambda: {"u": FIELD, "force": f32(3, 4, 5, 6), "factor": [[[1.0] * 3] * 3] * 3},
     "diffusion_force": lambda: {"u": FIELD, "force": f32(3, 4, 5, 6), "factor": [[1.0] * 3] * 3},
     "convolution_block": lambda: {
@@ -179,6 +190,11 @@ BAD_FORCE: list[dict[str, Any]] = [
     {"moved": f32(1, 4, 5, 7)},
     {"weight": f32(4, 5, 7)},
     {"force": f32(2, 4, 5, 6)},
+]
+BAD_SLOPE: list[dict[str, Any]] = [
+    *({key: f32(*g) for key in ("fixed", "moved", "weight", "slope")} for g in EMPTY),
+    *({key: f32(4, 5, 7)} for key in ("moved", "weight", "slope")),
+    *({"scale": v} for v in (NAN, INF)),
 ]
 BAD_FIELD: list[dict[str, Any]] = [{"field": v} for v in (*on_grid(*EMPTY), f32(2, 4, 5, 6))]
 BAD_MATRIX: list[dict[str, Any]] = [{"matrix": v} for v in (np.eye(4), np.full((3, 4), NAN), np.full((3, 4), INF))]
@@ -300,6 +316,16 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "correlation_force": [
         *BAD_FORCE, *({"radius": v} for v in (-1, 2**31 - 1)), *({"floor": v} for v in (0.0, NAN)),
         {"fixed": f32(2, 4, 5, 6), "moved": f32(2, 4, 5, 6)},
+    ],
+    "absolute_slope": [*BAD_SLOPE, *({"epsilon": v} for v in (0.0, -1.0, NAN))],
+    "correlation_slope": [*BAD_SLOPE, *({"radius": v} for v in (-1, 2**31 - 1)), *({"floor": v} for v in (0.0, NAN))],
+    "pulled_image": [
+        *BAD_MATRIX, *({"image": f32(*shape)} for shape in EMPTY), *({"u": v} for v in on_grid(*EMPTY)),
+        {"u": f32(2, 4, 5, 6)},
+    ],
+    "pulled_force": [
+        *BAD_MATRIX, *({"image": f32(*shape)} for shape in EMPTY), {"u": f32(2, 4, 5, 6)}, {"slope": f32(4, 5, 7)},
+        {"force": f32(3, 4, 5, 7)}, {"force": f32(2, 4, 5, 6)},
     ],
     "bending_force": [
         *({"u": v, "force": v.copy()} for v in on_grid(*EMPTY)), {"force": f32(3, 4, 5, 7)}, {"u": f32(2, 4, 5, 6)},

@@ -13,6 +13,34 @@ def bending_force(
     force: NDArray[numpy.float32],
     factor: Sequence[Sequence[Sequence[float] | NDArray[numpy.float64]]],
 ) -> float: ...
+def absolute_slope(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    weight: NDArray[numpy.float32],
+    slope: NDArray[numpy.float32],
+    scale: float,
+    epsilon: float,
+) -> float: ...
+def correlation_slope(
+    fixed: NDArray[numpy.float32],
+    moved: NDArray[numpy.float32],
+    weight: NDArray[numpy.float32],
+    slope: NDArray[numpy.float32],
+    scale: float,
+    radius: int,
+    floor: float,
+    squared: bool,
+) -> float: ...
+def pulled_image(
+    image: NDArray[numpy.float32], matrix: NDArray[numpy.float64], u: NDArray[numpy.float32]
+) -> NDArray[numpy.float32]: ...
+def pulled_force(
+    image: NDArray[numpy.float32],
+    matrix: NDArray[numpy.float64],
+    u: NDArray[numpy.float32],
+    slope: NDArray[numpy.float32],
+    force: NDArray[numpy.float32],
+) -> None: ...
 def normal_equations(
     gradient: NDArray[numpy.float32],
     matrix: NDArray[numpy.float64],

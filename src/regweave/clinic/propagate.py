@@ -229,7 +229,12 @@ def _one_way(
     fixed, moving = working
     model = request.model
     assert model is None or isinstance(model, Model)
-    settings = intra_patient_settings(fixed.image.geometry, None if model is None else model.settings, tissue=tissue)
+    settings = intra_patient_settings(
+        fixed.image.geometry,
+        None if model is None else model.settings,
+        tissue=tissue,
+        modality=fixed.image.modality,
+    )
     return register(
         fixed.image,
         moving.image,

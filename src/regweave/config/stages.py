@@ -118,6 +118,10 @@ class Refine(StrictModel):
         Length of a step, in control spacings, where the gradient is steady.
     radius_voxels : int
         Half the window of local correlation, for members without a support of their own.
+    exact : bool
+        See both images as cubic B-splines of their voxels, through the windows then, and follow the derivative of that.
+        Else windowed images are interpolated linearly, and the force is made of differences between neighbouring
+        voxels, which is quicker.
     start_sigma : float
         The result of the levels is smoothed by a Gaussian of this many control spacings of the last level before the
         first step: what the control grid could not decide is left to the steps.
@@ -134,6 +138,7 @@ class Refine(StrictModel):
     smoothness_ct: Smoothness | None = None
     smoothness_multi: Smoothness | None = None
     bending_mm: float = Field(default=0.0, ge=0, le=1e4, exclude_if=lambda given: given == 0)
+    exact: bool = Field(default=False, exclude_if=lambda given: not given)
     rate: float = Field(default=0.15, ge=1e-4, le=0.4)
     radius_voxels: int = Field(default=2, ge=1, le=16)
     start_sigma: float = Field(default=0.0, ge=0, le=4)

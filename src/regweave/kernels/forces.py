@@ -7,22 +7,30 @@ from __future__ import annotations
 
 from regweave._core import (
     absolute_force,
+    absolute_slope,
     bending_force,
     correlation_force,
+    correlation_slope,
     descend,
     diffusion_force,
     mean_square_force,
+    pulled_force,
+    pulled_image,
     stiff_diffusion_force,
     tensor_force,
 )
 
 __all__ = [
     "absolute_force",
+    "absolute_slope",
     "bending_force",
     "correlation_force",
+    "correlation_slope",
     "descend",
     "diffusion_force",
     "mean_square_force",
+    "pulled_force",
+    "pulled_image",
     "stiff_diffusion_force",
     "tensor_force",
 ]

@@ -19,11 +19,10 @@ from regweave.energy.cost_volume import Comparison
 from regweave.kernels import fields
 from regweave.kernels import forces as kernels
 from regweave.registration.class_weights import ClassWeights, stretch
+from regweave.registration.exact import SMALL_DIFFERENCE, exact_forces, has_slope
 from regweave.registration.scene import Scene
 from regweave.types import Float32Array, Geometry, WeightTable
 
-SMALL_DIFFERENCE = 0.01
-"""Differences of features in [0, 1] below this are penalised quadratically."""
 LEAST_FORCE = 1e-3
 """Forces of this size are rounding and are not scaled up; features are in [0, 1]."""
 
@@ -107,8 +106,8 @@ def data_terms(
         penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
         radius = settings.radius_voxels if member.support is None else member.support // 2
         force = fields.zero_field(scene.geometry.shape)
-        DataTerm(member, penalty, valid, radius).cost(comparison, force)
         term = DataTerm(member, penalty, valid, radius)
+        _cost(scene, [(term, comparison)], u, force)
         out.append(_weighted(term, classes, u, np.float32(1 / _typical(force))))
     return Objective(tuple(out), classes.stiffness(), settings.bending_mm)
 
@@ -153,7 +152,13 @@ def bending(u: Float32Array, force: Float32Array, geometry: Geometry, smoothness
 def host_forces(scene: Scene, terms: Sequence[DataTerm], u: Float32Array, force: Float32Array) -> float:
     """Cost of some terms at u, by the host; their force is added: the way of a penalty that a device lacks."""
     comparisons = scene.compare([t.member for t in terms], u)
-    return sum(t.cost(c, force) for t, c in zip(terms, comparisons, strict=True))
+    return _cost(scene, list(zip(terms, comparisons, strict=True)), u, force)
+
+
+def _cost(scene: Scene, compared: Sequence[tuple[DataTerm, Comparison]], u: Float32Array, force: Float32Array) -> float:
+    exact = [one for one in compared if has_slope(scene, one[0].member)]
+    cost = sum(t.cost(c, force) for t, c in compared if not has_slope(scene, t.member))
+    return cost + exact_forces(scene, exact, u, force) if exact else cost
 
 
 def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) -> WeightTable:

@@ -10,7 +10,7 @@ from regweave import notices
 from regweave.errors import UsageError
 from regweave.io.modality import with_modality
 from regweave.kernels import numbers
-from regweave.registration.correlation_ratio import PyramidLevel, coarser
+from regweave.registration.starts.correlation_ratio import PyramidLevel, coarser
 from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.masking import extrapolated, inside
 from regweave.types import Float64Array, Image, Volume

@@ -14,9 +14,10 @@ from regweave.config.member import Member
 from regweave.config.settings import Schedule
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
-from regweave.kernels import fields
+from regweave.kernels import fields, forces
 from regweave.registration.structure_channels import ComparedMaps
 from regweave.spatial.channels import Channels, View
+from regweave.spatial.intensity import apply_window
 from regweave.spatial.masking import inside
 from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
 from regweave.spatial.warp import encode, voxel_matrix
@@ -41,13 +42,19 @@ class Resolution(Protocol):
 
 @dataclass(frozen=True)
 class Scene:
-    """Both images of a pair at one resolution; displacements are in voxels of the fixed level grid."""
+    """Both images of a pair at one resolution; displacements are in voxels of the fixed level grid.
+
+    Where ``late``, both images are the cubic B-splines of their voxels and are seen through the windows after that: a
+    window cuts, and an edge that is cut before it is interpolated lies elsewhere. The noise of such a B-spline hardly
+    depends on where between the voxels it is looked at; that of a linear interpolation is least half way, and draws.
+    """
 
     pair: ImagePair
     fixed_channels: Channels
     moving_channels: Channels
     factors: Factors
     moving_factors: Factors
+    late: bool = False
     _fixed_features: dict[str, Float32Array] = field(default_factory=dict, compare=False)
     _maps: dict[str, ComparedMaps] = field(default_factory=dict, compare=False)
 
@@ -61,7 +68,8 @@ class Scene:
     def at(self, resolution: Resolution) -> Scene:
         """Return the same pair at another resolution."""
         f, m = (resolution.factors(v.geometry) for v in (self.pair.fixed, self.pair.moving))
-        return Scene(self.pair, self.fixed_channels, self.moving_channels, f, m)
+        late = getattr(resolution, "exact", False)
+        return Scene(self.pair, self.fixed_channels, self.moving_channels, f, m, late)
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -78,6 +86,7 @@ class Scene:
         """Features of both images for each member, the moving image pulled through the displacement u."""
         warped: dict[View, Float32Array] = {}
         pulled: dict[str, Float32Array] = {}
+        raw = self.pulled(u) if self.late else None
         out = []
         for member in members:
             metric, options = metrics.get(member.metric), member.metric_options()
@@ -86,16 +95,32 @@ class Scene:
                     pulled[member.source] = self.maps(member.source, u).pulled(u)
                 out.append(self._compare_maps(member, u, pulled[member.source]))
                 continue
-            view = View(member.window, member.sigma_voxels, getattr(metric, "prepare", None))
+            view = view_of(member)
             if member.name not in self._fixed_features:
-                fixed = self.fixed_channels.view(view, self.factors)
-                self._fixed_features[member.name] = metric.features(fixed, options)
+                self._fixed_features[member.name] = metric.features(self.fixed_view(view), options)
             if view not in warped:
-                moving = self.moving_channels.view(view, self.moving_factors)
-                warped[view] = fields.warp(moving, self.matrix, u, 0.0, True)
+                warped[view] = self.moved_view(view, u, raw)
             moved = metric.features(warped[view], options)
             out.append(Comparison(member, self._fixed_features[member.name], moved))
         return out
+
+    def pulled(self, u: Float32Array) -> Float32Array:
+        """Return the intensities of the moving image, pulled through u."""
+        return forces.pulled_image(self.moving_channels.raw(self.moving_factors), self.matrix, u)
+
+    def fixed_view(self, view: View) -> Float32Array:
+        """Return the fixed image as a view shows it."""
+        if self.late and view.plain:
+            still = fields.zero_field(self.geometry.shape)
+            raw = forces.pulled_image(self.fixed_channels.raw(self.factors), np.eye(3, 4), still)
+            return apply_window(raw, self.fixed_channels.window(view))
+        return self.fixed_channels.view(view, self.factors)
+
+    def moved_view(self, view: View, u: Float32Array, raw: Float32Array | None) -> Float32Array:
+        """Return the moving image as a view shows it, pulled through u; ``raw`` are its pulled intensities."""
+        if raw is not None and view.plain:
+            return apply_window(raw, self.moving_channels.window(view))
+        return fields.warp(self.moving_channels.view(view, self.moving_factors), self.matrix, u, 0.0, True)
 
     def _compare_maps(self, member: Member, u: Float32Array, shares: Float32Array) -> Comparison:
         """Features of the structure maps of both images, one channel after the other."""
@@ -164,6 +189,11 @@ class Scene:
         matrix = voxel_matrix(self.geometry, labels.geometry, np.eye(4))
         zero = np.zeros((3, *self.geometry.shape), dtype=np.float32)
         return _nearest(labels, matrix, zero)
+
+
+def view_of(member: Member) -> View:
+    """Return how a member sees an image."""
+    return View(member.window, member.sigma_voxels, getattr(metrics.get(member.metric), "prepare", None))
 
 
 def _scale(image: Volume, schedule: Schedule) -> Modality:

@@ -29,6 +29,11 @@ class View:
     sigma_voxels: float
     prepare: Prepare | None
 
+    @property
+    def plain(self) -> bool:
+        """True if nothing but a window is applied, voxel by voxel."""
+        return self.prepare is None and not self.sigma_voxels
+
 
 @dataclass
 class Channels:
@@ -41,6 +46,7 @@ class Channels:
     modality: Modality
     _full: dict[View, Float32Array] = field(default_factory=dict)
     _level: dict[tuple[View, Factors], Float32Array] = field(default_factory=dict)
+    _raw: dict[Factors, Float32Array] = field(default_factory=dict)
 
     def view(self, view: View, factors: Factors) -> Float32Array:
         """Return the image under a view on the grid shrunk by ``factors``."""
@@ -52,6 +58,12 @@ class Channels:
             self._level = {k: v for k, v in self._level.items() if k[1] == factors}
             self._level[key] = np.ascontiguousarray(data, dtype=np.float32)
         return self._level[key]
+
+    def raw(self, factors: Factors) -> Float32Array:
+        """Return the intensities themselves on the grid shrunk by ``factors``."""
+        if factors not in self._raw:
+            self._raw = {factors: np.ascontiguousarray(shrink(self.data, factors), dtype=np.float32)}
+        return self._raw[factors]
 
     @cached_property
     def _default_window(self) -> Window:

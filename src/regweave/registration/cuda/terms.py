@@ -19,6 +19,7 @@ from regweave.config.settings import Refine
 from regweave.registration import data_terms as host
 from regweave.registration.class_weights import stretch
 from regweave.registration.cuda.weights import LaidWeights
+from regweave.registration.exact import SMALL_DIFFERENCE
 from regweave.types import Float32Array, WeightTable
 
 
@@ -59,7 +60,7 @@ Weighed = tuple[int, Any, float]
 
 def _absolute(kernels: Any, balance: Any, term: Term, features: Features, weighed: Weighed) -> None:
     _, factor, share = weighed
-    kernels.absolute(balance, *features, term.weight, factor, share, host.SMALL_DIFFERENCE)
+    kernels.absolute(balance, *features, term.weight, factor, share, SMALL_DIFFERENCE)
 
 
 def _tensor(kernels: Any, balance: Any, term: Term, features: Features, weighed: Weighed) -> None:
@@ -103,7 +104,7 @@ class GpuObjective:
 def data_terms(
     device: Any, scene: Any, u: Any, members: Sequence[Member], weights: WeightTable, settings: Refine
 ) -> GpuObjective:
-    """Terms of the members, scaled so that a weight of one means a typical force of one at u."""
+    """Terms of the members, scaled so that a weight of one means a typical force of one at u; the host's if exact."""
     table = host.counted_once(scene.host, members, weights.select(tuple(m.name for m in members)))
     classes = LaidWeights(device, scene, u, table, settings.class_reach_voxels)
     valid = scene.valid(u)
@@ -111,7 +112,7 @@ def data_terms(
     left: list[Member] = []
     for member, compared in zip(members, scene.compare(members, u), strict=True):
         penalty: str = metrics.get(member.metric).PENALTY  # type: ignore[attr-defined]
-        if compared is None or penalty not in PENALTIES:
+        if compared is None or penalty not in PENALTIES or (settings.exact and member.source == "image"):
             left.append(member)
             continue
         radius = settings.radius_voxels if member.support is None else member.support // 2

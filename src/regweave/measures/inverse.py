@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave.spatial.invert import defined
 from regweave.types import Float32Array
 
 ACCEPTABLE_MM = 0.1
@@ -84,8 +85,7 @@ class InverseError:
         spacing_mm : float
             Largest spacing of the fixed image.
         """
-        seen = errors_mm[fixed_body]
-        seen = seen[~np.isnan(seen)]
+        seen = defined(errors_mm[fixed_body])
         p99_mm = float(np.percentile(seen, 99, overwrite_input=True)) if seen.size else float("nan")
         return cls(left.inexact, left.body, left.largest_mm, left.at, p99_mm, p99_mm / spacing_mm)
 

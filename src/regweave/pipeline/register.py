@@ -149,12 +149,12 @@ def register(
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
             labels = pair.moving_labels
             warped_labels = None if labels is None else warp_labels(labels, transform, kernels=kernels)
+            numbers = regularity(transform.field, inside(pair.fixed), kernels=kernels)  # beside the inverse is no room
             inversion = invert(transform, pair.moving.geometry, kernels=kernels)
         with watch.stage("measure"):
             inverse, left_over = inversion.transform, residual_inside(pair, inversion)
             del inversion
             inverse_error, consistency_mm = inverse_measures(pair, transform, inverse, left_over, kernels)
-            numbers = regularity(transform.field, inside(pair.fixed), kernels=kernels)
             score = score_of(pair, warped_labels)
             look_out(pair, numbers, inverse_error, warped_labels)
     return Result(

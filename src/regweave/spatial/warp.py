@@ -22,7 +22,7 @@ from regweave.types import (
     Volume,
 )
 
-SLAB_VOXELS = 2**24
+SLAB_VOXELS = 2**22
 """Voxels of a field that are brought to other units at a time."""
 
 

@@ -7,7 +7,8 @@ of the set, and the overlays, which show patients, are dropped:
 With ``--network FILE.npz`` the predictor is a network that was trained elsewhere, on a GPU, to all patients: its arrays
 by name after ``w_``, ``classes``, ``strides``, ``spacing``, and ``mirrored`` where images are told both ways; such a
 model is an archive. ``--maps FILE.npz`` are the maps of networks of the same kind that have not seen the person: their
-Dice is what the card says.
+Dice is what the card says. ``--background`` leaves the background of any model to the images, as training does now, and
+changes nothing else: `python benchmark/ship.py head-neck-ct openkbp_head_neck head-neck-ct --background`.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ from _common import ROOT
 from _map_folder import check
 from _pairs import SETS, PairName, cases_of, files, subject_of
 from _split import folds_of
+from regweave.config import settings as registration_settings
 from regweave.io import read_image, read_labels
 from regweave.io.orientation import nearest_axes
+from regweave.jobs.methods import REFINE
 from regweave.measures.overlap import dice
 from regweave.model.model import Model
+from regweave.model.shipped import find_model
 from regweave.pipeline.reading import Reading
 from regweave.predictors import Choice
 from regweave.predictors._unet.network import Network
 from regweave.predictors.unet import NetworkPredictor
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import PredictorFits, SegmentedImage
+from regweave.training.refinement.background import background_of
 
 MODELS = ROOT / "src" / "regweave" / "model"
 
@@ -108,17 +113,38 @@ def named(model: Model, set_name: str) -> Model:
     return replace(model, class_names=names, training=model.training.without("overlays"))
 
 
+def left_to_images(model: Model) -> Model:
+    """Return the model with the background's weights and smoothness of its preset, with the moving mask and without."""
+    schedule = model.settings.schedule(model.modality)
+    rows = tuple(m.name for m in schedule.continuous if m.stage == "refine")
+    start = schedule.start_weights(model.settings.smoothness, model.weights.classes)
+    before = registration_settings.preset(model.settings.name).model_copy(update={"modality": model.modality})
+    stiffness = REFINE.get(before) / REFINE.get(model.settings)
+    blind = model.weights_without_mask
+    return replace(
+        model,
+        weights=background_of(model.weights, start, rows, stiffness),
+        weights_without_mask=None if blind is None else background_of(blind, start, rows, stiffness),
+    )
+
+
 def main() -> None:
     """Read, fit, name and write."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("model", type=Path, help="model of the ladder")
+    options.add_argument("model", help="model of the ladder, or a shipped one")
     options.add_argument("set", choices=sorted(SETS), help="set that it was trained on")
     options.add_argument("name", help="name of the shipped model")
     options.add_argument("--folder", type=Path, default=MODELS, help="where to write it")
     options.add_argument("--network", type=Path, help="network trained on all patients of the set")
     options.add_argument("--maps", type=Path, help="maps of networks that have not seen the person")
+    options.add_argument("--background", action="store_true", help="leave the background to the images, no more")
     args = options.parse_args()
     model, network = Model.load(args.model), args.network
+    if args.background:
+        path = args.folder / find_model(args.model).name
+        left_to_images(model).save(path)
+        print(f"wrote {path.name}")
+        return
     path = args.folder / f"{args.name}{'.json' if network is None else '.zip'}"
     known = of_all_patients(model, args.set) if network is None else of_network(model, args.set, network)
     if args.maps is not None:

@@ -58,7 +58,7 @@ Where it is not the best: without a model, tuned greedy (6.4 s, with folds) is a
 ties; on head and neck four training patients were enough for the gate of `outline`, but the test patients do not bear
 it out (−.002 above, +.006 on the ladder's pairs, where the brainstem loses .021), and without the moving mask nothing
 is left of it; at full resolution (`ibsr18_native`) the model for the brain lost .004;
-on images so much finer than its training images it now leaves maps and smoothness out (W231,
+on images so much finer than its training images it now leaves maps and smoothness out (W238,
 [predictors](predictors.md)).
 Weights of the levels alone help less than the papers promise; what pays is to compare what a classifier learned from
 the same masks ([what was tried](decisions.md))."""

@@ -115,7 +115,7 @@ class Recipe:
         if known is None or known <= FINER * finest or not self.compares_maps:
             return self
         notices.warn(
-            f"W231: the voxels of the fixed image are {finest:.2g} mm wide, those of the model's training images "
+            f"W238: the voxels of the fixed image are {finest:.2g} mm wide, those of the model's training images "
             f"{known:.2g} mm: its structure maps and the smoothness that goes with them are left out; to use them, "
             "register copies with voxels as the model knows them"
         )

@@ -31,7 +31,7 @@ from regweave.types import WeightTable
 
 NAME = re.compile(
     r"(?P<maps>.*?)(?P<coarse>, [a-z]+-coarse(?: (?P<levels>[0-9.]+))?)?(?P<start>, structures)?"
-    r" × (?P<smoother>[0-9.]+)(?:, (?P<longer>[0-9]+) × steps)?"
+    r"(?P<apart>, background apart)? × (?P<smoother>[0-9.]+)(?:, (?P<longer>[0-9]+) × steps)?"
 )
 
 
@@ -41,7 +41,7 @@ def parse(name: str) -> Mix:
     Examples
     --------
     >>> parse("shapes 32, shapes-coarse × 0.25")
-    Mix(maps={'shapes': 32.0}, smoother=0.25, coarse=True, start=False, levels=1.0, longer=1)
+    Mix(maps={'shapes': 32.0}, smoother=0.25, coarse=True, start=False, levels=1.0, longer=1, apart=False)
     >>> parse("outline 8, outline-coarse 4, structures × 0.5, 3 × steps").name
     'outline 8, outline-coarse 4, structures × 0.5, 3 × steps'
     """
@@ -52,7 +52,7 @@ def parse(name: str) -> Mix:
     maps = {member: float(factor) for member, factor in parts}
     return Mix(
         maps, float(found["smoother"]), found["coarse"] is not None, found["start"] is not None,
-        float(found["levels"] or 1), int(found["longer"] or 1),
+        float(found["levels"] or 1), int(found["longer"] or 1), found["apart"] is not None,
     )  # fmt: skip
 
 

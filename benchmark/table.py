@@ -28,7 +28,7 @@ out. The settings of maps that a fold may choose from are families (`mixes_tried
 first of them, two without the mask and three with it, are what was left of eleven after the first pair of two sets:
 time, not a choice by result, but scores had been seen. The networks were trained on a GPU, about 6,200 steps a fold for
 head and neck, 10,700 for the hippocampus, 2,700 for the abdomens and `lpba40_80`; folds and surfaces are measured on
-some pairs alone where there are many structures (`n_measured`). The second row of head and neck has twice the pairs,
+some pairs alone where there are many structures (`n_measured`). The row of head and neck with 40 pairs has
 all people, and shorter networks (2,500 steps; its bank had one member more, which no fold chose). Networks are trained
 by `benchmark/networks.py`, those of earlier rows by a script that it replaces.
 

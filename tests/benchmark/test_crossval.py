@@ -261,7 +261,7 @@ def test_tables_show_every_set_and_what_was_withheld() -> None:
     whole = {**about, "withheld": {}, **report.condense(rows(0.1), ())}
     part = {**about, "withheld": {"2": "lens"}, **report.condense(rows(0.1), (2,))}
     text = "\n".join(table.crossval_table([whole, part]))
-    assert "`no_such_set` 1.50 and 1.50." in text
+    assert "`no_such_set`, 6 pairs, 1.50 and 1.50." in text
     assert "+0.050 (lens)" in text  # the structure that gains least
     assert "| `no_such_set` | lens | 6 | 0.400 | 0.450 | +0.050 (+0.050 to +0.050) | 0.500 |" in text
 

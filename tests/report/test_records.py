@@ -19,6 +19,7 @@ from regweave.measures.rules import parse_rules
 from regweave.report.page import render
 from regweave.report.records import Provenance, RecordedSettings, ResultRecord
 from regweave.report.registration import record_context, subtitle, write_page
+from regweave.report.viewer.data import FIXED_AND_MOVING
 from regweave.report.viewer.volumes import Display
 from regweave.types import Geometry
 
@@ -63,6 +64,7 @@ def page_of(record: dict) -> str:
     found = checked(ResultRecord, record, Path("result.json"))
     drawn = [{"label": row.label, "name": row.name, "colour": "#ff8800"} for row in found.structures]
     others = {"sources": {}, "names": {}, "parts": {}, "pictures": [], "rounding": 0.0, "unit": "HU", "jacobians": {}}
+    others["called"] = FIXED_AND_MOVING
     grids = {"geometry": GRID, "display": Display.of(GRID), "whole": [2, 2, 2], "cropped": [2, 2, 2]}
     return render("registration.j2", {**record_context(found, drawn), **others, **grids})
 

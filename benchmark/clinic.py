@@ -3,8 +3,9 @@
     python benchmark/clinic.py --cases FOLDER --tools FOLDER [--case eclipse_ent] [--seeds 1 2 3] [--peers plastimatch]
         [--peer-python PYTHON]
 
-``--cases`` holds a folder for each case with ``ct/`` and ``rtstruct.dcm``; ``--tools`` holds make_dicom_followup.py and
-check_rtstruct.py. Structures made from a dose are left out of all rows, as the program leaves them out.
+``--cases`` holds a folder for each case with a series, ``ct/`` or ``mr/``, and ``rtstruct.dcm``; ``--tools`` holds
+make_dicom_followup.py and check_rtstruct.py. Structures made from a dose are left out of all rows, as the program
+leaves them out.
 Ours is judged by its contours, plastimatch by the masks that it writes; elastix and ANTs, run by ``--peer-python`` with
 itk-elastix and antspyx, by masks that plastimatch drew of the planning contours and they warped.
 """
@@ -63,6 +64,16 @@ class Task:
     out: Path
     python: str
 
+    @property
+    def plan(self) -> Path:
+        """Folder of the planning series."""
+        return series_of(self.case)
+
+
+def series_of(case: Path) -> Path:
+    """Folder of the series of a case."""
+    return next(path for path in sorted(case.iterdir()) if path.is_dir())
+
 
 def timed(words: list[str], log: Path) -> dict[str, float]:
     """Run a program; return its wall and processor seconds."""
@@ -76,8 +87,8 @@ def timed(words: list[str], log: Path) -> dict[str, float]:
 
 def ours(task: Task) -> dict[str, float]:
     """Run ``regweave contours``."""
-    case, rtstruct, today, out = task.case, task.rtstruct, task.today, task.out
-    words = [sys.executable, "-m", "regweave", "contours", str(case / "ct"), str(today), "-o", str(out / "result")]
+    rtstruct, today, out = task.rtstruct, task.today, task.out
+    words = [sys.executable, "-m", "regweave", "contours", str(task.plan), str(today), "-o", str(out / "result")]
     spent = timed([*words, "--rtstruct", str(rtstruct), "--quiet"], out / "log.txt")
     (out / "result" / "rtstruct.dcm").rename(out / "rtstruct.dcm")
     return spent
@@ -85,11 +96,11 @@ def ours(task: Task) -> dict[str, float]:
 
 def plastimatch(task: Task) -> dict[str, float]:
     """Run plastimatch: translation, then B-splines of 40 and 20 mm, then its own warping of the structures to masks."""
-    case, rtstruct, today, out = task.case, task.rtstruct, task.today, task.out
-    (out / "steps.txt").write_text(PLASTIMATCH.format(today=today, plan=case / "ct", out=out))
+    rtstruct, today, out = task.rtstruct, task.today, task.out
+    (out / "steps.txt").write_text(PLASTIMATCH.format(today=today, plan=task.plan, out=out))
     spent = timed(["plastimatch", "register", str(out / "steps.txt")], out / "log.txt")
     # The folder of a DICOM series is no --fixed for it; the warped image has the same grid.
-    words = ["plastimatch", "warp", "--input", str(rtstruct), "--referenced-ct", str(case / "ct")]
+    words = ["plastimatch", "warp", "--input", str(rtstruct), "--referenced-ct", str(task.plan)]
     words += ["--xf", str(out / "field.nii.gz"), "--fixed", str(out / "warped.nii.gz")]
     more = timed([*words, "--output-prefix", str(out / "masks"), "--prefix-format", "nii.gz"], out / "log2.txt")
     return {key: spent[key] + more[key] for key in spent}
@@ -97,11 +108,11 @@ def plastimatch(task: Task) -> dict[str, float]:
 
 def through_files(name: str, task: Task) -> dict[str, float]:
     """Run elastix or ANTs on NIfTI files; drawing masks and converting is part of the way and of its time."""
-    case, rtstruct, today, out = task.case, task.rtstruct, task.today, task.out
-    words = ["plastimatch", "convert", "--input", str(rtstruct), "--referenced-ct", str(case / "ct")]
+    rtstruct, today, out = task.rtstruct, task.today, task.out
+    words = ["plastimatch", "convert", "--input", str(rtstruct), "--referenced-ct", str(task.plan)]
     words += ["--output-prefix", str(out / "drawn"), "--prefix-format", "nii.gz"]
     first = timed(words, out / "log.txt")
-    for series, target in ((today, "today"), (case / "ct", "plan")):
+    for series, target in ((today, "today"), (task.plan, "plan")):
         convert = ["plastimatch", "convert", "--input", str(series), "--output-img", str(out / f"{target}.nii.gz")]
         more = timed(convert, out / "log.txt")
         first = {key: first[key] + more[key] for key in first}
@@ -171,6 +182,7 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=Path("clinic.json"), help="rows; those that are there are not run again"
     )
+    parser.add_argument("--name", default="clinic", help="of the result")
     given = parser.parse_args()
     rows = _earlier(given.output)
     for seed in given.seeds:
@@ -178,7 +190,7 @@ def main() -> None:
         if missing := [method for method in ("regweave", *given.peers) if method not in done]:
             rows += one_seed(given, seed, missing)
             given.output.write_text(json.dumps(rows, indent=1) + "\n")
-    write("clinic", given.seeds[0], {"rows": rows}, claims(rows))
+    write(given.name, given.seeds[0], {"rows": rows}, claims(rows))
 
 
 def claims(rows: list[dict[str, Any]]) -> list[Claim]:
@@ -200,7 +212,7 @@ def one_seed(given: argparse.Namespace, seed: int, methods: list[str]) -> list[d
     rtstruct = case / given.rtstruct
     with tempfile.TemporaryDirectory() as folder:
         followup = Path(folder) / "followup"
-        make = [sys.executable, str(given.tools / "make_dicom_followup.py"), str(case / "ct"), str(rtstruct)]
+        make = [sys.executable, str(given.tools / "make_dicom_followup.py"), str(series_of(case)), str(rtstruct)]
         subprocess.run([*make, str(followup), "--seed", str(seed)], check=True)
         for method in methods:
             out = Path(folder) / method

@@ -98,12 +98,12 @@ def _perform(call: Call) -> int:
 def _wait(pid: int, hang_s: float, memory_mb: float) -> tuple[int, str | None]:
     """Exit status as Python counts it, and why the child had to be ended, if it had."""
     start, reason = time.monotonic(), None
-    limit_mb = memory_mb + _own_mb()  # a forked child begins with all that its parent holds
+    limit_mb = memory_mb + _resident_mb(os.getpid())  # a forked child begins with all that its parent holds
     while True:
         done, status, usage = os.wait4(pid, os.WNOHANG)
         if done:
             # A short peak falls between two looks.
-            if usage.ru_maxrss / 1024 > limit_mb:
+            if usage.ru_maxrss / 1024 > memory_mb + _own_mb():
                 reason = "memory"
             return os.waitstatus_to_exitcode(status), reason
         if _resident_mb(pid) > limit_mb:

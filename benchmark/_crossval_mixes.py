@@ -66,6 +66,10 @@ MIXES = {
             Mix({"outline": 8, COMPARED: 4}, 0.25, coarse=True, start=True),
         ),
     },
+    "laid": {
+        LEARNED: (Mix({COMPARED: 8}, 0.25, start=True), Mix({COMPARED: 32}, 0.25, start=True)),
+        MASKED: (Mix({"outline": 8}, 0.5, start=True), Mix({"outline": 8}, 0.25, start=True)),
+    },
     "apart": {
         LEARNED: (Mix({COMPARED: 8}, 0.25, apart=True), Mix({COMPARED: 32}, 0.25, apart=True)),
         MASKED: (
@@ -92,6 +96,7 @@ MIXES = {
 """Families of mixes by rung.
 
 ``fine`` uses maps in the refinement alone, ``longer`` gives it more steps, ``coarse`` uses them in the levels too,
-``started`` lays the structures of both images on each other first, and ``far`` lets maps lead the levels after that.
+``laid`` lays the structures of both images on each other first, ``started`` does so and uses them in the levels, and
+``far`` lets maps lead the levels after that.
 ``apart`` and ``started-apart`` leave the background to the images.
 """

@@ -219,3 +219,14 @@ def test_arrays_apart_and_within_are_the_same(model):
     whole, bare = Parts.from_json(parts.to_json()), Parts.from_json(parts.to_json(arrays=False), parts.arrays)
     assert whole.fields == bare.fields
     assert all((whole.arrays[name] == bare.arrays[name]).all() for name in parts.arrays)
+
+
+def test_a_start_from_structures_is_kept_and_shown(model, tmp_path):
+    assert "laid on each other" not in as_text(Path("m.json"), model)
+    settings = model.settings.model_copy(update={"initial": "structures"})
+    tried = {"before": "none", "used": "structures", "gain": 0.0123, "standard_error": 0.002, "n": 9}
+    training = model.training.with_parts(refinement={"start": tried})
+    replace(model, settings=settings, training=training).save(tmp_path / "m.json")
+    again = Model.load(tmp_path / "m.json")
+    assert again.training.to_json()["refinement"]["start"] == tried
+    assert "start        structures laid on each other, +0.0123 on left-out patients" in as_text(Path("m"), again)

@@ -354,10 +354,12 @@ def test_training_weighs_them_by_pairs_whose_patients_the_predictor_has_not_seen
     lines = {line["member"]: line for line in model.training.to_json()["refinement"]["members"]}
     assert set(lines) == {"fine", "anatomy", "outline"}
     tried = [m for m in tried if m is not None]
-    weighed = [m for m in tried if m.weights.matrix[-2:].any()]
+    laid, plain = ([m for m in tried if (m.settings.initial == "structures") is of] for of in (True, False))
+    weighed = [m for m in plain if m.weights.matrix[-2:].any()]
     assert weighed
-    assert all(handed[content(m.predictor)] != {f"g{n}" for n in range(4)} for m in weighed)
-    assert all(m.predictor is None for m in tried if not m.weights.matrix[-2:].any())
+    assert laid
+    assert all(handed[content(m.predictor)] != {f"g{n}" for n in range(4)} for m in [*weighed, *laid])
+    assert all(m.predictor is None for m in plain if not m.weights.matrix[-2:].any())
     assert handed[content(model.predictor)] == {f"g{n}" for n in range(4)}
     assert not any("too few patients" in message for message in told)
 

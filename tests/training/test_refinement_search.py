@@ -16,12 +16,20 @@ from regweave.datasets.manifest import PairFiles
 from regweave.jobs.kept import Kept
 from regweave.jobs.methods import REFINE
 from regweave.measures.scores import PairScore, StructureScore
+from regweave.pipeline.reading import read_inputs
+from regweave.predictors.base import Examples
+from regweave.predictors.perceptron import Options
+from regweave.predictors.perceptron import fit as fit_perceptron
+from regweave.training.candidates import CandidateRunner
+from regweave.training.columns import learner
 from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
 from regweave.training.refinement import search as module
 from regweave.training.refinement import stage
 from regweave.training.refinement.search import LEVEL_SHARES, RefinementSearch
+from regweave.training.refinement.start import as_started, may_lay, starting
 from regweave.training.state import TrainingContext
+from regweave.types import Geometry, LabelMap, Volume
 
 CLASSES = (0, 1, 2)
 PAIRS = tuple(PairFiles(f"p{i}", *[Path("x")] * 4, f"g{i}") for i in range(6))
@@ -236,3 +244,138 @@ def test_the_background_is_left_to_the_images_unless_structures_lose_by_it():
         else:
             np.testing.assert_allclose(column, found.weights.matrix[:, 1])
             assert found.weights.stiffness is None
+
+
+@dataclass(frozen=True)
+class Started(Candidates):
+    """Registrations that gain by a start from structures; with ``unsteady`` only every second pair does."""
+
+    gain: float = 0.05
+    unsteady: bool = False
+
+    def _scores(self, w, pairs, predicted):
+        plain = Candidates._scores(self, w, pairs, predicted)
+        if self.settings.initial != "structures":
+            return plain
+        signs = {name: -1.0 if self.unsteady and k % 2 else 1.0 for k, name in enumerate(plain)}
+        return {name: self._shifted(score, signs[name] * self.gain) for name, score in plain.items()}
+
+    @staticmethod
+    def _shifted(score, by):
+        return PairScore(tuple(replace(s, dice_after=s.dice_after + by) for s in score.structures))
+
+
+@dataclass(frozen=True)
+class Rescored(State):
+    """State whose uniform scores can be replaced."""
+
+    uniform: dict = None  # type: ignore[assignment]
+
+
+def state_of(candidates, settings=SETTINGS):
+    plain = State(replace(candidates, settings=SETTINGS))
+    return Rescored(replace(candidates, settings=settings), settings, uniform=plain.uniform)
+
+
+def started(candidates, *, settings=SETTINGS, predicted=False, maps=True):
+    said: list[str] = []
+    context = TrainingContext(TrainOptions(), TrainingLog(lambda told: said.append(told.message)), Kept(100.0))
+    state = state_of(candidates, settings)
+    return (*RefinementSearch(context, state, one_by_one(PAIRS), maps, predicted).run(), said)
+
+
+def dice(c, s, smooth, predicted):
+    return 0.6 + 0.1 * s["outline"] - 0.02 * np.log2(smooth / 0.05) ** 2
+
+
+def test_a_start_that_left_out_patients_gain_by_is_used_by_all_that_follows():
+    state, found, said = started(Started(dice))
+    assert state.settings.initial == state.candidates.settings.initial == "structures"
+    assert found.start == {
+        "before": "none",
+        "used": "structures",
+        "gain": pytest.approx(0.05),
+        "standard_error": pytest.approx(0.0, abs=1e-9),
+        "n": len(PAIRS),
+    }
+    assert found.record()["start"] is found.start
+    assert REFINE.get(state.settings) == pytest.approx(0.05)  # tuned again from there
+    assert found.gain["mean"] > 0.05
+    outline = [w for w, _ in state.candidates.tried]
+    assert row(outline[-1], "outline")[1] > 0
+    assert "start from structures +0.0500, used" in said
+
+
+def test_a_start_without_a_gain_is_not_used():
+    for candidates in (Started(dice, gain=0.0), Started(dice, gain=-0.01), Started(dice, unsteady=True)):
+        state, found, said = started(candidates)
+        assert state.settings.initial == "none"
+        assert found.start["used"] == "none"
+        assert found.gain["mean"] < 0.15
+        assert any(line.endswith("not used") for line in said)
+
+
+def test_where_it_is_not_tried():
+    """Without predictors; without moving labels, where it is settled; and where the settings have it or a file."""
+    for more in ({"maps": False}, {"predicted": True}):
+        state, found, said = started(Started(dice), **more)
+        assert found.start is None
+        assert state.settings.initial == "none"
+        assert not any("start" in line for line in said)
+    for initial in ("structures", "folder/start.h5"):
+        assert not may_lay(SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": initial})))
+    assert may_lay(SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": "affine"})))
+
+
+def test_without_moving_labels_the_bank_is_scored_from_the_new_start():
+    before = state_of(Started(dice))
+    assert as_started(before, before) is before
+    after = as_started(before, starting(before, "structures"))
+    assert after.settings.initial == after.candidates.settings.initial == "structures"
+    change = [after.uniform[p.id].mean() - before.uniform[p.id].mean() for p in PAIRS]
+    np.testing.assert_allclose(change, 0.05)
+    assert after.candidates.tried[-1][1]  # as if there were no labels
+
+
+def test_the_predictor_comes_with_the_start_even_where_no_member_compares_maps():
+    predictor = SimpleNamespace(classes=(0, 1, 2), modality="mr")
+    predictors = SimpleNamespace(without=lambda pair: predictor)
+    start = SETTINGS.schedule("mr").start_weights(0.1, (0, 1, 2))
+    for initial, wanted in (("none", None), ("structures", predictor)):
+        settings = SETTINGS.model_copy(update={"initial": initial})
+        runner = CandidateRunner(None, settings, "all", None, predictors)
+        assert runner.model(start, PAIRS[0]).predictor is wanted
+
+
+def blocks(shift):
+    """Two bright blocks, each a structure, in noise."""
+    rng = np.random.default_rng(3)
+    labels = np.zeros((24, 24, 24), dtype=np.int32)
+    labels[3 + shift : 9 + shift, 4:10, 8:14] = 1
+    labels[12 + shift : 18 + shift, 12:19, 8:14] = 2
+    data = np.array([0.0, 400.0, 900.0])[labels] + rng.normal(0, 20.0, labels.shape)
+    geometry = Geometry(labels.shape, np.diag([2.0, 2.0, 2.0, 1.0]))
+    return Volume(data.astype(np.float32), geometry, "mr"), LabelMap(labels, geometry)
+
+
+@pytest.mark.parametrize("initial", ["none", "structures"])
+def test_columns_are_learned_from_pairs_at_that_start(initial, monkeypatch):
+    (fixed, fixed_labels), (moving, moving_labels) = blocks(0), blocks(3)
+    examples = Examples([fixed, moving], [fixed_labels, moving_labels], (0, 1, 2), "mr", 0, ["a", "b"])
+    predictor = fit_perceptron(examples, Options(), None)
+    monkeypatch.setattr(learner, "read_inputs", lambda **_: read_inputs(fixed, moving, fixed_labels, moving_labels))
+    settings = SETTINGS.model_copy(update={"initial": initial})
+    candidates = SimpleNamespace(
+        settings=settings, run=SimpleNamespace(reading=None), predictors=SimpleNamespace(without=lambda pair: predictor)
+    )
+    loaded = learner.ColumnLearner(TrainOptions(), None, None, candidates, None, None, 1)._load(PAIRS[0])
+    if initial == "none":
+        assert loaded.initial_field is None
+        np.testing.assert_array_equal(loaded.initial, np.eye(4))
+        return
+    assert loaded.fixed.maps is None  # the discrete members that learn see images
+    points = fixed.geometry.points(np.array([[6.0, 7.0, 11.0], [15.0, 15.0, 11.0]]))
+    index = np.rint(points / 2.0).astype(int)
+    moved = points + loaded.initial_field.data[:, *index.T].T
+    moved = moved @ loaded.initial[:3, :3].T + loaded.initial[:3, 3]
+    np.testing.assert_allclose(moved - points, [[6.0, 0, 0]] * 2, atol=1.5)

@@ -130,6 +130,24 @@ class WithoutMask(GateRecord):
     own: OwnWeights | None = None
 
 
+class BackgroundTrial(_Part):
+    """Change of the known structures where the background is left to the images."""
+
+    change: Number = None
+    n: int | None = None
+    used: bool = False
+
+
+class StartTrial(_Part):
+    """Gain of left-out patients by a start from structures, and the start that is used."""
+
+    before: str = ""
+    used: str = ""
+    gain: Number = None
+    standard_error: Number = None
+    n: int | None = None
+
+
 class RefinementRecord(_Part):
     """Weights tried for the members of the refinement, and what they gained."""
 
@@ -138,6 +156,8 @@ class RefinementRecord(_Part):
     smoothness: Tuning | None = None
     without_mask: WithoutMask | None = None
     columns: RefinementColumns | None = None
+    background: BackgroundTrial | None = None
+    start: StartTrial | None = None
 
 
 class Candidate(_Part):

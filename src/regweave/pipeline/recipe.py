@@ -174,9 +174,7 @@ class Recipe:
         if not (self.compares_maps or always) or pair.fixed.maps is not None:
             return pair
         assert self.predictor is not None  # `resolve` has seen to it
-        fixed, moving = self.predictor.maps(pair.fixed), self.predictor.maps(pair.moving)
-        outline = moving if pair.moving_labels is None else maps_from_labels(pair.moving_labels, self.predictor)
-        return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
+        return with_structure_maps(pair, self.predictor)
 
     def drop_label_members(self, classes_from: ClassesFrom) -> Recipe:
         """Take the weights for pairs without labels, or those without label-based members, where training says so."""
@@ -187,6 +185,13 @@ class Recipe:
         if self.model.outline_without_mask:
             return self
         return replace(self, weights=self.schedule.without_label_members(self.weights))
+
+
+def with_structure_maps(pair: ImagePair, predictor: Predictor) -> ImagePair:
+    """Return the pair with what a predictor tells of both images, and the maps of its moving labels."""
+    fixed, moving = predictor.maps(pair.fixed), predictor.maps(pair.moving)
+    outline = moving if pair.moving_labels is None else maps_from_labels(pair.moving_labels, predictor)
+    return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
 
 
 def with_stated(reading: Reading, settings: Settings, model: Model | None) -> Reading:

@@ -20,6 +20,7 @@ from regweave.jobs.store import content_hash
 from regweave.measures.scores import PairScore
 from regweave.measures.statistics import error_by_patient, paired_bootstrap
 from regweave.model.model import Levels, Model
+from regweave.registration.initial import STRUCTURES
 from regweave.training.log import TrainingLog
 from regweave.training.predictors_by_fold import Predictors
 from regweave.types import WeightTable
@@ -184,7 +185,8 @@ class CandidateRunner:
     def model(self, weights: WeightTable, pair: PairFiles) -> Model:
         """Put weights and what they need for a pair together."""
         schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
-        predictor = self.predictors.without(pair) if schedule.compares_maps(weights) else None
+        asked = schedule.compares_maps(weights) or self.settings.initial == STRUCTURES
+        predictor = self.predictors.without(pair) if asked else None
         return Model(
             weights, self.settings, self.settings.modality,  # type: ignore[arg-type]
             levels=self.levels, predictor=predictor,

@@ -19,6 +19,7 @@ from regweave.measures.statistics import patients_of
 from regweave.model.model import Model, models
 from regweave.model.record import Gain, GateRecord, TrainingRecord
 from regweave.predictors import Predictor
+from regweave.registration.initial import STRUCTURES
 
 ModelArgument = Annotated[
     list[Path],
@@ -151,6 +152,8 @@ def as_text(path: Path, model: Model) -> str:
     facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_trained(model.training)]
     if model.predictor is not None:
         facts.append(f"structures   without labels by a {_predictor(model)}")
+    if model.settings.initial == STRUCTURES:
+        facts.append("start        structures laid on each other" + _gained_by_start(model.training))
     if not model.outline_without_mask:
         facts.append("without mask members that compare the moving labels are left out")
     tables = [text_table("class", header, lines)]
@@ -161,6 +164,11 @@ def as_text(path: Path, model: Model) -> str:
         rows = [(model.class_name(c), [_cell(v) for v in table[:, k].tolist()]) for k, c in enumerate(blind.classes)]
         tables += ["without moving labels", text_table("class", [*blind.members, *stiff], rows)]
     return "\n".join([*facts, "", *tables])
+
+
+def _gained_by_start(record: TrainingRecord) -> str:
+    tried = None if record.refinement is None else record.refinement.start
+    return "" if tried is None or tried.gain is None else f", {tried.gain:+.4f} on left-out patients"
 
 
 def _trained(record: TrainingRecord) -> list[str]:

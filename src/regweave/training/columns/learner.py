@@ -21,6 +21,9 @@ from regweave.learning.search import search
 from regweave.pipeline.memory import forecast
 from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import read_inputs
+from regweave.pipeline.recipe import with_structure_maps
+from regweave.registration.initial import STRUCTURES
+from regweave.registration.starts.structures import started_from_structures
 from regweave.training.candidates import CandidateRunner, overall
 from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
@@ -86,7 +89,8 @@ class ColumnLearner:
         schedule = self.schedule.for_levels()
         start = w0.select(tuple(m.name for m in schedule.bank))
         with self._parallel() as mapper:
-            named = [(p.id + self.mark, partial(self.load or self._load, p)) for p in pairs]
+            mark = self.mark + ("/laid" if self.settings.initial == STRUCTURES else "")
+            named = [(p.id + mark, partial(self.load or self._load, p)) for p in pairs]
             finest, device = self.options.levels == "finest", self.candidates.run.placement.word
             trainer = Trainer(named, schedule, start, options, finest, mapper, self.kept, device)
             ways = {"lssvm": trainer.per_class, "lssvm-joint": trainer.joint, "global": trainer.fit_global}
@@ -128,7 +132,12 @@ class ColumnLearner:
         """Read a pair at its start."""
         reading = self.candidates.run.reading
         data = read_inputs(**pair.files, reading=reading)
-        return start_pair(data, self.settings.initial)
+        started = start_pair(data, self.settings.initial)
+        predictor = self.candidates.predictors.without(pair) if self.settings.initial == STRUCTURES else None
+        if predictor is None:
+            return started
+        laid = started_from_structures(with_structure_maps(started, predictor))
+        return replace(started, initial=laid.initial, initial_field=laid.initial_field)
 
     @contextmanager
     def _parallel(self) -> Iterator[Mapper]:

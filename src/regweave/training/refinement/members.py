@@ -69,6 +69,8 @@ class RefinementWeights:
         Where structures were tried with weights of their own: what each would trust, and what they gain.
     background : mapping, optional
         Where maps have a weight: what leaving the background to the images changes for the structures.
+    start : mapping, optional
+        Where a start from structures was tried: what left-out patients gain by it, and which start is used.
     curves : tuple of Curve
         One for each member that was tried; structures read theirs from them.
     """
@@ -82,6 +84,7 @@ class RefinementWeights:
     blind: WeightTable | None = None
     columns: Mapping[str, Any] | None = None
     background: Mapping[str, Any] | None = None
+    start: Mapping[str, Any] | None = None
     curves: tuple[Curve, ...] = field(default=(), repr=False)
 
     def record(self) -> dict[str, Any]:
@@ -93,6 +96,7 @@ class RefinementWeights:
             "without_mask": self.without_mask,
             **({} if self.columns is None else {"columns": self.columns}),
             **({} if self.background is None else {"background": self.background}),
+            **({} if self.start is None else {"start": self.start}),
         }
 
 

@@ -15,6 +15,7 @@ from regweave.training.columns.learner import ColumnLearner
 from regweave.training.refinement.background import leave_to_images
 from regweave.training.refinement.columns import SMOOTHNESS, by_curves, weigh_by_structure
 from regweave.training.refinement.members import FACTORS, MAP_FACTORS, Curve, RefinementWeights, mix_refinement
+from regweave.training.refinement.start import lay_structures, may_lay
 from regweave.training.refinement.svm import RefinementSvm
 from regweave.training.state import Predicted, TrainingContext
 from regweave.types import WeightTable
@@ -49,13 +50,20 @@ class RefinementSearch:
     predicted: bool = False
 
     def run(self) -> tuple[Predicted, RefinementWeights]:
-        """Weigh members of the refinement, then of the levels, tune the smoothness again, and try columns."""
+        """Weigh members of the refinement, try a start from structures, then members of the levels and columns."""
         uniform = {p.id: self.state.uniform[p.id] for p in self.state.judged}
         if not self.state.settings.refine.steps:
             return self.state, RefinementWeights(self.state.start, uniform)
         start = self.state.start
         register = self._register("members of the refinement")
         found = mix_refinement(start, uniform, self._of_refinement(), self.folds, register)
+        state = self.state
+        if self.maps and not self.predicted and may_lay(state):  # without moving labels the start is settled already
+            state, found = lay_structures(self.context, state, found, uniform, self.folds)
+        return replace(self, state=state)._from_start(found, uniform)
+
+    def _from_start(self, found: RefinementWeights, uniform: PairScores) -> tuple[Predicted, RefinementWeights]:
+        """Weigh members of the levels, tune the smoothness again, and try columns, all from one start."""
         found = self._weigh_levels(found, uniform)
         state = self.state
         if found.gain is not None:

@@ -14,6 +14,7 @@ from regweave.kernels.threads import kernel_threads
 from regweave.training.candidates import overall
 from regweave.training.refinement.members import RefinementWeights, judge_without_mask
 from regweave.training.refinement.search import RefinementSearch
+from regweave.training.refinement.start import as_started
 from regweave.training.state import Predicted, TrainingContext, Weighed
 from regweave.types import WeightTable
 
@@ -28,7 +29,7 @@ def weigh_refinement(context: TrainingContext, state: Predicted) -> Weighed:
     _tell_trust(context, state, found)
     unmasked = state.settings.schedule(state.modality).without_label_members(found.weights)
     if (unmasked.matrix != found.weights.matrix).any():
-        blind = RefinementSearch(context, before, folds, maps, predicted=True)
+        blind = RefinementSearch(context, as_started(before, state), folds, maps, predicted=True)
         found = _without_mask(blind, state, found)
     return state.then(Weighed, refinement=found)
 
@@ -63,7 +64,7 @@ def _without_mask(search: RefinementSearch, state: Predicted, found: RefinementW
     context.log.tell("mix", f"without moving labels: {2 * len(pairs)} registrations")
     kept = state.settings.schedule(state.modality).without_label_members(found.weights)
     used = state.candidates([(found.weights, pairs)], predicted=True)[0]
-    unused = state.candidates([(kept, pairs)])[0]
+    unused = state.candidates([(kept, pairs)], predicted=True)[0]
     judged = judge_without_mask(used, unused, pairs)
     fallback = used if judged["used"] else unused
     _, own = search.run()

@@ -27,6 +27,7 @@ from regweave.jobs.methods import REFINE
 from regweave.model.model import Model
 from regweave.model.record import Gain, RefinementRecord, TrainingRecord
 from regweave.pipeline.reading import Reading
+from regweave.registration.initial import STRUCTURES
 from regweave.types import WeightTable
 
 NAME = re.compile(
@@ -68,7 +69,11 @@ def model_of(result: Mapping[str, Any], names: Mapping[str, str | None]) -> Mode
     longer, *others = sorted({mix.longer for mix in mixes.values()})
     if others:
         raise SystemExit("both choices must make equally many steps of the refinement: a model has one number of them")
-    base = base.model_copy(update={"refine": base.refine.model_copy(update={"steps": longer * base.refine.steps})})
+    initial, *others = sorted({STRUCTURES if mix.start else of.init for mix in mixes.values()})
+    if others:
+        raise SystemExit("both choices must have one start: a model has one")
+    refine = base.refine.model_copy(update={"steps": longer * base.refine.steps})
+    base = base.model_copy(update={"refine": refine, "initial": initial})
     tables: dict[str, tuple[WeightTable, float]] = {
         rung: (mixed(start, schedule, mix), mix.smoother) for rung, mix in mixes.items()
     }

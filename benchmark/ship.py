@@ -30,7 +30,7 @@ from regweave.io.orientation import nearest_axes
 from regweave.jobs.methods import REFINE
 from regweave.measures.overlap import dice
 from regweave.model.model import Model
-from regweave.model.shipped import find_model
+from regweave.model.shipped import find_model, shipped_models
 from regweave.pipeline.reading import Reading
 from regweave.predictors import Choice
 from regweave.predictors._unet.network import Network
@@ -113,6 +113,11 @@ def named(model: Model, set_name: str) -> Model:
     return replace(model, class_names=names, training=model.training.without("overlays"))
 
 
+def with_card(model: Model, name: str) -> Model:
+    """Return the model with the card of the one that is shipped by that name, where it has none of its own."""
+    return model if model.card is not None or name not in shipped_models() else replace(model, card=Model.load(name).card)
+
+
 def left_to_images(model: Model) -> Model:
     """Return the model with the background's weights and smoothness of its preset, with the moving mask and without."""
     schedule = model.settings.schedule(model.modality)
@@ -151,7 +156,7 @@ def main() -> None:
         known = replace(
             known, predictor=replace(known.predictor, record=left_out(args.set, args.maps, known.predictor.classes))
         )
-    named(known, args.set).save(path)
+    with_card(named(known, args.set), args.name).save(path)
     print(f"wrote {path.name}")
 
 

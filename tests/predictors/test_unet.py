@@ -266,13 +266,13 @@ def test_fit_tells_where_it_is_and_goes_on_from_where_it_was(fit):
 
 
 def test_patients_are_spared_whole():
-    groups = [f"p{n % 17}" for n in range(50)]
+    groups = [f"p{n % 17}" for n in range(120)]
 
     found = spared(groups, 3)
 
-    assert {groups[n] for n in found}.isdisjoint(groups[n] for n in range(50) if n not in found)
+    assert {groups[n] for n in found}.isdisjoint(groups[n] for n in range(120) if n not in found)
     assert len({groups[n] for n in found}) == 1
-    assert spared(groups[:29], 3) == ()
+    assert spared(groups[:99], 3) == ()
     assert len({spared(groups, seed) for seed in range(20)}) > 5
 
 

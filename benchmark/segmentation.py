@@ -1,17 +1,19 @@
 """What the networks' maps are worth by themselves: Dice of their segmentations, out of fold, over all people of a set.
 
-A registration that compares such maps is to be read beside it: `python benchmark/segmentation.py maps/*.npz`.
+A registration that compares such maps is to be read beside it: `python benchmark/segmentation.py maps/*.npz`. Sets
+that are not given stay as they are in the file.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from _common import parser, write
+from _common import RESULTS, parser, write
 from _intervals import mean_interval
 from _map_folder import check
 from _pairs import SETS, PairName, cases_of, files, subject_of
@@ -63,8 +65,19 @@ def main() -> None:
             },
         }
         print(f"{path.stem}: {sets[path.stem]['mean']:.3f}", flush=True)
+    sets, kept = with_earlier(sets, RESULTS / f"{args.output or 'segmentation'}.json")
     credit = "; ".join(dict.fromkeys(SETS[name].credit for name in sets))
-    write(args.output or "segmentation", args.seed, {"sets": sets, "credit": credit}, [])
+    write(args.output or "segmentation", args.seed, {"sets": sets, "credit": credit, "kept": kept}, [])
+
+
+def with_earlier(sets: dict[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Add sets that a file has and that were not scored now; of each of them, when and by what it was scored."""
+    if not path.exists():
+        return sets, {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    made = {"date": found["date"], "commit": found["commit"]}
+    kept = {name: found.get("kept", {}).get(name, made) for name in found["sets"] if name not in sets}
+    return {name: sets.get(name, of) for name, of in {**found["sets"], **sets}.items()}, kept
 
 
 if __name__ == "__main__":

@@ -115,7 +115,9 @@ def named(model: Model, set_name: str) -> Model:
 
 def with_card(model: Model, name: str) -> Model:
     """Return the model with the card of the one that is shipped by that name, where it has none of its own."""
-    return model if model.card is not None or name not in shipped_models() else replace(model, card=Model.load(name).card)
+    return (
+        model if model.card is not None or name not in shipped_models() else replace(model, card=Model.load(name).card)
+    )
 
 
 def left_to_images(model: Model) -> Model:

@@ -101,3 +101,28 @@ def test_mirrored_draws_keep_each_structure_on_its_own_side() -> None:
         assert first < second  # class 1 is the one on the side of low indices, mirrored or not
         bright_first.append(float(image[0][numbers == 1].mean()) > float(image[0][numbers == 2].mean()))
     assert 4 < sum(bright_first) < 20
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "steps"), [(4.0, 1.0, (500, 640)), (1.0, 2.0, (280, 420)), (0.1, 0.1, (1000, 1000))]
+)
+def test_the_time_is_used_where_a_machine_becomes_faster_or_slower(first, later, steps, monkeypatch) -> None:
+    """Ten minutes; the seconds of a step change after the fifteenth, in the middle of the first look at the clock."""
+    now = [0.0]
+
+    class Clocked:
+        plan, data = _plan(steps=1000, minutes=10.0), type("Data", (), {"device": torch.device("cpu")})
+        step, steps, settled = 0, 1000, False
+
+        def advance(self, done: float) -> None:
+            self.step += 1
+            now[0] += first if self.step <= 15 else later
+
+        def tell(self) -> float:
+            return 0.0
+
+    monkeypatch.setattr(training.time, "monotonic", lambda: now[0])
+    made = Clocked()
+    training._run(made, lambda *_: None, lambda: None)
+    assert steps[0] <= made.step == made.steps <= steps[1]
+    assert now[0] <= 60 * 10.0 * 1.4

@@ -35,6 +35,8 @@ CHECKPOINTS = 10
 """Times that a training writes where it stands."""
 TIMED = (10, 30)
 """Steps between which a training finds out how many it can make."""
+RETIMED = (0.1, 0.3)
+"""Shares of the steps after which it looks again: a machine may be busy at first, or later."""
 RECORDED = 3
 """Steps after which a GPU repeats a recorded one: hundreds of small kernels are then started at once."""
 
@@ -126,8 +128,8 @@ def _silent(step: int, steps: int, loss: float) -> None:
 
 
 def _run(training: Training, tell: Tell, keep: Callable[[], None]) -> None:
-    """Make all steps: time the first ones, look at held-out images, and stop early where they say so."""
-    plan, began = training.plan, time.monotonic()
+    """Make all steps that the time allows, look at held-out images, and stop early where they say so."""
+    plan, began, first, due = training.plan, time.monotonic(), training.step, TIMED[1]
     warm, on_gpu = training.step + RECORDED, training.data.device.type == "cuda"
     while training.step < training.steps and not training.settled:
         training.advance(training.step / training.steps)
@@ -137,9 +139,10 @@ def _run(training: Training, tell: Tell, keep: Callable[[], None]) -> None:
             began = time.monotonic()
         if training.step % 10 == 0:
             tell(training.step, training.steps, training.tell())  # waits for the device, so that times are true
-        if training.step == TIMED[1]:
-            each = (time.monotonic() - began) / (TIMED[1] - TIMED[0])
-            training.steps = max(TIMED[1] + 1, min(plan.steps, int(60 * plan.minutes / each)))
+        if training.step == due and training.step > TIMED[0] >= first:
+            each = (time.monotonic() - began) / (training.step - TIMED[0])
+            training.steps = max(training.step + 1, min(plan.steps, int(60 * plan.minutes / each)))
+            due = next((n for share in RETIMED if (n := 10 * int(share * training.steps / 10)) > training.step), 0)
         if plan.held_out and training.step % max(1, training.steps // CHECKS) == 0:
             training.look()
         if training.step % max(1, training.steps // CHECKPOINTS) == 0:

@@ -78,6 +78,10 @@ MIXES = {
             Mix({"outline": 8, COMPARED: 4}, 0.25, apart=True),
         ),
     },
+    "coarse-apart": {
+        LEARNED: (Mix({COMPARED: 32}, 0.25, coarse=True, apart=True),),
+        MASKED: (Mix({"outline": 8}, 0.5, coarse=True, apart=True),),
+    },
     "started-apart": {
         LEARNED: (Mix({COMPARED: 32}, 0.25, coarse=True, start=True, apart=True),),
         MASKED: (Mix({"outline": 8, COMPARED: 4}, 0.25, coarse=True, start=True, apart=True),),
@@ -98,5 +102,5 @@ MIXES = {
 ``fine`` uses maps in the refinement alone, ``longer`` gives it more steps, ``coarse`` uses them in the levels too,
 ``laid`` lays the structures of both images on each other first, ``started`` does so and uses them in the levels, and
 ``far`` lets maps lead the levels after that.
-``apart`` and ``started-apart`` leave the background to the images.
+``apart``, ``coarse-apart`` and ``started-apart`` leave the background to the images.
 """

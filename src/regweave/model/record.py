@@ -131,7 +131,7 @@ class WithoutMask(GateRecord):
 
 
 class BackgroundTrial(_Part):
-    """Change of the known structures where the background is left to the images."""
+    """Change of known structures by a background left to the images."""
 
     change: Number = None
     n: int | None = None
@@ -139,7 +139,7 @@ class BackgroundTrial(_Part):
 
 
 class StartTrial(_Part):
-    """Gain of left-out patients by a start from structures, and the start that is used."""
+    """Gain of left-out patients by a start from structures, and the start used."""
 
     before: str = ""
     used: str = ""

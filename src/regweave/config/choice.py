@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,19 @@ def choose_settings(
         changes["engine"] = engine
     if members:
         changes["banks"] = {
-            modality: [_member(name, bank).model_dump() for name in members] for modality, bank in chosen.banks.items()
+            modality: [m.model_dump() for m in _by_hand([_member(name, bank) for name in members])]
+            for modality, bank in chosen.banks.items()
         }
     if not changes:
         return chosen
     return settings_files.validate({**chosen.model_dump(), **changes}, "the command line")
+
+
+def _by_hand(members: Sequence[Member]) -> Sequence[Member]:
+    """Let members take part in the refinement where none would: a preset gives that part to others of its bank."""
+    if any(m.stage != "levels" and m.differentiable for m in members):
+        return members
+    return [m.model_copy(update={"stage": "both"}) if m.differentiable else m for m in members]
 
 
 def _member(name: str, bank: tuple[Member, ...]) -> Member:

@@ -47,7 +47,11 @@ def crossval_table(results: Sequence[Result]) -> list[str]:
     if hidden:
         head = ("set", "withheld, and scored", "pairs", "`default`", "learned from the others", "difference (95 %)",
                 "with the mask of the others", "difference (95 %)")  # fmt: skip
-        lines += ["", "Structures that were left out of learning and of the maps:", ""]
+        lines += [
+            "",
+            "Structures that were left out of learning and of the maps (and the families of mixes to choose among):",
+            "",
+        ]
         lines += _markdown(head, [_hidden(r) for r in hidden])
     return lines
 
@@ -115,7 +119,8 @@ def _hidden(r: Result) -> list[str]:
     d, of = r["withheld_differences"], r["withheld_dice"]
     shown = ", ".join(r["withheld"].values()) if len(r["withheld"]) < 8 else f"{len(r['withheld'])} structures"
     return [
-        f"`{r['data']}`", shown, str(r["n_pairs"]), f"{of['default']:.3f}", f"{of['learned']:.3f}",
+        f"`{r['data']}`, {', '.join(r['mixes_tried'])}", shown, str(r["n_pairs"]), f"{of['default']:.3f}",
+        f"{of['learned']:.3f}",
         _interval(d["learned − default"]), f"{of['learned, mask']:.3f}", _interval(d["learned, mask − default"]),
     ]  # fmt: skip
 

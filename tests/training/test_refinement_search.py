@@ -277,9 +277,9 @@ def state_of(candidates, settings=SETTINGS):
     return Rescored(replace(candidates, settings=settings), settings, uniform=plain.uniform)
 
 
-def started(candidates, *, settings=SETTINGS, predicted=False, maps=True):
+def started(candidates, *, settings=SETTINGS, predicted=False, maps=True, options=TrainOptions()):  # noqa: B008
     said: list[str] = []
-    context = TrainingContext(TrainOptions(), TrainingLog(lambda told: said.append(told.message)), Kept(100.0))
+    context = TrainingContext(options, TrainingLog(lambda told: said.append(told.message)), Kept(100.0))
     state = state_of(candidates, settings)
     return (*RefinementSearch(context, state, one_by_one(PAIRS), maps, predicted).run(), said)
 
@@ -317,7 +317,7 @@ def test_a_start_without_a_gain_is_not_used():
 
 def test_where_it_is_not_tried():
     """Without predictors; without moving labels, where it is settled; and where the settings have it or a file."""
-    for more in ({"maps": False}, {"predicted": True}):
+    for more in ({"maps": False}, {"predicted": True}, {"options": TrainOptions(start="keep")}):
         state, found, said = started(Started(dice), **more)
         assert found.start is None
         assert state.settings.initial == "none"

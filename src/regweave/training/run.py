@@ -259,7 +259,11 @@ def _chosen(state: Selected) -> dict[str, Any]:
 
 def _said(options: TrainOptions) -> dict[str, Any]:
     """Return the options but those that stand elsewhere: the predictor's with it, the pairs that were chosen below."""
-    unsaid = {"withhold": not options.withhold, "refinement_learner": options.refinement_learner == "dice"}
+    unsaid = {
+        "withhold": not options.withhold,
+        "refinement_learner": options.refinement_learner == "dice",
+        "start": options.start == "auto",
+    }
     left_out = {*NOT_RECORDED, *(name for name, usual in unsaid.items() if usual)}
     return {name: value for name, value in vars(options).items() if name not in left_out}
 

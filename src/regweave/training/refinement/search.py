@@ -58,7 +58,8 @@ class RefinementSearch:
         register = self._register("members of the refinement")
         found = mix_refinement(start, uniform, self._of_refinement(), self.folds, register)
         state = self.state
-        if self.maps and not self.predicted and may_lay(state):  # without moving labels the start is settled already
+        tried = self.context.options.start == "auto" and not self.predicted  # without labels it is settled already
+        if tried and self.maps and may_lay(state):
             state, found = lay_structures(self.context, state, found, uniform, self.folds)
         return replace(self, state=state)._from_start(found, uniform)
 

@@ -259,11 +259,11 @@ def test_tables_show_every_set_and_what_was_withheld() -> None:
     report, table = import_module("_crossval_report"), import_module("_crossval_table")
     about = {"data": "no_such_set", "n_people_in_pairs": 12, "true_mm": True, "labels": {"1": "cord", "2": "lens"}}
     whole = {**about, "withheld": {}, **report.condense(rows(0.1), ())}
-    part = {**about, "withheld": {"2": "lens"}, **report.condense(rows(0.1), (2,))}
+    part = {**about, "withheld": {"2": "lens"}, "mixes_tried": ["fine", "laid"], **report.condense(rows(0.1), (2,))}
     text = "\n".join(table.crossval_table([whole, part]))
     assert "`no_such_set`, 6 pairs, 1.50 and 1.50." in text
     assert "+0.050 (lens)" in text  # the structure that gains least
-    assert "| `no_such_set` | lens | 6 | 0.400 | 0.450 | +0.050 (+0.050 to +0.050) | 0.500 |" in text
+    assert "| `no_such_set`, fine, laid | lens | 6 | 0.400 | 0.450 | +0.050 (+0.050 to +0.050) | 0.500 |" in text
 
 
 def test_a_segmentation_takes_what_does_not_count_for_background() -> None:

@@ -317,7 +317,7 @@ def test_a_start_without_a_gain_is_not_used():
 
 def test_where_it_is_not_tried():
     """Without predictors; without moving labels, where it is settled; and where the settings have it or a file."""
-    for more in ({"maps": False}, {"predicted": True}, {"options": TrainOptions(start="keep")}):
+    for more in ({"maps": False}, {"predicted": True}, {"options": TrainOptions(structure_start="keep")}):
         state, found, said = started(Started(dice), **more)
         assert found.start is None
         assert state.settings.initial == "none"

@@ -116,5 +116,5 @@ def test_trust_is_counted_from_the_largest_common_weight():
 def test_an_unknown_learner_is_refused():
     with pytest.raises(UsageError, match=r"E194.*refinement_learner 'gradient'.*dice, svm"):
         TrainOptions(refinement_learner="gradient").check()  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"E194.*start 'affine'.*auto, keep"):
-        TrainOptions(start="affine").check()  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"E194.*structure_start 'affine'.*auto, keep"):
+        TrainOptions(structure_start="affine").check()  # type: ignore[arg-type]

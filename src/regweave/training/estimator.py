@@ -22,7 +22,7 @@ from regweave.model.model import Levels
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
-from regweave.training.options import MethodName, RefinementLearner, Start, TrainOptions
+from regweave.training.options import MethodName, RefinementLearner, StructureStart, TrainOptions
 from regweave.training.run import fit_model, training_settings
 from regweave.types import Transform
 
@@ -33,7 +33,7 @@ class MetricLearner:
     Parameters
     ----------
     method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, tune_pairs, judge_pairs,
-    max_memory_mb, refinement_learner, start, budget, gate, seed, predictor, predictor_options
+    max_memory_mb, refinement_learner, structure_start, budget, gate, seed, predictor, predictor_options
         As in `regweave.training.options.TrainOptions`.
     preset, config, metrics, loss, workers
         As in `regweave.training.run.train`.
@@ -81,7 +81,7 @@ class MetricLearner:
         judge_pairs: int = 40,
         max_memory_mb: float = 1500.0,
         refinement_learner: RefinementLearner = "dice",
-        start: Start = "auto",
+        structure_start: StructureStart = "auto",
         budget: int = 400,
         gate: bool = True,
         seed: int = 0,
@@ -109,7 +109,7 @@ class MetricLearner:
         self.judge_pairs = judge_pairs
         self.max_memory_mb = max_memory_mb
         self.refinement_learner = refinement_learner
-        self.start = start
+        self.structure_start = structure_start
         self.budget = budget
         self.gate = gate
         self.seed = seed

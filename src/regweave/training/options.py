@@ -17,7 +17,7 @@ from regweave.model.model import Levels
 
 MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
 RefinementLearner = Literal["dice", "svm"]
-Start = Literal["auto", "keep"]
+StructureStart = Literal["auto", "keep"]
 GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 """Values tried for hyper-parameters that are not given."""
 LEAST = {
@@ -61,7 +61,7 @@ class TrainOptions:
     refinement_learner : "dice" or "svm"
         What teaches structures columns of their own in the refinement: real Dice of registrations with each value, or
         the latent SVM on the refinement's costs. Left-out patients judge either.
-    start : "auto" or "keep"
+    structure_start : "auto" or "keep"
         Try a start from structures, which left-out patients judge, or keep that of the settings: structures that nobody
         labelled may lose by the former.
     budget : int
@@ -93,7 +93,7 @@ class TrainOptions:
     judge_pairs: int = 40
     max_memory_mb: float = 1500.0
     refinement_learner: RefinementLearner = "dice"
-    start: Start = "auto"
+    structure_start: StructureStart = "auto"
     budget: int = 400
     gate: bool = True
     seed: int = 0
@@ -121,7 +121,12 @@ class TrainOptions:
 
     def check(self) -> None:
         """Refuse what no training can mean, and a training without the packages that it needs."""
-        words = {"method": MethodName, "levels": Levels, "refinement_learner": RefinementLearner, "start": Start}
+        words = {
+            "method": MethodName,
+            "levels": Levels,
+            "refinement_learner": RefinementLearner,
+            "structure_start": StructureStart,
+        }
         for name, known in ((name, get_args(kind)) for name, kind in words.items()):
             value = getattr(self, name)
             if value not in known:

@@ -262,7 +262,7 @@ def _said(options: TrainOptions) -> dict[str, Any]:
     unsaid = {
         "withhold": not options.withhold,
         "refinement_learner": options.refinement_learner == "dice",
-        "start": options.start == "auto",
+        "structure_start": options.structure_start == "auto",
     }
     left_out = {*NOT_RECORDED, *(name for name, usual in unsaid.items() if usual)}
     return {name: value for name, value in vars(options).items() if name not in left_out}

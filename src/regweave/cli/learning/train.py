@@ -84,7 +84,7 @@ def train(
     refinement_learner: Annotated[
         str, method_option(help="What teaches structures weights of their own in the refinement: dice or svm.")
     ] = "dice",
-    start: Annotated[
+    structure_start: Annotated[
         str, method_option(help="Try a start from structures (auto), or keep that of the settings (keep).")
     ] = "auto",
     budget: Annotated[int, method_option(help="Registrations that one search may spend.")] = 400,
@@ -136,7 +136,7 @@ def train(
             alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds, signed=signed, levels=levels, folds=folds,
             max_pairs=max_pairs, tune_pairs=tune_pairs,
             judge_pairs=judge_pairs, max_memory_mb=max_memory_mb,
-            refinement_learner=refinement_learner, start=start, budget=budget, gate=gate, seed=seed,
+            refinement_learner=refinement_learner, structure_start=structure_start, budget=budget, gate=gate, seed=seed,
             predictor=predictor, predictor_options=parse_options(predictor_option or [], "--predictor-option"),
             nifti_frame=nifti_frame, nonfinite=nonfinite, label_names=label_names,
             fixed_modality=fixed_modality, moving_modality=moving_modality, follow_links=follow_links,

@@ -58,7 +58,9 @@ class RefinementSearch:
         register = self._register("members of the refinement")
         found = mix_refinement(start, uniform, self._of_refinement(), self.folds, register)
         state = self.state
-        tried = self.context.options.start == "auto" and not self.predicted  # without labels it is settled already
+        tried = (
+            self.context.options.structure_start == "auto" and not self.predicted
+        )  # without labels it is settled already
         if tried and self.maps and may_lay(state):
             state, found = lay_structures(self.context, state, found, uniform, self.folds)
         return replace(self, state=state)._from_start(found, uniform)

@@ -48,10 +48,10 @@ to .809 in segmentation alone; twice the steps of the refinement, maps in the le
 mask were tried there and gave nothing. A start from structures helps pairs that start far apart (hippocampus +.003
 without and +.002 with the mask, +.012 and +.006 on the worst quarter), and does nothing on head and neck. The posterior
 hippocampus, withheld, gains .003 by maps of the anterior part, which chance could give, and .014 by its mask. Between
-abdomens withheld organs gain where maps of the others are compared in the levels, and lose where a start from
-structures drags them along; the intervals hold 0 either way. The rival network saw the same people and masks for half a
-minute a fold, on a GPU; on two sets its best smoothness was the least that was tried, so a longer search may raise it.
-convexAdam on the same maps chose between two settings, on two pairs of each other fold.
+abdomens withheld organs gain where maps of the others are compared in the levels, one half of them beyond chance, and
+lose in three cases of four where a start from structures drags them along, which chance could give. The rival network
+saw the same people and masks for half a minute a fold, on a GPU; on two sets its best smoothness was the least that was
+tried, so a longer search may raise it. convexAdam on the same maps chose between two settings, on two pairs of each other fold.
 
 How to read it: a model was taught by the masks of the training patients and is given the moving mask, which it
 propagates; peers see images alone, and are tuned on pairs of the same training patients. The models that come with

@@ -133,9 +133,10 @@ class ColumnLearner:
         reading = self.candidates.run.reading
         data = read_inputs(**pair.files, reading=reading)
         started = start_pair(data, self.settings.initial)
-        predictor = self.candidates.predictors.without(pair) if self.settings.initial == STRUCTURES else None
-        if predictor is None:
+        if self.settings.initial != STRUCTURES:
             return started
+        predictor = self.candidates.predictors.without(pair)
+        assert predictor is not None  # that start was judged with it
         laid = started_from_structures(with_structure_maps(started, predictor))
         return replace(started, initial=laid.initial, initial_field=laid.initial_field)
 

@@ -51,7 +51,8 @@ hippocampus, withheld, gains .003 by maps of the anterior part, which chance cou
 abdomens withheld organs gain where maps of the others are compared in the levels, one half of them beyond chance, and
 lose in three cases of four where a start from structures drags them along, which chance could give. The rival network
 saw the same people and masks for half a minute a fold, on a GPU; on two sets its best smoothness was the least that was
-tried, so a longer search may raise it. convexAdam on the same maps chose between two settings, on two pairs of each other fold.
+tried, so a longer search may raise it. convexAdam on the same maps chose between two settings, on two pairs of each
+other fold.
 
 How to read it: a model was taught by the masks of the training patients and is given the moving mask, which it
 propagates; peers see images alone, and are tuned on pairs of the same training patients. The models that come with

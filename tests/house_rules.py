@@ -10,14 +10,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-MOST_MODULES = 12
-MOST_PARAMETERS = 7
-MOST_WORDS = 12
 PLUG_INS = {"metrics", "losses", "engines", "predictors"}
 """Folders whose files answer to one contract, and so share the names of its parts."""
-NO_NOUNS = {"what", "how", "whom", "who", "where", "when", "whether", "from", "it", "this", "these", "return", "make"}
-"""Words with which a noun phrase does not begin."""
-REPORT_SEES = {"types", "errors", "notices", "extras", "io", "measures", "report"}
 OPTION_CLASSES = ("TrainOptions", "LssvmOptions")
 """Classes that state the defaults of learning; whoever repeats one must repeat it right."""
 LIBRARIES = {
@@ -106,13 +100,6 @@ def libraries_have_one_door(modules: Modules) -> Iterator[str]:
                 yield f"{module.place} imports {library} at its top"
 
 
-def report_computes_nothing(modules: Modules) -> Iterator[str]:
-    """Pages read records and draw them."""
-    for module in modules.values():
-        if module.area == "report":
-            areas = {n.split(".")[1] for n, _ in imports(module.tree) if re.match(r"regweave\.[a-z]", n)}
-            yield from (f"{module.place} imports {area}" for area in areas - REPORT_SEES)
-
 
 def class_names_are_unique(modules: Modules) -> Iterator[str]:
     """Public class names that stand for one class each; parts of a plug-in's contract may repeat."""
@@ -125,23 +112,6 @@ def class_names_are_unique(modules: Modules) -> Iterator[str]:
     yield from (name for name, places in homes.items() if len(places) > 1)
 
 
-def folders_are_small(modules: Modules) -> Iterator[str]:
-    """At most twelve modules to a folder."""
-    sizes: dict[str, int] = defaultdict(int)
-    for module in modules.values():
-        sizes[module.folder] += not module.place.endswith("__init__.py")
-    yield from (folder or "." for folder, n in sizes.items() if n > MOST_MODULES)
-
-
-def parameter_lists_are_short(modules: Modules) -> Iterator[str]:
-    """At most seven parameters, but for commands and the public functions."""
-    public = set(exported(modules["__init__.py"].tree))
-    for module in modules.values():
-        for name, node in functions(module.tree):
-            names = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)} - {"self", "cls"}
-            known = name.removesuffix(".__init__") in public
-            if len(names) > MOST_PARAMETERS and module.area != "cli" and not known:
-                yield f"{module.place} {name}"
 
 
 def exported(tree: ast.Module) -> Iterator[str]:
@@ -210,31 +180,12 @@ def weight_tables_are_derived(modules: Modules) -> Iterator[str]:
             yield module.place
 
 
-def docstrings_name_things(modules: Modules) -> Iterator[str]:
-    """Docstrings of modules and public classes that begin with a noun phrase of at most twelve words."""
-    for module in modules.values():
-        if not names_a_thing(ast.get_docstring(module.tree)):
-            yield module.place
-        for node in module.nodes(ast.ClassDef):
-            assert isinstance(node, ast.ClassDef)
-            if not node.name.startswith("_") and not names_a_thing(ast.get_docstring(node)):
-                yield f"{module.place} {node.name}"
-
-
-def names_a_thing(docstring: str | None) -> bool:
-    """Whether the words up to the first stop are few and begin as a noun phrase does."""
-    phrase = re.split(r"[.:;,](?:\s|$)", docstring or "", maxsplit=1)[0].split()
-    return 0 < len(phrase) <= MOST_WORDS and phrase[0].lower() not in NO_NOUNS
 
 
 RULES: dict[str, Rule] = {
     "libraries": libraries_have_one_door,
-    "report": report_computes_nothing,
     "classes": class_names_are_unique,
-    "folders": folders_are_small,
-    "parameters": parameter_lists_are_short,
     "defaults": defaults_agree,
     "global": global_state_has_one_home,
     "weights": weight_tables_are_derived,
-    "docstrings": docstrings_name_things,
 }

@@ -234,23 +234,11 @@ def test_every_debt_belongs_to_a_rule() -> None:
         ("libraries", "types/a.py", "import SimpleITK as sitk", ["types/a.py imports SimpleITK"]),
         ("libraries", "learning/a.py", "import daqp", ["learning/a.py imports daqp at its top"]),
         ("libraries", "learning/a.py", "def f():\n import daqp", []),
-        ("report", "report/a.py", "from regweave.energy.b import c", ["report/a.py imports energy"]),
-        ("report", "report/a.py", "from regweave.io.b import c\nfrom regweave import __version__", []),
         ("classes", "io/a.py", "class Same: ...", ["Same"]),
-        ("parameters", "io/a.py", "def f(a, b, c, d, *, e, g, h, i): ...", ["io/a.py f"]),
-        ("parameters", "io/a.py", "class A:\n def f(self, a, b, c, d, e, g, h): ...", []),
-        ("parameters", "io/a.py", "def public(a, b, c, d, e, g, h, i): ...", []),
         ("defaults", "io/a.py", "def f(eta: float = 3.0, rounds=1): ...", ["io/a.py f: eta = 3.0"]),
         ("defaults", "io/a.py", "def f(*, eta: float = 1e1): ...", []),
         ("global", "io/a.py", "np.random.seed(1)", ["random.seed in io/a.py", "random.seed in other/same.py"]),
         ("weights", "io/a.py", "t = WeightTable(m, x, y, 1.0)", ["io/a.py"]),
-        ("docstrings", "io/a.py", '"""What a file is."""', ["io/a.py"]),
-        (
-            "docstrings",
-            "io/a.py",
-            '"""Table of costs; what it holds may take as many words as it needs to take here."""',
-            [],
-        ),
     ],
 )
 def test_rules_on_made_up_sources(rule: str, place: str, source: str, expected: list[str]) -> None:
@@ -258,15 +246,10 @@ def test_rules_on_made_up_sources(rule: str, place: str, source: str, expected: 
         "__init__.py": '"""Root."""\n__all__ = ["public"]',
         "other/same.py": '"""Same."""\nclass Same:\n """Class."""\nnp.random.seed(0)',
         "learning/options.py": '"""Options."""\nclass LssvmOptions:\n """Options."""\n eta: float = 10.0',
-        place: source if rule == "docstrings" else f'"""Module."""\n{source}',
+        place: f'"""Module."""\n{source}',
     }
     modules = {name: house_rules.Module(name, text) for name, text in sources.items()}
     assert sorted(set(house_rules.RULES[rule](modules))) == expected
-
-
-def test_a_folder_with_too_many_modules_is_seen() -> None:
-    modules = {f"io/m{i}.py": house_rules.Module(f"io/m{i}.py", "") for i in range(13)}
-    assert list(house_rules.folders_are_small(modules)) == ["io"]
 
 
 def test_the_package_is_light() -> None:

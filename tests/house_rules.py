@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -100,7 +99,6 @@ def libraries_have_one_door(modules: Modules) -> Iterator[str]:
                 yield f"{module.place} imports {library} at its top"
 
 
-
 def class_names_are_unique(modules: Modules) -> Iterator[str]:
     """Public class names that stand for one class each; parts of a plug-in's contract may repeat."""
     homes = defaultdict(list)
@@ -110,8 +108,6 @@ def class_names_are_unique(modules: Modules) -> Iterator[str]:
             if not node.name.startswith("_") and not (node.name == "Options" and module.area in PLUG_INS):
                 homes[node.name].append(module.place)
     yield from (name for name, places in homes.items() if len(places) > 1)
-
-
 
 
 def exported(tree: ast.Module) -> Iterator[str]:
@@ -178,8 +174,6 @@ def weight_tables_are_derived(modules: Modules) -> Iterator[str]:
         )
         if calls and not own:
             yield module.place
-
-
 
 
 RULES: dict[str, Rule] = {

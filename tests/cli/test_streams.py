@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from regweave.cli import main
 from regweave.cli.streams import guarded_streams
@@ -65,6 +67,20 @@ def test_characters_that_a_terminal_lacks_are_shown_by_their_numbers(tmp_path):
     line = f"PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii '{sys.executable}' -c '{script}'"
     done = shell(line, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2264 \\udcff\n", "")
+
+
+def test_control_characters_of_names_do_not_reach_a_terminal(capsys):
+    name = "a\x1b[2J\x9b31m\r\u202eb\x7f"
+    with guarded_streams():
+        sys.stdout.write(json.dumps({"name": name}, ensure_ascii=False) + "\n")
+        sys.stderr.write(f"\r{name}\n")
+        Console(force_terminal=True).print("colour", style="red")
+    out, err = capsys.readouterr()
+    written, coloured = out.splitlines()
+    assert json.loads(written) == {"name": name}
+    assert err == "\ra\\u001b[2J\\u009b31m\\u000d\\u202eb\\u007f\n"
+    assert "\x1b" not in written
+    assert "\x1b[" in coloured
 
 
 def test_streams_come_back(capsys):

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from regweave.errors import RegweaveError
+from regweave.io.disk.texts import terminal_safe
 
 
 class _Guarded:
@@ -18,17 +19,21 @@ class _Guarded:
 
     What cannot be shown on standard error is dropped: a full disk under a log file is no reason to stop. Standard
     output is a result, so its failure is an error of ours, told once; but a reader that has gone (``| head``) has
-    seen enough.
+    seen enough. Control characters of printed texts, such as names from files, are replaced by their numbers; rich
+    writes its own through ``rich_proxied_file``.
     """
 
-    def __init__(self, stream: TextIO, *, needed: bool) -> None:
-        self._stream, self._needed, self._lost = stream, needed, False
+    def __init__(self, stream: TextIO, *, needed: bool, safe: bool = True) -> None:
+        self._stream, self._needed, self._lost, self._safe = stream, needed, False, safe
+        if safe:
+            self.rich_proxied_file = _Guarded(stream, needed=needed, safe=False)
 
     def write(self, text: str) -> int:
         if text == "":  # libraries try out a stream so, and swallow what comes of it
             return 0
         try:
-            return self._stream.write(text)
+            bar = text[0] == "\r"  # a progress bar begins its line anew
+            self._stream.write(text[:bar] + terminal_safe(text[bar:]) if self._safe else text)
         except OSError as error:
             self._fail(error)
         return len(text)

@@ -15,7 +15,7 @@ import numpy as np
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import require_file, suffix_of
-from regweave.io.disk.texts import parse_json, parse_rows, parse_table, read_text
+from regweave.io.disk.texts import parse_json, parse_rows, parse_table, read_text, table_cell
 from regweave.types import Float64Array
 
 Row = tuple[Sequence[Any], str]
@@ -26,7 +26,6 @@ MARKUPS_SCHEMA = (
     "https://raw.githubusercontent.com/Slicer/Slicer/main/Modules/Loadable/Markups/Resources/Schema/"
     "markups-schema-v1.0.3.json#"
 )
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 FCSV_COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
 
 
@@ -186,13 +185,8 @@ def _write_csv(rows: list[Row]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["x_lps", "y_lps", "z_lps", "label"])
-    writer.writerows([*map(repr, position), _inert(label)] for position, label in rows)
+    writer.writerows([*map(repr, position), table_cell(label)] for position, label in rows)
     return out.getvalue()
-
-
-def _inert(label: str) -> str:
-    """Put an apostrophe before what a spreadsheet would take for a formula and run."""
-    return f"'{label}" if label.startswith(FORMULA_STARTS) else label
 
 
 CODECS: dict[str, tuple[Callable[[str, Path], tuple[Frame, list[Row]]], Callable[[list[Row]], str]]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,11 @@ from regweave.io.disk.limits import MAX_DIGITS, MAX_NESTING, MAX_TEXT_BYTES
 
 LONGEST_SHOWN = 40
 """Characters of a token that a message repeats."""
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, but for tab and line feed, and characters that change the order of the text round them."""
+CELL_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+")
+"""What some program reads as the end of a line or of a cell."""
+FORMULA_STARTS = ("=", "+", "-", "@")
 
 
 def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
@@ -127,6 +133,29 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise damaged(f"'{path}'", f"it holds a {type(found).__name__}, not an object")
     return found
+
+
+def terminal_safe(text: str) -> str:
+    r"""Replace control characters by their numbers, as JSON writes them.
+
+    Examples
+    --------
+    >>> print(terminal_safe("a\x1b[2Jb"))
+    a\u001b[2Jb
+    """
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def table_cell(text: str) -> str:
+    r"""Return a text as one cell of a table: on one line, and no formula of a spreadsheet.
+
+    Examples
+    --------
+    >>> table_cell("first\nsecond"), table_cell(" =1+1")
+    ('first second', "'=1+1")
+    """
+    line = terminal_safe(CELL_ENDS.sub(" ", text)).strip()
+    return f"'{line}" if line.startswith(FORMULA_STARTS) else line
 
 
 def shown(token: object) -> str:

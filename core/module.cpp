@@ -23,6 +23,7 @@ void register_perceptron(nb::module_&);
 void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
 void register_support_shares(nb::module_&);
+void register_surface(nb::module_&);
 void register_unaries(nb::module_&);
 void register_voxels(nb::module_&);
 
@@ -49,6 +50,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_refine(m);
     register_self_similarity(m);
     register_support_shares(m);
+    register_surface(m);
     register_unaries(m);
     register_voxels(m);
 }

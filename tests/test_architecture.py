@@ -54,7 +54,7 @@ NARROW = {
     "metrics": {*BASE, "spatial"},
     "losses": {*BASE, "spatial", "metrics"},
     "engines": {*BASE},
-    "measures": {"types", "errors", "notices", "io", "spatial"},
+    "measures": {"types", "errors", "notices", "kernels", "io", "spatial"},
 }
 # A result shows itself, images and transforms convert themselves: such methods reach up when they are called.
 WITHIN_METHODS = {

@@ -109,6 +109,8 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "profiles": lambda: {"image": f32(4, 5, 6), "level": 0.5},
     "histogram": lambda: {"image": f32(4, 5, 6), "edges": line()},
     "enclosed": lambda: {"mask": np.ones((4, 5, 6), dtype=np.uint8), "axes": 2},
+    "surface_net": lambda: {"mask": np.ones((4, 5, 6), dtype=np.uint8), "spacing": (1.0, 2.0, 3.0)},
+    "distance_to_surface": lambda: {"points": np.ones((7, 3)), "triangles": np.eye(3)[None] * np.ones((2, 1, 1))},
     "log_spread": lambda: {"values": f32(7), "shift": 0.0, "least": 1e-9, "most": 1e9},
     "round_trip": lambda: {"u": FIELD, "v": FIELD, **dict.fromkeys(MAPS, MATRIX.tolist())},
     "normal_equations": lambda: {
@@ -282,6 +284,14 @@ BAD: dict[str, list[dict[str, Any]]] = {
         {"edges": line(0.0, 0.0)}, {"edges": line(1.0, 0.0)},
     ],
     "enclosed": [*({"mask": np.ones(g, dtype=np.uint8)} for g in EMPTY), {"axes": 0}, {"axes": 4}],
+    "surface_net": [
+        *({"mask": np.ones(g, dtype=np.uint8)} for g in EMPTY),
+        *({"spacing": v} for v in ((1.0, 0.0, 1.0), (1.0, 1.0, NAN), (INF, 1.0, 1.0), (1.0, -1.0, 1.0))),
+    ],
+    "distance_to_surface": [
+        {"points": np.ones((7, 2))}, {"points": np.full((7, 3), NAN)}, {"triangles": np.ones((0, 3, 3))},
+        {"triangles": np.ones((2, 2, 3))}, {"triangles": np.ones((2, 3, 2))}, {"triangles": np.full((2, 3, 3), INF)},
+    ],
     "log_spread": [
         {"values": f32(0)}, {"least": 0.0}, {"least": NAN}, {"most": INF}, {"shift": NAN}, {"least": 2.0, "most": 1.0}
     ],

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from regweave.kernels.numbers import distance_to_surface, surface_net
+from regweave.kernels.threads import kernel_threads
 from regweave.measures import assd_mm, hd95_mm, surface_distances
-from regweave.measures.surface import surface_net, to_triangles
 
 SPACING = np.array([0.7, 1.3, 3.0])
 
@@ -57,21 +58,52 @@ def slow_distance(point, triangle):
     return np.linalg.norm(places - point, axis=1).min()
 
 
+def to_triangles(points, triangles):
+    """Distance of each point (…, 3) to a triangle (…, 3, 3)."""
+    sides = np.roll(triangles, -1, axis=-2) - triangles
+    normal = np.cross(sides[..., 0, :], sides[..., 1, :])
+    from_corners = points[..., None, :] - triangles
+    outwards = np.cross(sides, normal[..., None, :])
+    within = ((outwards * from_corners).sum(axis=-1) <= 0).all(axis=-1)
+    along = (from_corners * sides).sum(axis=-1) / (sides**2).sum(axis=-1)
+    rest = from_corners - np.clip(along, 0.0, 1.0)[..., None] * sides
+    to_plane = (from_corners[..., 0, :] * normal).sum(axis=-1) ** 2 / (normal**2).sum(axis=-1)
+    return np.sqrt(np.where(within, to_plane, (rest**2).sum(axis=-1).min(axis=-1)))
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_the_net_is_that_of_cells_and_edges_one_by_one(seed):
     mask = blobs(seed)[0]
-    found = surface_net(mask, SPACING)
-    expected = np.array(slow_net(mask))
-    key = lambda triangles: np.sort(np.round(triangles.mean(axis=1) @ [1.0, 31.7, 997.3], 6))  # noqa: E731
-    np.testing.assert_allclose(key(found), key(expected))
+    found = surface_net(mask.view(np.uint8), tuple(SPACING))
+    np.testing.assert_allclose(
+        np.sort(found.reshape(-1, 9), axis=0), np.sort(np.reshape(slow_net(mask), (-1, 9)), axis=0)
+    )
 
 
 def test_the_distance_to_a_triangle_against_a_raster():
     rng = np.random.default_rng(3)
     points, triangles = rng.normal(size=(60, 3)), rng.normal(size=(60, 3, 3))
-    slow = [slow_distance(p, t) for p, t in zip(points, triangles, strict=True)]
-    np.testing.assert_allclose(to_triangles(points, triangles), slow, atol=0.05)
-    assert (to_triangles(points, triangles) <= np.array(slow) + 1e-12).all()
+    slow = np.array([slow_distance(p, t) for p, t in zip(points, triangles, strict=True)])
+    found = np.array([distance_to_surface(p[None], t[None])[0] for p, t in zip(points, triangles, strict=True)])
+    np.testing.assert_allclose(found, slow, atol=0.05)
+    assert (found <= slow + 1e-12).all()
+    np.testing.assert_allclose(found, to_triangles(points, triangles), atol=1e-12)
+
+
+def test_the_nearest_triangle_is_found_among_all():
+    rng = np.random.default_rng(4)
+    points = np.concatenate([rng.normal(size=(700, 3)), 30 * rng.normal(size=(300, 3))])
+    corners = rng.normal(size=(900, 1, 3)) + 0.1 * rng.normal(size=(900, 3, 3))
+    corners[:50, 1] = corners[:50, 0]  # triangles without an area
+    found = distance_to_surface(points, corners)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slow = np.nanmin(to_triangles(points[:, None], corners[None, 50:]), axis=1)
+        edges = np.linalg.norm(points[:, None] - corners[None, :50, 0], axis=-1).min(axis=1)
+    assert (found <= np.minimum(slow, edges) + 1e-12).all()
+    whole = corners[50:]
+    np.testing.assert_allclose(distance_to_surface(points, whole), slow, atol=1e-12)
+    with kernel_threads(3):
+        assert distance_to_surface(points, corners).tobytes() == found.tobytes()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -80,9 +112,7 @@ def test_distances_match_all_triangles(seed):
     found = surface_distances(a, b, SPACING)
     one, two = (np.array(slow_net(m)) for m in (a, b))
     there = to_triangles(one.mean(axis=1)[:, None], two[None]).min(axis=1)
-    # Only the nearest triangles are looked at, by their middles: that may miss a place by a part of a voxel.
-    assert np.sort(found.there_mm) == pytest.approx(np.sort(there), abs=0.2)
-    assert found.there_mm.mean() == pytest.approx(there.mean(), abs=0.02)
+    np.testing.assert_allclose(np.sort(found.there_mm), np.sort(there), atol=1e-9)
     area = np.linalg.norm(np.cross(one[:, 1] - one[:, 0], one[:, 2] - one[:, 0]), axis=1) / 2
     assert found.there_mm2.sum() == pytest.approx(area.sum())
 

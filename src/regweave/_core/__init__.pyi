@@ -321,6 +321,12 @@ def support_means(
     sz: NDArray[numpy.int32],
     size: Sequence[int],
 ) -> NDArray[numpy.float32]: ...
+def surface_net(
+    mask: NDArray[numpy.uint8], spacing: Sequence[float] | NDArray[numpy.float64]
+) -> NDArray[numpy.float64]: ...
+def distance_to_surface(
+    points: NDArray[numpy.float64], triangles: NDArray[numpy.float64]
+) -> NDArray[numpy.float64]: ...
 def weighted_unaries(
     costs: NDArray[numpy.float32],
     shares: NDArray[numpy.float32],

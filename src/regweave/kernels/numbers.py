@@ -1,7 +1,17 @@
-"""Kernels of numbers of whole images, and of the equations of an affine fit."""
+"""Kernels that measure images, surfaces of masks, and the equations of an affine fit."""
 
 from __future__ import annotations
 
-from regweave._core import enclosed, histogram, log_spread, normal_equations, profiles
+from regweave._core import (
+    distance_to_surface,
+    enclosed,
+    histogram,
+    log_spread,
+    normal_equations,
+    profiles,
+    surface_net,
+)
 
-__all__ = ["enclosed", "histogram", "log_spread", "normal_equations", "profiles"]
+__all__ = [
+    "distance_to_surface", "enclosed", "histogram", "log_spread", "normal_equations", "profiles", "surface_net"
+]  # fmt: skip

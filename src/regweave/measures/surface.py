@@ -10,27 +10,18 @@ a mask is cut by the end of the image, the cut is part of its surface.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import ndimage
-from scipy.spatial import cKDTree
 
+from regweave.kernels.numbers import distance_to_surface, surface_net
 from regweave.types import Float64Array
 
-BoolArray = NDArray[np.bool_]
 MOST_POINTS = 10_000
 """Triangles of a surface that are measured; of a larger one every n-th."""
-NEAREST = 10
-"""Triangles whose middles are nearest to a point; the nearest place is looked for on them."""
-CHUNK = 8192
 ROUNDING_MM = 1e-9
-EDGES = tuple(
-    (corner, axis) for corner in itertools.product((0, 1), repeat=3) for axis in range(3) if corner[axis] == 0
-)
-"""The twelve edges of a cell: the corner where each begins, and its direction."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,7 @@ def surface_distances(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> Surf
         return SurfaceDistances(*(np.empty(0),) * 4)
     box = ndimage.find_objects((first | second).astype(np.uint8))[0]
     spacing = np.asarray(spacing_mm, dtype=np.float64)
-    nets = [surface_net(mask[box], spacing) for mask in (first, second)]
+    nets = [surface_net(np.ascontiguousarray(m[box]).view(np.uint8), tuple(spacing)) for m in (first, second)]
     (there, there_mm2), (back, back_mm2) = (_directed(*pair) for pair in (nets, nets[::-1]))
     return SurfaceDistances(there, back, there_mm2, back_mm2)
 
@@ -127,81 +118,12 @@ def assd_mm(a: ArrayLike, b: ArrayLike, spacing_mm: ArrayLike) -> float:
     return surface_distances(a, b, spacing_mm).mean_mm
 
 
-def surface_net(mask: BoolArray, spacing_mm: Float64Array) -> Float64Array:
-    """Return the triangles (T, 3, 3) of the surface of a mask in millimetres; voxel (0, 0, 0) is the origin.
-
-    Examples
-    --------
-    >>> surface_net(np.ones((1, 1, 1), dtype=bool), np.ones(3)).shape
-    (12, 3, 3)
-    """
-    padded = np.pad(mask, 1)
-    filled = np.zeros([n - 1 for n in padded.shape], dtype=np.uint8)
-    for corner in itertools.product((0, 1), repeat=3):
-        filled += padded[tuple(slice(c, c + n - 1) for c, n in zip(corner, padded.shape, strict=True))]
-    cells = np.argwhere((filled > 0) & (filled < 8))
-    number = np.zeros(filled.shape, dtype=np.int32)
-    number[tuple(cells.T)] = np.arange(len(cells))
-    vertices = (cells - 1 + _crossings(padded, cells)) * spacing_mm
-    quads = np.concatenate([_quads(padded, number, axis) for axis in range(3)])
-    return np.asarray(vertices[np.concatenate([quads[:, [0, 1, 2]], quads[:, [0, 2, 3]]])])
-
-
-def _crossings(padded: BoolArray, cells: NDArray[np.intp]) -> Float64Array:
-    """Mean of the points where the border crosses the edges of each cell (N, 3), from the cell's first corner."""
-    total, count = np.zeros((len(cells), 3)), np.zeros(len(cells))
-    for corner, axis in EDGES:
-        start = cells + corner
-        end = start + np.eye(3, dtype=np.intp)[axis]
-        crossed = padded[tuple(start.T)] != padded[tuple(end.T)]
-        total += crossed[:, None] * (np.array(corner) + 0.5 * np.eye(3)[axis])
-        count += crossed
-    return np.asarray(total / count[:, None])
-
-
-def _quads(padded: BoolArray, number: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
-    """Vertices (Q, 4) around the crossed edges along an axis."""
-    start = np.argwhere(np.diff(padded.astype(np.int8), axis=axis) != 0)
-    one, two = (np.eye(3, dtype=np.intp)[other] for other in range(3) if other != axis)
-    around = (start, start - one, start - one - two, start - two)
-    return np.stack([number[tuple(cell.T)] for cell in around], axis=1)
-
-
 def _directed(source: Float64Array, target: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Distance of the middle of each triangle (T, 3, 3) to another surface, and its area."""
     chosen = source[:: -(-len(source) // MOST_POINTS)]
-    points = chosen.mean(axis=1)
     area = np.linalg.norm(np.cross(chosen[:, 1] - chosen[:, 0], chosen[:, 2] - chosen[:, 0]), axis=1) / 2.0
-    near = min(NEAREST, len(target))
-    tree = cKDTree(target.mean(axis=1))
-    out = np.empty(len(points))
-    for begin in range(0, len(points), CHUNK):
-        few = points[begin : begin + CHUNK]
-        index = tree.query(few, k=near)[1].reshape(len(few), near)
-        out[begin : begin + CHUNK] = to_triangles(few[:, None], target[index]).min(axis=1)
-    return np.where(out < ROUNDING_MM, 0.0, out), area
-
-
-def to_triangles(points: Float64Array, triangles: Float64Array) -> Float64Array:
-    """Return the distance of each point (…, 3) to a triangle (…, 3, 3).
-
-    Examples
-    --------
-    >>> flat = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]])
-    >>> to_triangles(np.array([[0.2, 0.2, 3.0], [2.0, 0.0, 0.0]]), flat).tolist()
-    [3.0, 1.0]
-    """
-    sides = np.roll(triangles, -1, axis=-2) - triangles
-    normal = np.cross(sides[..., 0, :], sides[..., 1, :])
-    size = np.maximum((normal**2).sum(axis=-1), 1e-300)
-    from_corners = points[..., None, :] - triangles
-    outwards = np.cross(sides, normal[..., None, :])
-    within = ((outwards * from_corners).sum(axis=-1) <= 0).all(axis=-1) & (size > 1e-24)
-    along = (from_corners * sides).sum(axis=-1) / np.maximum((sides**2).sum(axis=-1), 1e-300)
-    rest = from_corners - np.clip(along, 0.0, 1.0)[..., None] * sides
-    to_side = (rest**2).sum(axis=-1).min(axis=-1)
-    to_plane = (from_corners[..., 0, :] * normal).sum(axis=-1) ** 2 / size
-    return np.asarray(np.sqrt(np.where(within, to_plane, to_side)))
+    distance = distance_to_surface(chosen.mean(axis=1), target)
+    return np.where(distance < ROUNDING_MM, 0.0, distance), area
 
 
 def _percentile(values: Float64Array, weights: Float64Array, percent: float) -> float:

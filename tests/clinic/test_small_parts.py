@@ -51,6 +51,13 @@ def test_what_is_asked_for_by_name_is_carried_and_the_rest_is_listed():
     assert next(s.name for s in choose(PLANNED, None, carry_outline=True).carried) == "BODY"
 
 
+@pytest.mark.parametrize(("asked", "meant"), [("cord", "'Cord'"), ("Crod", "'Cord'"), ("PTV 1", "'PTV1'")])
+def test_a_mistyped_structure_has_a_suggestion(asked, meant):
+    with pytest.raises(UsageError, match="E165") as caught:
+        choose(PLANNED, [asked])
+    assert f"did you mean {meant}?" in caught.value.hint
+
+
 def test_every_shipped_limit_has_a_source_and_only_checked_ones_name_the_report():
     rules = clinic_rules()
     assert set(rules.sources) == set(rules.limits)

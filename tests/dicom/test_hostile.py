@@ -48,6 +48,16 @@ def test_exchanged_scans_are_refused(study, capsys):
     assert (status, "E146" in said) == (2, True)
 
 
+def test_scans_in_the_wrong_order_and_a_set_of_another_patient_are_named(study, capsys):
+    status, said, _ = contours(study, capsys, plan="today", today="plan")
+    assert (status, "E101" in said, "are PLAN and TODAY exchanged?" in " ".join(said.split())) == (3, True, True)
+    write_series(study / "plan", replace(PLAN, series="5"))
+    other = replace(PLAN, series="9", frame="9", patient=("OTHER^PATIENT", "4711", "19500101"))
+    write_rtstruct(study / "other.dcm", other, [PLAN.drawn("Liver")])
+    status, said, _ = contours(study, capsys, "--rtstruct", study / "other.dcm")
+    assert (status, "E162" in said) == (3, True)
+
+
 def test_a_scan_that_shows_nothing_is_refused(study, capsys):
     write_series(study / "air", replace(TODAY, hu=(0.0, -1000.0)))
     status, said, _ = contours(study, capsys, today="air")

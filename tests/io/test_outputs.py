@@ -186,6 +186,21 @@ def test_of_many_that_write_one_folder_one_succeeds(tmp_path, any_system):
     assert texts(tmp_path) == {"out/who": next(end for end in ends if end != "E154")}
 
 
+def test_a_folder_that_another_process_writes_is_refused_at_once(tmp_path):
+    code = (
+        "import sys\nfrom regweave.io import prepare_output\n"
+        "with prepare_output(sys.argv[1]) as part:\n"
+        "    (part / 'who').write_text('first')\n    print('begun', flush=True)\n    sys.stdin.read()\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "out")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "begun\n"
+        with pytest.raises(RegweaveError, match=r"E154.*another command is writing"), prepare_output(tmp_path / "out"):
+            pytest.fail("the second one began")
+        first.stdin.close()
+    assert texts(tmp_path) == {"out/who": "first"}
+
+
 def write_claimed(path: Path, text: str, meanwhile=lambda: None, **options) -> None:
     claim = require_absent(path, overwrite=options.get("overwrite", False))
     meanwhile()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,6 +110,8 @@ def _require_known(structures: Sequence[Structure], names: Collection[str] | Non
     unknown = sorted(set(names or ()) - {one.name for one in structures})
     if names is not None and (unknown or not names):
         has = ", ".join(one.name for one in structures)
-        raise UsageError(
-            "E165", f"the plan has no structure {', '.join(map(repr, unknown)) or '(none named)'}", f"it has {has}"
-        )
+        lower = {one.name.casefold(): one.name for one in structures}
+        near = [lower[m] for name in unknown for m in difflib.get_close_matches(name.casefold(), lower, 1)]
+        meant = f"did you mean {', '.join(map(repr, near))}? " if near else ""
+        what = ", ".join(map(repr, unknown)) or "(none named)"
+        raise UsageError("E165", f"the plan has no structure {what}", f"{meant}it has {has}")

@@ -66,7 +66,7 @@ def read_scans(sources: Sources) -> Scans:
     """
     chosen = sources.rtstruct if isinstance(sources.rtstruct, StructureSet) else _rtstruct(sources)
     drawn_on = referenced_series(chosen) if isinstance(chosen, Path) else frozenset()
-    plan = sources.plan if isinstance(sources.plan, Series) else _plan(sources, drawn_on)
+    plan = sources.plan if isinstance(sources.plan, Series) else _plan(sources, chosen, drawn_on)
     today = sources.today if isinstance(sources.today, Series) else read_series(sources.today, sources.today_series)
     if not sources.allow_id_mismatch:
         require_same_patient(plan.identity, today.identity, "the plan and today's scan")
@@ -82,20 +82,30 @@ def read_scans(sources: Sources) -> Scans:
 def _rtstruct(sources: Sources) -> Path:
     if sources.rtstruct is not None:
         return Path(str(sources.rtstruct))
-    found = [one.path for one in scan(sources.plan).objects if one.kind == "RTSTRUCT"]
+    found = _sets_in(sources.plan)
     if len(found) != 1:
         count = f"{len(found)} structure sets" if found else "no structure set"
         kind = UsageError if found else RegweaveError
-        raise kind("E161" if found else "E101", f"the folder of the plan holds {count}", "name one with --rtstruct")
+        hint = "name one with --rtstruct"
+        if not found and not isinstance(sources.today, Series) and _sets_in(sources.today):
+            hint = "the folder of today's scan holds one: are PLAN and TODAY exchanged? Else name one with --rtstruct"
+        raise kind("E161" if found else "E101", f"the folder of the plan holds {count}", hint)
     return found[0]
 
 
-def _plan(sources: Sources, drawn_on: frozenset[str]) -> Series:
+def _sets_in(source: Any) -> list[Path]:
+    return [one.path for one in scan(source).objects if one.kind == "RTSTRUCT"]
+
+
+def _plan(sources: Sources, chosen: Path | StructureSet, drawn_on: frozenset[str]) -> Series:
     """Read the series that the structure set refers to, unless another one is asked for."""
     series = sources.plan_series
-    if series is None and drawn_on:
+    if series is None and drawn_on and isinstance(chosen, Path):
         listed = list_series(sources.plan)
         fitting = [one for one in listed if one.identity.series_uid in drawn_on]
+        if not fitting and len({one.identity.patient_hash for one in listed}) == 1 and not sources.allow_id_mismatch:
+            owner = scan([chosen]).objects[0].identity
+            require_same_patient(owner, listed[0].identity, "the structure set and the images of the plan")
         if len(listed) > 1 and len(fitting) == 1:
             series = fitting[0].identity.series_uid
             patients = len({one.identity.patient_hash for one in listed})

@@ -11,7 +11,7 @@ from regweave.errors import RegweaveError
 from regweave.io.disk import ledger
 from regweave.io.disk.atomic import Identity, changed, identity_of, unwritable
 from regweave.io.disk.output_names import check_name
-from regweave.io.disk.parts import discard, part_of, sweep
+from regweave.io.disk.parts import discard, in_work, part_of, sweep
 from regweave.io.disk.renames import TAKEN, exchange, rename_new
 
 
@@ -100,7 +100,7 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
     ------
     RegweaveError
         E150 where the folder may not be replaced, E152 where its name cannot be used, E153 where it cannot be written,
-        E154 where something else has taken its place meanwhile.
+        E154 where another command is writing it, or something else has taken its place meanwhile.
     """
     check_name(folder, folder=True)
     target = Path(folder).absolute().resolve()
@@ -109,6 +109,9 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
         _require_replaceable(target, folder, overwrite)
         before = identity_of(target)
         empty = before is not None and not any(target.iterdir())
+        if in_work(target):
+            message = f"another command is writing the output '{folder}' now"
+            raise RegweaveError("E154", message, "wait until it has ended, or choose another -o")
         created = [parent for parent in target.parents if not parent.exists()]
         sweep(target.parent, target)
         part.mkdir(parents=True)

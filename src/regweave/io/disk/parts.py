@@ -85,6 +85,17 @@ def sweep(folder: Path, target: Path | None = None) -> None:
                 discard(path)
 
 
+def in_work(target: Path) -> bool:
+    """Tell whether another running process of this machine writes the folder that is to have this name."""
+    name = _stem(target, True)
+    if name != target.name or not target.parent.is_dir():
+        return False
+    parts = (PART.fullmatch(path.name) for path in target.parent.iterdir())
+    found = [one for one in parts if one is not None and one["name"] == name and one["place"] == _place()]
+    pids = [(int(one["pid"]), int(one["start"])) for one in found]
+    return any(pid != os.getpid() and not _gone(_place(), pid, start) for pid, start in pids)
+
+
 def discard(part: Path) -> None:
     """Remove a part. One that is a finished folder may hold an older result: then only what is listed in it goes."""
     with suppress(OSError):

@@ -233,9 +233,9 @@ def test_nothing_is_drawn_in_a_pipe(monkeypatch):
 
 def test_models_and_their_repr():
     shipped = rw.models()
-    assert "brain-t1" in shipped
-    assert repr(shipped["brain-t1"]).startswith("Model for MR: CSF, GM, WM; members ")
-    assert len(repr(shipped["brain-t1"])) < 200
+    assert sorted(shipped) == ["head-neck-ct", "hippocampus-t1"]
+    assert repr(shipped["hippocampus-t1"]).startswith("Model for MR: anterior, posterior; members ")
+    assert len(repr(shipped["hippocampus-t1"])) < 200
 
 
 @pytest.mark.usefixtures("in_process")

@@ -111,8 +111,8 @@ def test_completion_script_and_answers():
     assert answer.stdout.split() == ["evaluate"]
     answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave presets show pa", COMP_CWORD="3")
     assert answer.stdout.split() == ["paper", "paper@1"]
-    answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave register --model brain", COMP_CWORD="3")
-    assert answer.stdout.split() == ["brain-t1"]
+    answer = run(_REGWEAVE_COMPLETE="complete_bash", COMP_WORDS="regweave register --model head", COMP_CWORD="3")
+    assert answer.stdout.split() == ["head-neck-ct"]
 
 
 @pytest.fixture(scope="module")

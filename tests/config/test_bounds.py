@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def test_a_class_predictor_on_a_whole_head_counts(monkeypatch):
     head = Geometry((256, 256, 220), np.eye(4))
     plan = forecast(head, head, preset("default"), "mr", probe=False)
     monkeypatch.setattr("regweave.pipeline.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
-    known = Model.load("brain-t1").predictor
+    known = Model.load(Path(__file__).parents[1] / "model/tissue.json").predictor
     coarse, fine = (replace(known, sizes=replace(known.sizes, voxel_mm=mm)) for mm in (4.0, 1.0))
     check_memory(head, head, preset("default"), "mr", 0, coarse)
     with pytest.raises(ResourceError, match="E140"):

@@ -126,7 +126,7 @@ def test_a_name_map_without_a_known_name_is_named(study, capsys):
 
 
 def test_a_model_of_another_modality_names_only_options_that_there_are(study, capsys):
-    status, said, _ = contours(study, capsys, "--model", "brain-t1")
+    status, said, _ = contours(study, capsys, "--model", "hippocampus-t1")
     assert (status, "E172" in said, "--fixed-modality" in said) == (3, True, False)
 
 

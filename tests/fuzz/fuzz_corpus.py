@@ -122,7 +122,7 @@ def _transforms(folder: Path, true_field: Field, fixed: dict[str, bytes]) -> lis
 
 
 def _texts(folder: Path, pair, fixed: dict[str, bytes]) -> list[Sample]:  # type: ignore[no-untyped-def]
-    shipped = Path(io.__file__).parents[1] / "model" / "brain-t1.json"
+    shipped = Path(__file__).parents[1] / "model" / "tissue.json"
     points = np.array([[1.0, 2.0, 3.0], [-4.5, 5.0, 60.0]])
     for name in ("p.csv", "p.fcsv", "p.mrk.json"):
         io.write_points(folder / name, points, ["a", "b"])

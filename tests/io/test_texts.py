@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from regweave.io.disk.files import exists, is_file, open_file, require_file, sha
 from regweave.io.disk.limits import MAX_NESTING
 from regweave.io.disk.texts import parse_json, parse_rows, parse_table, parse_toml, read_json, read_text
 from regweave.model.model import Model
-from regweave.model.shipped import find_model, shipped_models
+from regweave.model.shipped import find_model
 from regweave.pipeline.prepare import start_pair
 
 READERS = {
@@ -113,7 +114,7 @@ def test_a_path_with_a_nul_in_a_list_of_pairs(tmp_path):
 
 
 def test_a_repeated_key_of_a_model_is_refused(tmp_path):
-    text = shipped_models()["brain-t1"].read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "model/tissue.json").read_text(encoding="utf-8")
     (tmp_path / "m.json").write_text(text)
     Model.load(tmp_path / "m.json")
     (tmp_path / "m.json").write_text(text.replace('"pairwise":', '"pairwise": 99, "pairwise":', 1))

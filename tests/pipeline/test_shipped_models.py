@@ -36,7 +36,7 @@ def test_a_file_comes_before_a_shipped_model_of_its_name(tmp_path, monkeypatch):
     assert find_model(name) == path
     shutil.copy(path, tmp_path / name)
     assert find_model(name) == Path(name)
-    with pytest.raises(RegweaveError, match=r"E171.*no model file 'nothing'.*shipped: brain-t1, "):
+    with pytest.raises(RegweaveError, match=r"E171.*no model file 'nothing'.*shipped: head-neck-ct, "):
         Model.load("nothing")
 
 

@@ -25,10 +25,16 @@ class ModelCard(BaseModel):
     ----------
     images : str
         Kind of images.
-    field_of_view : str, optional
-        What they show.
-    data, licence : str, optional
-        Where the training images come from, and their terms.
+    body_part, field_of_view, voxels : str, optional
+        Part of the body, what the images show of it, and the sizes of their voxels.
+    data, data_licence : str, optional
+        Where the training images come from, and their licence.
+    licence : str, optional
+        Licence of the model file itself: its weights and the parameters of its predictor.
+    gain : str, optional
+        Gain in Dice over the preset alone, and with which labels it was measured.
+    made : str, optional
+        Date of the model.
     avoid : str, optional
         When not to use the model.
     """
@@ -36,9 +42,14 @@ class ModelCard(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, str_max_length=1000)
 
     images: str
+    body_part: str | None = None
     field_of_view: str | None = None
+    voxels: str | None = None
     data: str | None = None
+    data_licence: str | None = None
     licence: str | None = None
+    gain: str | None = None
+    made: str | None = None
     avoid: str | None = None
 
 

@@ -104,13 +104,18 @@ def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict
     """Say which model it is; one that was handed over in memory has no path."""
     if loaded is None:
         return None
-    groups = list(loaded.training.groups)
+    card = loaded.card
+    about = {
+        "groups": list(loaded.training.groups),
+        "licence": None if card is None else card.licence,
+        "data_licence": None if card is None else card.data_licence,
+    }
     if not isinstance(given, str | Path):
-        return {"name": "in memory", "path": None, "sha256": None, "groups": groups}
+        return {"name": "in memory", "path": None, "sha256": None, **about}
     path = find_model(given).absolute()
     shipped = shipped_models().get(path.stem)
     name = path.stem if shipped is not None and shipped.absolute() == path else path.name
-    return {"name": name, "path": str(path), "sha256": sha256(path), "groups": groups}
+    return {"name": name, "path": str(path), "sha256": sha256(path), **about}
 
 
 def start_record(init: Any, pair: ImagePair, reading: Reading) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.measures.statistics import patients_of
 from regweave.model.model import Model, models
-from regweave.model.record import Gain, GateRecord, TrainingRecord
+from regweave.model.record import Gain, GateRecord, ModelCard, TrainingRecord
 from regweave.predictors import Predictor
 from regweave.registration.initial import STRUCTURES
 
@@ -45,19 +45,22 @@ def list_(*, as_json: JsonOption = False) -> None:
 
 def card_text(name: str, model: Model) -> str:
     """Lay out the card of a model: images, structures, patients, gain, licence, and when not to use it."""
-    record, card = model.training, model.card
+    record, card = model.training, ModelCard(images="") if model.card is None else model.card
     structures = ", ".join(model.class_name(c) for c in model.weights.classes[1:])
-    patients = len(_patients(record.groups))
+    counted = {"patients": len(_patients(record.groups)), "pairs": len(record.pairs)}
     facts = {
-        "images": None if card is None else card.images,
-        "shows": None if card is None else card.field_of_view,
+        "images": card.images,
+        "body part": card.body_part,
+        "shows": card.field_of_view,
+        "voxels": card.voxels,
         "structures": structures,
-        "trained on": f"{patients} patients, {len(record.pairs)} pairs" if record.pairs else None,
-        "data": None if card is None else card.data,
+        "trained on": ", ".join(f"{n} {what}" for what, n in counted.items() if n),
+        "data": card.data,
         "predictor": _predictor(model),
-        "gain": "; ".join(_gains(record)) or None,
-        "licence": None if card is None else card.licence,
-        "not for": None if card is None else card.avoid,
+        "gain": card.gain or "; ".join(_gains(record)),
+        "licence": f"weights {card.licence or 'not named'}, training data {card.data_licence or 'not named'}",
+        "made": card.made,
+        "not for": card.avoid,
     }
     lines = [
         textwrap.fill(f"  {key:<12}{value}", WIDTH, subsequent_indent=" " * 14, break_long_words=False)

@@ -43,7 +43,7 @@ app = command_line()
     epilog=examples(
         "regweave batch pairs.csv -o results --workers 8",
         "regweave batch pairs.csv -o results --workers 8 --resume",
-        "regweave batch pairs.csv -o results --model brain-t1 --write warped,labels",
+        "regweave batch pairs.csv -o results --model head-neck-ct --write warped,labels",
     )
 )
 def batch(

@@ -56,7 +56,7 @@ app = command_line()
         "regweave register later.nii.gz planning.nii.gz -o result",
         "regweave register later.nii.gz planning.nii.gz -o result --init affine",
         "regweave register f.nii.gz m.nii.gz -o out --moving-labels organs.nii.gz",
-        "regweave register f.nii.gz m.nii.gz -o out --model brain-t1 --json",
+        "regweave register f.nii.gz m.nii.gz -o out --model head-neck-ct --json",
         "regweave register f.nii m.nii -o r --fixed-points f.csv --moving-points m.csv",
         "regweave register --from result/result.json -o same",
     )

@@ -52,3 +52,4 @@ def test_used_by_name():
     assert result.modality == "ct"
     assert result.classes_from == "predicted"
     assert result.weights.classes == model.weights.classes
+    assert [result.record.model[name] for name in ("licence", "data_licence")] == ["MIT", "MIT"]

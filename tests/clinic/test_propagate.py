@@ -80,6 +80,8 @@ def test_the_folder_holds_what_is_promised_and_the_hash_of_its_transform(folder)
     section = json.loads((where / "result.json").read_text())["clinic"]
     assert section["transform_sha256"] == hashlib.sha256((where / "transform.h5").read_bytes()).hexdigest()
     assert section["grid_error_mm"] < 3.0
+    stated = json.loads((where / "report.html").read_text().split('id="signoff-data">')[1].split("</script>")[0])
+    assert stated["record"]["rtstruct_sha256"] == hashlib.sha256((where / "rtstruct.dcm").read_bytes()).hexdigest()
 
 
 def test_the_page_says_that_nobody_has_approved_and_names_nobody(folder):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 import numpy as np
 import pytest
 
@@ -12,8 +9,7 @@ from regweave.clinic.chosen import choose
 from regweave.clinic.files import read_name_map
 from regweave.clinic.quality import flagged, kinds_done
 from regweave.clinic.settings import intra_patient_settings
-from regweave.clinic.signoff import collected, read_signoff, require_match
-from regweave.errors import RegweaveError, UsageError
+from regweave.errors import UsageError
 from regweave.measures.rules import clinic_rules, parse_rules
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import judge
@@ -97,57 +93,6 @@ def test_kinds_of_test_say_what_was_not_done():
     assert list(states) == list("ABCDEFGHIJ")
     assert states["E"].startswith("not done")
     assert not {row["kind"]: row["state"] for row in kinds_done(landmarks=True)}["E"].startswith("not done")
-
-
-def signed(tmp_path, **changed):
-    result = tmp_path / "out"
-    result.mkdir(exist_ok=True)
-    (result / "transform.h5").write_bytes(b"field")
-    rows = [{"name": "Cord"}, {"name": "gland"}]
-    record = {"clinic": {"structures": rows, "names": {"gland": "Parotid"}}}
-    (result / "result.json").write_text(json.dumps(record))
-    header = {"reviewer": "R. Viewer", "date": "2026-01-02", "transform_sha256": hashlib.sha256(b"field").hexdigest()}
-    lines = [f"# {key}: {value}" for key, value in {**header, **changed.get("header", {})}.items()]
-    rows = changed.get("rows", [("Cord", "4", ""), ("Parotid", "2", "cranial end")])
-    path = tmp_path / "signoff.tsv"
-    path.write_text("\n".join([*lines, "structure\tgrade\tcomment", *("\t".join(row) for row in rows)]) + "\n")
-    return path, result
-
-
-def test_a_signoff_is_read_back_and_matched_to_its_transform(tmp_path):
-    path, result = signed(tmp_path)
-    found = read_signoff(path)
-    assert found.word == "accepted"
-    assert require_match(found, [result], path) == result
-    table = collected([(found, result)])
-    assert "Parotid\t2\tR. Viewer\t2026-01-02\tcranial end" in table
-    short = read_signoff(signed(tmp_path, rows=[("Cord", "4", "")])[0])
-    with pytest.raises(RegweaveError, match=r"E145.*1 structures of the result have no grade: Parotid"):
-        require_match(short, [result], path)
-    (result / "transform.h5").write_bytes(b"another")
-    with pytest.raises(RegweaveError, match="E145"):
-        require_match(found, [result], path)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"header": {"reviewer": ""}},
-        {"header": {"transform_sha256": ""}},
-        {"header": {"date": ""}},
-        {"header": {"date": "yesterday"}},
-        {"rows": [("Cord", "", "")]},
-        {"rows": [("Cord", "9", "")]},
-        {"rows": []},
-    ],
-)
-def test_an_empty_or_half_signoff_is_refused(tmp_path, changed):
-    with pytest.raises(RegweaveError, match="E145"):
-        read_signoff(signed(tmp_path, **changed)[0])
-
-
-def test_a_low_grade_refuses(tmp_path):
-    assert read_signoff(signed(tmp_path, rows=[("Cord", "1", "")])[0]).word == "refused"
 
 
 def test_name_maps_of_both_kinds(tmp_path):

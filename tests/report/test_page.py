@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from regweave.io.points import read_point_pairs
+from regweave.report.signoff import Reviewable, read_signoff, require_match
 
 HOSTILE_FILE = '"><img src=x onerror=window.hacked=1>.nii.gz'
 FLAGS = (
@@ -421,6 +422,7 @@ def test_sign_off_is_exported_as_a_table(fresh, result_folder, tmp_path):
     fresh.page.fill("[name=reviewer]", "A. Reader")
     fresh.page.fill("[name=date]", "2026-11-15")
     fresh.page.fill("[name=comment-3]", "=1+1\ttab")
+    fresh.page.fill("[name=comment-4]", '"# a\u2028b\x85c\x0cd')
     assert fresh.text("#missing") == ""
     with fresh.page.expect_download() as wait:
         button.click()
@@ -442,6 +444,9 @@ def test_sign_off_is_exported_as_a_table(fresh, result_folder, tmp_path):
     assert rows[0]["structure"] == "<img src=x onerror=window.hacked=1>"
     assert rows[3]["structure"] == "'=HYPERLINK(1)"
     assert rows[3]["comment"] == "'=1+1 tab"
+    assert rows[4]["comment"] == '"# a b c d'
+    signed = read_signoff(tmp_path / "signoff.tsv")
+    assert require_match(signed, [Reviewable.read(result_folder)], "signoff.tsv").folder == result_folder
 
 
 def test_leaving_with_an_unfinished_review_is_asked_about(browser, result_folder):

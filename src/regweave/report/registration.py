@@ -22,6 +22,7 @@ from regweave.report.charts import step_chart
 from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render
 from regweave.report.records import LandmarkErrors, Provenance, ResultRecord
+from regweave.report.signoff import signoff_names
 from regweave.report.viewer.closeups import closeups
 from regweave.report.viewer.contents import Contents, read_contents
 from regweave.report.viewer.data import Shown, prepare, viewer_data
@@ -253,7 +254,7 @@ def _rounding(contents: Contents, shown: Shown) -> float:
 
 
 def _signoff_data(contents: Contents, graded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the exported review says besides grades; its first lines name the transform and both images."""
+    """Return what the exported review says besides grades: hashes of what is looked at and of both images."""
     provenance = contents.record.provenance
     clinic = contents.record.clinic
     names = [
@@ -263,6 +264,6 @@ def _signoff_data(contents: Contents, graded: Sequence[Mapping[str, Any]]) -> di
     of = "-to-".join(names) if clinic is None else f"{clinic.patient_sha}-{clinic.today_sha}"
     return {
         "file": f"signoff-{of}",
-        "structures": [row["name"] for row in graded],
-        "record": {"regweave": provenance.regweave, "transform_sha256": contents.transform_sha256, **hashes},
+        "structures": signoff_names(graded),
+        "record": {"regweave": provenance.regweave, **contents.reviewed, **hashes},
     }

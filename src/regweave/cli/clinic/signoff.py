@@ -10,9 +10,9 @@ import typer
 
 from regweave.cli.help import command_line, examples, input_option
 from regweave.cli.options import JsonOption
-from regweave.clinic.signoff import collected, read_signoff, require_match
 from regweave.errors import EXIT_SOME_FAILED
 from regweave.io import atomic_path, require_absent
+from regweave.report.signoff import Reviewable, collected, read_signoff, require_match
 
 app = command_line()
 
@@ -33,29 +33,32 @@ def signoff(
 ) -> None:
     """Read sign-offs back, check that each belongs to a result as it stands, and collect them.
 
-    A sign-off belongs to the transform whose SHA-256 it carries: where that
-    file has changed since, the review counts no more (E145, status 3). Exit
-    status 1 where a structure was refused.
+    A sign-off carries the SHA-256 of the transform and of what was looked at:
+    the structure set, the warped labels, or the warped image. Where one of
+    these files has changed since, or a structure of the page has no grade,
+    the review does not count (E145, status 3). Exit status 1 where a
+    structure was refused.
     """
     claim = None if output is None else require_absent(output, overwrite=overwrite)
+    results = [Reviewable.read(folder) for folder in result]
     found = []
     for file in files:
         signed = read_signoff(file)
-        found.append((signed, require_match(signed, result, file)))
+        found.append((signed, require_match(signed, results, file)))
     if output is not None and claim is not None:
         with claim.writing(), atomic_path(output) as part:
             part.write_text(collected(found), encoding="utf-8", newline="\n")
     if as_json:
         rows = [
-            {"result": str(where), "verdict": s.word, "header": dict(s.header), "structures": s.rows}
-            for s, where in found
+            {"result": str(of.folder), "verdict": s.word, "header": dict(s.header), "structures": s.rows}
+            for s, of in found
         ]
         print(json.dumps(rows, indent=1, ensure_ascii=False))
     else:
-        for signed, where in found:
-            low = [f"{name} {grade}" for name, grade, _ in signed.rows if int(grade) < 2]
+        for signed, of in found:
+            low = [f"{name} {grade}" for name, grade, _ in signed.unusable]
             told = f": {', '.join(low)}" if low else ""
-            print(f"{where}: {signed.word} by {signed.header['reviewer']} on {signed.header['date']}{told}")
+            print(f"{of.folder}: {signed.word} by {signed.header['reviewer']} on {signed.header['date']}{told}")
         if output is not None:
             print(f"wrote {output}")
     if any(signed.word == "refused" for signed, _ in found):

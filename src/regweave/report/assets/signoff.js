@@ -7,16 +7,16 @@
   const field = (name) => form.elements.namedItem(name);
   let kept = true;
 
-  /** One cell: no tabs or line ends, and nothing that a spreadsheet would run as a formula. */
+  /** One cell: no control characters or line ends, and nothing that a spreadsheet would run as a formula. */
   const cell = (value) => {
-    const text = String(value ?? "").replace(/[\t\r\n]+/g, " ").trim();
+    const text = String(value ?? "").replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, " ").trim();
     return /^[=+@-]/.test(text) ? `'${text}` : text;
   };
   const tsv = () => {
     const head = { ...facts.record, date: field("date").value, reviewer: field("reviewer").value, comment: field("comment").value };
     const lines = Object.entries(head).filter(([, value]) => value).map(([key, value]) => `# ${key}: ${cell(value)}`);
-    const rows = facts.structures.map((name, n) => [name, field(`grade-${n}`).value, field(`comment-${n}`).value]);
-    return [...lines, ...[["structure", "grade", "comment"], ...rows].map((row) => row.map(cell).join("\t"))].join("\n") + "\n";
+    const rows = facts.structures.map((name, n) => [name, field(`grade-${n}`).value, cell(field(`comment-${n}`).value)]);
+    return [...lines, ...[["structure", "grade", "comment"], ...rows].map((row) => row.join("\t"))].join("\n") + "\n";
   };
   const count = () => {
     const open = facts.structures.filter((_, n) => field(`grade-${n}`).value === "").length;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import damaged, sha256
+from regweave.io.disk.files import damaged
 from regweave.io.disk.texts import read_json
 from regweave.io.grids import check_same_grid
 from regweave.io.images import read_labels, read_volumes
@@ -16,6 +16,7 @@ from regweave.io.records.schema import read_record
 from regweave.io.records.view import FOLDER, read_nodes
 from regweave.io.transforms.files import read_transform
 from regweave.report.records import ResultRecord
+from regweave.report.signoff import reviewed_hashes
 from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence
 
 IMAGES = {"fixed": f"{FOLDER}/fixed.nii.gz", "moving": f"{FOLDER}/moving.nii.gz", "warped": "warped.nii.gz"}
@@ -50,8 +51,8 @@ class Contents:
         Evidence of the last discrete step.
     refined_mm : tuple of three floats
         Size of the voxels on which the deformation was refined.
-    transform_sha256 : str
-        Hash of ``transform.h5``.
+    reviewed : mapping
+        Hashes of what a sign-off of the page is about.
     """
 
     record: ResultRecord
@@ -63,7 +64,7 @@ class Contents:
     field: Field
     nodes: NodeEvidence | None
     refined_mm: tuple[float, ...]
-    transform_sha256: str
+    reviewed: Mapping[str, str]
 
 
 def read_contents(folder: Path) -> Contents:
@@ -101,7 +102,7 @@ def read_contents(folder: Path) -> Contents:
         field=transform.field,
         nodes=read_nodes(folder, members),
         refined_mm=tuple(transform.interpolated.geometry.spacing_mm.tolist()),
-        transform_sha256=sha256(folder / "transform.h5"),
+        reviewed=reviewed_hashes(folder),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import json
 import struct
 import zipfile
 from contextlib import nullcontext
@@ -277,6 +278,25 @@ def test_labels(tmp_path):
         read_labels(save(tmp_path / "nan.nii.gz", holes))
     assert read_labels((labels.astype(np.uint8), np.eye(4))).values() == [1, 2]
     assert read_labels(read_labels(path)).names == {}
+
+
+def test_values_of_an_image_are_no_labels(tmp_path):
+    """Whole numbers that scatter are refused; atlases are read, those of over 256 labels with their names."""
+    grid = np.indices((40, 40, 40)) // 5
+    blocks = grid[0] * 64 + grid[1] * 8 + grid[2]  # 512 blocks of 5 voxels
+    freesurfer = np.where(blocks < 190, blocks * 74, 0).astype(np.uint16)  # numbers up to 14,000
+    assert len(read_labels(save(tmp_path / "fs.nii.gz", freesurfer)).values()) == 189
+    noise = np.random.default_rng(0).integers(0, 200, blocks.shape).astype(np.uint8)
+    for data, found in ((noise, "199 different labels, and .* of neighbours differ"), (blocks, "511 different labels")):
+        path = save(tmp_path / "image.nii.gz", data.astype(np.uint16))
+        with pytest.raises(RegweaveError, match=f"E127.*{found}"):
+            read_labels(path)
+    names = {str(v): f"region {v}" for v in range(1, 512)}
+    (tmp_path / "labels.json").write_text(json.dumps(dict(list(names.items())[:100])))
+    with pytest.raises(RegweaveError, match="E127"):  # names of a few state nothing
+        read_labels(path)
+    (tmp_path / "labels.json").write_text(json.dumps(names))
+    assert len(read_labels(path).values()) == 511
 
 
 def test_names_of_labels(tmp_path):

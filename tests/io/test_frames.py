@@ -283,3 +283,18 @@ def test_mask_header_off_by_a_little_and_by_a_voxel():
             check_same_grid(image, other, "mask.nii.gz")
         assert caught.value.code == "E112"
         assert repr(float(other.origin_mm[0])) in caught.value.message
+
+
+def test_resampling_is_proposed_only_for_a_mask_of_the_same_view():
+    image = volume_with(OBLIQUE["oblique"]).geometry
+    half = image.affine.copy()
+    half[:3, :3] /= 2
+    far = image.affine.copy()
+    far[:3, 3] += 300
+    finer = Geometry(tuple(2 * n for n in image.shape), half)
+    wide = Geometry(tuple(2 * n for n in image.shape), image.affine)
+    for mask, same in ((finer, True), (Geometry(image.shape, far), False), (wide, False)):
+        with pytest.raises(RegweaveError) as caught:
+            check_same_grid(image, mask, "mask.nii.gz")
+        assert ("resample it" in caught.value.hint) == same
+        assert ("belongs to another image" in caught.value.message) != same

@@ -30,7 +30,7 @@ NHDR = (
     "NRRD0004\ntype: uchar\ndimension: 3\nspace: LPS\nsizes: 8 7 6\nspace directions: (1,0,0) (0,1,0) (0,0,1)\n"
     "encoding: raw\nspace origin: (0,0,0)\ndata file: "
 )
-VOXELS = bytes(range(1, 169)) * 2
+VOXELS = bytes(range(1, 29)) * 12
 
 
 def header(shape=SHAPE, kind=np.int16, **fields):
@@ -339,7 +339,7 @@ def test_fields_outside_of_the_folder(tmp_path, monkeypatch):
     with pytest.raises(RegweaveError, match="E109"):
         read_transform("x.mhd")
     assert (read_transform("x.mhd", follow_links=True).field.data == 0.5).all()
-    save(tmp_path / "deep" / "r.nii", header())
+    save(tmp_path / "deep" / "r.nii", header(), (np.arange(np.prod(SHAPE)) % 30).astype(np.int16).tobytes())
     (tmp_path / "deep" / "p.csv").write_text("x_lps,y_lps,z_lps\n1,2,3\n")
     for command in (
         ["convert", "x.mhd", "-o", "a.nii.gz"],

@@ -48,7 +48,7 @@ def files(training_list) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def predicted(model, files):
-    return register(files["fixed"], files["moving"], fixed_labels=files["fixed_labels"], model=model)
+    return register(files["fixed"], files["moving"], model=model)
 
 
 def field(result) -> np.ndarray:
@@ -178,9 +178,7 @@ def test_reading_keeps_chosen_labels_only(files):
 
 
 def test_start_from_what_the_predictor_tells(model, files, predicted):
-    found = register(
-        files["fixed"], files["moving"], model=model, init="structures", fixed_labels=files["fixed_labels"]
-    )
+    found = register(files["fixed"], files["moving"], model=model, init="structures")
 
     start = found.images.pair.initial_field
     assert start is not None

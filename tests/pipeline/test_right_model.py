@@ -13,14 +13,16 @@ from regweave.cli import main
 from regweave.config.settings import Settings, preset
 from regweave.datasets.manifest import PairFiles
 from regweave.datasets.phantom import make_phantom
-from regweave.errors import RegweaveError, UsageError
+from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.modality import modality_of
+from regweave.io.structure_names import StructureMatch
 from regweave.model.model import Model
 from regweave.pipeline.reading import Reading, in_one_numbering
+from regweave.pipeline.recipe import Recipe, doubt_volumes
 from regweave.pipeline.register import register
 from regweave.training.scan import choose_bank, scan
-from regweave.types import LabelMap, Volume, WeightTable
+from regweave.types import Image, ImagePair, LabelMap, StructureMaps, Volume, WeightTable
 
 BANK = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]
 MULTI = [{"name": "mi", "metric": "mi", "stage": "levels"}, {"name": "ngf", "metric": "ngf"}]
@@ -123,13 +125,15 @@ def test_another_numbering_with_names_gives_the_same_bits(pair):
     np.testing.assert_array_equal(found.transform.field.data, plain.transform.field.data)
     assert found.record.structures["classes"] == {"1": 2, "40": 1}
     assert set(found.warped_labels.values()) == {40, 1, 2, 3, 4, 5}  # labels stay labels
-    bare = register(pair.fixed, pair.moving, moving_labels=replace(other, names={}), model=model)
+    with notices.muted():  # labels and model differ in number
+        bare = register(pair.fixed, pair.moving, moving_labels=replace(other, names={}), model=model)
     assert bare.record.structures["matched_by"] == "number"
     assert not np.array_equal(bare.transform.field.data, plain.transform.field.data)
 
 
 def test_structures_that_a_model_does_not_know_ride_along(pair):
-    found = register(pair.fixed, pair.moving, moving_labels=pair.moving_labels, model=model_for("mr"))
+    with pytest.warns(RegweaveWarning, match="W247"):
+        found = register(pair.fixed, pair.moving, moving_labels=pair.moving_labels, model=model_for("mr"))
     assert found.record.structures["unknown"] == [3, 4, 5, 6]
     assert "weights of the background" in found.record.structures_met()
     assert set(found.warped_labels.values()) == set(pair.moving_labels.values())
@@ -137,13 +141,6 @@ def test_structures_that_a_model_does_not_know_ride_along(pair):
     known = replace(pair.moving_labels, data=np.where(pair.moving_labels.data > 2, 0, pair.moving_labels.data))
     alone = register(pair.fixed, pair.moving, moving_labels=known, model=model_for("mr"))
     np.testing.assert_array_equal(found.transform.field.data, alone.transform.field.data)
-
-
-def test_names_of_the_model_serve_labels_without_names(pair):
-    model = model_for("mr", names={0: "background", 1: "stem", 2: "2"})
-    bare = [replace(labels, names={}) for labels in (pair.fixed_labels, pair.moving_labels)]
-    found = register(pair.fixed, pair.moving, fixed_labels=bare[0], moving_labels=bare[1], model=model)
-    assert {row["label"]: row["name"] for row in found.structures()}[1] == "stem"
 
 
 def test_fixed_and_moving_labels_meet_by_name(pair):
@@ -226,3 +223,50 @@ def test_ct_and_mr_of_the_abdomen_share_four_organs(data_root):
 def test_modality_of_real_images(data_root, name, modality):
     for path in sorted((data_root / name).glob("*/image.nii.gz"))[:4]:
         assert modality_of(read_image(path)) == modality, path.parent.name
+
+
+def test_labels_without_names_keep_their_numbers_and_doubts_are_told(pair):
+    """A model's names are shown as the model's; another set of labels, or none that it knows, is warned of."""
+    names = {0: "background", 1: "CSF", 2: "GM"}
+    bare = replace(pair.moving_labels, names={})
+    with notices.muted(), notices.collected() as texts:
+        found = register(pair.fixed, pair.moving, moving_labels=bare, model=model_for("mr", names=names))
+    assert found.record.structures["names"]["1"] == "1 (model: CSF)"
+    assert found.record.structures["names"]["3"] == "3"
+    assert [t for t in texts if t.startswith("W247") and "6 moving labels, 2 of the model (1 CSF, 2 GM)" in t]
+    far = replace(bare, data=np.where(bare.data > 0, bare.data.astype(np.uint16) + 100, 0).astype(np.uint16))
+    with notices.muted(), notices.collected() as texts:
+        found = register(pair.fixed, pair.moving, moving_labels=far, model=model_for("mr", names=names))
+    assert [t for t in texts if t.startswith("W248") and "leave the model out" in t]
+    assert found.record.structures_met().startswith("0 of 6 known to the model")
+    two = replace(bare, data=np.where(bare.data > 2, 0, bare.data))
+    with notices.muted(), notices.collected() as texts:
+        register(pair.fixed, pair.moving, moving_labels=two, model=model_for("mr", names=names))
+    assert not [t for t in texts if t.startswith(("W247", "W248"))]
+
+
+def test_volumes_of_another_size_than_the_model_segments_are_told(pair):
+    """Equal numbers are no proof: a label far larger than the class of its number belongs to something else."""
+    bare = replace(pair.moving_labels, data=np.where(pair.moving_labels.data > 2, 0, pair.moving_labels.data), names={})
+    geometry = bare.geometry
+    small = np.stack([(bare.data == 1), (bare.data == 2) & (np.indices(bare.data.shape)[0] < 0)]).astype(np.float32)
+    recipe = Recipe(SMALL, SMALL.schedule("mr"), model_for("mr").weights, model=model_for("mr"))
+    for shares, warned in ((small, True), (np.stack([bare.data == 1, bare.data == 2]).astype(np.float32), False)):
+        moving = replace(Image.of(pair.moving, bare), maps=StructureMaps(shares, geometry, (1, 2)))
+        seen = ImagePair(Image.of(pair.fixed), moving, np.eye(4))
+        with notices.muted(), notices.collected() as texts:
+            doubt_volumes(seen, replace(recipe, match=StructureMatch("number", {1: 1, 2: 2}, ())))
+        assert [t.startswith("W247") and "label 2 has" in t for t in texts] == [True] * warned
+
+
+def test_label_maps_without_anything_in_common_are_refused(pair):
+    bare = [replace(labels, names={}) for labels in (pair.fixed_labels, pair.moving_labels)]
+    other = replace(bare[0], data=np.where(bare[0].data > 0, bare[0].data + 20, 0))
+    with pytest.raises(RegweaveError, match=r"E126.*neither a name nor a number"):
+        register(pair.fixed, pair.moving, config=SMALL, fixed_labels=other, moving_labels=bare[1])
+
+
+def test_fixed_labels_alone_are_told(pair):
+    with notices.muted(), notices.collected() as texts:
+        register(pair.fixed, pair.moving, config=SMALL, fixed_labels=pair.fixed_labels)
+    assert [t for t in texts if t.startswith("W249: nothing is scored") and "moving labels are missing" in t]

@@ -18,6 +18,8 @@ LOGGER = logging.getLogger(__name__)
 
 SAME_GRID_VOXELS = 0.01
 HASH_UNIT = 1e-5
+SAME_VIEW = 0.8
+"""Share of the larger field of view that a mask and its image must have in common for resampling to be proposed."""
 MIN_OVERLAP = 0.1
 SAMPLES_PER_AXIS = 24
 
@@ -108,7 +110,16 @@ def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geomet
     message = (
         f"'{path}' is not on the grid of its image: {difference}\n  image: {describe(image)}\n  mask:  {describe(mask)}"
     )
-    hint = "resample it: regweave warp labels MASK --transform identity --reference IMAGE -o OUT"
+    volumes = [abs(np.linalg.det(g.affine[:3, :3])) * np.prod(g.shape) for g in (image, mask)]
+    shared = overlap_fraction(image, mask, np.eye(4)) * min(volumes) / max(volumes)
+    if shared >= SAME_VIEW:
+        hint = (
+            "if it was drawn on this image, resample it: regweave warp labels MASK --transform identity "
+            "--reference IMAGE -o OUT"
+        )
+    else:
+        message += f"\n  only {shared:.0%} of their fields of view is common: this mask belongs to another image"
+        hint = "give the mask that was drawn on this image"
     raise RegweaveError("E112", message, hint)
 
 

@@ -12,7 +12,14 @@ from regweave.io import readers
 from regweave.io.disk.files import open_file, require_file
 from regweave.io.formats.nifti_frame import NiftiFrame
 from regweave.io.formats.stored import Stored
-from regweave.io.formats.validate import NonFinite, constant_error, nonfinite_error, replace_nonfinite, whole_labels
+from regweave.io.formats.validate import (
+    NonFinite,
+    constant_error,
+    intensities_error,
+    nonfinite_error,
+    replace_nonfinite,
+    whole_labels,
+)
 from regweave.io.label_names import find_names, read_names
 from regweave.io.readers import ReadOptions
 from regweave.kernels.threads import side_by_side
@@ -99,6 +106,11 @@ def read_labels(
         JSON, TSV or ITK-SNAP file with the names of the labels; by default one that lies beside the file is used.
     nifti_frame, follow_links
         As in `read_image`.
+
+    Raises
+    ------
+    RegweaveError
+        E106 negative or fractional values, E127 the values of an image.
     """
     if isinstance(source, LabelMap):
         return source
@@ -106,7 +118,11 @@ def read_labels(
     stored = readers.read(source, options)
     chosen = Path(names_path) if names_path is not None else names_file(source)
     names = {} if chosen is None else read_names(chosen)
-    return LabelMap(whole_labels(stored.values(), stored.subject), stored.geometry, names)
+    labels = LabelMap(whole_labels(stored.values(), stored.subject), stored.geometry, names)
+    error = intensities_error(labels.data, names, stored.subject)
+    if error is not None:
+        raise error
+    return labels
 
 
 def names_file(source: Any) -> Path | None:

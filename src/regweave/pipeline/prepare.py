@@ -23,7 +23,7 @@ from regweave.io.disk.files import exists
 from regweave.io.transforms.ends_check import require_direction
 from regweave.model.model import Model
 from regweave.pipeline.reading import Inputs, Reading, read_inputs
-from regweave.pipeline.recipe import ClassesFrom, Recipe, with_stated
+from regweave.pipeline.recipe import ClassesFrom, Recipe, doubt_volumes, with_stated
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
@@ -147,6 +147,8 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
             return recipe.attach_structure_maps(seen), told
 
         seen, classes_from = keep(("seen", maps), seen_by_model)
+        if not request.predict_classes:
+            doubt_volumes(seen, recipe)
         pair, seen = _from_structures(start, recipe, pair, seen, lambda make: keep(("structures", maps), make))
     if request.device == "auto":  # the images decide too
         device = devices.best_for(pair, recipe.schedule)

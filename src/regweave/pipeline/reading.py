@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from regweave import io
+from regweave import io, notices
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
 from regweave.io.formats.nifti_frame import NiftiFrame
@@ -20,6 +20,9 @@ from regweave.io.orientation import Orientation
 from regweave.io.structure_names import in_numbering, join_names, real_names
 from regweave.kernels.threads import side_by_side
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
+
+MOST_SHOWN = 12
+"""Structures of a label map that a message lists."""
 
 
 class ReadingWords(TypedDict, total=False):
@@ -109,7 +112,7 @@ class Reading:
         if source is None:
             return None
         subject = str(source) if isinstance(source, str | Path) else "the label map"
-        named = self._on_grid(source, geometry, subject)
+        named = self._on_grid(source, geometry, subject, self.label_names)
         if self.label_names is not None:
             named = replace(named, names=io.read_names(self.label_names))
         if self.numbering is not None:
@@ -128,8 +131,10 @@ class Reading:
             raise RegweaveError("E131", f"'{subject}' holds no voxel: it is 0 everywhere", "give another mask, or none")
         return LabelMap(found.data, found.geometry)
 
-    def _on_grid(self, source: Any, geometry: Geometry, subject: str) -> LabelMap:
-        found = io.read_labels(source, nifti_frame=self.nifti_frame, follow_links=self.follow_links)
+    def _on_grid(self, source: Any, geometry: Geometry, subject: str, names_path: str | Path | None = None) -> LabelMap:
+        found = io.read_labels(
+            source, names_path=names_path, nifti_frame=self.nifti_frame, follow_links=self.follow_links
+        )
         return replace(found, geometry=io.check_same_grid(geometry, found.geometry, subject))
 
     def names_beside(self, source: str | Path) -> Mapping[int, str]:
@@ -227,6 +232,17 @@ def read_inputs(
     if fixed_map is not None and moving_map is not None:
         present = real_names(moving_map.names, moving_map.values())
         fixed_map = in_numbering(fixed_map, present, "the fixed labels", "the moving labels")
+        if reading.classes is None and not set(fixed_map.values()) & set(moving_map.values()):
+            raise RegweaveError(
+                "E126",
+                "the fixed labels and the moving labels have no structure in common: neither a name nor a number\n"
+                f"  fixed labels: {_shown(fixed_map)}\n  moving labels: {_shown(moving_map)}",
+                "give labels of the same structures, names for both with --label-names, or one label map alone",
+            )
+    if fixed_map is not None and moving_map is None:
+        notices.warn(
+            "W249: nothing is scored: fixed labels are given and moving labels are missing; give both for Dice"
+        )
     files = {k: str(Path(s).absolute()) for k, s in sources.items() if isinstance(s, str | Path)}
     stored = {"fixed": Orientation.of(a.geometry), "moving": Orientation.of(b.geometry)}
 
@@ -235,6 +251,13 @@ def read_inputs(
         for volume, labels, mask, of in zip((a, b), (fixed_map, moving_map), inside, stored.values(), strict=True)
     )
     return Inputs(fixed_image, moving_image, stored, hashes, files)
+
+
+def _shown(labels: LabelMap) -> str:
+    """List the first structures of a label map, for messages."""
+    values = labels.values()
+    names = [f"{v} {labels.names[v]}" if v in labels.names else str(v) for v in values[:MOST_SHOWN]]
+    return ", ".join(names) + (f" and {len(values) - MOST_SHOWN} more" if len(values) > MOST_SHOWN else "")
 
 
 def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:

@@ -6,7 +6,7 @@ refused before anything is computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,6 +27,9 @@ from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
 FINER = 2.0
 """Times that the voxels of an image may be finer than those of a predictor's training images: beyond, maps are off."""
+
+VOLUMES_APART = 4.0
+"""Times that a label may be larger or smaller than what the model segments under its number."""
 
 ClassesFrom = Literal["labels", "predicted", "none"]
 """What told the classes that choose the weights: the moving labels, the model's class predictor, or nothing."""
@@ -90,6 +93,8 @@ class Recipe:
         predictor = predictor_of(model)
         blind = None if model is None else model.weights_without_mask
         matched = _match(inputs.moving_labels, model)
+        if matched is not None and model is not None:
+            _doubt_numbers(matched, model)
         found = cls(settings, schedule, weights, coarse, model, predictor, matched, blind)
         if predictor is None and found.compares_maps:
             message = "the model weighs what its class predictor makes out in the images, and has none"
@@ -135,10 +140,11 @@ class Recipe:
         check_memory(*grids, self.settings, self.bank, structures, asked, inputs.masked_voxels)
 
     def name_structures(self, inputs: Inputs) -> Inputs:
-        """Name structures as the model does where the label maps have no names and go by number."""
+        """Show which class of the model each label without a name is matched with; the name is not the label's own."""
         if self.model is None or self.match is None or self.match.by == "name":
             return inputs
-        names = real_names(self.model.class_names)
+        classes = real_names(self.model.class_names, self.match.to)
+        names = {value: f"{value} (model: {name})" for value, name in classes.items()}
 
         def named(image: Image) -> Image:
             labels = image.labels
@@ -264,6 +270,53 @@ def _match(labels: LabelMap | None, model: Model | None) -> StructureMatch | Non
         return None
     known = {c: model.class_names.get(c, str(c)) for c in model.weights.classes if c != 0}
     return match_structures(labels, known, "the moving labels", "the model")
+
+
+def _doubt_numbers(match: StructureMatch, model: Model) -> None:
+    """Warn where the model knows none of the moving labels, or where labels are matched by number in another set."""
+    classes = [c for c in model.weights.classes if c != 0]
+    labels = sorted((*match.to, *match.unknown))
+    if not match.to:
+        notices.warn(
+            f"W248: none of the {len(labels)} moving labels is known to the model, which has "
+            f"{_listed(model, classes)}: all of them get the weights of the background; leave the model out, or give "
+            "the names of the labels with --label-names"
+        )
+    elif match.by == "number" and labels != classes:
+        one = min(match.to)
+        notices.warn(
+            f"W247: labels and model have no names in common and are matched by number, and their numbers differ: "
+            f"{len(labels)} moving labels, {len(classes)} of the model ({_listed(model, classes)}). Whether label "
+            f"{one} is the model's {model.class_names.get(one, one)} is not known: give the names with --label-names, "
+            "or leave the model out"
+        )
+
+
+def _listed(model: Model, classes: Sequence[int], longest: int = 6) -> str:
+    """List the first classes of a model with their names."""
+    shown = ", ".join(f"{c} {name}" if (name := model.class_names.get(c)) else str(c) for c in classes[:longest])
+    return f"{shown} and {len(classes) - longest} more" if len(classes) > longest else shown
+
+
+def doubt_volumes(pair: ImagePair, recipe: Recipe) -> None:
+    """Warn where labels matched by number have other volumes than the structures that the model segments."""
+    labels, maps, match = pair.moving_labels, pair.moving.maps, recipe.match
+    if labels is None or maps is None or match is None or match.by == "name" or recipe.model is None:
+        return
+    voxels_ml = [abs(float(np.linalg.det(g.affine[:3, :3]))) / 1000.0 for g in (labels.geometry, maps.geometry)]
+    segmented = {c: voxels_ml[1] * float(share.sum()) for c, share in zip(maps.classes, maps.shares, strict=True)}
+    found = {c: voxels_ml[0] * float((labels.data == c).sum()) for c in match.to.values()}
+    odd = [
+        f"label {c} has {found[c]:.3g} ml, the model segments {segmented[c]:.3g} ml of "
+        f"{recipe.model.class_names.get(c, c)}"
+        for c in sorted(found.keys() & segmented.keys())
+        if not 1 / VOLUMES_APART <= found[c] / max(segmented[c], 1e-9) <= VOLUMES_APART
+    ]
+    if odd:
+        notices.warn(
+            f"W247: labels and model are matched by number, and their volumes differ: {'; '.join(odd[:3])}. Give the "
+            "names of the labels with --label-names, or leave the model out"
+        )
 
 
 def predictor_of(model: Model | None) -> Predictor | None:

@@ -19,6 +19,9 @@ from regweave.types import ImagePair, LabelMap
 MEMORY = "field in memory"
 """A start that no record holds: its numbers are neither in a file nor few."""
 
+MOST_NAMED = 6
+"""Structures unknown to a model that a line names."""
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -75,8 +78,9 @@ class RunRecord:
         text = f"{len(known)} of {len(known) + len(unknown)} known to the model, by {self.structures['matched_by']}"
         if not unknown:
             return text
-        names = [self.structures["names"][str(value)] for value in unknown]
-        return f"{text}; {', '.join(names)}: weights of the background"
+        names = [self.structures["names"][str(value)] for value in unknown[:MOST_NAMED]]
+        more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+        return f"{text}; {', '.join(names)}{more}: weights of the background"
 
     def content(self) -> dict[str, Any]:
         """Return the record as it stands in ``result.json``."""

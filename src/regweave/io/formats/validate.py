@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,10 @@ from regweave.types import Float32Array
 
 NonFinite = Literal["error", "mask"]
 MIN_VOXELS = 4
+MANY_LABELS = 256
+"""More labels than this need names: maps of the brain have up to about 190, images have thousands of values."""
+SEVERAL_LABELS = 32
+"""Up to this number labels may be scattered as they like."""
 
 
 def volume_shape(shape: tuple[int, ...], subject: str) -> tuple[int, int, int]:
@@ -101,3 +106,28 @@ def whole_labels(data: NDArray[Any], subject: str) -> NDArray[Any]:
             raise RegweaveError("E106", message, "relabel the file")
         return data.astype(np.min_scalar_type(int(high)))
     return data
+
+
+def intensities_error(data: NDArray[Any], names: Collection[int], subject: str) -> RegweaveError | None:
+    """Return the E127 error of whole numbers that are the values of an image, None for a label map.
+
+    The names of most labels, in a file beside the map or given with it, state that it is a label map.
+    """
+    values = np.unique(data)
+    n = int(np.count_nonzero(values))
+    if n <= SEVERAL_LABELS or 2 * len({int(v) for v in values} & set(names)) > n:
+        return None
+    equal = both = 0
+    for axis in range(data.ndim):
+        one, next_one = np.moveaxis(data, axis, 0)[:-1], np.moveaxis(data, axis, 0)[1:]
+        inside = (one != 0) & (next_one != 0)
+        both += int(np.count_nonzero(inside))
+        equal += int(np.count_nonzero(inside & (one == next_one)))
+    if n <= MANY_LABELS and 2 * equal >= both:
+        return None
+    found = f"{n} different labels" + (
+        "" if 2 * equal >= both else f", and {1 - equal / both:.0%} of neighbours differ"
+    )
+    message = f"{subject} seems to hold the values of an image, not labels: {found}"
+    hint = f"give the label map; for a map of more than {MANY_LABELS} labels give the names of the labels too"
+    return RegweaveError("E127", message, f"{hint} (--label-names)")

@@ -51,7 +51,10 @@ def test_every_shipped_model_names_its_data():
 def test_learning_without_its_extra_says_what_to_install(method, package, monkeypatch):
     TrainOptions(method=method).check()
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UsageError, match=rf'E158: learning needs the package {package},.*"regweave\[train\]"'):
+    with pytest.raises(
+        UsageError,
+        match=rf'E158: learning needs the package {package},.*"regweave\[train\]".*pip install -e "\.\[train\]"',
+    ):
         TrainOptions(method=method).check()
 
 

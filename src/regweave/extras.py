@@ -41,7 +41,8 @@ def require(module: str, extra: str, purpose: str, code: str = "E158") -> None:
     package = module.partition(".")[0]
     if not installed(package):
         message = f"{purpose} needs the package {package}, which is not installed"
-        raise UsageError(code, message, f'pip install "regweave[{extra}]"')
+        hint = f'pip install "regweave[{extra}]"; in a folder of the sources: pip install -e ".[{extra}]"'
+        raise UsageError(code, message, hint)
 
 
 def load(module: str, extra: str, purpose: str, code: str = "E158") -> Any:

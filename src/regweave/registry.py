@@ -7,11 +7,13 @@ A settings or model file only ever *names* a plug-in: it cannot bring code, whoe
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +29,8 @@ from regweave.errors import RegweaveError, UsageError
 
 FOLDERS = "REGWEAVE_PLUGINS"
 """Environment variable: folders with ``metrics/NAME.py``, ``losses/NAME.py``, …, separated as in ``PATH``."""
+MEANT = 5
+"""Letters of a word that are looked for in the documentation of the plug-ins: fewer are found everywhere."""
 REGISTRIES: dict[str, Registry] = {}
 """Every kind of plug-in."""
 
@@ -140,12 +144,25 @@ class Registry:
         if name in self._added:
             found.append(Origin("this program", lambda: self._added[name][1]))
         if not found:
-            hint = f"available: {', '.join(self.available())}"
+            hint = f"{self._guess(name)}available: {', '.join(self.available())}"
             raise UsageError(self.code, f"unknown {self.noun} {name!r}", hint)
         if len(found) > 1:
             places = " and ".join(map(str, found))
             raise UsageError("E179", f"two plug-ins are called {name!r}: {places}", "rename one, or take it away")
         return found[0]
+
+    def _guess(self, name: str) -> str:
+        """Suggest a plug-in: one of a similar name, or whose first line of documentation begins with these letters."""
+        names = self.available()
+        near = difflib.get_close_matches(name[:100], names, n=1, cutoff=0.6)
+        if near:
+            return f"did you mean {near[0]}? "
+        asked = _letters(name)
+        for known in self._own():
+            line = (importlib.import_module(f"regweave.{self.kind}.{known}").__doc__ or "").partition("\n")[0]
+            if len(asked) >= MEANT and asked in _letters(line):
+                return f"did you mean {known}? {known}: {line.rstrip('.')}; "
+        return ""
 
     def add(self, name: str, plugin: Any) -> str:
         """Add an object, or a bare function, for the time of this process, and return its name.
@@ -172,6 +189,10 @@ class Registry:
     def _own_origin(self, name: str) -> list[Origin]:
         module = f"regweave.{self.kind}.{name}"
         return [Origin("regweave", lambda: importlib.import_module(module))] if name in self._own() else []
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z]", "", text.lower())
 
 
 def plugins_found() -> dict[str, dict[str, str]]:

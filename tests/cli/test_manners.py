@@ -17,8 +17,8 @@ from regweave.cli import app as program
 from regweave.cli import main
 from regweave.cli.help import WIDTH
 from regweave.cli.tables import terminal_text, text_table
-from regweave.io import write_image, write_labels
-from regweave.types import Geometry, LabelMap, Volume
+from regweave.io import read_transform, write_image, write_labels, write_linear, write_transform
+from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 
 
 def commands():
@@ -238,3 +238,44 @@ def test_ctrl_c_while_a_command_is_loaded_ends_as_later(monkeypatch, capsys):
     monkeypatch.setattr(program, "import_module", interrupted)
     assert main(["about"]) == errors.EXIT_CANCELLED
     assert capsys.readouterr().err == "cancelled; nothing was written\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "said"),
+    [
+        ("register a b -o OLD --preset deafult", "E184", "did you mean default? available: default, paper"),
+        ("register a b -o OLD --metric mutualinfo", "E181", "did you mean mi? mi: Mutual information"),
+        ("register a b -o OLD --metric ncx", "E181", "did you mean ncc?"),
+        ("register a b -o OLD --init rigd", "E187", "did you mean rigid?"),
+        ("register a b -o OLD --init structures", "E187", "needs a model"),
+        ("register a b -o OLD --model brain-t1", "E171", "shipped: head-neck-ct, hippocampus-t1"),
+        ("register a b -o OLD --device tpu", "E173", ""),
+        ("warp image.nii.gz", "E192", "choose image, labels, points, rtstruct, dose"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_files_and_folders(call, code, said, tmp_path, monkeypatch, capsys):
+    """Neither image exists, and the folder is taken: what can be known from the words alone comes first."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "OLD").mkdir()
+    (tmp_path / "OLD" / "notes.txt").write_text("kept")
+    assert main(call.split()) == 2
+    err = capsys.readouterr().err
+    assert f"error {code}" in err
+    assert said in err
+
+
+def test_the_usage_of_register_names_the_output(capsys, narrow):
+    assert main(["register", "a", "b"]) == 2
+    assert "regweave register -o FOLDER [OPTIONS]" in capsys.readouterr().err
+
+
+def test_a_field_does_not_become_a_mat_and_a_matrix_does(tmp_path, capsys):
+    geometry = Geometry((4, 4, 4), np.eye(4))
+    write_transform(tmp_path / "t.h5", Transform(Field(np.ones((3, 4, 4, 4), np.float32), geometry)))
+    write_linear(tmp_path / "l.tfm", np.diag([1.1, 1.0, 1.0, 1.0]))
+    assert main(["convert", str(tmp_path / "t.h5"), "-o", str(tmp_path / "t.mat")]) == 2
+    err = capsys.readouterr().err
+    assert "E152" in err
+    assert "holds a matrix alone" in err
+    assert main(["convert", str(tmp_path / "l.tfm"), "-o", str(tmp_path / "l.mat")]) == 0
+    np.testing.assert_allclose(read_transform(tmp_path / "l.mat").affine, np.diag([1.1, 1.0, 1.0, 1.0]))

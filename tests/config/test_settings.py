@@ -189,12 +189,15 @@ def test_bad_values_are_named(content, text):
 @pytest.mark.parametrize(
     ("content", "listed"),
     [
-        (changed(engine="trvs"), f"unknown engine 'trvs'; available: {', '.join(engines.available())}"),
+        (
+            changed(engine="trvs"),
+            f"unknown engine 'trvs'; did you mean trws? available: {', '.join(engines.available())}",
+        ),
         (changed(class_rule="vote"), f"unknown class_rule 'vote'; available: {', '.join(sorted(RULES))}"),
-        (changed(loss="dise"), f"unknown loss 'dise'; available: {', '.join(losses.available())}"),
+        (changed(loss="dise"), f"unknown loss 'dise'; did you mean dice? available: {', '.join(losses.available())}"),
         (
             changed(banks={"mr": [{"name": "a", "metric": "nnc"}]}),
-            f"unknown metric 'nnc'; available: {', '.join(metrics.available())}",
+            f"unknown metric 'nnc'; did you mean ncc? available: {', '.join(metrics.available())}",
         ),
     ],
 )

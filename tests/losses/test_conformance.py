@@ -159,5 +159,5 @@ def test_same_bits_for_any_thread_count(loss):
 
 
 def test_unknown_loss_lists_the_known():
-    with pytest.raises(UsageError, match=r"E182: unknown loss 'dise'; available: .*dice.*voxel"):
+    with pytest.raises(UsageError, match=r"E182: unknown loss 'dise'; did you mean dice\? available: .*dice.*voxel"):
         losses.get("dise")

@@ -119,7 +119,9 @@ def test_correlation_is_the_mean_of_its_channels():
 
 
 def test_unknown_metric_lists_the_known():
-    with pytest.raises(UsageError, match=r"unknown metric 'nnc'; available: dwt, gradient, mi, .*ncc.*sad"):
+    with pytest.raises(
+        UsageError, match=r"unknown metric 'nnc'; did you mean ncc\? available: dwt, gradient, mi, .*ncc.*sad"
+    ):
         metrics.get("nnc")
 
 

@@ -382,7 +382,7 @@ def test_weights_by_hand_that_mean_nothing(pair, given):
 def test_engine_by_hand(pair):
     found = run(pair, engine="icm")
     assert found.settings.engine == "icm"
-    with pytest.raises(UsageError, match=r"unknown engine 'trvs'; available: .*trws"):
+    with pytest.raises(UsageError, match=r"unknown engine 'trvs'; .*available: .*trws"):
         run(pair, engine="trvs")
 
 

@@ -124,8 +124,10 @@ def test_gains_and_losses_are_told_alike():
     assert "from 0.400 to 0.850" in win.sentences()[0]
     assert "better by 0.150, better on 2 of 2 pairs and worse on 0" in win.sentences()[1]
     assert "worse by 0.200, better on 0 of 2 pairs and worse on 2" in loss.sentences()[1]
-    assert len(win.sentences()) == len(loss.sentences()) == 5
-    assert "on real patients the gain is much smaller" in win.sentences()[4]
+    assert "not below in 1 of 1 (cord); below in none" in win.sentences()[2]
+    assert "not below in 0 of 1 (none); below in cord (0.700, mi alone 0.900)" in loss.sentences()[2]
+    assert len(win.sentences()) == len(loss.sentences()) == 6
+    assert "on real patients the gain is much smaller" in win.sentences()[5]
 
 
 def test_nothing_learned_and_failures_are_said():

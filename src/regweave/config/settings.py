@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -268,7 +269,11 @@ def preset(name: str) -> Settings:
     versions = [n for n in names if n.split("@")[0] == name]
     chosen = name if name in names else max(versions, key=lambda n: int(n.split("@")[1]), default="")
     if not chosen:
-        raise UsageError("E184", f"unknown preset {name!r}", f"available: {', '.join(names)}")
+        newest = sorted({n.split("@")[0] for n in names})
+        near = difflib.get_close_matches(name[:100], [*newest, *names], n=1, cutoff=0.5)
+        guess = f"did you mean {near[0]}? " if near else ""
+        hint = f"{guess}available: {', '.join(newest)} (the newest versions); {', '.join(names)}"
+        raise UsageError("E184", f"unknown preset {name!r}", hint)
     text = resources.files(__package__).joinpath(PRESETS, f"{chosen}.toml").read_text(encoding="utf-8")
     return parse(text, chosen)
 

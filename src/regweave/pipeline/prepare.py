@@ -6,6 +6,7 @@ start, what a predictor makes of them, and the result of the discrete levels whe
 
 from __future__ import annotations
 
+import difflib
 import json
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -23,7 +24,7 @@ from regweave.io.disk.files import exists
 from regweave.io.transforms.ends_check import require_direction
 from regweave.model.model import Model
 from regweave.pipeline.reading import Inputs, Reading, read_inputs
-from regweave.pipeline.recipe import ClassesFrom, Recipe, doubt_volumes, with_stated
+from regweave.pipeline.recipe import ClassesFrom, Recipe, doubt_volumes, predictor_of, with_stated
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
@@ -125,6 +126,8 @@ class Stopwatch:
 def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
     """Read and check everything that a registration needs, and bring the pair to its start."""
     model, settings, device = request.model, request.settings, devices.get(request.device)
+    start = settings.initial if request.init is None else request.init
+    require_start(start, model)
     with watch.stage("read"):
         reading = with_stated(request.reading, settings, model)
         key: Hashable = (request.identity, json.dumps(reading.to_json(), sort_keys=True))
@@ -133,7 +136,6 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         data = keep(("read", key), lambda: read_inputs(*sources, reading, **masks))
         recipe = Recipe.resolve(settings, data, model, request.metrics)
         data = recipe.name_structures(data)
-    start = settings.initial if request.init is None else request.init
     with watch.stage("initial"):
         named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is kept for nobody
         key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
@@ -163,22 +165,36 @@ def _from_structures(
     """Lay the structures of both images on each other where that is asked for, in the pair as given and as seen."""
     if not isinstance(start, str) or start != STRUCTURES:
         return pair, seen
-    if recipe.predictor is None:
-        message = f"the start '{STRUCTURES}' needs a model whose predictor tells structures"
-        raise UsageError("E187", message, "give --model with a predictor, or --init affine")
     found = kept(lambda: started_from_structures(recipe.attach_structure_maps(seen, always=True)))
     affine, field = found.initial, found.initial_field
     return replace(pair, initial=affine, initial_field=field), replace(seen, initial=affine, initial_field=field)
+
+
+def require_start(init: Any, model: Model | None) -> None:
+    """Refuse a start that is neither a method nor a file, or that needs a model: E187, before anything is read."""
+    if not isinstance(init, str | Path):
+        return
+    if str(init) == STRUCTURES and predictor_of(model) is None:
+        message = f"the start '{STRUCTURES}' needs a model whose predictor segments images"
+        raise UsageError("E187", message, "give --model with a predictor, or --init affine")
+    _require_known(init)
+
+
+def _require_known(init: str | Path) -> None:
+    if str(init) not in METHODS and not exists(init):
+        near = difflib.get_close_matches(str(init)[:100], METHODS, n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise UsageError("E187", f"unknown start '{init}'", f"{guess}use {', '.join(METHODS)}, or a transform file")
 
 
 def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False) -> ImagePair:
     """Bring the pair to its start: the headers, moments, a rigid or affine fit, or a transform of any source."""
     affine, field = np.eye(4), None
     named = isinstance(init, str | Path)
+    if named:
+        _require_known(init)
     if named and str(init) in METHODS:
         affine = initial_affine(inputs.fixed, inputs.moving, str(init))
-    elif named and not exists(init):
-        raise UsageError("E187", f"unknown start '{init}'", f"use {', '.join(METHODS)}, or a transform file")
     else:
         transform = io.read_transform(init, inputs.fixed.geometry, follow_links=follow_links)
         subject = str(init) if named else "the start"

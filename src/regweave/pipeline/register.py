@@ -30,6 +30,7 @@ from regweave.pipeline.prepare import (
     align_levels,
     prepare,
     refine_field,
+    require_start,
 )
 from regweave.pipeline.reading import Reading, as_stored
 from regweave.pipeline.record import RunRecord, model_record, run_record, start_record, structure_record
@@ -37,6 +38,7 @@ from regweave.pipeline.result import Result
 from regweave.pipeline.stages.measurements import inverse_measures, look_out, residual_inside, score_of
 from regweave.pipeline.stages.node_evidence import Witness
 from regweave.pipeline.stages.progress import OnProgress, RegistrationTeller
+from regweave.registration import devices
 from regweave.registration.refine import Refinement
 from regweave.spatial.invert import invert
 from regweave.spatial.masking import inside
@@ -165,6 +167,18 @@ def register(
         weights=recipe.weights, settings=settings, modality=recipe.bank, hashes=hashes,
         threads=n_threads, record=record, classes_from=classes_from, sources=sources,
     )  # fmt: skip
+
+
+def check_call(
+    *, preset: str | None = None, config: str | Path | Settings | None = None,
+    model: str | Path | Model | None = None, engine: str | None = None, metrics: Mapping[str, float] | None = None,
+    init: Any = None, device: str | None = None,
+) -> None:  # fmt: skip
+    """Check the words of `register` that need no image, before any file is read and any folder is made."""
+    loaded = Model.load(model) if isinstance(model, str | Path) else model
+    settings = _settings(preset, config, loaded, engine, metrics)
+    require_start(settings.initial if init is None else init, loaded)
+    devices.get(device)
 
 
 def score_trial(request: Request, keep: Keep) -> PairScore:

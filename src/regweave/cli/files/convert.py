@@ -54,7 +54,7 @@ def convert(
         typer.Option(
             "--output",
             "-o",
-            help=".h5 or .tfm: ITK transform; .nii.gz, .nii, .nrrd or .mha: field; .dcm: DICOM registration.",
+            help=".h5 or .tfm: ITK transform; .mat: a linear one; .nii.gz, .nii, .nrrd or .mha: field; .dcm: DICOM.",
         ),
     ],
     reference: Annotated[
@@ -86,7 +86,10 @@ def convert(
         found = replace(found, knots=None)  # a field is asked for on this grid
     convention = CONVENTIONS["fixed_to_moving" if found.ends is None else found.ends.direction]
     linear = found.field.geometry is ANYWHERE
-    if suffix_of(output) in WRITTEN_SUFFIXES and linear:
+    if suffix_of(output) == ".mat" and not linear:
+        message = f"'{output}' would be a .mat, which holds a matrix alone; '{transform}' has a displacement field"
+        raise UsageError("E152", message, "write the whole transform as .h5 or .tfm, or its displacements as .nii.gz")
+    if suffix_of(output) in {*WRITTEN_SUFFIXES, ".mat"} and linear:
         with claim.writing():
             write_linear(output, found.affine, found.ends)
         content = "affine matrix"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from regweave.api.warp import Space, onto_grid, warp_points
 from regweave.cli.files import warp_dicom
@@ -52,7 +53,21 @@ ToOption = Annotated[
     input_option("--to", help="Space of the result; by default the grids tell, and fixed where both are the same."),
 ]
 
-app = command_line(help=__doc__)
+
+class _Kinds(TyperGroup):
+    """Commands by the kind of what is moved."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find a command by the first word, which names a kind and not a file."""
+        kinds = self.list_commands(ctx)
+        if args and args[0] not in kinds and Path(args[0]).suffix:
+            message = f"'{args[0]}' is given where the kind is needed"
+            hint = f"choose {', '.join(kinds)}, for example: regweave warp {kinds[0]} {args[0]} …"
+            raise UsageError("E192", message, hint)
+        return super().resolve_command(ctx, args)
+
+
+app = command_line(help=__doc__, cls=_Kinds)
 
 
 @app.command(epilog=examples("regweave warp image dose.nii.gz -t transform.h5 -r fixed.nii.gz -o new.nii"))

@@ -52,6 +52,7 @@ app = command_line()
 
 
 @app.command(
+    options_metavar="-o FOLDER [OPTIONS]",
     epilog=examples(
         "regweave register later.nii.gz planning.nii.gz -o result",
         "regweave register later.nii.gz planning.nii.gz -o result --init affine",
@@ -59,7 +60,7 @@ app = command_line()
         "regweave register f.nii.gz m.nii.gz -o out --model head-neck-ct --json",
         "regweave register f.nii m.nii -o r --fixed-points f.csv --moving-points m.csv",
         "regweave register --from result/result.json -o same",
-    )
+    ),
 )
 def register(
     fixed: Annotated[
@@ -145,6 +146,7 @@ def register(
     elif fixed is None or moving is None:
         raise UsageError("E192", "FIXED and MOVING are needed", "name both images, or a record with --from")
     else:
+        pipeline.check_call(**given)
         given |= {**files, **reading}
     judged_by = _rules(rules, again)
     landmarks = read_landmarks(fixed_points, moving_points)

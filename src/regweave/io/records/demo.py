@@ -99,6 +99,7 @@ class DemoSummary:
         best = next(row for row in self.against if row.method == self.best_single)
         others = [row for row in self.against if row is not best]
         out.append(f"Against {best.method}, the best single metric of the training patients: {_difference(best)}.")
+        out += self._by_structure()
         out += [f"Against {row.method}: {_difference(row)}." for row in others]
         alone = self.dice.get(NO_MASKS, [None])[0]
         if alone is not None:
@@ -115,6 +116,28 @@ class DemoSummary:
         if self.failures:
             out.append(f"{len(self.failures)} registrations failed; the page of the evaluation names them.")
         return out
+
+    def _by_structure(self) -> list[str]:
+        """Name the structures in which the learned weights are above and below the best single metric of each."""
+        singles = [row.method for row in self.against if row.method.endswith(" alone")]
+        above, below = [], []
+        for place, name in enumerate(self.structures, start=1):
+            found = self.dice[self.learned][place]
+            tried = {m: v for m in singles if (v := self.dice.get(m, [None] * (place + 1))[place]) is not None}
+            if found is None or not tried:
+                continue
+            best = max(tried, key=tried.__getitem__)
+            if found < tried[best]:
+                below.append(f"{name} ({found:.3f}, {best} {tried[best]:.3f})")
+            else:
+                above.append(name)
+        if not above and not below:
+            return []
+        return [
+            f"By structure, against the single metric with the highest Dice on these held-out patients: not below in "
+            f"{len(above)} of {len(above) + len(below)} ({', '.join(above) or 'none'}); below in "
+            f"{', '.join(below) or 'none'}."
+        ]
 
     def write(self, folder: Path) -> None:
         """Write ``demo.json``."""

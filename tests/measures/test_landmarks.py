@@ -97,8 +97,24 @@ def test_landmark_files_meet_by_label_or_by_order(tmp_path):
     np.testing.assert_allclose(pairs.moving, points + 1)
     assert list(pairs.names) == ["a", "b", "c"]
     assert len(pairs.sha256["fixed_points"]) == 64
-    write_points(tmp_path / "plain.fcsv", points + 2)
-    np.testing.assert_allclose(LandmarkPairs.read(tmp_path / "f.csv", tmp_path / "plain.fcsv").moving, points + 2)
+    for names in (None, ["F"] * 3):  # no label, or one for all: the order counts
+        write_points(tmp_path / "one.csv", points, names)
+        write_points(tmp_path / "two.fcsv", points + 2, names)
+        np.testing.assert_allclose(LandmarkPairs.read(tmp_path / "one.csv", tmp_path / "two.fcsv").moving, points + 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [("a-c-", "c-a-"), ("abcd", "DCBA"), ("abcd", "----"), ("abcd", "abca"), ("aabb", "aabb"), ("abc-", "abc-"),
+     ("abcd", "abc"), ("aaaa", "bbbb")],
+)  # fmt: skip
+def test_labels_that_do_not_pair_are_refused_with_both_lists(tmp_path, names, others):
+    for file, labels in (("f.csv", names), ("m.csv", others)):
+        points = np.arange(3.0 * len(labels)).reshape(-1, 3)
+        write_points(tmp_path / file, points, [label.strip("-") for label in labels])
+    shown = [", ".join(repr(label.strip("-")) for label in labels) for labels in (others, names)]
+    with pytest.raises(RegweaveError, match=f"E116.*its labels {shown[0]} do not pair with the labels {shown[1]}"):
+        LandmarkPairs.read(tmp_path / "f.csv", tmp_path / "m.csv")
 
 
 @pytest.mark.parametrize("wrong", ["fewer", "other labels", "one alone", "shapes"])

@@ -59,7 +59,7 @@ def read_points(path: str | Path) -> tuple[Float64Array, list[str]]:
 
 
 def read_point_pairs(fixed: str | Path, moving: str | Path) -> tuple[Float64Array, Float64Array, list[str]]:
-    """Read corresponding landmarks of two images; they meet by their labels where both files have them, else by order.
+    """Read corresponding landmarks of two images: by their labels; by order where none has a label or all have one.
 
     Returns
     -------
@@ -74,18 +74,21 @@ def read_point_pairs(fixed: str | Path, moving: str | Path) -> tuple[Float64Arra
         E116 where a file cannot be read, or the two do not hold the same landmarks.
     """
     (first, names), (second, others) = read_points(fixed), read_points(moving)
-    if all(names) and all(others) and len(set(names)) == len(names) and set(names) & set(others):
-        lacking = sorted(set(names) ^ set(others))
-        if lacking or len(set(others)) < len(others):
-            told = ", ".join(lacking[:5]) if lacking else "a label twice"
-            raise _refuse(
-                Path(moving), f"its labels are not those of '{fixed}': {told}", "give each landmark in both files"
-            )
-        return first, second[[others.index(name) for name in names]], names
+    alike = len({*names, *others}) == 1
+    if not alike and (sorted(names) != sorted(others) or "" in names or len(set(names)) < len(names)):
+        reason = f"its labels {_some(others)} do not pair with the labels {_some(names)} of '{fixed}'"
+        raise _refuse(Path(moving), reason, "give each landmark one label, the same in both files, or no labels at all")
     if len(first) != len(second):
         reason = f"it has {len(second)} points, '{fixed}' has {len(first)}"
         raise _refuse(Path(moving), reason, "give corresponding points in the same order, or with the same labels")
-    return first, second, [name or other for name, other in zip(names, others, strict=True)]
+    if alike:
+        return first, second, names
+    place = {name: n for n, name in enumerate(others)}
+    return first, second[[place[name] for name in names]], names
+
+
+def _some(labels: Sequence[str]) -> str:
+    return ", ".join(repr(label[:40]) for label in labels[:8]) + (" …" if len(labels) > 8 else "")
 
 
 def write_points(path: str | Path, points: Float64Array, labels: Sequence[str] | None = None) -> None:

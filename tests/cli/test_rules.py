@@ -75,7 +75,9 @@ def test_a_structure_without_a_fixed_contour_does_not_fail_the_pair(inputs, tmp_
     assert "certified" not in out
     record = json.loads((tmp_path / "out" / "result.json").read_text())
     assert record["schema"] == 2
-    assert record["verdict"] == {"verdict": "pass", "reasons": [], "unchecked": [], "rules": "default"}
+    landmarks = ["landmark_mean_mm", "landmark_max_mm"]
+    assert record["verdict"] == {"verdict": "pass", "reasons": [], "unchecked": landmarks, "rules": "default"}
+    assert "not checked: landmarks (none given: --fixed-points, --moving-points)" in " ".join(out.split())
     assert record["rules"] == default_rules().record()
 
 

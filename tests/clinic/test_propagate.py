@@ -14,9 +14,10 @@ from regweave.api.contours import propagate_contours, write_contours
 from regweave.cli import main
 from regweave.clinic.commission import COUCH_MM, PhantomTrial, even_slices, judged, measured, trials
 from regweave.clinic.phantom import ORGANS, inner_points, make_scan, smooth_map
+from regweave.clinic.quality import kinds_done
 from regweave.contours import dice_of_areas
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import read_labels
+from regweave.io import read_labels, write_points
 from regweave.pipeline.saved import load
 from regweave.report.registration import write_page
 from regweave.types import Field, Transform
@@ -129,11 +130,47 @@ def test_landmarks_and_both_directions_are_measured(folder):
     whole = record["clinic"]["whole"]
     assert 0 < whole["both_ways_mean_mm"] < 2.0
     assert whole["both_ways_max_mm"] >= whole["both_ways_p95_mm"] >= whole["both_ways_mean_mm"]
-    assert len(record["landmarks"]["points"]) == record["clinic"]["landmarks"]["count"] == 12
-    assert record["clinic"]["landmarks"]["mean_mm"] == pytest.approx(record["landmarks"]["after_mm"]["mean"])
+    assert len(record["landmarks"]["points"]) == 12
     states = {row["kind"]: row["state"] for row in record["clinic"]["tests"]}
     assert states["H"].startswith("computed here: a second registration")
     assert "both_ways_voxels" not in record["verdict"]["unchecked"]
+
+
+def test_landmarks_and_rules_given_later_are_judged_on_page_and_in_record(folder, tmp_path):
+    where = shutil.copytree(folder[0], tmp_path / "out")
+    record = json.loads((where / "result.json").read_text())
+    del record["landmarks"]
+    record["clinic"]["tests"] = kinds_done(landmarks=False)
+    record["verdict"]["unchecked"] += ["landmark_mean_mm"]
+    (where / "result.json").write_text(json.dumps(record))
+    none_given = "landmarks (none given: --fixed-points, --moving-points)"
+    assert none_given in write_page(where).read_text()
+    points = inner_points(8.0, 12, 5)
+    write_points(tmp_path / "f.csv", points + np.asarray(COUCH_MM))
+    write_points(tmp_path / "m.csv", WHERE(points) + np.array([30.0, 0.0, 0.0]))
+    words = [
+        "report",
+        str(where),
+        "--fixed-points",
+        str(tmp_path / "f.csv"),
+        "--moving-points",
+        str(tmp_path / "m.csv"),
+    ]
+    assert main(words) == 0
+    record = json.loads((where / "result.json").read_text())
+    assert record["landmarks"]["after_mm"]["mean"] == pytest.approx(30.0, abs=2.0)
+    assert record["verdict"]["verdict"] == "fail"
+    assert {row["kind"]: row["state"] for row in record["clinic"]["tests"]}["E"] == "computed here"
+    page = (where / "report.html").read_text()
+    assert "mean error of the landmarks: " in page
+    assert none_given not in page
+    assert "landmarks: target registration error" not in page.split("<b>Not tested here:</b>")[1].split("</p>")[0]
+    (tmp_path / "ours.toml").write_text('name = "ours"\n[structure_volume_percent]\nfail = -1\n')
+    assert main(["report", str(where), "--rules", str(tmp_path / "ours.toml")]) == 0
+    record = json.loads((where / "result.json").read_text())
+    assert {row["flag"] for row in record["clinic"]["structures"]} == {"fail"}
+    assert "Limits and their sources (rules “ours”)" in (where / "report.html").read_text()
+    assert len(record["landmarks"]["points"]) == 12
 
 
 def test_the_page_has_a_row_a_grade_and_close_ups_of_every_structure(folder):

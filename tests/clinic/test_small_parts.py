@@ -77,7 +77,8 @@ def test_flags_and_verdict_follow_the_worst_structure():
         {"name": "b", "outside_percent": 50.0, "volume_change_percent": 1.0, "jacobian_least": 0.9},
     ]
     assert [flagged(row, clinic_rules())["flag"] for row in rows] == ["look", "fail"]
-    numbers = {"clinic": {"structures": rows, "lost": [{"name": "c"}], "landmarks": {"mean_mm": 2.5, "max_mm": 3.0}}}
+    marks = {"after_mm": {"mean": 2.5, "p95": 3.0, "max": 3.0}}
+    numbers = {"clinic": {"structures": rows, "lost": [{"name": "c"}]}, "landmarks": marks}
     verdict = judge(numbers, PairScore(), clinic_rules())
     assert verdict.word == "fail"
     broken = {reason.rule: reason.text for reason in verdict.reasons}

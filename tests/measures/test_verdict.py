@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.measures.rules import OF_REGISTRATIONS, default_rules, parse_rules, read_rules, shipped_text
+from regweave.measures.rules import (
+    OF_REGISTRATIONS,
+    RULES,
+    clinic_rules,
+    default_rules,
+    parse_rules,
+    read_rules,
+    shipped_text,
+    unchecked_words,
+)
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Verdict, failed, judge, tally
 
@@ -15,6 +24,7 @@ GOOD = {
     "min_jacobian": 0.3,
     "max_jacobian": 3.0,
     "inverse_error": {"inexact_fraction": 0.0005, "p99_voxels": 0.4},
+    "landmarks": {"after_mm": {"mean": 1.0, "p95": 1.5, "max": 2.0}},
 }
 
 
@@ -66,6 +76,19 @@ def test_rules_of_structures(extra, word, rules):
     assert found.word == word
     assert {r.rule for r in found.reasons} >= set(rules[:1])
     assert extra.name in found.text
+
+
+@pytest.mark.parametrize("rules", [default_rules(), clinic_rules()])
+@pytest.mark.parametrize(("mean", "word"), [(1.9, "pass"), (2.1, "look"), (5.1, "fail"), (30.0, "fail")])
+def test_landmarks_far_apart_fail(rules, mean, word):
+    found = verdict({"landmarks": {"after_mm": {"mean": mean, "max": mean}}}, rules=rules)
+    assert found.word == word
+    assert ("landmarks (none given: --fixed-points" in unchecked_words(found.unchecked)) is False
+    assert "landmarks (none given: --fixed-points" in unchecked_words(verdict({"landmarks": None}).unchecked)
+
+
+def test_every_rule_names_what_it_needs():
+    assert not [rule for rule, one in RULES.items() if not one.needs]
 
 
 def test_one_inexact_voxel_of_the_inverse_fails_nothing():

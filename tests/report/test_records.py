@@ -131,17 +131,20 @@ def test_a_folder_of_an_earlier_version_has_its_page(result_folder, tmp_path):
     text = write_page(folder).read_text(encoding="utf-8")
     assert "no fixed contour" in text
     assert "vanished (1 not scored)" in text
-    assert "Not checked, for want of a number: voxels with a Jacobian below 1/5" in text
+    assert "Not checked: Jacobian (not measured: made by an earlier version), inverse (not" in text
 
 
-def test_other_rules_judge_the_page_anew_and_leave_the_record(result_folder, tmp_path):
+def test_other_rules_judge_page_and_record_again(result_folder, tmp_path):
     folder = shutil.copytree(result_folder, tmp_path / "copy")
-    before = (folder / "result.json").read_bytes()
+    before = json.loads((folder / "result.json").read_text())
     text = write_page(folder, parse_rules({"name": "strict", "least_mean_dice": {"fail": 1.0}}, "x")).read_text()
     assert "✗ fail" in text
     assert "(fail below 1)" in text
     assert "By the rules “strict”" in text
-    assert (folder / "result.json").read_bytes() == before
+    after = json.loads((folder / "result.json").read_text())
+    assert (after["verdict"]["verdict"], after["rules"]["name"]) == ("fail", "strict")
+    assert {key for key in after if after[key] != before[key]} == {"verdict", "rules"}
+    assert write_page(folder).read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regweave.cli.help import WIDTH
+from regweave.io.disk.texts import terminal_safe
+from regweave.measures.rules import unchecked_words
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import Verdict
 
@@ -56,16 +58,15 @@ def _change(before: float, after: float) -> tuple[str, str, str]:
 
 
 def verdict_lines(verdict: Verdict) -> Text:
-    """Lay out a verdict with its reasons, one a line."""
-    lines = [r.text for r in verdict.reasons]
-    if not lines and not verdict.unchecked:
-        lines = ["every rule holds"]
-    elif not lines:
-        lines = [f"every rule holds that could be checked; {len(verdict.unchecked)} could not"]
+    """Lay out a verdict with its reasons and the rules that could not be checked, one a line."""
+    lines = [terminal_safe(r.text) for r in verdict.reasons]
+    lines = lines or ["every rule holds that could be checked" if verdict.unchecked else "every rule holds"]
+    lines += [f"not checked: {unchecked_words(verdict.unchecked)}"] if verdict.unchecked else []
     text = Text("verdict     ")
     text.append(verdict.word, VERDICTS[verdict.word])
     for n, line in enumerate(lines):
-        wrapped = textwrap.wrap(f"{': ' if n == 0 else ''}{line}", WIDTH - 18, break_long_words=False)
+        lead = ": " if n == 0 else ""
+        wrapped = textwrap.wrap(lead + line, WIDTH - 18, break_long_words=False, break_on_hyphens=False)
         text.append(wrapped[0] if n == 0 else f"\n{'':12}{wrapped[0]}")
         text.append("".join(f"\n{'':14}{more}" for more in wrapped[1:]))
     return text

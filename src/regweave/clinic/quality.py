@@ -187,6 +187,12 @@ def kinds_done(*, landmarks: bool, both_ways: bool = False) -> list[dict[str, st
     return [{"kind": kind, "what": what, "state": done[kind]} for kind, what in TESTS.items()]
 
 
+def judged_again(section: Mapping[str, Any], rules: Rules, *, landmarks: bool) -> dict[str, Any]:
+    """Return the recorded section with the flags of other rules, and with landmarks as done where there are some."""
+    tests = [row | {"state": COMPUTED} if landmarks and row["kind"] == "E" else row for row in section["tests"]]
+    return {**section, "structures": [flagged(row, rules) for row in section["structures"]], "tests": tests}
+
+
 def whole_numbers(plan: Series, today: Series) -> dict[str, Any]:
     """Return what the series alone tell of the pair."""
     same = plan.frame_uid == today.frame_uid

@@ -1,4 +1,4 @@
-"""Section of ``result.json`` on a propagation as a whole: both scans, the start, similarity, consistency, landmarks."""
+"""Section of ``result.json`` on a propagation as a whole: both scans, the start, similarity, consistency."""
 
 from __future__ import annotations
 
@@ -45,19 +45,8 @@ def section_of(ready: PreparedScans, start: Start, result: Result, back: BothWay
             "inverse_max_mm": _known(there["max"]),
             **({} if back is None else back.numbers(today)),
         },
-        "landmarks": _landmarks(result),
         "tests": kinds_done(landmarks=result.landmarks is not None, both_ways=back is not None),
         "tests_source": TESTS_SOURCE,
-    }  # fmt: skip
-
-
-def _landmarks(result: Result) -> dict[str, Any] | None:
-    if result.landmarks is None:
-        return None
-    errors = result.landmarks.after
-    return {
-        "count": len(errors.distances_mm), "mean_mm": errors.mean_mm, "p95_mm": errors.p95_mm, "max_mm": errors.max_mm,
-        "distances_mm": errors.distances_mm.tolist(),
     }  # fmt: skip
 
 

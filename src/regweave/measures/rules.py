@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -23,45 +23,66 @@ LARGEST_BYTES = 100_000
 LONGEST_NAME = 80
 
 
+BOTH_LABELS = "overlap and volumes of structures (labels of both images: --fixed-labels, --moving-labels)"
+INVERSE = "inverse (not measured: made by an earlier version)"
+JACOBIAN = "Jacobian (not measured: made by an earlier version)"
+LANDMARKS = "landmarks (none given: --fixed-points, --moving-points)"
+CARRIED = "numbers by structure (none was carried over and measured)"
+"""What a rule needs a number of, in short, and how to get it."""
+
+
 @dataclass(frozen=True)
 class Rule:
-    """Criterion of acceptance: what it measures, in words, and on which side of its limits a value must stay."""
+    """Criterion of acceptance: what it measures, in words, and on which side of its limits a value must stay.
+
+    ``needs`` names what there must be for it to be checked, and how to get that.
+    """
 
     words: str
     unit: str = ""
     least: bool = False
     brief: str = ""
+    needs: str = ""
 
 
 OF_REGISTRATIONS: Mapping[str, Rule] = {
-    "folding_percent": Rule("voxels folded", " %"),
-    "extreme_jacobian_percent": Rule("voxels with a Jacobian below 1/5 or above 5", " %"),
-    "least_jacobian": Rule("smallest Jacobian", least=True),
-    "largest_jacobian": Rule("largest Jacobian"),
-    "inverse_inexact_percent": Rule("body voxels with an inexact inverse", " %"),
-    "inverse_error_voxels": Rule("error there and back, 99th percentile", " voxels"),
-    "mean_dice_drop": Rule("loss of mean Dice"),
-    "structure_dice_drop": Rule("largest loss of a structure's Dice"),
-    "vanished_structures": Rule("structures vanished"),
-    "volume_change_percent": Rule("largest change of a structure's volume", " %"),
-    "least_mean_dice": Rule("mean Dice", least=True),
-    "least_structure_dice": Rule("lowest Dice of a structure", least=True),
-    "surface_distance_mm": Rule("largest HD95 of a structure", " mm"),
+    "folding_percent": Rule("voxels folded", " %", needs=JACOBIAN),
+    "extreme_jacobian_percent": Rule("voxels with a Jacobian below 1/5 or above 5", " %", needs=JACOBIAN),
+    "least_jacobian": Rule("smallest Jacobian", least=True, needs=JACOBIAN),
+    "largest_jacobian": Rule("largest Jacobian", needs=JACOBIAN),
+    "inverse_inexact_percent": Rule("body voxels with an inexact inverse", " %", needs=INVERSE),
+    "inverse_error_voxels": Rule("error there and back, 99th percentile", " voxels", needs=INVERSE),
+    "mean_dice_drop": Rule("loss of mean Dice", needs=BOTH_LABELS),
+    "structure_dice_drop": Rule("largest loss of a structure's Dice", needs=BOTH_LABELS),
+    "vanished_structures": Rule("structures vanished", needs=BOTH_LABELS),
+    "volume_change_percent": Rule("largest change of a structure's volume", " %", needs=BOTH_LABELS),
+    "landmark_mean_mm": Rule("mean error of the landmarks", " mm", needs=LANDMARKS),
+    "landmark_max_mm": Rule("largest error of a landmark", " mm", needs=LANDMARKS),
+    "least_mean_dice": Rule("mean Dice", least=True, needs=BOTH_LABELS),
+    "least_structure_dice": Rule("lowest Dice of a structure", least=True, needs=BOTH_LABELS),
+    "surface_distance_mm": Rule("largest HD95 of a structure", " mm", needs=BOTH_LABELS),
 }
 """Rules about a registration."""
 OF_CONTOURS: Mapping[str, Rule] = {
-    "landmark_mean_mm": Rule("mean error of the landmarks", " mm"),
-    "landmark_max_mm": Rule("largest error of a landmark", " mm"),
-    "inverse_mean_mm": Rule("mean error there and back", " mm"),
-    "both_ways_voxels": Rule("mean error of two registrations, there and back, in the longest edge of a voxel"),
-    "similarity_drop": Rule("loss of correlation between the images"),
-    "lost_structures": Rule("structures lost on the way to today"),
-    "structure_outside_percent": Rule("share of a structure outside today's scan", " %", brief="outside"),
-    "structure_volume_percent": Rule("change of a structure's volume from plan to today", " %", brief="volume"),
-    "structure_least_jacobian": Rule("smallest Jacobian inside a structure", least=True, brief="J min"),
-    "structure_largest_jacobian": Rule("largest Jacobian inside a structure", brief="J max"),
+    "inverse_mean_mm": Rule("mean error there and back", " mm", needs=INVERSE),
+    "both_ways_voxels": Rule(
+        "mean disagreement of the registrations in both directions, in longest edges of a voxel",
+        needs="registration in both directions (--both-ways)",
+    ),
+    "similarity_drop": Rule(
+        "loss of correlation between the images", needs="correlation of the images (too few voxels in both)"
+    ),
+    "lost_structures": Rule("structures lost on the way to today", needs="contours (only `contours` carries them)"),
+    "structure_outside_percent": Rule(
+        "share of a structure outside today's scan", " %", brief="outside", needs=CARRIED
+    ),
+    "structure_volume_percent": Rule(
+        "change of a structure's volume from plan to today", " %", brief="volume", needs=CARRIED
+    ),
+    "structure_least_jacobian": Rule("smallest Jacobian inside a structure", least=True, brief="J min", needs=CARRIED),
+    "structure_largest_jacobian": Rule("largest Jacobian inside a structure", brief="J max", needs=CARRIED),
     "structure_inverse_mm": Rule(
-        "error there and back inside a structure, 95th percentile", " mm", brief="there and back"
+        "error there and back inside a structure, 95th percentile", " mm", brief="there and back", needs=CARRIED
     ),
 }
 """Rules about propagated contours."""
@@ -124,6 +145,17 @@ class Rules:
 def rule_words(rule: str) -> str:
     """Return what a rule measures, in words; its name where it is not one of ours."""
     return RULES[rule].words if rule in RULES else rule
+
+
+def unchecked_words(rules: Iterable[str]) -> str:
+    """Return what rules without a number need, in short, each once.
+
+    Examples
+    --------
+    >>> unchecked_words(["landmark_mean_mm", "landmark_max_mm", "both_ways_voxels"])
+    'landmarks (none given: --fixed-points, --moving-points), registration in both directions (--both-ways)'
+    """
+    return ", ".join(dict.fromkeys(RULES[rule].needs if rule in RULES else rule for rule in rules))
 
 
 def shipped_text(name: str = SHIPPED) -> str:

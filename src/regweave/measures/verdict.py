@@ -71,8 +71,8 @@ def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict
     Parameters
     ----------
     numbers : mapping
-        ``folding_fraction``, ``extreme_fraction``, ``min_jacobian``, ``max_jacobian`` and ``inverse_error`` as
-        ``result.json`` has them; what is not there is not checked.
+        ``folding_fraction``, ``extreme_fraction``, ``min_jacobian``, ``max_jacobian``, ``inverse_error``,
+        ``landmarks`` and ``clinic`` as ``result.json`` has them; what is not there is not checked.
     score : PairScore
         The structures. Only those that both label maps show can break a rule.
     rules : Rules
@@ -122,7 +122,10 @@ def tally(verdicts: Iterable[Verdict]) -> str:
 def _of_field(numbers: Mapping[str, Any]) -> dict[str, Measure]:
     inverse = numbers.get("inverse_error")
     inverse = inverse if isinstance(inverse, Mapping) else {}
+    marks = (numbers.get("landmarks") or {}).get("after_mm", {})
     return {
+        "landmark_mean_mm": (_number(marks.get("mean")), ""),
+        "landmark_max_mm": (_number(marks.get("max")), ""),
         "folding_percent": (100 * _number(numbers.get("folding_fraction")), ""),
         "extreme_jacobian_percent": (100 * _number(numbers.get("extreme_fraction")), ""),
         "least_jacobian": (_number(numbers.get("min_jacobian")), ""),
@@ -162,12 +165,9 @@ def _of_clinic(section: object) -> dict[str, Measure]:
     """Take the numbers of propagated contours; of those by structure the worst."""
     if not isinstance(section, Mapping):
         return {}
-    marks = section.get("landmarks") or {}
     whole = section.get("whole") or {}
     lost = [row["name"] for row in section.get("lost", ())]
     found: dict[str, Measure] = {
-        "landmark_mean_mm": (_number(marks.get("mean_mm")), ""),
-        "landmark_max_mm": (_number(marks.get("max_mm")), ""),
         "inverse_mean_mm": (_number(whole.get("inverse_mean_mm")), ""),
         "both_ways_voxels": (_number(whole.get("both_ways_voxels")), ""),
         "similarity_drop": (_number(whole.get("similarity_before")) - _number(whole.get("similarity_after")), ""),

@@ -199,7 +199,9 @@ class Result:
     def _numbers(self) -> dict[str, Any]:
         inverse = {} if self.inverse_error is None else {"inverse_error": self.inverse_error.record()}
         clinic = {} if self.clinic is None else {"clinic": dict(self.clinic)}
-        return {**self.regularity, "inverse_consistency_mm": dict(self.inverse_consistency_mm), **inverse, **clinic}
+        marks = {} if self.landmarks is None else {"landmarks": self.landmarks.record()}
+        there = {"inverse_consistency_mm": dict(self.inverse_consistency_mm)}
+        return {**self.regularity, **there, **inverse, **clinic, **marks}
 
     def summary(self) -> dict[str, Any]:
         """Everything but the images; ``result.json`` has `structures` besides."""
@@ -214,7 +216,6 @@ class Result:
             "seconds": {**self.seconds, "total": sum(self.seconds.values())},
             "peak_memory_mb": self.peak_memory_mb,
             **self._numbers(),
-            **({} if self.landmarks is None else {"landmarks": self.landmarks.record()}),
             "warnings": list(self.warnings),
             "weights": self.weights.to_json(),
             "provenance": {

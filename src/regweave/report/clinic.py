@@ -65,15 +65,6 @@ class WholePair(RecordPart):
     both_ways_voxels: Known = None
 
 
-class PointErrors(RecordPart):
-    """Target registration errors."""
-
-    count: Count
-    mean_mm: Known
-    p95_mm: Known
-    max_mm: Known
-
-
 class TestKind(RecordPart):
     """A kind of test, and whether it was done."""
 
@@ -101,7 +92,6 @@ class ClinicSection(RecordPart):
     lost: list[NotCarried]
     left_out: list[NotCarried]
     whole: WholePair
-    landmarks: PointErrors | None = None
     tests: list[TestKind]
     tests_source: Text
     names: dict[str, Text] = Field(default_factory=dict)

@@ -16,7 +16,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from regweave import __version__
-from regweave.measures.rules import rule_words
+from regweave.measures.rules import rule_words, unchecked_words
 
 DASH = "–"
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn"}
@@ -79,7 +79,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=visible,
     )
-    shown = (cell, interval, ml, number, pretty, rule_words, signed, visible)
+    shown = (cell, interval, ml, number, pretty, rule_words, signed, unchecked_words, visible)
     env.filters |= {function.__name__: function for function in shown}
     env.globals |= {"version": __version__}
     env.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,18 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from regweave.clinic.quality import judged_again
 from regweave.errors import UsageError
 from regweave.io import owned_path
+from regweave.io.disk.records import record_text, write_record
+from regweave.io.disk.texts import read_json
 from regweave.io.modality import describe_modalities, recorded_modality
-from regweave.io.records.folders import PAGE_RECORD, REPORT, RESULTS
+from regweave.io.records.folders import PAGE_RECORD, REPORT, RESULT, RESULTS
+from regweave.io.records.schema import checked
 from regweave.measures.inverse import InverseError
+from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import STATES, StructureScore
 from regweave.measures.verdict import Verdict, judge
+from regweave.pipeline.saved import load
 from regweave.report.charts import step_chart
 from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render
-from regweave.report.records import LandmarkErrors, Provenance, ResultRecord
+from regweave.report.records import Provenance, ResultRecord
 from regweave.report.signoff import signoff_names
 from regweave.report.viewer.closeups import closeups
 from regweave.report.viewer.contents import Contents, read_contents
@@ -45,7 +52,7 @@ def write_page(
     rules: Rules | None = None,
     *,
     detail: str = "normal",
-    landmarks: Mapping[str, Any] | None = None,
+    landmarks: LandmarkPairs | None = None,
 ) -> Path:
     """Make ``report.html`` in the folder of a registration, from the files there.
 
@@ -54,11 +61,11 @@ def write_page(
     folder : path
         Output of ``regweave register``, or of `Result.save`.
     rules : Rules, optional
-        Acceptance criteria of the verdict on the page, instead of those of the record.
+        Acceptance criteria instead of those of the record: page and record are judged again.
     detail : "small", "normal" or "full"
         How many voxels the page shows.
-    landmarks : mapping, optional
-        `LandmarkScore.record` to show instead of the record's.
+    landmarks : LandmarkPairs, optional
+        Landmarks instead of those of the record: page and record are judged again.
 
     Returns
     -------
@@ -73,13 +80,29 @@ def write_page(
     """
     folder = Path(folder)
     contents = read_contents(folder)
-    if landmarks is not None:
-        record = contents.record.model_copy(update={"landmarks": LandmarkErrors.model_validate(landmarks)})
-        contents = replace(contents, record=record)
-    page = registration_page(contents, _owner(folder), rules, detail)
+    again = _judged_again(folder, rules, landmarks) if rules is not None or landmarks is not None else None
+    if again is not None:
+        contents = replace(contents, record=checked(ResultRecord, again, folder / RESULT))
+    page = registration_page(contents, _owner(folder), detail)
+    if again is not None:
+        write_record(folder / RESULT, again)
     with owned_path(folder / REPORT) as part:
         part.write_text(page, encoding="utf-8", newline="\n")
     return folder / REPORT
+
+
+def _judged_again(folder: Path, rules: Rules | None, landmarks: LandmarkPairs | None) -> dict[str, Any]:
+    """Return the record of a registration, judged by other rules or with landmarks."""
+    result = load(folder)
+    result = result if rules is None else replace(result, rules=rules)
+    result = result if landmarks is None else result.with_landmarks(landmarks)
+    if result.clinic is not None:
+        section = judged_again(result.clinic, result.rules, landmarks=result.landmarks is not None)
+        result = replace(result, clinic=section)
+    found = result.summary()
+    changed = {key: found[key] for key in ("verdict", "rules", "landmarks", "clinic") if key in found}
+    content: dict[str, Any] = json.loads(record_text(read_json(folder / RESULT) | changed))
+    return content
 
 
 def _owner(folder: Path) -> tuple[str, str] | None:
@@ -88,10 +111,8 @@ def _owner(folder: Path) -> tuple[str, str] | None:
     return (f"../../{REPORT}", "Evaluation") if kept else None
 
 
-def registration_page(
-    contents: Contents, back: tuple[str, str] | None = None, rules: Rules | None = None, detail: str = "normal"
-) -> str:
-    """Return the page as text; ``back`` is the page it belongs to, ``rules`` judge it anew."""
+def registration_page(contents: Contents, back: tuple[str, str] | None = None, detail: str = "normal") -> str:
+    """Return the page as text; ``back`` is the page it belongs to."""
     if detail not in BUDGETS:
         raise UsageError("E192", f"unknown page detail {detail!r}", f"choose {', '.join(BUDGETS)}")
     shown = prepare(contents, BUDGETS[detail])
@@ -101,7 +122,7 @@ def registration_page(
     whole = [contents.geometry.shape[axis] for axis in shown.display.axes]
     metric = data.get("metric", {"members": [], "parts": []})
     context = {
-        **record_context(record, shown.structures, rules),
+        **record_context(record, shown.structures),
         "subtitle": subtitle(record.provenance, contents.refined_mm if record.refinement else (), _start(record)),
         "closeups": {} if record.clinic is None else closeups(shown),
         "back": back,
@@ -127,9 +148,7 @@ def registration_page(
     )
 
 
-def record_context(
-    record: ResultRecord, drawn: Sequence[Mapping[str, Any]], rules: Rules | None = None
-) -> dict[str, Any]:
+def record_context(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the template takes from the record alone; ``drawn`` are the structures of the viewer."""
     score = record.score
     measured = {s.label: s for s in score.structures}
@@ -140,7 +159,7 @@ def record_context(
         "record": record,
         "subtitle": subtitle(record.provenance),
         "modality": describe_modalities(sides["fixed"], sides["moving"]),
-        "verdict": verdict_of(record, rules),
+        "verdict": verdict_of(record),
         "score": score,
         "means": score.means(),
         "structures": sorted(((item, measured.get(item["label"])) for item in drawn), key=_worst_first),
@@ -164,11 +183,11 @@ def _worst_first(row: tuple[Mapping[str, Any], StructureScore | None]) -> tuple[
     return not counted, score.dice_after if score is not None and counted else 0.0
 
 
-def verdict_of(record: ResultRecord, rules: Rules | None) -> Verdict:
-    """Return the verdict that a record holds, or that of other rules; an old record is judged by the shipped ones."""
-    if rules is None and record.verdict is not None:
+def verdict_of(record: ResultRecord) -> Verdict:
+    """Return the verdict that a record holds; an old record is judged by the shipped rules."""
+    if record.verdict is not None:
         return Verdict.read(record.verdict.model_dump())
-    return judge(record.model_dump(), record.score, rules or default_rules())
+    return judge(record.model_dump(), record.score, default_rules())
 
 
 def _graded(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

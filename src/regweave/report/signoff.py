@@ -35,7 +35,7 @@ COLUMNS = ("structure", "grade", "comment")
 COLLECTED = (
     "result", "structure", "grade", "reviewer", "date", "comment", "transform_sha256", "seen", "seen_sha256", "verdict",
 )  # fmt: skip
-LONGEST = 8_000_000
+LONGEST = 1_500_000
 DATA = b'<script type="application/json" id="signoff-data">'
 
 

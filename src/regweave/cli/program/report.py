@@ -20,7 +20,6 @@ from regweave.io.records.batch import FORMAT
 from regweave.io.records.folders import DEMO, RESULT, RESULTS
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, read_rules
-from regweave.pipeline.saved import load
 from regweave.report import batch, demo, evaluation, registration, reproduce, training
 from regweave.report.boilerplate import boilerplate
 
@@ -50,9 +49,7 @@ class Wishes:
 
 
 def _write_registration(folder: Path, wishes: Wishes) -> Path:
-    scored = None if wishes.landmarks is None else load(folder).with_landmarks(wishes.landmarks).landmarks
-    record = None if scored is None else scored.record()
-    return registration.write_page(folder, wishes.rules, detail=wishes.detail or "normal", landmarks=record)
+    return registration.write_page(folder, wishes.rules, detail=wishes.detail or "normal", landmarks=wishes.landmarks)
 
 
 JUDGED: dict[str, Callable[[Path, Wishes], Path]] = {
@@ -96,9 +93,9 @@ def report(
 
     A result is the folder of `register`, `batch`, `evaluate`, `reproduce` or
     `demo`, or the model that `train` wrote. An evaluation gets its list of registrations
-    too, a demo all of its pages. With --rules a registration or an evaluation
-    is judged anew on its pages; its JSON keeps the verdict it has. With landmarks
-    the page of a registration shows their errors.
+    too, a demo all of its pages. With --rules or landmarks a registration is
+    judged again, in its result.json and on its page. With --rules an evaluation
+    is judged again on its page; its results.json keeps the verdicts it has.
     """
     if methods:
         text = boilerplate(result)

@@ -37,6 +37,7 @@ from regweave.cli.tables import overlap_table, verdict_lines
 from regweave.errors import UsageError
 from regweave.io import prepare_output
 from regweave.io.dicom.series import series_by_place
+from regweave.io.disk.texts import terminal_safe
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.pipeline import register as pipeline
@@ -180,7 +181,7 @@ def print_result(result: Result, output: Path, *, page: bool, whole_s: float) ->
         console.print("classes     predicted from the moving image")
     console.print(verdict_lines(result.verdict))
     if result.record is not None and result.record.structures is not None:
-        console.print(f"structures  {result.record.structures_met()}", soft_wrap=True)
+        console.print(f"structures  {terminal_safe(result.record.structures_met())}", soft_wrap=True)
     if result.landmarks is not None:
         console.print(f"landmarks   {result.landmarks.words()}")
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,23 +18,9 @@ import pytest
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import atomic_path, owned_path, prepare_output, require_absent
-from regweave.io.disk import ledger, parts, renames
-from regweave.io.disk.output_names import check_name
+from regweave.io.disk import ledger
+from regweave.io.disk.outputs import PART, check_name, sweep
 from regweave.io.disk.working_folder import clear, working_folder
-
-
-@pytest.fixture(params=["renameat2", "without renameat2"])
-def any_system(request, monkeypatch):
-    if request.param != "renameat2":
-        monkeypatch.setattr(renames, "_renameat2", lambda: None)
-
-
-@pytest.fixture
-def no_links(any_system, monkeypatch, request):
-    def link(*_):
-        raise PermissionError(1, "no links here")
-
-    monkeypatch.setattr(os, "link", link)
 
 
 def result(folder: Path, text: str = "ours", **options) -> None:
@@ -55,11 +43,18 @@ def fill(folder: Path, error: str = "") -> None:
         raise ValueError(error)
 
 
+def exchange_for(out: Path, text: str) -> None:
+    """Put another result in the place of one."""
+    result(out.with_name("other"), text)
+    shutil.rmtree(out)
+    out.with_name("other").rename(out)
+
+
 OURS = {"view/a.bin": "ours", "result.json": "ours"}
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "view/notes.txt", "deep/er/notes.txt"])
-def test_a_file_of_the_user_in_a_result_is_never_deleted(tmp_path, any_system, name):
+def test_a_file_of_the_user_in_a_result_is_never_deleted(tmp_path, name):
     out = tmp_path / "out"
     result(out)
     (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +111,7 @@ def test_results_inside_a_result_are_ours(tmp_path):
     assert texts(tmp_path / "out") == OURS
 
 
-def test_a_folder_that_appears_meanwhile_is_an_error(tmp_path, any_system):
+def test_a_folder_that_appears_meanwhile_is_an_error(tmp_path):
     out = tmp_path / "out"
     with pytest.raises(RegweaveError, match=r"E154.*another -o"), prepare_output(out):
         fill(out)
@@ -124,13 +119,13 @@ def test_a_folder_that_appears_meanwhile_is_an_error(tmp_path, any_system):
     assert texts(out) == {"precious": "mine"}
 
 
-def test_a_file_that_appears_in_place_of_a_folder_is_an_error(tmp_path, any_system):
+def test_a_file_that_appears_in_place_of_a_folder_is_an_error(tmp_path):
     with pytest.raises(RegweaveError, match="E154"), prepare_output(tmp_path / "out"):
         (tmp_path / "out").write_text("mine")
     assert texts(tmp_path) == {"out": "mine"}
 
 
-def test_an_empty_folder_that_is_filled_meanwhile_is_an_error(tmp_path, any_system):
+def test_an_empty_folder_that_is_filled_meanwhile_is_an_error(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(RegweaveError, match="E154"), prepare_output(out):
@@ -138,11 +133,11 @@ def test_an_empty_folder_that_is_filled_meanwhile_is_an_error(tmp_path, any_syst
     assert texts(tmp_path) == {"out/precious": "mine"}
 
 
-def test_only_the_result_that_was_there_at_the_start_is_replaced(tmp_path, any_system):
+def test_only_the_result_that_was_there_at_the_start_is_replaced(tmp_path):
     out = tmp_path / "out"
     result(out)
     with pytest.raises(RegweaveError, match="E154"), prepare_output(out, overwrite=True):
-        result(out, "newer", overwrite=True)
+        exchange_for(out, "newer")
     assert texts(tmp_path) == {"out/view/a.bin": "newer", "out/result.json": "newer"}
     with pytest.raises(RegweaveError, match="E154"), prepare_output(out, overwrite=True):
         (out / "notes.txt").write_text("mine")
@@ -150,7 +145,7 @@ def test_only_the_result_that_was_there_at_the_start_is_replaced(tmp_path, any_s
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_note_between_the_look_and_the_swap_survives(tmp_path, any_system, monkeypatch):
+def test_a_note_between_the_look_and_the_swap_survives(tmp_path, monkeypatch):
     out = tmp_path / "out"
     result(out)
     looks, real = [], ledger.strangers
@@ -168,20 +163,24 @@ def test_a_note_between_the_look_and_the_swap_survives(tmp_path, any_system, mon
     assert texts(tmp_path) == {f"out/{k}": v for k, v in {**OURS, "notes.txt": "mine"}.items()}
 
 
-def test_of_many_that_write_one_folder_one_succeeds(tmp_path, any_system):
-    together = threading.Barrier(8, timeout=30)
+def test_of_many_that_write_one_folder_one_succeeds(tmp_path):
+    done = threading.Event()
 
     def write(i: int) -> str:
         try:
             with prepare_output(tmp_path / "out") as part:
                 (part / "who").write_text(str(i))
-                together.wait()
+                done.wait(30)
         except RegweaveError as error:
             return error.code
         return str(i)
 
     with ThreadPoolExecutor(8) as pool:
-        ends = list(pool.map(write, range(8)))
+        running = [pool.submit(write, i) for i in range(8)]
+        while sum(one.done() for one in running) < 7:
+            time.sleep(0.01)
+        done.set()
+        ends = [one.result() for one in running]
     assert ends.count("E154") == 7
     assert texts(tmp_path) == {"out/who": next(end for end in ends if end != "E154")}
 
@@ -209,14 +208,18 @@ def write_claimed(path: Path, text: str, meanwhile=lambda: None, **options) -> N
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_that_appears_meanwhile_stays(tmp_path, any_system, overwrite):
+def test_a_file_that_appears_meanwhile_stays(tmp_path, overwrite):
     path = tmp_path / "m.json"
     with pytest.raises(RegweaveError, match="E154"):
         write_claimed(path, "new", lambda: path.write_text("mine"), overwrite=overwrite)
     assert texts(tmp_path) == {"m.json": "mine"}
 
 
-def test_a_file_that_appears_meanwhile_stays_without_links(tmp_path, no_links):
+def test_a_file_that_appears_meanwhile_stays_without_links(tmp_path, monkeypatch):
+    def link(*_):
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", link)
     path = tmp_path / "m.json"
     with pytest.raises(RegweaveError, match="E154"):
         write_claimed(path, "new", lambda: path.write_text("mine"))
@@ -226,7 +229,7 @@ def test_a_file_that_appears_meanwhile_stays_without_links(tmp_path, no_links):
     assert texts(tmp_path) == {"m.json": "new"}
 
 
-def test_an_older_file_is_replaced_unless_it_changed(tmp_path, any_system):
+def test_an_older_file_is_replaced_unless_it_changed(tmp_path):
     path = tmp_path / "m.json"
     path.write_text("old")
     write_claimed(path, "new", overwrite=True)
@@ -238,7 +241,7 @@ def test_an_older_file_is_replaced_unless_it_changed(tmp_path, any_system):
     assert texts(tmp_path) == {"m.json": "newest"}
 
 
-def test_hours_of_work_are_kept_under_a_name_that_the_error_tells(tmp_path, any_system):
+def test_hours_of_work_are_kept_under_a_name_that_the_error_tells(tmp_path):
     path = tmp_path / "m.json"
     with pytest.raises(RegweaveError, match=r"E154.*kept as '") as caught:
         write_claimed(path, "hours", lambda: path.write_text("mine"), keep=True)
@@ -268,37 +271,43 @@ def _killed(folder: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 def test_what_a_killed_process_left_is_removed_by_the_next_with_that_output(tmp_path):
     (tmp_path / ".out.part-notes").write_text("mine")
-    (tmp_path / ".m.part-1.json").write_text("mine")
+    (tmp_path / ".m.json.part-1").write_text("mine")
     child = multiprocessing.get_context("spawn").Process(target=_killed, args=(str(tmp_path),))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    assert len([p for p in tmp_path.iterdir() if parts.PART.fullmatch(p.name)]) == 2
+    assert len([p for p in tmp_path.iterdir() if PART.fullmatch(p.name)]) == 2
     result(tmp_path / "other")
-    assert len([p for p in tmp_path.iterdir() if parts.PART.fullmatch(p.name)]) == 2
+    assert len([p for p in tmp_path.iterdir() if PART.fullmatch(p.name)]) == 2
     result(tmp_path / "out")
     require_absent(tmp_path / "m.json")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".m.part-1.json", ".out.part-notes", "other", "out"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".m.json.part-1", ".out.part-notes", "other", "out"]
 
 
-def test_parts_of_the_living_and_of_other_machines_stay(tmp_path):
-    alive = parts.part_of(tmp_path / "out", folder=True)
-    alive.mkdir()
-    elsewhere = tmp_path / alive.name.replace(parts._place(), "00000000").replace(f"-{os.getpid()}-", "-1-")
-    elsewhere.mkdir()
-    reused = tmp_path / re.sub(r"-\d+-([0-9a-f]{8})$", r"-1-\1", alive.name)
-    reused.mkdir()
-    parts.sweep(tmp_path, tmp_path / "out")
-    left = {alive.name, elsewhere.name}
-    assert {p.name for p in tmp_path.iterdir()} == (left if Path("/proc/self/stat").exists() else {*left, reused.name})
+def test_an_older_result_that_could_not_be_removed_is_kept_under_another_name(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    result(out)
+    real = ledger.remove
 
+    def late(folder):
+        (folder / "notes.txt").write_text("mine")
+        return real(folder)
 
-def test_a_swapped_out_result_with_a_note_is_not_swept_away(tmp_path):
-    old = tmp_path / parts.part_of(tmp_path / "out", folder=True).name.replace(f"-{os.getpid()}-", "-4194999-")
-    result(old)
-    (old / "notes.txt").write_text("mine")
-    parts.sweep(tmp_path, tmp_path / "out")
+    monkeypatch.setattr(ledger, "remove", late)
+    result(out, "new", overwrite=True)
+    (old,) = tmp_path.glob("out.old-*")
     assert texts(old) == {"notes.txt": "mine"}
+    assert texts(out) == dict.fromkeys(OURS, "new")
+
+
+def test_a_part_is_swept_when_its_process_has_ended_and_not_before(tmp_path):
+    dead = tmp_path / f".out.part-{16 * '0'}"
+    dead.mkdir()
+    with prepare_output(tmp_path / "out") as part:
+        assert not dead.exists()
+        assert sweep(tmp_path)
+        assert part.is_dir()
+    assert not sweep(tmp_path)
 
 
 def test_an_error_names_the_output_and_not_its_hidden_part(tmp_path):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from regweave.io.disk.atomic import Claim, atomic_path, owned_path, require_absent
 from regweave.io.disk.files import sha256
-from regweave.io.disk.output_folder import prepare_output
+from regweave.io.disk.outputs import Claim, atomic_path, owned_path, prepare_output, require_absent
 from regweave.io.grids import check_overlap, check_same_grid, overlap_fraction
 from regweave.io.images import image_sha256, names_file, read_image, read_labels, require_image
 from regweave.io.inspection import Inspection, inspect_image

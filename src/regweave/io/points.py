@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import require_file, suffix_of
+from regweave.io.disk.outputs import atomic_path
 from regweave.io.disk.texts import parse_json, parse_rows, parse_table, read_text, table_cell
 from regweave.types import Float64Array
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import suffix_of
+from regweave.io.disk.outputs import atomic_path
 from regweave.io.formats.deflate import gzip_pieces
 from regweave.io.geometry import ras_to_lps, set_itk_geometry
 from regweave.io.libraries import nib, sitk

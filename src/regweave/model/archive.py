@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import open_file
 from regweave.io.disk.limits import MAX_ARCHIVE_BYTES, MAX_TEXT_BYTES
+from regweave.io.disk.outputs import atomic_path
 
 SUFFIX = ".zip"
 MARK = b"PK\x03\x04"

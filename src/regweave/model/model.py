@@ -18,7 +18,7 @@ from regweave import predictors
 from regweave.config.member import describe_problems
 from regweave.config.settings import Settings, validate
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.atomic import atomic_path
+from regweave.io.disk.outputs import atomic_path
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import BankName
 from regweave.model.archive import SUFFIX, Arrays, is_archive, read_archive, write_archive

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave import __version__
-from regweave.io.disk.atomic import atomic_path
+from regweave.io.disk.outputs import atomic_path
 
 DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "h5py", "nibabel", "pydantic")
 """Libraries whose versions can change a number."""

@@ -10,14 +10,7 @@ from pathlib import Path
 
 from regweave.errors import RegweaveError
 from regweave.io.disk import ledger
-from regweave.io.disk.atomic import unwritable
-from regweave.io.disk.output_names import check_name
-from regweave.io.disk.parts import sweep
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from regweave.io.disk.outputs import check_name, lock, sweep, unwritable
 
 FINISHED = re.compile(r"[0-9a-f]{64}\.(json|zip|safetensors)")
 """Names of finished tasks, fitted predictors and models on the way, which are hashes of their content."""
@@ -52,7 +45,10 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -
         _check(folder, store, what, resume)
         made = [path for path in (folder / store, folder, *folder.absolute().parents) if not path.exists()]
         (folder / store).mkdir(parents=True, exist_ok=True)
-        lock = _lock(folder / store, folder)
+        held = lock(folder / store)
+    except BlockingIOError:
+        message = f"another run is at work in '{folder}'"
+        raise RegweaveError("E155", message, "wait until it has ended, or choose another -o") from None
     except OSError as error:
         raise unwritable(folder, error) from error
     try:
@@ -65,8 +61,8 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -
         _undo(folder, store, made)
         raise
     finally:
-        if lock is not None:
-            os.close(lock)
+        if held is not None:
+            os.close(held)
 
 
 def _check(folder: Path, store: str, what: str, resume: bool) -> None:
@@ -85,23 +81,6 @@ def _holds_work(folder: Path, store: str) -> bool:
     """Tell whether anything but our list and empty folders is there."""
     names = [name for name in ledger.contents(folder) if not name.endswith("/") and name != ledger.MARK]
     return any(not name.startswith(f"{store}/") or FINISHED.fullmatch(Path(name).name) for name in names)
-
-
-def _lock(store: Path, folder: Path) -> int | None:
-    """Hold a lock that ends with the process; None where the file system has none (NFS may lock no folders)."""
-    if fcntl is None:
-        return None
-    found = os.open(store, os.O_RDONLY)
-    try:
-        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(found)
-        message = f"another run is at work in '{folder}'"
-        raise RegweaveError("E155", message, "wait until it has ended, or choose another -o") from None
-    except OSError:
-        os.close(found)
-        return None
-    return found
 
 
 def _undo(folder: Path, store: str, made: list[Path]) -> None:

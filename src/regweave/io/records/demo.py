@@ -9,9 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from regweave.io.disk.atomic import owned_path
 from regweave.io.disk.files import damaged, require_file
-from regweave.io.disk.output_names import SAFE_ID
+from regweave.io.disk.outputs import SAFE_ID, owned_path
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.records.folders import DEMO
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import Field
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import sha256
+from regweave.io.disk.outputs import atomic_path
 from regweave.io.records.schema import Count, Known, RecordPart, Text, read_record
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.output_names import SAFE_ID
+from regweave.io.disk.outputs import SAFE_ID
 from regweave.io.disk.texts import read_json, shown
 
 KINDS = {

@@ -11,8 +11,8 @@ import numpy as np
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.reg import DicomRegistration, read_reg
-from regweave.io.disk.atomic import atomic_path
 from regweave.io.disk.files import require_file, suffix_of
+from regweave.io.disk.outputs import atomic_path
 from regweave.io.grids import same_grid
 from regweave.io.libraries import sitk
 from regweave.io.transforms import displacement, memory

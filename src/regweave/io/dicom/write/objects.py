@@ -14,7 +14,7 @@ from pydicom.uid import ImplicitVRLittleEndian, generate_uid
 from regweave import __version__
 from regweave.io.dicom.parse import guarded
 from regweave.io.dicom.values import Series
-from regweave.io.disk.atomic import atomic_path
+from regweave.io.disk.outputs import atomic_path
 
 MAKER = "regweave"
 STUDY_CLASS = "1.2.840.10008.3.1.2.3.1"

@@ -1,0 +1,375 @@
+"""Outputs: files and folders that are whole or absent, and that replace nothing but what this program wrote.
+
+An output is written in a hidden folder beside its place, `.NAME.part-XXXXXXXX`, and renamed at the end. The folder is
+locked as long as its process runs, so the next command with that output removes what a killed one left.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.disk import ledger
+from regweave.io.disk.files import stem_of, suffix_of
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+Identity = tuple[int, ...]
+LONGEST = 255
+"""Bytes that a name may have on nearly every file system."""
+LONGEST_PATH = 4000
+"""Bytes that a whole path may have, with room for the hidden folder."""
+STEM = 140
+"""Bytes of an output's name in the name of its hidden folder."""
+PART = re.compile(r"\.(?P<name>.*)\.part-[0-9a-f]{16}", re.DOTALL)
+SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""Identifiers of pairs, which become names of files."""
+TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
+"""Errors of a rename to a name that is in use."""
+
+
+def check_name(path: str | Path, *, folder: bool = False) -> None:
+    """Raise E152 where an output cannot have this name; a folder cannot be the present one or a root."""
+    text = str(path)
+    bytes_ = os.fsencode(text)
+    shown = bytes_.decode(errors="backslashreplace").replace("\0", "\\0")
+    shown = shown if len(shown) <= 80 else f"{shown[:60]}…"
+    if text in {"", "."}:
+        raise UsageError("E152", "the name of the output is empty or the present folder", "name a new one with -o")
+    try:
+        bytes_.decode()
+    except UnicodeDecodeError:
+        raise UsageError("E152", f"the output name '{shown}' is not UTF-8", "choose another -o") from None
+    if "\0" in text:
+        raise UsageError("E152", f"the output name '{shown}' holds a null character", "choose another -o")
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        raise RegweaveError("E153", "the present folder does not exist any more", "change to another one") from error
+    longest = max(len(os.fsencode(part)) for part in Path(text).parts)
+    if longest > LONGEST or len(os.fsencode(here / text)) > LONGEST_PATH:
+        message = f"the output name '{shown}' is too long: {longest} bytes in one name, allowed {LONGEST}"
+        raise UsageError("E152", message, "choose a shorter -o")
+    target = (here / text).resolve()
+    if folder and target in {here.resolve(), Path(target.anchor)}:
+        raise UsageError("E152", f"the output '{shown}' is the present folder or a root", "name a new folder with -o")
+
+
+def unwritable(path: str | Path, error: OSError) -> RegweaveError:
+    """Make the E153 error of an output that the system refuses."""
+    message = f"cannot write '{path}': {error.strerror or error} (errno {error.errno})"
+    return RegweaveError("E153", message, "check the folder, its permissions and the free space")
+
+
+def changed(path: str | Path, kept: Path | None = None) -> RegweaveError:
+    """Make the E154 error of an output whose name something else has taken."""
+    message = f"output '{path}' appeared or was changed while the command ran; it stays as it is"
+    if kept is None:
+        return RegweaveError("E154", message, "choose another -o and run the command again")
+    return RegweaveError("E154", message, f"what was computed is kept as '{kept}'")
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Return numbers that differ between a file and a later one of the same name; None where there is none."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    one = (found.st_dev, found.st_ino)
+    return one if path.is_dir() else (*one, found.st_size, found.st_mtime_ns)
+
+
+def lock(folder: Path) -> int | None:
+    """Lock a folder until the descriptor is closed or the process ends.
+
+    Returns
+    -------
+    int or None
+        The descriptor; None where the system has no locks (Windows) or the file system has none for folders (NFS).
+
+    Raises
+    ------
+    BlockingIOError
+        Where another process holds the lock.
+    """
+    if fcntl is None:
+        return None
+    found = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(found)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return found
+
+
+@contextmanager
+def _part_of(path: Path) -> Iterator[Path]:
+    """Make and lock a hidden folder beside an output; remove it at the end unless it was renamed."""
+    part = path.with_name(f".{_stem(path)}.part-{secrets.token_hex(8)}")
+    part.mkdir(parents=True)
+    held = lock(part)
+    try:
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def _stem(path: Path) -> str:
+    return os.fsencode(path.name)[:STEM].decode(errors="ignore")
+
+
+def _parts(folder: Path, target: Path | None) -> Iterator[tuple[Path, int | None]]:
+    """Yield hidden folders of outputs with their locks; without one where another process holds it."""
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        found = PART.fullmatch(path.name)
+        if found is not None and path.is_dir() and (target is None or found["name"] == _stem(target)):
+            try:
+                held = lock(path)
+            except OSError:
+                yield path, None
+            else:
+                yield path, held
+                if held is not None:
+                    os.close(held)
+
+
+def sweep(folder: Path, target: Path | None = None) -> bool:
+    """Remove hidden folders of killed processes, all or those of one output; return True if a running one is left."""
+    running = False
+    with suppress(OSError):
+        for part, held in _parts(folder, target):
+            if held is None:
+                running = True
+            else:
+                shutil.rmtree(part, ignore_errors=True)
+    return running
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Snapshot of the file at an output's name when a command began; nothing else is replaced by what it writes.
+
+    Parameters
+    ----------
+    path : Path
+        The output.
+    before : tuple of int, optional
+        Identity of the older file; None where there was none.
+    """
+
+    path: Path
+    before: Identity | None
+
+    @contextmanager
+    def writing(self, *, keep: bool = False) -> Iterator[None]:
+        """Make `atomic_path` respect the claim inside the block.
+
+        Parameters
+        ----------
+        keep : bool
+            Where the name was taken meanwhile, keep the finished file under another one, which the error names.
+        """
+        token = _claims.set({**_claims.get(), self.path.absolute(): (self, keep)})
+        try:
+            yield
+        finally:
+            _claims.reset(token)
+
+    def publish(self, part: Path, *, keep: bool) -> None:
+        """Give a finished file its name, or raise E154 where another one has it now."""
+        now = identity_of(self.path)
+        if now is not None and now == self.before:
+            part.replace(self.path)
+            return
+        try:
+            _link_new(part, self.path)
+        except FileExistsError:
+            kept = None
+            if keep:
+                name = f"{stem_of(self.path)}.kept-{secrets.token_hex(4)}{suffix_of(self.path)}"
+                kept = self.path.with_name(name)
+                _link_new(part, kept)
+            raise changed(self.path, kept) from None
+
+
+def _link_new(part: Path, path: Path) -> None:
+    """Give a file a second name that is not in use, or raise FileExistsError."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: reserve the name
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        part.replace(path)
+
+
+_claims: ContextVar[Mapping[Path, tuple[Claim, bool]]] = ContextVar("regweave_claims", default=MappingProxyType({}))
+
+
+def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
+    """Claim the name of an output file.
+
+    Raises
+    ------
+    RegweaveError
+        E150 where the file exists and may not be replaced, E152 where the name cannot be used, E153 where its folder is
+        missing.
+    """
+    check_name(path)
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise RegweaveError("E150", f"output '{path}' is a folder", "name a file with -o")
+        before = identity_of(path)
+        if before is not None and not (path.is_file() or path.is_symlink()):
+            raise RegweaveError("E150", f"output '{path}' is a device or a pipe", "name a file with -o")
+        if before is not None and not overwrite:
+            raise RegweaveError("E150", f"output '{path}' exists", "pass --overwrite or choose another -o")
+        if not path.absolute().parent.is_dir():
+            raise RegweaveError("E153", f"the folder of output '{path}' does not exist", "make the folder first")
+    except OSError as error:
+        raise unwritable(path, error) from error
+    sweep(path.absolute().parent, path)
+    return Claim(path, before)
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary name in the same folder, renamed to `path` when the block ends well.
+
+    On any exception, KeyboardInterrupt included, the temporary file is removed and an older file under `path` stays as
+    it was. An older file is replaced, unless a `Claim` that is being written forbids it.
+
+    Examples
+    --------
+    >>> with atomic_path("notes.txt") as part:     # doctest: +SKIP
+    ...     part.write_text("done")
+    """
+    path = Path(path)
+    claim, keep = _claims.get().get(path.absolute(), (None, False))
+    try:
+        with _part_of(path) as folder:
+            part = folder / path.name
+            yield part
+            with part.open("rb+") as stream:
+                os.fsync(stream.fileno())
+            if claim is None:
+                part.replace(path)
+            else:
+                claim.publish(part, keep=keep)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+@contextmanager
+def owned_path(path: str | Path) -> Iterator[Path]:
+    """Do as `atomic_path` for a file in a folder of results: E154 where that name is a file of others, else listed."""
+    path = Path(path)
+    ledger.check_ours(path)
+    with atomic_path(path) as part:
+        yield part
+        ledger.check_ours(path)
+    try:
+        ledger.add(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _require_replaceable(folder: Path, shown: str | Path, overwrite: bool) -> None:
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise RegweaveError("E150", f"output '{shown}' exists and is a file", "choose another -o")
+    if not any(folder.iterdir()):
+        return
+    if not overwrite:
+        message = f"output folder '{shown}' exists and is not empty"
+        raise RegweaveError("E150", message, "pass --overwrite or choose another -o")
+    if ledger.read(folder) is None:
+        message = f"output folder '{shown}' holds files that are no regweave result ({ledger.MARK} lists none)"
+        raise RegweaveError("E150", message, "choose another -o, or remove the folder yourself")
+    others = ledger.strangers(folder)
+    if others:
+        message = f"output folder '{shown}' holds files that regweave did not write: {ledger.shown(others)}"
+        raise RegweaveError("E150", message, "move them away, or choose another -o")
+
+
+def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
+    """Give a finished folder its name; False where something else has it now."""
+    old = target.with_name(f"{_stem(target)}.old-{secrets.token_hex(4)}")
+    try:
+        if before is not None and target.is_dir() and any(target.iterdir()):
+            if identity_of(target) != before or ledger.read(target) is None or ledger.strangers(target):
+                return False
+            target.rename(old)
+            if ledger.strangers(old):
+                old.rename(target)
+                return False
+        part.rename(target)  # fails by itself where the name is a file, or a folder that is not empty
+    except OSError as error:
+        if error.errno in TAKEN:
+            return False
+        raise
+    if old.is_dir():
+        ledger.remove(old)  # what is on its list; anything else stays
+    return True
+
+
+@contextmanager
+def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a temporary sibling folder, renamed to `folder` when the block ends well.
+
+    On any exception, KeyboardInterrupt included, the temporary folder is removed and nothing is left behind.
+    With `overwrite` an older result stays until the new one is whole; a folder that holds anything else than a result
+    of this program, or that appeared or was changed during the block, is never replaced.
+
+    Raises
+    ------
+    RegweaveError
+        E150 where the folder may not be replaced, E152 where its name cannot be used, E153 where it cannot be written,
+        E154 where another command is writing it, or something else has taken its place meanwhile.
+    """
+    check_name(folder, folder=True)
+    target, created = Path(folder).absolute().resolve(), list[Path]()
+    part = target  # until there is one
+    try:
+        _require_replaceable(target, folder, overwrite)
+        before = identity_of(target)
+        if sweep(target.parent, target):
+            message = f"another command is writing the output '{folder}' now"
+            raise RegweaveError("E154", message, "wait until it has ended, or choose another -o")
+        created = [parent for parent in target.parents if not parent.exists()]
+        with _part_of(target) as part:
+            yield part
+            ledger.write(part)
+            if not _publish_folder(part, target, before):
+                raise changed(folder)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    except RegweaveError as error:
+        if str(part) == str(target) or str(part) not in error.message:
+            raise
+        # A user knows the folder by the name that was given, not by the hidden one.
+        raise type(error)(error.code, error.message.replace(str(part), str(folder)), error.hint) from error
+    finally:
+        for parent in created:  # the innermost first; those that hold the result, or anything, stay
+            with suppress(OSError):
+                parent.rmdir()

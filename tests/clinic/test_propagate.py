@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 import shutil
+import zlib
 
 import numpy as np
+import pydicom
 import pytest
+from playwright.sync_api import sync_playwright
 
 from regweave.api.contours import propagate_contours, write_contours
 from regweave.cli import main
@@ -123,6 +127,130 @@ def test_labels_lie_on_the_grid_of_todays_scan_and_the_page_can_be_made_again(sc
     before = (where / "report.html").read_text()
     write_page(where)
     assert (where / "report.html").read_text() == before
+
+
+@pytest.fixture(scope="module")
+def overlapping(folder, tmp_path_factory):
+    """The folder again with the target moved onto the border of the liver, its page and its structure set."""
+    where = shutil.copytree(folder[0], tmp_path_factory.mktemp("overlap") / "out")
+    data = pydicom.dcmread(where / "rtstruct.dcm")
+    numbers = {roi.ROIName: roi.ROINumber for roi in data.StructureSetROISequence}
+    for drawing in data.ROIContourSequence:
+        if drawing.ReferencedROINumber == numbers["target-like"]:
+            for contour in drawing.ContourSequence:
+                moved = np.add(np.reshape(np.array(contour.ContourData, dtype=float), (-1, 3)), (-14.0, 8.0, 0.0))
+                contour.ContourData = [f"{value:.3f}" for value in moved.ravel()]
+    data.save_as(where / "rtstruct.dcm")
+    write_page(where)
+    return where, data
+
+
+def test_the_page_draws_the_polygons_of_the_structure_set_and_no_label_map(overlapping):
+    """All polygons of the file, in its order and colours, within the rounding of the page: nothing is cut."""
+    where, data = overlapping
+    text = (where / "report.html").read_text()
+    shown = json.loads(re.search(r'id="view-data">(.*?)</script>', text).group(1))
+    assert shown["labels"] == {}
+    assert "Drawn are the contours of rtstruct.dcm" in text
+    drawn = shown["contours"]
+    rings, points = (
+        np.frombuffer(zlib.decompress(base64.b64decode(drawn[key]["data"])), "<i4") for key in ("rings", "points")
+    )
+    in_plane = [axis for axis in range(3) if axis != drawn["axis"]]
+    places = np.cumsum(points.reshape(-1)).reshape(2, -1).T * drawn["unit"] / np.array(shown["spacing"])[in_plane]
+    affine, first = np.array(shown["affine"]), 0
+    wanted = [
+        (roi, contour) for roi in data.ROIContourSequence for contour in roi.ContourSequence
+        if contour.ContourGeometricType == "CLOSED_PLANAR"
+    ]  # fmt: skip
+    assert len(rings) == 3 * len(wanted)
+    rows = {row["code"]: row for row in shown["structures"]}
+    names = {roi.ROINumber: roi.ROIName for roi in data.StructureSetROISequence}
+    for (code, k, count), (roi, contour) in zip(rings.reshape(-1, 3), wanted, strict=True):
+        voxels = np.insert(places[first : first + count], drawn["axis"], drawn["slices"][k], axis=1)
+        first += count
+        mm = voxels @ affine[:3, :3].T + affine[:3, 3]
+        np.testing.assert_allclose(mm, np.reshape(np.array(contour.ContourData, float), (-1, 3)), atol=0.006)
+        assert rows[code]["name"] == names[roi.ReferencedROINumber]
+        assert rows[code]["colour"] == "#{:02x}{:02x}{:02x}".format(*roi.ROIDisplayColor)
+
+
+def test_a_browser_paints_the_border_of_a_structure_inside_another(overlapping):
+    """In today's slice and in the two planes across it; and every structure is named where several lie."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser on this machine")
+    where, data = overlapping
+    with sync_playwright() as play:
+        window = play.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        page = window.new_page(viewport={"width": 1400, "height": 1000})
+        page.goto((where / "report.html").as_uri())
+        page.wait_for_selector("html[data-viewer=ready]", state="attached")
+        found = page.evaluate(PAINTED)
+        window.close()
+    assert found["drawn"] == len(data.ROIContourSequence)
+    assert found["stops"] > 10
+    for plane, share in found["planes"].items():
+        assert share == 1.0, plane
+    assert {"liver-like", "target-like"} <= set(found["here"].split(", "))
+    assert found["named"] == 1.0
+
+
+PAINTED = """() => {
+  const v = viewer, liver = v.data.structures.find((s) => s.name === "liver-like");
+  const target = v.data.structures.find((s) => s.name === "target-like");
+  v.shown = new Set([liver.code, target.code]);
+  Object.assign(v.state, { cross: false, map: "none", zoom: 1 });
+  const out = { planes: {}, drawn: new Set(v.drawn.after.rings.map((ring) => ring.code)).size };
+  out.stops = v.stops[v.drawn.after.axis].length;
+  v.go(target.centre);
+  let right = 0, asked = 0;
+  for (const plane of v.planes) {
+    // Middles of pieces of the liver's border inside the target: each is painted in the colour of the liver or target.
+    const pieces = v.drawn.after.section(plane, v.position, v.shown).get(liver.code), all = [];
+    const frame = v.frame(plane), context = plane.canvas.getContext("2d");
+    for (let n = 0; n < pieces.length; n += 4) {
+      const place = [...v.position];
+      place[plane.across] = (pieces[n] + pieces[n + 2]) / 2;
+      place[plane.down] = (pieces[n + 1] + pieces[n + 3]) / 2;
+      if (!v.drawn.after.at(place).includes(target.code)) continue;
+      const [x, y] = frame.place(place[plane.across], place[plane.down]).map(Math.floor);
+      const round = context.getImageData(x - 1, y - 1, 3, 3).data;
+      const near = Array.from({ length: 9 }, (_, k) => [...round.slice(4 * k, 4 * k + 3)]);
+      const apart = (hex) => Math.min(...near.map((p) => Math.max(...rgb(hex).map((c, k) => Math.abs(c - p[k])))));
+      all.push(apart(liver.colour) < 60 || apart(target.colour) < 30);
+    }
+    out.planes[plane.name] = all.length ? all.filter(Boolean).length / all.length : 0;
+    // A place is inside where a line from it crosses the border an odd number of times.
+    const outline = v.drawn.after.section(plane, v.position, v.shown);
+    for (let n = 0; n < 400; n++) {
+      const place = [...v.position];
+      place[plane.across] = ((n * 0.6180339887) % 1) * v.shape[plane.across] + 1e-4;
+      place[plane.down] = ((n * 0.7548776662) % 1) * v.shape[plane.down] + 1e-4;
+      const within = v.drawn.after.at(place);
+      for (const { code } of [liver, target]) {
+        const p = outline.get(code) ?? [];
+        let odd = false;
+        for (let m = 0; m < p.length; m += 4) {
+          const [a, b] = p[m + 1] < p[m + 3] ? [m, m + 2] : [m + 2, m];
+          if (p[a + 1] <= place[plane.down] && place[plane.down] < p[b + 1]) {
+            const t = (place[plane.down] - p[a + 1]) / (p[b + 1] - p[a + 1]);
+            if (p[a] + t * (p[b] - p[a]) < place[plane.across]) odd = !odd;
+          }
+        }
+        asked += 1;
+        right += odd === within.includes(code);
+      }
+    }
+  }
+  const slice = v.drawn.after.slice(v.position[2]), [a, b] = liver.centre;
+  const { both: [x, y] } = v.drawn.after.rings.find((r) => r.code === liver.code && r.slice === slice);
+  const inner = Array.from(x, (_, n) => [0.97 * x[n] + 0.03 * a, 0.97 * y[n] + 0.03 * b, v.position[2]]);
+  v.position = inner.find((place) => v.drawn.after.at(place).length === 2) ?? v.position;
+  out.here = v.facts().find(([name]) => name === "structures here")[1];
+  out.named = right / asked;
+  return out;
+}"""
 
 
 def test_landmarks_and_both_directions_are_measured(folder):

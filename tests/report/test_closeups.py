@@ -38,6 +38,7 @@ def shown():
         windows=[{"fixed": (0.0, 100.0), "moving": (0.0, 100.0)}],
         tables={"fixed": table, "moving": table},
         codes=codes,
+        contours=None,
         labels={"after": labels},
         structures=[{"code": 1, "label": 7, "name": "cord", "colour": "#ff8800", "centre": [29, 24, 9]}],
         display=SimpleNamespace(geometry=Geometry(shape, np.diag([1.0, 1.0, 3.0, 1.0]))),

@@ -32,11 +32,12 @@ def write_files(folder: Path, done: Propagation) -> Propagation:
         "transform_sha256": sha256(folder / FILES["transform"]),
         "grid_error_mm": error_mm,
         "names": {old: new for old, new in called.items() if done.structures.named(old) is not None},
+        "slices_mm": [one.along_mm for one in done.scans.today.slices],
         "files": {
             "structure set": RTSTRUCT,
             "registration": REG,
             "transform": FILES["transform"],
-            "labels": FILES["labels"],
+            "labels, one structure a voxel: the smallest where several overlap": FILES["labels"],
         },
     }
     told = replace(done, result=replace(done.result, clinic=section))

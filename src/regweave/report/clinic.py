@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from regweave.io.records.schema import Count, Known, Number, RecordPart, Text
+from regweave.io.records.schema import Count, Known, Number, RecordPart, SafeName, Text
 
 FLAGS = ("fail", "look", "pass")
 
@@ -95,6 +95,8 @@ class ClinicSection(RecordPart):
     tests: list[TestKind]
     tests_source: Text
     names: dict[str, Text] = Field(default_factory=dict)
+    files: dict[str, SafeName] = Field(default_factory=dict)
+    slices_mm: list[Number] = Field(default_factory=list)
     ids: dict[str, Text] | None = None
 
 

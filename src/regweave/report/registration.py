@@ -31,7 +31,7 @@ from regweave.report.page import asset, render
 from regweave.report.records import Provenance, ResultRecord
 from regweave.report.signoff import signoff_names
 from regweave.report.viewer.closeups import closeups
-from regweave.report.viewer.contents import Contents, read_contents
+from regweave.report.viewer.contents import STRUCTURE_SET, Contents, read_contents
 from regweave.report.viewer.data import Shown, prepare, viewer_data
 from regweave.report.viewer.maps import jacobian_by_label, jacobian_of
 from regweave.report.viewer.pictures import pictures
@@ -138,6 +138,7 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None, d
         "called": data["words"],
         "rounding": _rounding(contents, shown),
         "pictures": pictures(shown),
+        "contours": "" if shown.contours is None or record.clinic is None else record.clinic.files[STRUCTURE_SET],
     }
     return render(
         "registration.j2",

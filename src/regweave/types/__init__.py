@@ -12,11 +12,21 @@ from regweave.types.evidence import NodeEvidence
 from regweave.types.geometry import Geometry
 from regweave.types.images import LabelMap, Modality, Volume
 from regweave.types.pair import Image, ImagePair, StructureMaps
-from regweave.types.structures import Colour, Contour, Identity, LeftOut, OutlineKind, Structure, StructureSet
+from regweave.types.structures import (
+    PALETTE,
+    Colour,
+    Contour,
+    Identity,
+    LeftOut,
+    OutlineKind,
+    Structure,
+    StructureSet,
+)
 from regweave.types.transform import Direction, Ends, Field, Transform
 from regweave.types.weights import WeightTable
 
 __all__ = [
+    "PALETTE",
     "Colour",
     "Contour",
     "Direction",

@@ -12,6 +12,12 @@ from regweave.types.arrays import Float64Array
 
 OutlineKind = Literal["CLOSED_PLANAR", "POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"]
 Colour = tuple[int, int, int]
+PALETTE: tuple[Colour, ...] = (
+    (255, 136, 0), (34, 204, 255), (255, 238, 0), (221, 17, 153), (136, 255, 221), (17, 102, 255), (255, 153, 153),
+    (170, 255, 153), (187, 85, 85), (51, 153, 255), (0, 221, 221), (204, 85, 34),
+)  # fmt: skip
+"""Colours of structures without one, chosen to be as far apart as twelve colours can be for normal, deuteranope and
+protanope sight at once; further structures begin again."""
 
 
 def _no_points() -> Float64Array:

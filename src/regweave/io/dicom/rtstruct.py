@@ -25,7 +25,7 @@ from regweave.io.dicom.write.structure_set import write_rtstruct
 from regweave.io.disk.files import damaged
 from regweave.types import Colour, Contour, Float64Array, LeftOut, Structure, StructureSet
 
-__all__ = ["read_rtstruct", "referenced_series", "write_rtstruct"]
+__all__ = ["read_drawn", "read_rtstruct", "referenced_series", "write_rtstruct"]
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
@@ -74,6 +74,32 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
         reasons = "; ".join(sorted({one.reason for one in left_out})) or "it lists no structure"
         raise RegweaveError("E165", f"{subject} has nothing on this series: {reasons}", "name the series it belongs to")
     return StructureSet(tuple(drawn), label, series.frame_uid, identity, tuple(left_out), uid)
+
+
+def read_drawn(path: Path) -> tuple[Structure, ...]:
+    """Read the closed contours and the points of a structure set as they are in the file, on no series.
+
+    Raises
+    ------
+    RegweaveError
+        E101 missing, E102 damaged, E164 no structure set.
+    """
+    subject = f"'{path}'"
+    with guarded(subject):
+        data, _ = read_dataset(path, subject)
+        require_class(data, (RTSTRUCT,), "RT structure set", subject)
+        rois = items(data, "StructureSetROISequence")
+        counted = [int(roi.get("ROINumber")) for roi in rois]
+        drawings = {int(one.get("ReferencedROINumber")): one for one in items(data, "ROIContourSequence")}
+        found = []
+        for number, name in zip(counted, _names(rois, counted, subject), strict=True):
+            item = drawings.get(number)
+            drawn = [] if item is None else items(item, "ContourSequence")
+            read = [(text(one, "ContourGeometricType"), _points(one, subject)) for one in drawn]
+            closed = tuple(Contour(points) for kind, points in read if kind in CLOSED and len(points) > 2)
+            single = np.reshape([points for kind, points in read if kind == "POINT"], (-1, 3)).astype(float)
+            found.append(Structure(number, name, "", _colour(item), closed, single))
+    return tuple(found)
 
 
 def referenced_series(path: str | Path) -> frozenset[str]:

@@ -13,7 +13,7 @@ class Controls {
     this.inputs();
     for (const plane of viewer.planes) {
       new Pointer(this, plane);
-      plane.slider.addEventListener("input", (event) => viewer.move(plane.through, event.target.value - viewer.position[plane.through]));
+      plane.slider.addEventListener("input", (event) => viewer.move(plane.through, event.target.value - viewer.stop(plane.through)));
       plane.figure.querySelector(".enlarge").addEventListener("click", () => this.enlarge(plane.name));
     }
     this.structures = new Structures(this);
@@ -23,16 +23,16 @@ class Controls {
   }
 
   fill() {
-    const { data, maps, labels, planes, shape } = this.viewer;
+    const { data, maps, drawn, planes, stops } = this.viewer;
     data.windows.forEach((w, n) => find("window").add(new Option(w.name, n)));
     for (const [name, map] of Object.entries(maps)) find("map").add(new Option(map.title, name));
     for (const name of Object.keys(CONTOURS)) {
-      if (!(name in labels)) find(`contour-${name}`).closest("label").hidden = true;
+      if (!(name in drawn)) find(`contour-${name}`).closest("label").hidden = true;
     }
-    find("contour-tools").hidden = Object.keys(labels).length === 0;
+    find("contour-tools").hidden = Object.keys(drawn).length === 0;
     for (const plane of planes) {
       plane.slider.min = 0;
-      plane.slider.max = shape[plane.through] - 1;
+      plane.slider.max = stops[plane.through].length - 1;
     }
   }
 
@@ -112,7 +112,7 @@ class Controls {
 
   contour(name) {
     const { contours } = this.viewer.state;
-    if (!(name in this.viewer.labels)) return;
+    if (!(name in this.viewer.drawn)) return;
     if (!contours.delete(name)) contours.add(name);
     this.update();
   }

@@ -13,6 +13,20 @@ function drawCross(context, [x, y], line) {
   context.stroke();
 }
 
+/** Rings at the points of a structure that lie near a plane. */
+function drawPoints(context, points, plane, position, frame, colour, line) {
+  for (const point of points) {
+    if (Math.abs(point[plane.through] - position[plane.through]) > NEAR_SLICES) continue;
+    for (const [style, width] of [[rim(colour), 4], [colour, 2]]) {
+      context.strokeStyle = style;
+      context.lineWidth = width * line;
+      context.beginPath();
+      context.arc(...frame.place(point[plane.across], point[plane.down]), 5 * line, 0, 2 * Math.PI);
+      context.stroke();
+    }
+  }
+}
+
 /** White text with a black rim, readable on any image. */
 function drawText(context, text, x, y, line, { size = 13, align = "center", weight = 600, colour = "#fff" } = {}) {
   context.font = `${weight} ${size * line}px system-ui, sans-serif`;

@@ -14,6 +14,9 @@ const FOLD = "#fff200";
 
 const rgb = (hex) => [1, 3, 5].map((n) => parseInt(hex.slice(n, n + 2), 16));
 
+/** Colour of the rim of a line, so that it is seen on air and on bone. */
+const rim = (hex) => (rgb(hex).reduce((sum, v, c) => sum + v * [0.2126, 0.7152, 0.0722][c], 0) < 51 ? "#fff" : "#000");
+
 /** 256 colours between the stops. */
 function ramp(stops) {
   const colours = stops.map(rgb);

@@ -72,19 +72,17 @@ class Pointer {
 
   /** Name the structures under the pointer. */
   name(event) {
-    const { viewer } = this, hint = find("hint"), voxel = this.voxel(event).map(Math.round);
+    const { viewer } = this, hint = find("hint"), voxel = this.voxel(event);
     const found = new Map();
-    if (voxel.every((v, axis) => v >= 0 && v < viewer.shape[axis])) {
-      const at = voxel[0] + viewer.shape[0] * (voxel[1] + viewer.shape[1] * voxel[2]);
-      for (const name of viewer.state.contours) {
-        const code = viewer.labels[name][at];
-        if (code && viewer.shown.has(code)) found.set(code, [...(found.get(code) ?? []), name]);
+    for (const name of viewer.state.contours) {
+      for (const code of viewer.drawn[name].at(voxel)) {
+        if (viewer.shown.has(code)) found.set(code, [...(found.get(code) ?? []), name]);
       }
     }
     hint.hidden = found.size === 0;
     hint.replaceChildren(...[...found].map(([code, names]) => {
       const { name, colour } = viewer.data.structures[code - 1];
-      return swatch(viewer.state.by === "structure" ? colour : "#888888", `${name} (${names.join(", ")})`);
+      return swatch(viewer.state.by === "structure" ? colour : "#888888", viewer.data.contours ? name : `${name} (${names.join(", ")})`);
     }));
     const room = document.documentElement.clientWidth - hint.offsetWidth - 8;
     hint.style.left = `${Math.max(0, Math.min(event.clientX + 14, room)) + window.scrollX}px`;

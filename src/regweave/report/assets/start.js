@@ -4,7 +4,12 @@
 async function start() {
   const data = JSON.parse(find("view-data").textContent);
   const all = async (items) => Object.fromEntries(await Promise.all(Object.entries(items).map(async ([k, v]) => [k, await unpack(v)])));
-  const loaded = { images: await all(data.images), labels: await all(data.labels), jacobian: await unpack(data.jacobian) };
+  const loaded = { images: await all(data.images), jacobian: await unpack(data.jacobian) };
+  const labels = Object.entries(await all(data.labels)).map(([name, codes]) => [name, new LabelMap(codes, data.shape)]);
+  loaded.drawn = Object.fromEntries(labels);
+  if (data.contours) {
+    loaded.drawn.after = new Polygons(data.contours, await unpack(data.contours.rings), await unpack(data.contours.points), data.spacing);
+  }
   loaded.grid = { ...data.grid, values: await unpack(data.grid) };
   if (data.metric) {
     loaded.metric = await unpack(data.metric);

@@ -17,6 +17,8 @@ class Viewer {
     this.shownAs = { fixed, moving: `${moving}, before`, warped: `${warped}, after` };
     this.shape = data.shape;
     Object.assign(this, loaded);
+    // Where each axis stops: at today's slices, which need not be those of the page, else at voxels.
+    this.stops = data.shape.map((n, axis) => (data.contours?.axis === axis ? data.contours.slices : Array.from({ length: n }, (_, k) => k)));
     this.planes = PLANES.map((plane) => {
       const canvas = find(plane.name), slider = find(`slice-${plane.name}`);
       return { ...plane, canvas, slider, output: slider.nextElementSibling, buffer: document.createElement("canvas"),
@@ -28,10 +30,10 @@ class Viewer {
   }
 
   reset() {
-    const labels = Object.keys(this.labels);
+    const drawn = Object.keys(this.drawn);
     this.shown = new Set(this.data.structures.map((s) => s.code));
     this.bright = null;
-    this.state = { ...START, contours: new Set(labels.filter((name) => name !== "before")) };
+    this.state = { ...START, contours: new Set(drawn.filter((name) => name !== "before")) };
     this.position = [...this.data.start];
   }
 
@@ -139,7 +141,7 @@ class Viewer {
     if (state.grid) {
       strokePieces(context, gridPieces(this.grid, plane, this.position), frame.place, { colour: "#ffffffa0", width: 0.8 }, line);
     }
-    this.drawContours(context, slice, frame, line);
+    this.drawContours(context, plane, frame, line);
     if (state.points) drawMarks(context, this.marks, plane, this.position, frame, line);
     if (state.cross) drawCross(context, frame.place(this.position[plane.across], this.position[plane.down]), line);
     if (state.mode === "curtain") drawCurtain(context, state.curtain * canvas.width, [this.shownAs.fixed, this.shownAs[this.second]], line);
@@ -148,6 +150,8 @@ class Viewer {
   }
 
   paint(context, plane, slice, frame, a, b, settings, overlay) {
+    const at = this.position[plane.through];
+    if (Math.round(at) !== nearest(at, this.shape[plane.through])) return; // a slice beyond the images
     const { buffer } = plane, { spacing } = this.data;
     buffer.width = slice.width;
     buffer.height = slice.height;
@@ -163,18 +167,25 @@ class Viewer {
     context.restore();
   }
 
-  drawContours(context, slice, frame, line) {
+  drawContours(context, plane, frame, line) {
     const { state, data } = this;
     for (const name of Object.keys(CONTOURS)) {
-      if (!(name in this.labels) || !state.contours.has(name)) continue;
-      for (const [code, pieces] of outlines(this.labels[name], slice, this.shown)) {
+      if (!(name in this.drawn) || !state.contours.has(name)) continue;
+      const lines = [...this.drawn[name].section(plane, this.position, this.shown)].map(([code, pieces]) => {
         const style = { ...CONTOURS[name] };
         if (state.by === "structure") style.colour = data.structures[code - 1].colour;
         if (this.bright === code) style.width *= 1.8;
         else if (this.bright !== null) style.opacity *= 0.45;
-        if (name === "after") strokePieces(context, pieces, frame.place, { colour: "#000", width: style.width + 1.4, opacity: 0.45 * style.opacity }, line);
-        strokePieces(context, pieces, frame.place, style, line);
+        return [pieces, style];
+      });
+      // All rims come first, so that none hides the line of another structure.
+      for (const [pieces, style] of name === "after" ? lines : []) {
+        strokePieces(context, pieces, frame.place, { colour: rim(style.colour), width: style.width + 2.2, opacity: 0.8 * style.opacity }, line);
       }
+      for (const [pieces, style] of lines) strokePieces(context, pieces, frame.place, style, line);
+    }
+    for (const { code, points, colour } of data.contours && state.contours.has("after") ? data.structures : []) {
+      if (this.shown.has(code)) drawPoints(context, points, plane, this.position, frame, colour, line);
     }
   }
 
@@ -190,7 +201,7 @@ class Viewer {
   showText() {
     const caption = this.caption();
     for (const plane of this.planes) {
-      const at = this.position[plane.through], n = this.shape[plane.through];
+      const at = this.stop(plane.through), n = this.stops[plane.through].length;
       plane.caption.textContent = caption;
       plane.slider.value = at;
       plane.output.textContent = `${at + 1} of ${n}`;
@@ -214,14 +225,15 @@ class Viewer {
   /** Name and value of everything at the cross-hair. */
   facts() {
     const { data, position, shape } = this;
-    const at = position[0] + shape[0] * (position[1] + shape[1] * position[2]);
+    const voxel = position.map((p, axis) => nearest(p, shape[axis]));
+    const at = voxel[0] + shape[0] * (voxel[1] + shape[1] * voxel[2]);
     const value = (name, table) => short(data.tables[table][this.images[name][at]]);
     const facts = [
       ["L, P, S in mm", this.millimetres(position).map((v) => v.toFixed(1)).join(", ")],
       [data.words.fixed, value("fixed", "fixed")], [data.words.moving, value("moving", "moving")], [data.words.warped, value("warped", "moving")],
     ];
-    const name = (code) => (code ? data.structures[code - 1].name : "–");
-    for (const [set, labels] of Object.entries(this.labels)) facts.push([`structure, ${set}`, name(labels[at])]);
+    const names = (codes) => codes.map((code) => data.structures[code - 1].name).join(", ") || "–";
+    for (const [set, drawn] of Object.entries(this.drawn)) facts.push([data.contours ? "structures here" : `structure, ${set}`, names(drawn.at(position))]);
     const code = this.jacobian[at], j = Math.pow(2, data.jacobian.first + data.jacobian.step * code).toFixed(2);
     facts.push(["Jacobian", { 0: "≤ 0, folded", 1: "below ¼", 255: "above 4" }[code] ?? j]);
     if (data.metric) {
@@ -232,13 +244,21 @@ class Viewer {
     return facts;
   }
 
-  /** Put the cross-hair on a voxel, inside the volume. */
+  /** Put the cross-hair on a voxel, inside the volume and on one of today's slices. */
   go(position) {
-    this.position = position.map((p, axis) => Math.max(0, Math.min(this.shape[axis] - 1, Math.round(p))));
+    this.position = position.map((p, axis) => this.stops[axis][this.stop(axis, p)]);
     this.draw();
   }
 
+  /** Which stop of an axis is nearest to a place. */
+  stop(axis, place = this.position[axis]) {
+    const stops = this.stops[axis], above = stops.findIndex((stop) => stop > place);
+    if (above < 0) return stops.length - 1;
+    return above > 0 && place - stops[above - 1] < stops[above] - place ? above - 1 : above;
+  }
+
   move(axis, steps) {
-    this.go(this.position.map((p, n) => (n === axis ? p + steps : p)));
+    const to = Math.max(0, Math.min(this.stops[axis].length - 1, this.stop(axis) + steps));
+    this.go(this.position.map((p, n) => (n === axis ? this.stops[axis][to] : p)));
   }
 }

@@ -1,6 +1,6 @@
 "use strict";
 
-const TYPES = { u1: Uint8Array, u2: Uint16Array, i2: Int16Array };
+const TYPES = { u1: Uint8Array, u2: Uint16Array, i2: Int16Array, i4: Int32Array };
 
 /** Bytes of a zlib stream in base64, as an array of its type. */
 async function unpack(item) {
@@ -20,13 +20,16 @@ const PLANES = [
   { name: "sagittal", across: 1, down: 2, through: 0, up: true, letters: ["A", "P", "S", "I"] },
 ];
 
+/** The voxel of an axis of n that is nearest to a place. */
+const nearest = (place, n) => Math.max(0, Math.min(n - 1, Math.round(place)));
+
 /** Places of the voxels of a slice: first index and the two strides. */
 function sliceOf(plane, shape, position) {
   const strides = [1, shape[0], shape[0] * shape[1]];
   return {
     width: shape[plane.across],
     height: shape[plane.down],
-    first: strides[plane.through] * position[plane.through],
+    first: strides[plane.through] * nearest(position[plane.through], shape[plane.through]),
     across: strides[plane.across],
     down: strides[plane.down],
   };

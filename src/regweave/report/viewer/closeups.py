@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from regweave.report.viewer.contours import draw_line
 from regweave.report.viewer.data import Shown
 from regweave.report.viewer.pictures import PLANES, Picture, grey, square_rows
 from regweave.report.viewer.png import data_address, encode_png
@@ -21,56 +22,76 @@ PIXELS = 200
 
 
 def closeups(shown: Shown, which: str = "after") -> dict[int, list[Picture]]:
-    """Return three pictures of each structure that a label map shows, by its label.
+    """Return three pictures of each structure that the contours of a set or a label map show, by its label.
 
     Parameters
     ----------
     shown : Shown
     which : str
-        The label map whose outlines are drawn.
+        The label map whose outlines are drawn where there is no structure set.
     """
-    if which not in shown.labels:
+    if shown.contours is None and which not in shown.labels:
         return {}
     window = shown.windows[0]
     fixed = grey(shown.tables["fixed"][shown.codes["fixed"]], window["fixed"])
     warped = grey(shown.tables["moving"][shown.codes["warped"]], window["moving"])
-    labels = shown.labels[which]
-    boxes = ndimage.find_objects(labels)
     found: dict[int, list[Picture]] = {}
     for row in shown.structures:
-        box = boxes[row["code"] - 1] if row["code"] <= len(boxes) else None
+        box = _box(shown, which, row["code"])
         if box is not None:
-            found[row["label"]] = [
-                _plane(plane, row, box, (fixed, warped, labels), shown.display.geometry.spacing_mm) for plane in PLANES
-            ]
+            found[row["label"]] = [_plane(plane, row, box, (fixed, warped), shown, which) for plane in PLANES]
     return found
+
+
+def _box(shown: Shown, which: str, code: int) -> list[tuple[int, int]] | None:
+    """Return the voxels of the page between which a structure lies, None where it is not drawn."""
+    if shown.contours is None:
+        found = ndimage.find_objects((shown.labels[which] == code).astype(np.uint8))
+        return [(part.start, part.stop) for part in found[0]] if found else None
+    shape = np.array(shown.display.geometry.shape)
+    own = [ring for ring in shown.contours.rings if ring.code == code]
+    if not own:
+        return None
+    low, high = shown.contours.corners(own)
+    first = np.clip(np.floor(low + 0.5), 0, shape - 1).astype(int).tolist()
+    last = np.clip(np.ceil(high + 0.5), np.add(first, 1), shape).astype(int).tolist()
+    return list(zip(first, last, strict=True))
 
 
 def _plane(
     plane: str,
     row: Mapping[str, Any],
-    box: tuple[slice, ...],
-    volumes: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
-    spacing_mm: NDArray[np.float64],
+    box: Sequence[tuple[int, int]],
+    volumes: tuple[NDArray[Any], NDArray[Any]],
+    shown: Shown,
+    which: str,
 ) -> Picture:
     across, down, through, up = PLANES[plane]
-    part = [slice(None)] * 3
+    spacing_mm, shape = shown.display.geometry.spacing_mm, shown.display.geometry.shape
+    part = {}
     for axis in (across, down):
         more = int(np.ceil(MARGIN_MM / spacing_mm[axis]))
-        part[axis] = slice(max(0, box[axis].start - more), box[axis].stop + more)
-    where = int(row["centre"][through]) if row["centre"] else (box[through].start + box[through].stop) // 2
-    fixed, warped, labels = (np.take(v, where, axis=through) for v in volumes)
-    cut = tuple(part[axis] for axis in sorted((across, down)))
-    a, b, drawn = (np.asarray(v[cut]).T for v in (fixed, warped, labels))  # rows run down: across comes first
+        part[axis] = slice(max(0, box[axis][0] - more), min(box[axis][1] + more, shape[axis]))
+    place = row["centre"][through] if row["centre"] else sum(box[through]) // 2
+    where = int(np.clip(np.rint(place), 0, shape[through] - 1))
+    a, b = (np.take(v, where, axis=through)[part[across], part[down]].T for v in volumes)  # rows run down
     mixed = np.where(_tiles((a.shape[0], a.shape[1]), spacing_mm[[across, down]]), a, b)
-    pixels, mask = (_enlarged(v, spacing_mm[down] / spacing_mm[across]) for v in (mixed, drawn == row["code"]))
-    colour = [int(row["colour"][k : k + 2], 16) for k in (1, 3, 5)]
+    pixels = _enlarged(mixed, spacing_mm[down] / spacing_mm[across])
+    if shown.contours is None:
+        drawn = np.take(shown.labels[which], where, axis=through)[part[across], part[down]].T
+        mask = _enlarged(drawn == row["code"], spacing_mm[down] / spacing_mm[across])
+    else:
+        v, u = (
+            part[axis].start - 0.5 + (np.arange(n) + 0.5) * (part[axis].stop - part[axis].start) / n
+            for axis, n in zip((down, across), pixels.shape, strict=True)
+        )
+        mask = shown.contours.mask(row["code"], through, place, u, v)
     picture = np.repeat(pixels[..., None], 3, axis=2)
-    picture[mask & ~ndimage.binary_erosion(mask, border_value=1)] = colour
-    shown = picture[::-1] if up else picture
+    draw_line(picture, mask, row["colour"])
+    seen = picture[::-1] if up else picture
     text = f"{row['name']}, {plane.lower()}"
-    height = round(PIXELS * shown.shape[0] / shown.shape[1])
-    return Picture(data_address(encode_png(np.ascontiguousarray(shown))), text, PIXELS, height)
+    height = round(PIXELS * seen.shape[0] / seen.shape[1])
+    return Picture(data_address(encode_png(np.ascontiguousarray(seen))), text, PIXELS, height)
 
 
 def _tiles(size: tuple[int, int], step_mm: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -81,6 +102,6 @@ def _tiles(size: tuple[int, int], step_mm: NDArray[np.float64]) -> NDArray[np.bo
 
 
 def _enlarged(plane: NDArray[Any], aspect: float) -> NDArray[Any]:
-    """Give a plane square pixels, twice as many where it is small, so that an outline is thinner than a voxel."""
-    times = 2 if plane.shape[1] < PIXELS // 2 else 1
+    """Give a plane square pixels, several a voxel where it is small, so that an outline is thinner than a voxel."""
+    times = 1 + PIXELS // plane.shape[1]
     return np.repeat(square_rows(plane, aspect * times), times, axis=1)

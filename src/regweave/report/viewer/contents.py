@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import damaged
+from regweave.io.dicom.rtstruct import read_drawn
+from regweave.io.disk.files import damaged, is_file
 from regweave.io.disk.texts import read_json
 from regweave.io.grids import check_same_grid
 from regweave.io.images import read_labels, read_volumes
@@ -17,7 +18,7 @@ from regweave.io.records.view import FOLDER, read_nodes
 from regweave.io.transforms.files import read_transform
 from regweave.report.records import ResultRecord
 from regweave.report.signoff import reviewed_hashes
-from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence
+from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence, Structure
 
 IMAGES = {"fixed": f"{FOLDER}/fixed.nii.gz", "moving": f"{FOLDER}/moving.nii.gz", "warped": "warped.nii.gz"}
 LABELS = {
@@ -25,6 +26,9 @@ LABELS = {
     "before": f"{FOLDER}/moving_labels.nii.gz",
     "after": "warped_labels.nii.gz",
 }
+
+STRUCTURE_SET = "structure set"
+"""What ``result.json`` calls the file of the contours."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,9 @@ class Contents:
     images : mapping
         ``fixed``, ``moving`` as it was at the start, ``warped``.
     labels : mapping
-        ``fixed``, ``before`` and ``after``, those that exist.
+        ``fixed``, ``before`` and ``after``, those that exist; none beside a structure set.
+    structures : tuple of Structure, optional
+        The structure set that propagation wrote, where the folder holds it.
     names : mapping
         Name of each label.
     sources : mapping
@@ -59,6 +65,7 @@ class Contents:
     geometry: Geometry
     images: Mapping[str, Float32Array]
     labels: Mapping[str, LabelArray]
+    structures: tuple[Structure, ...] | None
     names: Mapping[int, str]
     sources: Mapping[str, str]
     field: Field
@@ -73,8 +80,8 @@ def read_contents(folder: Path) -> Contents:
     Raises
     ------
     RegweaveError
-        E101 or E102 where a file is missing or damaged, E178 where the record is not one that we wrote, E198 where the
-        folder was written without its view.
+        E101 or E102 where a file is missing or damaged, E164 where the structure set is none, E178 where the record is
+        not one that we wrote, E198 where the folder was written without its view.
     """
     record = read_record(ResultRecord, folder / RESULT)
     if not (folder / FOLDER / "view.json").is_file():
@@ -92,11 +99,14 @@ def read_contents(folder: Path) -> Contents:
     for name, image in images.items():
         check_same_grid(geometry, image.geometry, folder / IMAGES[name])
     transform = read_transform(folder / "transform.h5", geometry)
+    structures = _structure_set(folder, record)
+    files = _label_files(folder) if structures is None else {}
     return Contents(
         record=record,
         geometry=geometry,
         images={name: image.data for name, image in images.items()},
-        labels={name: _labels(path, geometry) for name, path in _label_files(folder).items()},
+        labels={name: _labels(path, geometry) for name, path in files.items()},
+        structures=structures,
         names=names,
         sources=sources,
         field=transform.field,
@@ -104,6 +114,14 @@ def read_contents(folder: Path) -> Contents:
         refined_mm=tuple(transform.interpolated.geometry.spacing_mm.tolist()),
         reviewed=reviewed_hashes(folder),
     )
+
+
+def _structure_set(folder: Path, record: ResultRecord) -> tuple[Structure, ...] | None:
+    """Read the structure set of a propagation; a saved result, or that of an old version, has none with its slices."""
+    clinic = record.clinic
+    if clinic is None or not clinic.slices_mm or not is_file(folder / clinic.files.get(STRUCTURE_SET, "")):
+        return None
+    return read_drawn(folder / clinic.files[STRUCTURE_SET])
 
 
 def _label_files(folder: Path) -> dict[str, Path]:

@@ -14,6 +14,7 @@ from regweave.io.modality import recorded_modality
 from regweave.io.points import MARKUPS_SCHEMA
 from regweave.measures.body import body_mask
 from regweave.report.viewer.contents import Contents
+from regweave.report.viewer.contours import Contours, extent, placed
 from regweave.report.viewer.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
 from regweave.report.viewer.structures import structures
 from regweave.report.viewer.volumes import BUDGET, Display, packed, quantise
@@ -42,9 +43,11 @@ class Shown:
         Name and range for both tables; the first is shown at the start.
     labels : mapping
         Number of the structure at each voxel, 0 for none, for each label map.
+    contours : Contours, optional
+        Polygons of the structure set, in place of label maps.
     structures : list
         Code, label, name, colour, and centre in voxels of the page where there is one.
-    start : tuple of three ints
+    start : list of three numbers
         Where the cross-hair is at first.
     view : list of two points
         Corners of what fills the planes at first: the fixed body with its structures.
@@ -57,33 +60,48 @@ class Shown:
     tables: Mapping[str, Float32Array]
     windows: list[dict[str, Any]]
     labels: Mapping[str, NDArray[Any]]
+    contours: Contours | None
     structures: list[dict[str, Any]]
-    start: tuple[int, int, int]
+    start: list[float]
     view: list[list[float]]
     unit: str
 
 
 def prepare(contents: Contents, budget: int = BUDGET) -> Shown:
     """Bring the volumes of a result to the page: cropped to the bodies in them, the rest reduced to a budget."""
+    drawn = None if contents.structures is None else extent(contents.structures, contents.geometry)
     box = content_box(contents.geometry, contents.images.values(), contents.labels.values())
+    if drawn is not None:
+        x, y, z = ((min(a, c), max(b, d)) for (a, b), (c, d) in zip(box, drawn, strict=True))
+        box = x, y, z
     display = Display.of(contents.geometry, budget, box)
     images = {name: display.image(data) for name, data in contents.images.items()}
     (fixed,), fixed_table = quantise([images["fixed"]])
     (moving, warped), moving_table = quantise([images["moving"], images["warped"]])
     modality = recorded_modality(contents.record.provenance.modality)
     labels, rows = structures(contents.labels, contents.names, display)
+    contours = None
+    if contents.structures is not None and contents.record.clinic is not None:
+        clinic = contents.record.clinic
+        numbers = {row.number: row.number if row.label is None else row.label for row in clinic.structures}
+        contours, rows = placed(contents.structures, numbers, np.array(clinic.slices_mm), contents.geometry, display)
     masks = [data != 0 for data in labels.values() if data.any()]
     content = masks[0] if masks else body_mask(Volume(images["fixed"], display.geometry))
     near = [contents.labels[name] for name in ("fixed", "before") if name in contents.labels][:1]
+    view = display.inner(content_box(contents.geometry, [contents.images["fixed"]], near))
+    if contours is not None and contours.rings:
+        low, high = contours.corners(contours.rings)
+        view = [np.minimum(view[0], low).round(4).tolist(), np.maximum(view[1], high).round(4).tolist()]
     return Shown(
         display=display,
         codes={"fixed": fixed, "moving": moving, "warped": warped},
         tables={"fixed": fixed_table, "moving": moving_table},
         windows=windows(images["fixed"], images["moving"], modality, content),
         labels=labels,
+        contours=contours,
         structures=rows,
-        start=_start(labels, display),
-        view=display.inner(content_box(contents.geometry, [contents.images["fixed"]], near)),
+        start=_start(labels, rows, contours, display),
+        view=view,
         unit="HU" if modality["fixed"] == "ct" else "",
     )
 
@@ -112,12 +130,14 @@ def viewer_data(contents: Contents, shown: Shown, jacobian_values: Float32Array)
         "labels": {name: _item(codes) for name, codes in shown.labels.items()},
         "structures": shown.structures,
         "landmarks": _landmarks(contents, geometry),
-        "start": list(shown.start),
+        "start": shown.start,
         "initial": _initial(contents),
         "markups": MARKUPS_SCHEMA,
         "jacobian": {**_smooth_item(jacobian.codes), "first": jacobian.first, "step": jacobian.step},
         "grid": {**_item(_component_last(moved)), "shape": list(moved.shape[1:]), "step": step, "unit": GRID_UNIT},
     }
+    if shown.contours is not None:
+        data["contours"] = shown.contours.record(geometry.spacing_mm)
     if contents.nodes is not None:
         who, share = metric_map(contents.nodes, shown.display)
         members = contents.nodes.members
@@ -168,11 +188,16 @@ def _initial(contents: Contents) -> list[list[float]] | None:
     return np.asarray(start["matrix"], dtype=np.float64).reshape(4, 4).tolist() if known else None
 
 
-def _start(labels: Mapping[str, NDArray[Any]], display: Display) -> tuple[int, int, int]:
-    """Middle of the labelled voxels, or of the volume."""
+def _start(
+    labels: Mapping[str, NDArray[Any]], rows: list[dict[str, Any]], contours: Contours | None, display: Display
+) -> list[float]:
+    """Middle of the structures, on one of today's slices where there are contours, or of the volume."""
+    centres = [row["centre"] for row in rows if row["centre"]]
+    if contours is not None and centres:
+        place = [float(p) for p in np.rint(np.mean(centres, axis=0))]
+        place[contours.axis] = round(float(contours.slices[np.abs(contours.slices - place[contours.axis]).argmin()]), 6)
+        return place
     for data in labels.values():
         if data.any():
-            x, y, z = (int(v) for v in np.rint(ndimage.center_of_mass(data > 0)))
-            return x, y, z
-    x, y, z = (n // 2 for n in display.geometry.shape)
-    return x, y, z
+            return [int(v) for v in np.rint(ndimage.center_of_mass(data > 0))]
+    return [n // 2 for n in display.geometry.shape]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave.report.viewer.contours import draw_line
 from regweave.report.viewer.data import Shown
 from regweave.report.viewer.png import data_address, encode_png
 from regweave.types import Float32Array
@@ -28,7 +29,7 @@ class Picture:
 
 
 def pictures(shown: Shown) -> list[Picture]:
-    """Return fixed, warped and difference in the three planes through the start of the viewer."""
+    """Return fixed, warped and difference in the three planes through the start of the viewer, with the contours."""
     window = shown.windows[0]
     fixed = grey(shown.tables["fixed"][shown.codes["fixed"]], window["fixed"])
     warped = grey(shown.tables["moving"][shown.codes["warped"]], window["moving"])
@@ -37,9 +38,19 @@ def pictures(shown: Shown) -> list[Picture]:
     spacing = shown.display.geometry.spacing_mm
     out = []
     for plane, (across, down, through, up) in PLANES.items():
+        at = shown.start[through]
         for name, volume in volumes.items():
-            cut = np.take(volume, shown.start[through], axis=through).T  # rows run down
-            rows = square_rows(cut[::-1] if up else cut, spacing[down] / spacing[across])
+            cut = np.take(
+                volume, int(np.clip(np.rint(at), 0, volume.shape[through] - 1)), axis=through
+            ).T  # rows run down
+            rows = square_rows(cut, spacing[down] / spacing[across])
+            if shown.contours is not None:
+                rows = np.repeat(np.repeat(rows, times := 1 + WIDTH // rows.shape[1], axis=0), times, axis=1)
+                v, u = ((np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip(rows.shape, cut.shape, strict=True))
+                rows = np.repeat(rows[..., None], 3, axis=2)
+                for one in shown.structures:
+                    draw_line(rows, shown.contours.mask(one["code"], through, at, u, v), one["colour"])
+            rows = rows[::-1] if up else rows
             height = max(1, round(WIDTH * rows.shape[0] / rows.shape[1]))
             address = data_address(encode_png(np.ascontiguousarray(rows)))
             out.append(Picture(address, f"{plane}, {name}", WIDTH, height))

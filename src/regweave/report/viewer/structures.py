@@ -10,14 +10,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave.report.viewer.volumes import Display
-from regweave.types import LabelArray
+from regweave.types import PALETTE, LabelArray
 
-COLOURS = (
-    "#ff8800", "#22ccff", "#ffee00", "#dd1199", "#88ffdd", "#1166ff", "#ff9999", "#aaff99", "#bb5555", "#3399ff",
-    "#00dddd", "#cc5522",
-)  # fmt: skip
-"""Chosen to be as far apart as twelve colours can be for normal, deuteranope and protanope sight at once; further
-structures begin again."""
+COLOURS = tuple(f"#{r:02x}{g:02x}{b:02x}" for r, g, b in PALETTE)
 
 
 def structures(

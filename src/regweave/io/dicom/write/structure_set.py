@@ -17,11 +17,10 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import guarded
 from regweave.io.dicom.values import DicomSlice, Series
 from regweave.io.dicom.write.objects import STUDY_CLASS, item, new_object, reference, references, save, sequence
-from regweave.types import Float64Array, Structure, StructureSet
+from regweave.types import PALETTE, Colour, Float64Array, Structure, StructureSet
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 LONGEST_NAME, SAFE_NAME = 64, 16
-DEFAULT_COLOUR = (255, 0, 0)
 CONTOUR_DATA = Tag(0x30060050)
 
 
@@ -62,7 +61,9 @@ def write_rtstruct(
         _describe(data, series, source)
         number = iter(range(1, 1 << 31))
         data.StructureSetROISequence = sequence([_roi(one, called[one.number], data) for one in drawn])
-        data.ROIContourSequence = sequence([_drawing(one, series, number) for one in drawn])
+        data.ROIContourSequence = sequence(
+            [_drawing(one, series, number, PALETTE[k % len(PALETTE)]) for k, one in enumerate(drawn)]
+        )
         data.RTROIObservationsSequence = sequence([_observation(one) for one in drawn])
     save(path, data)
 
@@ -125,7 +126,7 @@ def _observation(structure: Structure) -> Any:
     )
 
 
-def _drawing(structure: Structure, series: Series, number: Any) -> Any:
+def _drawing(structure: Structure, series: Series, number: Any, spare: Colour) -> Any:
     made = []
     for contour in structure.contours:
         if contour.image is None:
@@ -138,7 +139,7 @@ def _drawing(structure: Structure, series: Series, number: Any) -> Any:
         near = series.slices[int(np.argmin(np.abs(along - point @ series.grid.normal)))]
         made.append(_contour("POINT", point.reshape(1, 3), near, next(number)))
     return item(
-        ROIDisplayColor=list(structure.colour or DEFAULT_COLOUR),
+        ROIDisplayColor=list(structure.colour or spare),
         ReferencedROINumber=structure.number,
         ContourSequence=made,
     )

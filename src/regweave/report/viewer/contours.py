@@ -1,0 +1,226 @@
+"""Contours of the structure set of a result: its polygons on today's slices, in voxels of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from regweave.contours.regions import even_odd
+from regweave.errors import RegweaveError
+from regweave.report.viewer.volumes import Box, Display, packed
+from regweave.types import Float64Array, Geometry, Structure
+
+UNIT_MM = 0.01
+"""Places of polygons on the page are whole multiples of this."""
+OFF_SLICE = 0.1
+"""Share of a gap by which a polygon may lie off its slice."""
+DARK = 0.2
+"""Colours of less luminance than this have a light rim, others a dark one."""
+
+WIDE = 300
+"""Pictures of more pixels across have lines of two."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """One polygon: the code of its structure, its slice, and its points (n, 2) along the two axes in the slice."""
+
+    code: int
+    slice: int
+    points: Float64Array
+
+
+@dataclass(frozen=True)
+class Contours:
+    """Polygons of a structure set in voxels of the page.
+
+    Parameters
+    ----------
+    axis : int
+        Axis of the page that runs through today's slices.
+    slices : float array of shape (K,)
+        Places of today's slices along it, ascending.
+    edges : float array of shape (K + 1,)
+        Where each slice begins and ends: half way to its neighbours.
+    rings : list of Ring
+    """
+
+    axis: int
+    slices: Float64Array
+    edges: Float64Array
+    rings: list[Ring]
+
+    def mask(self, code: int, through: int, at: float, u: Float64Array, v: Float64Array) -> NDArray[np.bool_]:
+        """Mark the samples (v, u) of a plane of the page that lie inside a structure.
+
+        In today's slices these are its polygons; in other planes each slice reaches half way to its neighbours.
+
+        Parameters
+        ----------
+        code : int
+        through, at : int and float
+            Axis through the plane, and where it is cut.
+        u, v : float arrays
+            Evenly spaced places of the samples along the two other axes, in the order of the axes.
+        """
+        own = [ring for ring in self.rings if ring.code == code]
+        if through == self.axis:
+            k = int(np.searchsorted(self.edges, at, side="right")) - 1
+            first, step = np.array([u[0], v[0]]), np.array([u[1] - u[0], v[1] - v[0]])
+            return even_odd((len(v), len(u)), [(ring.points - first) / step for ring in own if ring.slice == k])
+        column = [a for a in range(3) if a != self.axis].index(through)
+        stacked_down = self.axis > 3 - self.axis - through
+        along, across = (v, u) if stacked_down else (u, v)
+        marked = np.zeros((len(along), len(across)), dtype=bool)
+        for k in {ring.slice for ring in own}:
+            cuts = np.sort(np.concatenate([_crossings(ring.points, column, at) for ring in own if ring.slice == k]))
+            inside = np.searchsorted(cuts, across) % 2 == 1
+            marked[(along >= self.edges[k]) & (along < self.edges[k + 1])] |= inside
+        return marked if stacked_down else marked.T
+
+    def corners(self, rings: Sequence[Ring]) -> tuple[Float64Array, Float64Array]:
+        """Return the corners of the box round some polygons with the depth of their slices, in voxels of the page."""
+        points = np.concatenate([ring.points for ring in rings])
+        low, high = (
+            np.insert(ends, self.axis, edge)
+            for ends, edge in (
+                (points.min(axis=0), min(self.edges[ring.slice] for ring in rings)),
+                (points.max(axis=0), max(self.edges[ring.slice + 1] for ring in rings)),
+            )
+        )
+        return low, high
+
+    def record(self, spacing_mm: Float64Array) -> dict[str, Any]:
+        """Return what the script of the viewer reads: polygons in hundredths of a millimetre, as differences."""
+        a, b = (axis for axis in range(3) if axis != self.axis)
+        head = np.array([(r.code, r.slice, len(r.points)) for r in self.rings], dtype=np.int32).reshape(-1, 3)
+        points = np.concatenate([r.points for r in self.rings]) if self.rings else np.zeros((0, 2))
+        units = np.rint(points * spacing_mm[[a, b]] / UNIT_MM).astype(np.int32).ravel(order="F")
+        return {
+            "axis": self.axis,
+            "slices": [round(float(s), 6) for s in self.slices],
+            "edges": [round(float(s), 6) for s in self.edges],
+            "unit": UNIT_MM,
+            "rings": {"type": "i4", "data": packed(head.ravel())},
+            "points": {"type": "i4", "data": packed(np.diff(units, prepend=np.int32(0))), "differences": True},
+        }
+
+
+def placed(
+    structures: Sequence[Structure],
+    labels: Mapping[int, int],
+    slices_mm: Float64Array,
+    grid: Geometry,
+    display: Display,
+) -> tuple[Contours, list[dict[str, Any]]]:
+    """Bring the structures of a set to the page.
+
+    Parameters
+    ----------
+    structures : sequence of Structure
+    labels : mapping
+        Label of each structure by its number.
+    slices_mm : float array
+        Places of today's slices along their normal.
+    grid : Geometry
+        A grid whose first two axes run within today's slices.
+    display : Display
+
+    Returns
+    -------
+    tuple of Contours and a list
+        The list has code, label, name, colour, centre and points of each structure in voxels of the page.
+
+    Raises
+    ------
+    RegweaveError
+        E148 where the set has a structure that the record lacks, or a contour beside today's slices.
+    """
+    axis = display.axes.index(2)
+    in_plane = [a for a in range(3) if a != axis]
+    back = np.linalg.inv(display.geometry.affine)
+    normal = np.cross(grid.direction[:, 0], grid.direction[:, 1])
+    slices = np.sort(back[axis, :3] @ normal * slices_mm + back[axis, 3])
+    gaps = np.diff(slices) if len(slices) > 1 else np.ones(1)
+    edges = np.concatenate([[slices[0] - gaps[0] / 2], slices[:-1] + np.diff(slices) / 2, [slices[-1] + gaps[-1] / 2]])
+    rings, rows = [], []
+    for code, one in enumerate(structures, start=1):
+        if one.number not in labels:
+            raise _changed(f"it has a structure {one.name!r} that result.json does not list")
+        own = []
+        for contour in one.contours:
+            points = contour.points_mm @ back[:3, :3].T + back[:3, 3]
+            k = int(np.abs(slices - points[:, axis].mean()).argmin())
+            if np.abs(points[:, axis] - slices[k]).max() > OFF_SLICE * (edges[k + 1] - edges[k]):
+                raise _changed(f"a contour of {one.name!r} lies on no slice of today's scan")
+            own.append(Ring(code, k, points[:, in_plane]))
+        rings += own
+        points = one.points @ back[:3, :3].T + back[:3, 3]
+        r, g, b = one.colour or (255, 255, 255)
+        rows.append({
+            "code": code, "label": labels[one.number], "name": one.name, "colour": f"#{r:02x}{g:02x}{b:02x}",
+            "centre": _centre(own, points, axis, slices), "points": points.round(4).tolist(),
+        })  # fmt: skip
+    first, last = np.searchsorted(slices, [-0.5, display.geometry.shape[axis] - 0.5])
+    drawn = [ring.slice for ring in rings]
+    first, last = min(int(first), *drawn, len(slices) - 1), max(int(last), *(k + 1 for k in drawn), 1)
+    shown = [Ring(ring.code, ring.slice - first, ring.points) for ring in rings]
+    return Contours(axis, slices[first:last], edges[first : last + 1], shown), rows
+
+
+def extent(structures: Sequence[Structure], geometry: Geometry) -> Box | None:
+    """Return the voxels of a grid between which contours lie, along the axes of the page; None without contours."""
+    points = [contour.points_mm for one in structures for contour in one.contours]
+    if not points:
+        return None
+    whole = Display.of(geometry, int(np.prod(geometry.shape))).geometry
+    back = np.linalg.inv(whole.affine)
+    places = np.concatenate(points) @ back[:3, :3].T + back[:3, 3]
+    low = np.clip(np.floor(places.min(axis=0)), 0, np.array(whole.shape) - 1).astype(int)
+    high = np.clip(np.ceil(places.max(axis=0)) + 1, 1, whole.shape).astype(int)
+    x, y, z = zip(low.tolist(), high.tolist(), strict=True)
+    return x, y, z
+
+
+def draw_line(picture: NDArray[np.uint8], inside: NDArray[np.bool_], colour: str) -> None:
+    """Draw the border of a mask into an RGB picture, with a rim that is seen on black and on white."""
+    rgb = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+    wide = 2 if inside.shape[1] > WIDE else 1
+    line = inside & ~ndimage.binary_erosion(inside, iterations=wide, border_value=1)
+    rim = ndimage.binary_dilation(line) & ~line
+    picture[rim] = 255 if np.dot(rgb, (0.2126, 0.7152, 0.0722)) < 255 * DARK else 0
+    picture[line] = rgb
+
+
+def _crossings(points: Float64Array, column: int, at: float) -> Float64Array:
+    """Return where the edges of a polygon cross a line along one of its two axes, measured along the other."""
+    x, y = points[:, column], points[:, 1 - column]
+    x1, y1 = np.roll(x, -1), np.roll(y, -1)
+    cut = (x <= at) != (x1 <= at)
+    return np.asarray(y[cut] + (at - x[cut]) / (x1[cut] - x[cut]) * (y1[cut] - y[cut]))
+
+
+def _centre(rings: Sequence[Ring], points: Float64Array, axis: int, slices: Float64Array) -> list[float] | None:
+    """Return a place inside a structure: on its middle slice, in the widest part of the row through the middle."""
+    if not rings:
+        return points[0].round(4).tolist() if len(points) else None
+    drawn = sorted({ring.slice for ring in rings})
+    middle = drawn[len(drawn) // 2]
+    own = [ring.points for ring in rings if ring.slice == middle]
+    largest = max(own, key=lambda p: float(np.ptp(p[:, 0]) * np.ptp(p[:, 1])))
+    row = float((largest[:, 1].min() + largest[:, 1].max()) / 2)
+    cuts = np.sort(np.concatenate([_crossings(p, 1, row) for p in own]))
+    widest = int(np.diff(cuts)[::2].argmax()) * 2
+    place = [float(cuts[widest : widest + 2].mean()), row]
+    place.insert(axis, float(slices[middle]))
+    return [round(p, 4) for p in place]
+
+
+def _changed(what: str) -> RegweaveError:
+    message = f"the structure set in the folder is not that of its result.json: {what}"
+    return RegweaveError("E148", message, "put back the rtstruct.dcm that `regweave contours` wrote, or run it again")

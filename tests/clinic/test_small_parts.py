@@ -90,10 +90,9 @@ def test_flags_and_verdict_follow_the_worst_structure():
 
 
 def test_kinds_of_test_say_what_was_not_done():
-    states = {row["kind"]: row["state"] for row in kinds_done(landmarks=False)}
+    states = {row["kind"]: row["state"] for row in kinds_done()}
     assert list(states) == list("ABCDEFGHIJ")
     assert states["E"].startswith("not done")
-    assert not {row["kind"]: row["state"] for row in kinds_done(landmarks=True)}["E"].startswith("not done")
 
 
 def test_name_maps_of_both_kinds(tmp_path):

@@ -165,7 +165,6 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
             rows.append(_outline_row(planned, outline, found, choice))
         else:
             lost.append(LeftOut(planned.name, "no patient was found in today's scan; --carry-external carries it"))
-    result = result if request.landmarks is None else result.with_landmarks(request.landmarks)
     section = section_of(ready, start, result, back)
     section |= {
         "structures": [flagged(row | {"label": values[row["number"]]}, request.rules) for row in rows],
@@ -185,6 +184,7 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
         rules=request.rules,
         warnings=tuple(text for text in caught if not text.startswith(OF_LABELS)),
     )
+    judged = judged if request.landmarks is None else judged.with_landmarks(request.landmarks)
     return Propagation(scans, structures, judged, start, on_today, request.names)
 
 

@@ -173,24 +173,18 @@ def flagged(row: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     return {**row, "flag": flag, "reasons": [text for _, text in broken]}
 
 
-def kinds_done(*, landmarks: bool, both_ways: bool = False) -> list[dict[str, str]]:
-    """Say of each kind of test whether it was done."""
+def kinds_done(*, both_ways: bool = False) -> list[dict[str, str]]:
+    """Return each kind of test with whether it was done; `Result.with_landmarks` does that of landmarks."""
     done = dict.fromkeys("ABC", BY_EYE) | dict.fromkeys("FGH", COMPUTED) | dict.fromkeys("DEIJ", NOT_DONE)
     done["H"] = (
         "computed here: a second registration was run the other way, and the two were joined"
         if both_ways
         else "in part: the inverse of this transform alone; no registration was run the other way (--both-ways)"
     )
-    done["E"] = COMPUTED if landmarks else "not done: no landmarks were given"
+    done["E"] = "not done: no landmarks were given"
     done["D"] = "not done: there are no drawn contours on today's scan"
     done["I"] = "not done here: `regweave commission`"
     return [{"kind": kind, "what": what, "state": done[kind]} for kind, what in TESTS.items()]
-
-
-def judged_again(section: Mapping[str, Any], rules: Rules, *, landmarks: bool) -> dict[str, Any]:
-    """Return the recorded section with the flags of other rules, and with landmarks as done where there are some."""
-    tests = [row | {"state": COMPUTED} if landmarks and row["kind"] == "E" else row for row in section["tests"]]
-    return {**section, "structures": [flagged(row, rules) for row in section["structures"]], "tests": tests}
 
 
 def whole_numbers(plan: Series, today: Series) -> dict[str, Any]:

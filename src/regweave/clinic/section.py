@@ -45,7 +45,7 @@ def section_of(ready: PreparedScans, start: Start, result: Result, back: BothWay
             "inverse_max_mm": _known(there["max"]),
             **({} if back is None else back.numbers(today)),
         },
-        "tests": kinds_done(landmarks=result.landmarks is not None, both_ways=back is not None),
+        "tests": kinds_done(both_ways=back is not None),
         "tests_source": TESTS_SOURCE,
     }  # fmt: skip
 

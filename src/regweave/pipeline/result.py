@@ -175,7 +175,11 @@ class Result:
         """Return the result with the errors of corresponding landmarks; `LandmarkPairs.read` reads files and arrays."""
         images = self.images
         score = score_landmarks(points.fixed, points.moving, points.names, images.start, self.transform, self.inverse)
-        return replace(self, landmarks=replace(score, sha256=points.sha256))
+        clinic = self.clinic
+        if clinic is not None:
+            done = {"state": "computed here"}
+            clinic = {**clinic, "tests": [row | done if row["kind"] == "E" else row for row in clinic["tests"]]}
+        return replace(self, landmarks=replace(score, sha256=points.sha256), clinic=clinic)
 
     def structures(self) -> list[dict[str, Any]]:
         """State, Dice, distances of surfaces and volumes of each structure; the distances are measured when asked."""

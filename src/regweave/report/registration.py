@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.clinic.quality import judged_again
+from regweave.clinic.quality import flagged
 from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import record_text, write_record
@@ -97,8 +97,8 @@ def _judged_again(folder: Path, rules: Rules | None, landmarks: LandmarkPairs | 
     result = result if rules is None else replace(result, rules=rules)
     result = result if landmarks is None else result.with_landmarks(landmarks)
     if result.clinic is not None:
-        section = judged_again(result.clinic, result.rules, landmarks=result.landmarks is not None)
-        result = replace(result, clinic=section)
+        rows = [flagged(row, result.rules) for row in result.clinic["structures"]]
+        result = replace(result, clinic={**result.clinic, "structures": rows})
     found = result.summary()
     changed = {key: found[key] for key in ("verdict", "rules", "landmarks", "clinic") if key in found}
     content: dict[str, Any] = json.loads(record_text(read_json(folder / RESULT) | changed))

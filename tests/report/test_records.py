@@ -64,7 +64,7 @@ def page_of(record: dict) -> str:
     found = checked(ResultRecord, record, Path("result.json"))
     drawn = [{"label": row.label, "name": row.name, "colour": "#ff8800"} for row in found.structures]
     others = {"sources": {}, "names": {}, "parts": {}, "pictures": [], "rounding": 0.0, "unit": "HU", "jacobians": {}}
-    others["called"] = FIXED_AND_MOVING
+    others |= {"called": FIXED_AND_MOVING, "contours": ""}
     grids = {"geometry": GRID, "display": Display.of(GRID), "whole": [2, 2, 2], "cropped": [2, 2, 2]}
     return render("registration.j2", {**record_context(found, drawn), **others, **grids})
 

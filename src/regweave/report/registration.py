@@ -168,6 +168,7 @@ def record_context(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> 
         "graded": _graded(record, drawn),
         "clinic_rows": clinic_rows(record.clinic, drawn),
         "closeups": {},
+        "contours": "",
         "stages": {member.name: member.stage for member in bank},
         "particular": _particular(record),
         "weights": list(zip(record.weights.members, record.weights.matrix, strict=True)),

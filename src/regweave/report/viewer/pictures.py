@@ -39,17 +39,18 @@ def pictures(shown: Shown) -> list[Picture]:
     out = []
     for plane, (across, down, through, up) in PLANES.items():
         at = shown.start[through]
+        where = int(np.clip(np.rint(at), 0, fixed.shape[through] - 1))
+        masks: list[NDArray[np.bool_]] = []
         for name, volume in volumes.items():
-            cut = np.take(
-                volume, int(np.clip(np.rint(at), 0, volume.shape[through] - 1)), axis=through
-            ).T  # rows run down
+            cut = np.take(volume, where, axis=through).T  # rows run down
             rows = square_rows(cut, spacing[down] / spacing[across])
             if shown.contours is not None:
                 rows = np.repeat(np.repeat(rows, times := 1 + WIDTH // rows.shape[1], axis=0), times, axis=1)
                 v, u = ((np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip(rows.shape, cut.shape, strict=True))
                 rows = np.repeat(rows[..., None], 3, axis=2)
-                for one in shown.structures:
-                    draw_line(rows, shown.contours.mask(one["code"], through, at, u, v), one["colour"])
+                masks = masks or [shown.contours.mask(one["code"], through, at, u, v) for one in shown.structures]
+                for one, mask in zip(shown.structures, masks, strict=True):
+                    draw_line(rows, mask, one["colour"])
             rows = rows[::-1] if up else rows
             height = max(1, round(WIDTH * rows.shape[0] / rows.shape[1]))
             address = data_address(encode_png(np.ascontiguousarray(rows)))

@@ -44,7 +44,6 @@ def test_what_is_asked_for_by_name_is_carried_and_the_rest_is_listed():
     choice = choose(PLANNED, ["Dose 5200[cGy]"])
     assert [s.name for s in choice.carried] == ["Dose 5200[cGy]"]
     assert {one.name: one.reason for one in choice.left_out}["Cord"] == "not asked for"
-    assert next(s.name for s in choose(PLANNED, None, carry_outline=True).carried) == "BODY"
 
 
 @pytest.mark.parametrize(("asked", "meant"), [("cord", "'Cord'"), ("Crod", "'Cord'"), ("PTV 1", "'PTV1'")])
@@ -87,6 +86,21 @@ def test_flags_and_verdict_follow_the_worst_structure():
     assert "30" in broken["structure_volume_percent"]
     assert "landmark_mean_mm" in broken
     assert "landmark_max_mm" not in broken
+
+
+@pytest.mark.parametrize(
+    ("row", "flag"),
+    [
+        ({"planes": 4, "jacobian_least": 0.9, "volume_change_percent": 1.0}, "pass"),
+        ({"planes": 4, "jacobian_least": 0.9, "volume_change_percent": None}, "look"),
+        ({"planes": 4, "jacobian_least": None, "volume_change_percent": 1.0}, "look"),
+        ({"planes": 0, "jacobian_least": None, "volume_change_percent": None, "inverse_p95_mm": 0.1}, "pass"),
+        ({"planes": 0, "jacobian_least": None, "volume_change_percent": None, "inverse_p95_mm": None}, "look"),
+        ({"planes": 4, "jacobian_least": 0.9, "volume_change_percent": 1.0, "outline_dice": 0.8}, "fail"),
+    ],
+)
+def test_what_was_not_measured_does_not_pass(row, flag):
+    assert flagged(row, clinic_rules())["flag"] == flag
 
 
 def test_kinds_of_test_say_what_was_not_done():

@@ -67,7 +67,7 @@ def test_what_was_not_measured_is_named(result):
     assert lost == {"Far": "no contour today: 100 % of it lies outside today's scan"}
     rows = {row["name"]: row for row in record["clinic"]["structures"]}
     assert rows["BODY"]["outside_percent"] > 20  # carried over: the rim of the field of view is no skin
-    assert "anew" not in rows["BODY"]["note"]
+    assert rows["BODY"]["note"] == "carried: the field of view of a scan cuts the patient"
     assert rows["Fat"]["outside_percent"] == 0
     assert "Hounsfield" in record["clinic"]["whole"]["today_values"]
     assert "Far" in (result / "report.html").read_text()

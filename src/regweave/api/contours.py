@@ -79,9 +79,9 @@ def propagate_contours(
     **words
         ``landmarks`` (points today and in the plan: files, or arrays of LPS millimetres), ``series`` (hashes of the
         image series, where a folder holds several), ``allow_id_mismatch``, ``show_ids``, ``carry_external`` (carry the
-        patient's outline instead of finding it anew), ``both_ways`` (register the other way too, and measure how well
-        the two agree: twice the time), ``name_map`` (new names of structures in files, a file or a mapping; a model
-        knows structures by them), ``threads`` and ``device`` as in `regweave.register`.
+        patient's outline, never contour it in today's CT), ``both_ways`` (register the other way too, and measure how
+        well the two agree: twice the time), ``name_map`` (new names of structures in files, a file or a mapping; a
+        model knows structures by them), ``threads`` and ``device`` as in `regweave.register`.
 
     Returns
     -------

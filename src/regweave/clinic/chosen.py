@@ -1,4 +1,4 @@
-"""Choice of structures: carried over, found anew, or left out with a reason."""
+"""Choice of structures: carried over, the patient's outline, or left out with a reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StructureChoice:
     carried : tuple of Structure
         Go through the transform.
     outlines : tuple of Structure
-        The patient's outline, which is found anew in today's scan.
+        The patient's outline: found in today's scan or carried (`regweave.clinic.scans.outline`).
     left_out : tuple of LeftOut
         Not taken, and why.
     notes : mapping
@@ -64,7 +64,7 @@ def is_of_dose(structure: Structure) -> bool:
     )
 
 
-def choose(planned: StructureSet, names: Collection[str] | None, *, carry_outline: bool = False) -> StructureChoice:
+def choose(planned: StructureSet, names: Collection[str] | None) -> StructureChoice:
     """Decide what becomes of each structure of a plan.
 
     Parameters
@@ -72,8 +72,6 @@ def choose(planned: StructureSet, names: Collection[str] | None, *, carry_outlin
     planned : StructureSet
     names : collection of str, optional
         Structures that are asked for: all others are left out, and these are carried whatever they are.
-    carry_outline : bool
-        Carry the patient's outline through the transform instead of finding it in today's scan.
 
     Raises
     ------
@@ -88,9 +86,8 @@ def choose(planned: StructureSet, names: Collection[str] | None, *, carry_outlin
             left.append(LeftOut(one.name, "not asked for"))
         elif is_of_dose(one) and not asked:
             left.append(LeftOut(one.name, "made from a dose: it belongs to the plan; ask for it by name"))
-        elif is_outline(one) and one.contours and not carry_outline:
+        elif is_outline(one) and one.contours:
             outlines.append(one)
-            notes[one.number] = "found anew in today's scan"
         else:
             carried.append(one)
             if one.kind == "PTV" or (not one.kind and one.name.upper().startswith("PTV")):

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from regweave import notices
-from regweave.clinic.chosen import StructureChoice, choose, require_names
+from regweave.clinic.chosen import choose, is_outline, require_names
 from regweave.clinic.inputs import Scans, Sources, read_scans
-from regweave.clinic.quality import RegisteredPair, flagged, outside_share, structure_row
+from regweave.clinic.quality import RegisteredPair, flagged, outline_row, outside_share, structure_row
+from regweave.clinic.rigid import rigid_pair, rigid_reason, rigid_row
 from regweave.clinic.scans.consistency import BothWays, run_back
-from regweave.clinic.scans.outline import draw_outline
+from regweave.clinic.scans.outline import find_outline
 from regweave.clinic.scans.pair import WorkingScan, label_map
 from regweave.clinic.scans.prepared import PreparedScans, prepare
 from regweave.clinic.section import section_of
@@ -60,7 +61,7 @@ class ContoursRequest:
     landmarks : LandmarkPairs, optional
         Points today and their partners in the plan.
     carry_outline : bool
-        Carry the patient's outline instead of finding it anew.
+        Carry the patient's outline, never contour it in today's CT.
     both_ways : bool
         Register the other way too, and measure how well the two agree.
     names : mapping
@@ -139,32 +140,40 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
     with notices.collected() as caught:
         tell.begin("series")
         scans = read_scans(request.sources)
-        carried_over = request.carry_outline or scans.today.modality != "CT"
-        choice = choose(scans.planned, request.structures, carry_outline=carried_over)
+        choice = choose(scans.planned, request.structures)
         require_names((*choice.carried, *choice.outlines), request.names)
         tell.begin("start")
         ready = prepare(scans)
         scans, today, plan = ready.scans, ready.today, ready.plan
-        if today.seen is not None:  # its rim is no skin
-            choice = choose(scans.planned, request.structures, carry_outline=True)
         start = find_start(request.init, scans, today, plan)
-        shapes = [shape_of(one, scans.plan) for one in choice.carried]
+        notes, anew = dict(choice.notes), {}
+        for one in choice.outlines:
+            skin, notes[one.number] = find_outline(one, ready, carry=request.carry_outline)
+            if skin is not None:
+                anew[one.number] = skin
+        chosen = {one.number for one in (*choice.carried, *choice.outlines)} - set(anew)
+        shapes = [shape_of(one, scans.plan) for one in scans.planned.structures if one.number in chosen]
         values = label_values(scans.planned.structures)
-        labels = label_map(shapes, plan.image.geometry, values, request.names)
+        organs = [shape for shape in shapes if not is_outline(shape.structure)]
+        labels = label_map(organs, plan.image.geometry, values, request.names)
         tell.begin("register")
         result, back = _registered(request, ready, labels, start, tell)
         tell.begin("contours")
         found = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today, today.seen)
-        carried = [_carried(shape, found, tell, n / max(len(shapes), 1)) for n, shape in enumerate(shapes)]
-        outlines = [_outline(one, scans, today) for one in choice.outlines]
-        drawn = tuple(one for one in (*carried, *outlines) if one.contours or len(one.points))
+        drawn, rows, lost = [], [], []
+        for n, shape in enumerate(shapes):
+            tell.inside(shape.structure.name, n / len(shapes))
+            one, row = _moved(shape, found, ready, notes.get(shape.structure.number, ""))
+            if one.contours or len(one.points):
+                drawn.append(one)
+                rows.append(row)
+            else:
+                lost.append(_lost(row))
+        for planned in choice.outlines:
+            if planned.number in anew:
+                drawn.append(anew[planned.number])
+                rows.append(outline_row(planned, drawn[-1], found, notes[planned.number]))
         on_today = draw_labels(drawn, scans.today, values, request.names)
-    rows, lost = _rows(shapes, carried, found, choice)
-    for planned, outline in zip(choice.outlines, outlines, strict=True):
-        if outline.contours:
-            rows.append(_outline_row(planned, outline, found, choice))
-        else:
-            lost.append(LeftOut(planned.name, "no patient was found in today's scan; --carry-external carries it"))
     section = section_of(ready, start, result, back)
     section |= {
         "structures": [flagged(row | {"label": values[row["number"]]}, request.rules) for row in rows],
@@ -172,7 +181,7 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
         "left_out": [{"name": one.name, "reason": one.reason} for one in choice.left_out],
     }
     structures = replace(
-        scans.planned, structures=drawn, frame_uid=scans.today.frame_uid, identity=scans.today.identity,
+        scans.planned, structures=tuple(drawn), frame_uid=scans.today.frame_uid, identity=scans.today.identity,
         left_out=(*choice.left_out, *lost),
     )  # fmt: skip
     assert isinstance(result.images, OutputImages)
@@ -255,39 +264,19 @@ def _loaded(model: str | Path | Model) -> Model:
     return model if isinstance(model, Model) else Model.load(model)
 
 
-def _carried(shape: Shape, found: RegisteredPair, tell: Teller, share: float) -> Structure:
-    """Carry a structure; of one that today's field of view does not show at all nothing is drawn."""
-    tell.inside(shape.structure.name, share)
-    drawn = carry(shape, found.transform, found.today)
-    unseen = found.seen is not None and drawn.contours and outside_share(shape.structure, found) > MOST_OUTSIDE
-    return replace(drawn, contours=()) if unseen else drawn
+def _moved(shape: Shape, found: RegisteredPair, ready: PreparedScans, note: str) -> tuple[Structure, dict[str, Any]]:
+    """Carry or move a structure and measure it; of one that today's field of view does not show nothing is drawn."""
+    one, start = shape.structure, found.transform.affine
+    reason = "" if is_outline(one) else rigid_reason(shape, ready.plan)
+    if reason:
+        found, note = rigid_pair(shape, found, ready.today), "; ".join(filter(None, (note, reason)))
+    moved = carry(shape, found.transform, found.today)
+    if found.seen is not None and moved.contours and outside_share(one, found) > MOST_OUTSIDE:
+        moved = replace(moved, contours=())
+    return moved, rigid_row(shape, moved, found, start, note) if reason else structure_row(shape, moved, found, note)
 
 
-def _outline(structure: Structure, scans: Scans, today: WorkingScan) -> Structure:
-    if today.body is None:
-        return replace(structure, contours=(), points=structure.points[:0])
-    return draw_outline(structure, scans.today, today.body, today.image.geometry)
-
-
-def _rows(
-    shapes: Sequence[Shape], carried: Sequence[Structure], found: RegisteredPair, choice: StructureChoice
-) -> tuple[list[dict[str, Any]], list[LeftOut]]:
-    rows, lost = [], []
-    for shape, one in zip(shapes, carried, strict=True):
-        row = structure_row(shape, one, found, choice.notes.get(one.number, ""))
-        if one.contours or len(one.points):
-            rows.append(row)
-        else:
-            share = row["outside_percent"]
-            where = f"{share:.0f} % of it lies outside today's scan" if share else "no slice of today cuts it"
-            lost.append(LeftOut(one.name, f"no contour today: {where}"))
-    return rows, lost
-
-
-def _outline_row(
-    planned: Structure, drawn: Structure, found: RegisteredPair, choice: StructureChoice
-) -> dict[str, Any]:
-    return structure_row(shape_of(planned, found.plan), drawn, found, choice.notes[planned.number]) | {
-        # The outline of another field of view is another volume: no change of the patient.
-        "volume_change_percent": None, "outside_percent": None,
-    }  # fmt: skip
+def _lost(row: Mapping[str, Any]) -> LeftOut:
+    share = row["outside_percent"]
+    where = f"{share:.0f} % of it lies outside today's scan" if share else "no slice of today cuts it"
+    return LeftOut(row["name"], f"no contour today: {where}")

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regweave.clinic.scans.pair import box_round
-from regweave.contours import Shape, volume_ml
+from regweave.contours import Shape, carry, overlap_ml, shape_of, volume_ml
+from regweave.contours.outline import outlines
+from regweave.contours.regions import region_of
 from regweave.io.dicom.values import Series
 from regweave.measures.rules import Rules
 from regweave.measures.verdict import STRUCTURE_RULES, structure_number
@@ -20,6 +22,9 @@ from regweave.types import Float32Array, Float64Array, Structure, Transform
 
 MOST_POINTS = 4000
 """Points of a structure at which the inverse is tried."""
+KNOT_MM = 4.0
+"""Step at which a transform is sampled to find what two scans share."""
+ON_SLICE_MM = 0.05
 TESTS = {
     "A": "registered images looked at: blend, curtain, checkerboard, difference",
     "B": "deformation looked at: grid and Jacobian map",
@@ -91,7 +96,7 @@ def structure_row(shape: Shape, carried: Structure, found: RegisteredPair, note:
         "volume_change_percent": 100 * (today_ml / plan_ml - 1) if plan_ml > 0 and today_ml > 0 else None,
         "planes": len({c.image for c in carried.contours}),
         "points": len(carried.points),
-        "outside_percent": 100 * outside_share(planned, found) if planned.contours else None,
+        "outside_percent": 100 * outside_share(planned, found) if planned.contours or len(planned.points) else None,
     }
     return {**row, **_inside_numbers(shape, carried, found)}
 
@@ -101,7 +106,7 @@ def outside_share(planned: Structure, found: RegisteredPair) -> float:
 
     What lies outside a field of view that cuts the patient was not measured either.
     """
-    points = np.concatenate([c.points_mm for c in planned.contours])
+    points = np.concatenate([*(c.points_mm for c in planned.contours), planned.points])
     points = points[:: max(1, len(points) // MOST_POINTS)]
     there = warp_points(points, found.inverse)
     grid = found.today.image.geometry
@@ -119,7 +124,7 @@ def _inside_numbers(shape: Shape, carried: Structure, found: RegisteredPair) -> 
              "inverse_p95_mm")  # fmt: skip
     nothing = dict.fromkeys(names)
     if not carried.contours or not len(shape.along_mm):
-        return nothing
+        return nothing | _numbers_of_points(carried.points, found)
     grid = found.transform.field.geometry
     box = box_round(np.concatenate([c.points_mm for c in carried.contours]), grid)
     if box is None:
@@ -140,6 +145,63 @@ def _inside_numbers(shape: Shape, carried: Structure, found: RegisteredPair) -> 
         float(np.percentile(back, 95)),
     )  # fmt: skip
     return dict(zip(names, values, strict=True))
+
+
+def _numbers_of_points(points: Float64Array, found: RegisteredPair) -> dict[str, float]:
+    """Measure a structure that has points alone, where they lie today."""
+    if not len(points):
+        return {}
+    there = warp_points(points, found.transform)
+    length = np.linalg.norm(warp_points(points, Transform(found.transform.field)) - points, axis=1)
+    back = np.linalg.norm(warp_points(there, found.inverse) - points, axis=1)
+    return {
+        "displacement_mean_mm": float(length.mean()), "displacement_max_mm": float(length.max()),
+        "inverse_p95_mm": float(np.percentile(back, 95)),
+    }  # fmt: skip
+
+
+def outline_row(planned: Structure, drawn: Structure, found: RegisteredPair, note: str) -> dict[str, Any]:
+    """Measure an outline that was found in today's scan, against the plan's outline carried there.
+
+    Both count where today's scan shows what the plan's slices show: ``outline_dice`` is their Dice there, and
+    ``volume_change_percent`` the difference of their volumes.
+    """
+    shape = shape_of(planned, found.plan)
+    carried = carry(shape, found.transform, found.today)
+    along = np.array([found.plan.slices[c.image].along_mm for c in planned.contours if c.image is not None])
+    shown = _between_slices(carried, drawn, found, (float(along.min()), float(along.max())))
+    one, other, both = overlap_ml(carried, drawn, found.today, shown).sum(axis=0).tolist()
+    row = structure_row(shape, drawn, found, note) | {
+        "outside_percent": None, "volume_change_percent": None, "outline_dice": None
+    }  # fmt: skip
+    if one <= 0 or other <= 0:
+        return row | {"note": f"{note}; not compared with the plan's outline: the scans share no slice of it"}
+    dice = 2 * both / (one + other)
+    return row | {
+        "volume_change_percent": 100 * (other / one - 1), "outline_dice": dice,
+        "note": f"{note}; Dice {dice:.3f} with the plan's outline carried here, to which the volume change refers",
+    }  # fmt: skip
+
+
+def _between_slices(
+    carried: Structure, drawn: Structure, found: RegisteredPair, limits: tuple[float, float]
+) -> dict[int, Any]:
+    """Return the regions of today's slices that lie between two positions along the plan's slices."""
+    grid, shown = found.today.grid, {}
+    points = np.concatenate([c.points_mm for one in (carried, drawn) for c in one.contours])
+    u, v = (_knots(points @ axis) for axis in (grid.row, grid.column))
+    flat = u[None, :, None] * grid.row + v[:, None, None] * grid.column
+    for k in {c.image for one in (carried, drawn) for c in one.contours if c.image is not None}:
+        places = flat + found.today.slices[k].along_mm * grid.normal
+        along = warp_points(places.reshape(-1, 3), found.transform) @ found.plan.grid.normal
+        outside = np.maximum(limits[0] - along, along - limits[1]) - ON_SLICE_MM
+        shown[k] = region_of(outlines(outside.reshape(len(v), len(u)), u, v))
+    return shown
+
+
+def _knots(at: Float64Array) -> Float64Array:
+    low, high = float(at.min()) - KNOT_MM, float(at.max()) + KNOT_MM
+    return np.linspace(low, high, int((high - low) / KNOT_MM) + 2)
 
 
 def _moved_by(transform: Transform, point: Float64Array) -> Float64Array:
@@ -163,14 +225,22 @@ def _centroid(shape: Shape) -> Float64Array:
 
 
 def flagged(row: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Return a row with its flag, pass, look or fail, and the limits that it breaks."""
-    broken = []
+    """Return a row with its flag, pass, look or fail, and the limits that it breaks or numbers that it lacks."""
+    broken = [("look", f"not measured: {', '.join(lacking)}")] if (lacking := _unmeasured(row)) else []
     for rule in STRUCTURE_RULES:
         value = structure_number(row, rule)
         if rule in rules.limits and not np.isnan(value) and (level := rules.broken(rule, value)):
             broken.append((level, rules.brief(rule, value, level)))
     flag = "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "pass"
     return {**row, "flag": flag, "reasons": [text for _, text in broken]}
+
+
+def _unmeasured(row: Mapping[str, Any]) -> list[str]:
+    """Name the numbers without which a structure cannot pass; one of points alone has no volume."""
+    needed = {"jacobian_least": "deformation", "volume_change_percent": "volume change"}
+    if row.get("planes") == 0:
+        needed = {"inverse_p95_mm": "deformation"}
+    return [words for key, words in needed.items() if row.get(key, 0.0) is None]
 
 
 def kinds_done(*, both_ways: bool = False) -> list[dict[str, str]]:

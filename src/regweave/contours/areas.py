@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import shapely
 
 from regweave.contours.regions import region_of
 from regweave.io.dicom.series import Series
@@ -15,18 +17,32 @@ from regweave.types import Float64Array, Structure
 def volume_ml(structure: Structure, series: Series) -> float:
     """Return the volume: areas of the contours times the share of each slice, in millilitres."""
     share = _shares_mm(series)
-    return float(sum(region.area * share[k] for k, region in _regions(structure, series).items()) / 1e3)
+    return float(sum(region.area * share[k] for k, region in regions_of(structure, series).items()) / 1e3)
 
 
 def dice_of_areas(a: Structure, b: Structure, series: Series) -> float:
     """Return the Dice overlap of two structures on one series, by exact areas of polygons; NaN for two empty ones."""
-    share, one, other = _shares_mm(series), _regions(a, series), _regions(b, series)
-    both = sum(one[k].intersection(other[k]).area * share[k] for k in one.keys() & other.keys())
-    total = sum(region.area * share[k] for found in (one, other) for k, region in found.items())
-    return float(2 * both / total) if total > 0 else float("nan")
+    one, other, both = overlap_ml(a, b, series).sum(axis=0).tolist()
+    return 2 * both / (one + other) if one + other > 0 else float("nan")
 
 
-def _regions(structure: Structure, series: Series) -> dict[int, Any]:
+def overlap_ml(a: Structure, b: Structure, series: Series, shown: Mapping[int, Any] | None = None) -> Float64Array:
+    """Return the volumes of two structures and of what they share on each slice (K, 3), in millilitres.
+
+    ``shown`` has a region by slice, in millimetres along rows and columns: nothing outside of it counts.
+    """
+    share, one, other = _shares_mm(series), regions_of(a, series), regions_of(b, series)
+    found = np.zeros((len(share), 3))
+    for k in one.keys() | other.keys():
+        parts = [regions.get(k, shapely.Polygon()) for regions in (one, other)]
+        if shown is not None:
+            parts = [part.intersection(shown.get(k, shapely.Polygon())) for part in parts]
+        found[k] = [part.area * share[k] / 1e3 for part in (*parts, parts[0].intersection(parts[1]))]
+    return found
+
+
+def regions_of(structure: Structure, series: Series) -> dict[int, Any]:
+    """Return the regions of a structure by slice, in millimetres along rows and columns."""
     rings: dict[int, list[Float64Array]] = defaultdict(list)
     for contour in structure.contours:
         if contour.image is not None:

@@ -84,6 +84,9 @@ OF_CONTOURS: Mapping[str, Rule] = {
     "structure_inverse_mm": Rule(
         "error there and back inside a structure, 95th percentile", " mm", brief="there and back", needs=CARRIED
     ),
+    "outline_dice": Rule(
+        "Dice of the outline found in today's CT and the plan's carried outline", least=True, brief="Dice, carried"
+    ),
 }
 """Rules about propagated contours."""
 RULES: Mapping[str, Rule] = {**OF_REGISTRATIONS, **OF_CONTOURS}

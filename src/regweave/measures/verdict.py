@@ -157,6 +157,7 @@ STRUCTURE_RULES = {
     "structure_least_jacobian": "jacobian_least",
     "structure_largest_jacobian": "jacobian_largest",
     "structure_inverse_mm": "inverse_p95_mm",
+    "outline_dice": "outline_dice",
 }
 """Rules about each propagated structure, and the number that each is about."""
 
@@ -181,10 +182,7 @@ def _of_clinic(section: object) -> dict[str, Measure]:
 
 
 def structure_number(row: Mapping[str, Any], rule: str) -> float:
-    """Return what a rule by structure looks at in a row of the quality assurance; NaN where there is none.
-
-    A volume that is meant to be another, an outline that was found anew, breaks no rule about change.
-    """
+    """Return what a rule by structure looks at in a row of the quality assurance; NaN where there is none."""
     value = _number(row.get(STRUCTURE_RULES[rule]))
     return abs(value) if rule == "structure_volume_percent" else value
 

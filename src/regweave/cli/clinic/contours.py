@@ -59,7 +59,7 @@ def contours(
     fixed_points: Annotated[Path | None, input_option(help="Landmarks on today's scan.")] = None,
     moving_points: Annotated[Path | None, input_option(help="The same landmarks on the planning scan.")] = None,
     carry_external: Annotated[
-        bool, method_option("--carry-external", help="Carry the patient's outline; by default it is found anew.")
+        bool, method_option("--carry-external", help="Carry the patient's outline, never contour it in today's CT.")
     ] = False,
     both_ways: Annotated[
         bool,

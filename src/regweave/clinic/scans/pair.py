@@ -12,6 +12,7 @@ from regweave.clinic.scans.field_of_view import cuts_patient, trusted
 from regweave.clinic.scans.patient import patient_mask, tissue_values, trusted_region, without_couch
 from regweave.clinic.scans.working import MOST_MM, crop_round
 from regweave.contours import Shape
+from regweave.measures.body import body_mask
 from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.spatial.warp import inverse_of, warp_labels
 from regweave.types import Field, Float64Array, Geometry, LabelMap, Transform, Volume
@@ -49,7 +50,8 @@ def working_scan(scan: Volume, seen: NDArray[np.bool_] | None = None) -> Working
         Field of view of a CT. Where it cuts the patient, nothing outside of it counts.
     """
     if scan.modality != "ct":
-        return WorkingScan(crop_round(scan.geometry, None, scan.geometry).of(scan), None, None)
+        image = crop_round(scan.geometry, None, scan.geometry).of(scan)
+        return WorkingScan(image, trusted_region(image, body_mask(image)) if scan.modality == "mr" else None, None)
     scan = tissue_values(scan)
     x, y, z = (max(1, round(MOST_MM / s)) for s in scan.geometry.spacing_mm.tolist())
     factors = (x, y, z)

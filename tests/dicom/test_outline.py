@@ -1,0 +1,163 @@
+"""The patient's outline, found anew or carried, and what is moved rigidly; a plan on its own scan comes back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from made_body import ORGANS, Head, box, frame, mark, skin, with_ears
+from made_dicom import Roi, write_rtstruct, write_series
+
+from regweave.cli import main
+from regweave.clinic.inputs import Sources, read_scans
+from regweave.clinic.quality import RegisteredPair, flagged, outline_row
+from regweave.clinic.rigid import rigid_pair, rigid_reason, rigid_row
+from regweave.clinic.scans.outline import find_outline
+from regweave.clinic.scans.prepared import prepare
+from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
+from regweave.io.dicom.rtstruct import read_rtstruct
+from regweave.io.dicom.series import read_series
+from regweave.measures.rules import clinic_rules
+from regweave.types import Field, Transform
+
+TILT = np.radians(15)
+UNEVEN = tuple(np.cumsum([0.0, 3, 3, 3, 5, 3, 3, 2, 3, 3, 5, 3, 3, 3, 2, 3]).tolist())
+SCANS = {
+    "even": Head(),
+    "uneven": Head(along=UNEVEN),
+    "tilted": Head(column=(0.0, float(np.cos(TILT)), float(np.sin(TILT))), origin=(-80.0, -68.0, -20.0)),
+    "prone": Head(row=(-1.0, 0.0, 0.0), column=(0.0, -1.0, 0.0), origin=(80.0, 80.0, 0.0)),
+}
+OUTLINES = {"skin": skin, "box": box, "with ears": with_ears}
+
+
+def drawn(scan: Head) -> list[Roi]:
+    """Organs, three outlines, a frame and a mark."""
+    outlines = [scan.drawn_at(name, level, "EXTERNAL") for name, level in OUTLINES.items()]
+    organs = [scan.drawn_at(name, lambda p, name=name: _organ(p, name)) for name in ORGANS]
+    return [*organs, *outlines, scan.drawn_at("frame", frame, "FIXATION"), scan.drawn_at("mark", mark, "MARKER")]
+
+
+def _organ(points: np.ndarray, name: str) -> np.ndarray:
+    centre, half, _ = ORGANS[name]
+    return (np.linalg.norm((points - centre) / half, axis=1) - 1) * min(half)
+
+
+def written(folder: Path, plan: Head, today: Head) -> tuple[Path, Path]:
+    for name, scan in (("plan", plan), ("today", today)):
+        write_series(folder / name, scan)
+    write_rtstruct(folder / "plan" / "set.dcm", plan, drawn(plan))
+    return folder / "plan", folder / "today"
+
+
+@pytest.fixture(scope="module")
+def even(tmp_path_factory):
+    """Scans of a plan, and of another day on which the patient lies elsewhere."""
+    today = replace(SCANS["even"], series="77", frame="7", study="7", shift=(4.0, -3.0, 0.0), noise=8.0)
+    return read_scans(Sources(*written(tmp_path_factory.mktemp("even"), SCANS["even"], today)))
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_a_plan_on_its_own_scan_returns_every_structure(name, tmp_path, recwarn):
+    plan, _ = written(tmp_path, SCANS[name], SCANS[name])
+    assert main(["contours", str(plan), str(plan), "-o", str(tmp_path / "out"), "--quiet"]) == 0
+    series = read_series(plan)
+    planned, found = (read_rtstruct(path, series) for path in (plan / "set.dcm", tmp_path / "out" / "rtstruct.dcm"))
+    overlap = {one.name: dice_of_areas(one, found.named(one.name), series) for one in planned.structures}
+    assert set(overlap) == {*ORGANS, *OUTLINES, "frame", "mark"}
+    assert min(overlap.values()) >= 0.99, overlap
+    record = json.loads((tmp_path / "out" / "result.json").read_text())
+    notes = {row["name"]: row["note"] for row in record["clinic"]["structures"]}
+    assert notes["skin"].startswith(
+        "re-contoured automatically in today's CT; the same method gives the plan's outline"
+    )
+    for name in ("box", "with ears"):
+        assert notes[name].startswith("carried: the plan's outline is not the skin found in the plan's CT (Dice 0.")
+    assert notes["frame"] == "moved rigidly: a fixation device is not bent"
+    assert notes["mark"] == "moved rigidly: it lies outside the body"
+
+
+def _stretched(grid, amount: float = 0.08) -> Transform:
+    """A map that stretches space about the middle of a grid, far beyond the patient too."""
+    index = np.stack(np.meshgrid(*(np.arange(float(n)) for n in grid.shape), indexing="ij"), axis=-1).reshape(-1, 3)
+    points = grid.points(index)
+    away = (points - points.mean(axis=0)) * [amount, amount, 0.0]
+    return Transform(Field(away.T.reshape(3, *grid.shape).astype(np.float32), grid))
+
+
+@pytest.fixture(scope="module")
+def stretched(even):
+    """Scans made ready, with a registration between them that bends what it carries."""
+    ready = prepare(even)
+    there = _stretched(ready.today.image.geometry)
+    back = _stretched(ready.today.image.geometry, 1 / 1.08 - 1)
+    return ready, RegisteredPair.of(there, back, ready.scans.plan, ready.scans.today)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("frame", "a fixation device is not bent"), ("mark", "outside the body")])
+def test_devices_and_marks_outside_the_body_keep_their_shape(stretched, name, reason):
+    ready, found = stretched
+    shape = shape_of(ready.scans.planned.named(name), found.plan)
+    assert reason in rigid_reason(shape, ready.plan)
+    rigid = rigid_pair(shape, found, ready.today)
+    turn = rigid.transform.affine[:3, :3]
+    np.testing.assert_allclose(turn @ turn.T, np.eye(3), atol=1e-9)
+    planned, bent = (
+        volume_ml(shape.structure, found.plan),
+        volume_ml(carry(shape, found.transform, found.today), found.today),
+    )
+    moved = carry(shape, rigid.transform, found.today)
+    assert volume_ml(moved, found.today) == pytest.approx(planned, rel=0.03)
+    assert bent < 0.95 * planned
+    row = rigid_row(shape, moved, rigid, found.transform.affine, "")
+    assert row["jacobian_least"] == row["jacobian_largest"] == 1.0
+    assert row["displacement_mean_mm"] >= 0
+    assert rigid_reason(shape_of(ready.scans.planned.named("Liver"), found.plan), ready.plan) == ""
+
+
+def test_a_mark_follows_the_tissue_near_it(stretched):
+    ready, found = stretched
+    shape = shape_of(ready.scans.planned.named("mark"), found.plan)
+    moved = carry(shape, rigid_pair(shape, found, ready.today).transform, found.today)
+    where = np.concatenate([c.points_mm for c in moved.contours]).mean(axis=0)
+    tissue = carry(shape, found.transform, found.today)
+    assert np.linalg.norm(where - np.concatenate([c.points_mm for c in tissue.contours]).mean(axis=0)) < 3.0
+
+
+def test_an_outline_found_today_is_measured_and_another_object_is_flagged(even):
+    ready = prepare(even)
+    still = Transform(Field.zero(ready.today.image.geometry))
+    found = RegisteredPair.of(still, still, ready.scans.plan, ready.scans.today)
+    planned = ready.scans.planned.named("skin")
+    drawn, note = find_outline(planned, ready)
+    row = outline_row(planned, drawn, found, note)
+    assert 0.9 < row["outline_dice"] < 0.97  # the patient lies 5 mm away and nothing was registered
+    assert abs(row["volume_change_percent"]) < 1.0
+    assert f"Dice {row['outline_dice']:.3f} with the plan's outline carried here" in row["note"]
+    assert flagged(row, clinic_rules())["flag"] == "look"
+    larger = outline_row(planned, ready.scans.planned.named("box"), found, note)
+    assert larger["volume_change_percent"] > 60
+    assert flagged(larger, clinic_rules())["flag"] == "fail"
+
+
+def test_scans_that_share_no_slice_of_the_outline_leave_it_unmeasured(even):
+    ready = prepare(even)
+    far = np.eye(4)
+    far[2, 3] = 500.0
+    away, back = (Transform(Field.zero(ready.today.image.geometry), m) for m in (far, np.linalg.inv(far)))
+    found = RegisteredPair.of(away, back, ready.scans.plan, ready.scans.today)
+    planned = ready.scans.planned.named("skin")
+    row = flagged(outline_row(planned, find_outline(planned, ready)[0], found, ""), clinic_rules())
+    assert row["outline_dice"] is None
+    assert row["flag"] == "look"
+    assert any(text.startswith("not measured: ") for text in row["reasons"])
+
+
+def test_asked_for_the_outline_is_carried(even):
+    assert find_outline(even.planned.named("skin"), prepare(even), carry=True) == (None, "carried, as asked for")

@@ -85,7 +85,10 @@ OF_CONTOURS: Mapping[str, Rule] = {
         "error there and back inside a structure, 95th percentile", " mm", brief="there and back", needs=CARRIED
     ),
     "outline_dice": Rule(
-        "Dice of the outline found in today's CT and the plan's carried outline", least=True, brief="Dice, carried"
+        "Dice of the outline found in today's CT and the plan's carried outline",
+        least=True,
+        brief="Dice, carried",
+        needs="an outline found in today's CT (it was carried)",
     ),
 }
 """Rules about propagated contours."""

@@ -34,7 +34,7 @@ from regweave import extras
 from regweave.cli import main
 
 PLAN = Made(along=tuple(2.0 * k for k in range(8)), size=(24, 20))
-TODAY = replace(PLAN, series="7", frame="7", study="7")
+TODAY = replace(PLAN, series="7", study="7")
 RING = circle((12.0, 12.0), 6.0, 24)
 ROIS = [Roi("Cord", tuple((k, RING) for k in range(2, 6)))]
 SECRETS = ("SECRET", NAME, ID, BIRTH, ROOT, "20200102")
@@ -120,6 +120,25 @@ def same_number_twice(study):
     data.save_as(study / "set.dcm")
 
 
+def raw_contour(study, numbers):
+    """Write contour data that pydicom would not."""
+    data = pydicom.dcmread(study / "set.dcm")
+    first = data.ROIContourSequence[0].ContourSequence[0]
+    first[0x30060050] = pydicom.DataElement(0x30060050, "UT", numbers)
+    first.NumberOfContourPoints = (numbers.count("\\") + 1) // 3
+    data.save_as(study / "set.dcm")
+
+
+def two_other_frames(study):
+    data = pydicom.dcmread(study / "set.dcm")
+    frames = [pydicom.Dataset(), pydicom.Dataset()]
+    frames[0].FrameOfReferenceUID, frames[1].FrameOfReferenceUID = uid(4, 77), uid(4, 78)
+    data.ReferencedFrameOfReferenceSequence = frames
+    for roi in data.StructureSetROISequence:
+        del roi.ReferencedFrameOfReferenceUID
+    data.save_as(study / "set.dcm")
+
+
 BAD = {
     "no such folder": ("E101", lambda s: shutil.rmtree(s / "plan")),
     "empty folder": ("E101", lambda s: [p.unlink() for p in (s / "plan").iterdir()]),
@@ -174,6 +193,20 @@ BAD = {
     "a wrong number of points": ("E102", lambda s: contour(s, NumberOfContourPoints=3)),
     "a point at infinity": ("E102", lambda s: contour(s, ContourData=["1e300"] * 72)),
     "two structures of one number": ("E164", same_number_twice),
+    "bits above those that are stored": ("E123", lambda s: every(s / "plan", BitsStored=12, HighBit=15)),
+    "more bits stored than allocated": ("E123", lambda s: every(s / "plan", BitsStored=20, HighBit=19)),
+    "no bit stored": ("E123", lambda s: every(s / "plan", BitsStored=0)),
+    "half the rows": ("E102", lambda s: every(s / "plan", Rows=10)),
+    "bytes for words": ("E102", lambda s: every(s / "plan", BitsAllocated=8, BitsStored=8, HighBit=7)),
+    "an underscore in a spacing": ("E102", lambda s: [
+        raw_number(p, b"1.250000\\", b"1_250000\\") for p in (s / "plan").iterdir()]),
+    "an underscore in a contour": ("E102", lambda s: raw_contour(s, "1_0\\0\\9" + "\\5\\5\\9" * 2)),
+    "one MR in a CT": ("E113", lambda s: changed(one(s / "plan"), Modality="MR")),
+    "one identifier for all images": ("E123", lambda s: every(s / "plan", SOPInstanceUID=uid(2, 1))),
+    "pixels of no size": ("E111", lambda s: every(s / "plan", PixelSpacing=["1e-300", "1e-300"])),
+    "a set of two other frames": ("E160", two_other_frames),
+    "a point far away": ("E123", lambda s: contour(s, ContourData=["999999", "0", "11"] + ["0", "0", "11"] * 23)),
+    "another frame and the identity": ("E160", lambda s: every(s / "today", FrameOfReferenceUID=uid(4, 9))),
     "two structures of one name": ("E166", lambda s: redrawn(s, [ROIS[0], ROIS[0]])),
 }  # fmt: skip
 
@@ -273,7 +306,11 @@ def test_hostile_names_harm_nothing(study, capsys, name):
 
 DOSES = [
     {"PixelSpacing": None}, {"DoseGridScaling": None}, {"GridFrameOffsetVector": None}, {"PixelData": bytes(100)},
-    {"GridFrameOffsetVector": [0] * 8}, {"Modality": "CT", "SOPClassUID": "1.2.840.10008.5.1.4.1.1.2"},
+    {"GridFrameOffsetVector": [0] * 8}, {"GridFrameOffsetVector": [5.0 + 2 * k for k in range(8)]},
+    {"GridFrameOffsetVector": [6.6 + 2 * k for k in range(8)]}, {"DoseGridScaling": "-0.01"},
+    {"DoseGridScaling": "1e-300"}, {"ImageOrientationPatient": [2, 0, 0, 0, 2, 0]}, {"FrameOfReferenceUID": ""},
+    {"BitsStored": 12, "HighBit": 11}, {"PixelSpacing": ["1e-300", "1e-300"]},
+    {"Modality": "CT", "SOPClassUID": "1.2.840.10008.5.1.4.1.1.2"},
 ]  # fmt: skip
 
 

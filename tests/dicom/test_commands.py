@@ -21,6 +21,8 @@ from regweave.io import read_transform, write_linear
 from regweave.io.dicom.dose import read_dose
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import list_series, read_series
+from regweave.io.transforms.files import write_transform
+from regweave.types import Ends, Field, Geometry, Transform
 
 PLAN = Made()
 TODAY = replace(PLAN, series="7", frame="7", study="7")
@@ -91,6 +93,34 @@ def test_a_dose_is_warped(capsys, study, tmp_path):
         for v, p in ((after, point), (before, point + SHIFT[:3, 3]))
     ]
     assert values[0] == pytest.approx(values[1], abs=0.4)
+
+
+def test_a_transform_of_working_copies_goes_with_the_whole_scans(capsys, study, tmp_path):
+    """As `contours` writes it: from a coarser part of today's series to one of the plan's."""
+
+    def part(folder, low):
+        whole = read_series(folder).image.geometry
+        affine = whole.affine.copy()
+        affine[:3, :2], affine[:3, 3] = 2 * affine[:3, :2], whole.points(np.array(low))
+        return Geometry((8, 7, whole.shape[2]), affine)
+
+    start, target = part(study / "today", (4.0, 4.0, 0.0)), part(study / "plan" / "ct", (3.0, 3.0, 0.0))
+    there = Transform(Field.zero(start), ends=Ends("fixed_to_moving", start, target))
+    write_transform(tmp_path / "t.h5", there)
+    write_transform(tmp_path / "back.h5", Transform(Field.zero(target), ends=there.ends.turned()))
+    elsewhere = Geometry(start.shape, start.affine + np.outer([500, 0, 0, 0], [0, 0, 0, 1]))
+    write_transform(
+        tmp_path / "far.h5", Transform(Field.zero(elsewhere), ends=Ends("fixed_to_moving", elsewhere, elsewhere))
+    )
+    plan, out = study / "plan", tmp_path / "new.dcm"
+    for words in (
+        ("warp", "dose", plan / "dose.dcm", "-r", study / "today", "-o", out, "--overwrite"),
+        ("warp", "rtstruct", plan / "rtstruct.dcm", "--planning", plan / "ct", "-r", study / "today", "-o", out,
+         "--overwrite"),
+    ):  # fmt: skip
+        assert run(capsys, *words, "-t", tmp_path / "t.h5")[0] == 0
+        assert "E117" in run(capsys, *words, "-t", tmp_path / "back.h5")[2]
+        assert "E118" in run(capsys, *words, "-t", tmp_path / "far.h5")[2]
 
 
 def test_a_dose_of_another_frame_is_refused(capsys, study, tmp_path):

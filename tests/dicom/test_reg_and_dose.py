@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, dose, function_of, save, uid, write_series
 
+from regweave.errors import RegweaveError
 from regweave.io import read_transform
 from regweave.io.dicom.dose import read_dose, write_dose
 from regweave.io.dicom.reg import read_reg, write_reg_deformable, write_reg_rigid
@@ -141,6 +142,78 @@ def test_a_dose_keeps_its_place_and_its_values(pair, tmp_path, down):
     np.testing.assert_allclose(again.volume.geometry.affine, found.volume.geometry.affine, atol=1e-4)
     assert again.frame_uid == uid(4, 7)
     assert "warped" in pydicom.dcmread(tmp_path / "new.dcm").DoseComment
+
+
+def test_a_dose_below_zero_keeps_its_sign(pair, tmp_path):
+    data = dose(PLAN)
+    stored = np.frombuffer(data.PixelData, "<u2").astype(int) - 9000
+    data.DoseType, data.PixelRepresentation, data.PixelData = "ERROR", 1, stored.astype("<i2").tobytes()
+    found = read_dose(save(tmp_path / "dose.dcm", data))
+    assert found.volume.data.max() < 0
+    write_dose(tmp_path / "new.dcm", found, pair[0])
+    np.testing.assert_allclose(read_dose(tmp_path / "new.dcm").volume.data, found.volume.data, atol=0.002)
+    assert pydicom.dcmread(tmp_path / "new.dcm").DoseType == "ERROR"
+
+
+def test_offsets_along_z_are_positions_whichever_way_the_normal_points(tmp_path):
+    data = dose(replace(PLAN, row=(-1.0, 0.0, 0.0)))
+    z = [float(data.ImagePositionPatient[2]) - w for w in PLAN.along]
+    found = read_dose(save(tmp_path / "relative.dcm", data)).volume
+    data.GridFrameOffsetVector = [f"{w:.3f}" for w in z]
+    absolute = read_dose(save(tmp_path / "absolute.dcm", data)).volume
+    np.testing.assert_allclose(absolute.geometry.affine, found.geometry.affine)
+    np.testing.assert_array_equal(absolute.data, found.data)
+
+
+def contradicted(name):
+    def change(data):
+        first, second = data.RegistrationSequence
+        both = [item.MatrixRegistrationSequence[0].MatrixSequence[0] for item in (first, second)]
+        stated = np.array(both[1].FrameOfReferenceTransformationMatrix, dtype=float)
+        moved = [step for step in both if not np.allclose(np.reshape(
+            np.array(step.FrameOfReferenceTransformationMatrix, dtype=float), (4, 4)), np.eye(4))]  # fmt: skip
+        still = next(step for step in both if step is not moved[0])
+        matrix = np.array(moved[0].FrameOfReferenceTransformationMatrix, dtype=float).reshape(4, 4)
+        assert stated.size == 16
+        if name == "registered frame":
+            still.FrameOfReferenceTransformationMatrix = [1, 0, 0, 10, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+            return
+        matrix[:3, :3] = matrix[:3, :3] @ np.diag({"mirror": (-1, 1, 1), "scale": (3, 3, 3)}[name])
+        moved[0].FrameOfReferenceTransformationMatrix = [f"{v:.8g}" for v in matrix.ravel()]
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["mirror", "scale", "registered frame"])
+def test_a_registration_that_contradicts_itself_is_refused(pair, tmp_path, name):
+    write_reg_rigid(tmp_path / "reg.dcm", MATRIX, *pair)
+    data = pydicom.dcmread(tmp_path / "reg.dcm")
+    contradicted(name)(data)
+    data.save_as(tmp_path / "reg.dcm")
+    with pytest.raises(RegweaveError, match="E124"):
+        read_reg(tmp_path / "reg.dcm")
+    if name == "scale":
+        for item in data.RegistrationSequence:
+            item.MatrixRegistrationSequence[0].MatrixSequence[0].FrameOfReferenceTransformationMatrixType = "AFFINE"
+        data.save_as(tmp_path / "reg.dcm")
+        assert np.linalg.det(read_reg(tmp_path / "reg.dcm").transform.affine) == pytest.approx(1 / 27, rel=1e-4)
+
+
+def test_a_grid_of_long_directions_is_refused(pair, tmp_path):
+    shift = Transform(Field(np.full((3, 4, 4, 4), 2.0, np.float32), Geometry((4, 4, 4), np.eye(4))))
+    write_reg_deformable(tmp_path / "reg.dcm", shift, *pair, spacing_mm=5.0)
+    data = pydicom.dcmread(tmp_path / "reg.dcm")
+    data.DeformableRegistrationSequence[0].DeformableRegistrationGridSequence[0].ImageOrientationPatient = [
+        2,
+        0,
+        0,
+        0,
+        2,
+        0,
+    ]
+    data.save_as(tmp_path / "reg.dcm")
+    with pytest.raises(RegweaveError, match="E111"):
+        read_reg(tmp_path / "reg.dcm")
 
 
 @pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="dciodvfy is not installed")

@@ -84,9 +84,9 @@ def test_contours_need_no_reference_to_images_and_may_lie_beyond(tmp_path, plan)
 
 def test_contours_between_slices_go_to_the_nearest(tmp_path, plan):
     between = Made(along=(4.7, 9.3, 11.9, 12.4))
-    found = read_rtstruct(
-        write_rtstruct(tmp_path / "a.dcm", between, [Roi("Cord", tuple((k, RING) for k in range(4)))]), plan
-    )
+    path = write_rtstruct(tmp_path / "a.dcm", between, [Roi("Cord", tuple((k, RING) for k in range(4)))])
+    with pytest.warns(UserWarning, match=r"W245.* 0\.70 mm.*: Cord$"):
+        found = read_rtstruct(path, plan)
     assert [c.image for c in found.structures[0].contours] == [2, 5, 6]
     assert "share a slice" in found.left_out[0].reason
 
@@ -94,6 +94,21 @@ def test_contours_between_slices_go_to_the_nearest(tmp_path, plan):
 def test_a_repeated_contour_does_not_cancel_itself(tmp_path, plan):
     found = read_rtstruct(write_rtstruct(tmp_path / "a.dcm", PLAN, [Roi("Cord", ((4, RING), (4, RING)))]), plan)
     assert len(found.structures[0].contours) == 1
+
+
+def test_items_of_one_structure_are_joined_and_contours_of_nobody_are_said(tmp_path, plan):
+    data = rtstruct(PLAN, ROIS[:1])
+    whole = data.ROIContourSequence[0]
+    second, nobody = pydicom.Dataset(), pydicom.Dataset()
+    second.ReferencedROINumber, second.ContourSequence = 7, list(whole.ContourSequence)[2:]
+    nobody.ReferencedROINumber, nobody.ContourSequence = 77, list(whole.ContourSequence)[:1]
+    whole.ContourSequence = list(whole.ContourSequence)[:2]
+    data.ROIContourSequence = [whole, second, nobody]
+    with pytest.warns(UserWarning, match="W246") as caught:
+        found = read_rtstruct(save(tmp_path / "a.dcm", data), plan)
+    assert [contour.image for contour in found.named("Cord").contours] == [3, 4, 5, 6, 7, 8]
+    assert found.left_out[0].name == "ROI 77"
+    assert {str(one.message).rsplit(": ", 1)[1] for one in caught} == {"Cord", "77"}
 
 
 def test_a_set_on_another_series_of_the_frame_is_said(tmp_path, plan):

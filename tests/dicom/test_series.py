@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pydicom import config
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import ID, NAME, Made, function_of, image, save, uid, write_series
 
 from regweave.errors import RegweaveError
 from regweave.io import inspect_image, read_image
+from regweave.io.dicom.parse import guarded
 from regweave.io.dicom.series import list_series, read_series
 
 EVEN = Made()
@@ -87,9 +93,78 @@ def test_a_list_of_files_is_a_series(tmp_path):
     np.testing.assert_array_equal(read_series(some).image.data, read_series(tmp_path).image.data)
 
 
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize(
+    ("along", "thickness", "apart", "scans"),
+    [
+        (1.0, "2.0", {"AcquisitionNumber": 2}, 2), (0.7, "2.0", {"AcquisitionNumber": 2}, 2), (1.0, "2.0", {}, 2),
+        (1.0, "", {}, 2), (1.0, "1.0", {"AcquisitionNumber": 2}, 1), (1.0, "1.0", {}, 1),
+    ],
+)  # fmt: skip
+def test_two_scans_of_one_identifier_are_refused_and_passes_of_one_scan_are_not(
+    tmp_path, along, thickness, apart, scans, numbered
+):
+    """Slices of 2 mm every 2 mm twice, against slices of 1 mm of which each pass takes every other one."""
+    for k in range(8):
+        for scan, (shift, more) in enumerate(((0.0, {"AcquisitionNumber": 1} if apart else {}), (along, apart))):
+            number = k + 1 + 8 * scan if numbered else k + 1
+            elements = {
+                "SliceThickness": thickness,
+                "SOPInstanceUID": uid(2, scan, k),
+                "InstanceNumber": number,
+                **more,
+            }
+            made = replace(EVEN, along=tuple(2.0 * n + shift for n in range(8)), elements=elements)
+            save(tmp_path / f"{scan}{k}.dcm", image(made, k))
+    if scans == 1:
+        assert len(read_series(tmp_path).slices) == 16
+    else:
+        with pytest.raises(RegweaveError, match=r"E113.*2 scans.*8 images every 2 mm and 8 images every 2 mm"):
+            read_series(tmp_path)
+
+
+def test_an_overlapping_reconstruction_is_one_scan(tmp_path):
+    elements = {"SliceThickness": "4.0", "AcquisitionNumber": 1}
+    write_series(tmp_path, replace(EVEN, elements=elements))
+    assert len(read_series(tmp_path).slices) == 12
+
+
+def test_series_to_choose_from_are_described(tmp_path):
+    for name, words in (("1", "native"), ("2", "arterial")):
+        told = {"SeriesNumber": int(name), "SeriesDescription": words, "SeriesDate": "20200103", "SeriesTime": "0910"}
+        write_series(tmp_path / f"{words} folder", replace(EVEN, series=name, elements=told))
+    with pytest.raises(RegweaveError, match="E161") as caught:
+        read_series(tmp_path)
+    assert "series 2, 'arterial', 2020-01-03 09:10, in arterial folder" in str(caught.value)
+    assert NAME not in str(caught.value)
+
+
+def test_threads_leave_pydicom_and_warnings_as_they_were(tmp_path):
+    write_series(tmp_path, replace(EVEN, along=EVEN.along[:4]))
+
+    def state():
+        return logging.getLogger("pydicom").disabled, config.settings.reading_validation_mode, list(warnings.filters)
+
+    was, inside = state(), threading.Barrier(3)
+
+    def read(_):
+        with guarded("a file"):
+            inside.wait()  # all are inside at once
+            read_series(tmp_path)
+        with guarded("a file"):
+            pass
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(read, range(3)))
+    assert state() == was
+
+
 def test_a_missing_slice_is_named_unless_it_is_asked_to_go_on(tmp_path):
     write_series(tmp_path, replace(EVEN, along=(0.0, 2.0, 4.0, 6.0, 10.0, 12.0, 14.0)))
-    with pytest.raises(RegweaveError, match=r"E113.*lacks 1 images.*13\.00 and 17\.00"):
+    with pytest.raises(RegweaveError, match=r"E113.*lacks 1 image:.*13\.00 and 17\.00"):
+        read_series(tmp_path)
+    (tmp_path / "empty.dcm").write_bytes(b"")
+    with pytest.raises(RegweaveError, match=r"E113.*without a byte: empty\.dcm"):
         read_series(tmp_path)
     with pytest.warns(UserWarning, match="W223"):
         assert read_series(tmp_path, gaps="keep").image.geometry.shape[2] == 8

@@ -42,6 +42,7 @@ class GridWords(TypedDict, total=False):
 
     to: Space | None
     other_grid: bool
+    whole_scan: bool
     nifti_frame: NiftiFrame
     follow_links: bool
 
@@ -168,8 +169,9 @@ def onto_grid(
         raise UsageError("E115", f"{_name(transform)} has no grid of its own", "name an image with reference")
     if transform != IDENTITY and grid is not None and not _joins_frame(transform, reference):
         require_reference(
-            loaded.ends, grid, _name(transform), space=words.get("to"), other_grid=words.get("other_grid", False)
-        )
+            loaded.ends, grid, _name(transform), space=words.get("to"), other_grid=words.get("other_grid", False),
+            whole_scan=words.get("whole_scan", False),
+        )  # fmt: skip
     return loaded
 
 

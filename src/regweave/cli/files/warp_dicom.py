@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from regweave import notices
-from regweave.api.warp import Space, onto_grid
+from regweave.api.warp import IDENTITY, Space, onto_grid
 from regweave.cli.help import input_option
 from regweave.cli.options import JsonOption, OutputOption, OverwriteOption, TransformOption
 from regweave.contours import carry_set, volume_ml
@@ -85,8 +85,8 @@ def rtstruct(
     if not allow_id_mismatch:
         require_same_patient(plan.identity, today.identity, f"'{planning}' and '{reference}'")
     chosen = _selected(found, structures, str(file))
-    with _frames_checked(transform, today, plan.frame_uid):
-        path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
+    with _frames_checked(transform, today, plan.frame_uid, f"'{planning}'"):
+        path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid, whole_scan=True)
     moved = carry_set(chosen, plan, path, today)
     with claim.writing():
         write_rtstruct(output, moved, today, source=found, names=names)
@@ -161,27 +161,35 @@ def dose(
         if found.frame_uid and frame and found.frame_uid != frame:
             message = f"the dose '{file}' lies in another frame of reference than the series of '{planning}'"
             raise RegweaveError("E160", message, "give the series that the dose was planned on")
-    with _frames_checked(transform, today, found.frame_uid):
-        path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid)
+    with _frames_checked(transform, today, found.frame_uid, f"'{file}'"):
+        path = onto_grid(transform, today.image.geometry, to=target, other_grid=other_grid, whole_scan=True)
     grid = _dose_grid(today.image.geometry, found.volume.geometry)
     warped = warp_image(found.volume, read_transform(path, grid), fill=0.0)
     with claim.writing():
         write_dose(output, replace(found, volume=warped), today)
+    low, high = float(warped.data.min()), float(warped.data.max())
     facts = {
         "output": str(output),
         "largest_before": float(found.volume.data.max()),
-        "largest": float(warped.data.max()),
+        "smallest": low,
+        "largest": high,
     }
-    text = f"wrote {output}: {grid.summary}, at most {facts['largest']:.4g} {found.units}"
+    span = f"{low:.4g} to" if low < 0 else "at most"
+    text = f"wrote {output}: {grid.summary}, {span} {high:.4g} {found.units}"
     print(json.dumps(facts) if as_json else text)
 
 
 @contextmanager
-def _frames_checked(transform: str, today: Series, frame: str) -> Iterator[None]:
-    """Raise E160 for a DICOM registration of other frames than today's and that of the plan, where all are stated.
+def _frames_checked(transform: str, today: Series, frame: str, subject: str) -> Iterator[None]:
+    """Raise E160 where frames of reference are stated and a transform cannot join them.
+
+    A DICOM registration has to be of today's frame and of the plan's; the identity holds within one frame alone.
 
     Frames say which way it goes: inside the block nobody is told that this is unknown.
     """
+    if transform == IDENTITY and today.frame_uid and frame and today.frame_uid != frame:
+        message = f"the identity joins nothing: {subject} and the reference have different frames of reference"
+        raise RegweaveError("E160", message, "pass the registration of the two series with -t")
     stated = suffix_of(Path(transform)) in DICOM_SUFFIXES and today.frame_uid and frame
     if stated:
         require_frames(read_reg(transform), today.frame_uid, frame, f"'{transform}'")

@@ -12,6 +12,7 @@ from regweave.errors import RegweaveError
 from regweave.io.dicom.parse import (
     guarded,
     identity_in,
+    integer,
     items,
     number,
     numbers,
@@ -19,6 +20,8 @@ from regweave.io.dicom.parse import (
     require_class,
     text,
 )
+from regweave.io.dicom.pixels import require_bits
+from regweave.io.dicom.placement import directions
 from regweave.io.dicom.values import Series
 from regweave.io.dicom.write.objects import new_object, reference, save, sequence
 from regweave.io.disk.files import damaged
@@ -27,7 +30,9 @@ from regweave.io.geometry import make_geometry
 from regweave.types import Float64Array, Geometry, Identity, Volume
 
 RTDOSE = "1.2.840.10008.5.1.4.1.1.481.2"
-LARGEST = 2**16 - 2
+LARGEST, LARGEST_SIGNED = 2**16 - 2, 2**15 - 2
+SAME_PLANE_MM = 0.05
+"""How far the first offset may be from the position of the first plane."""
 WARPED = "Dose warped by an image registration; not for planning"
 
 
@@ -66,14 +71,16 @@ def read_dose(path: str | Path) -> Dose:
     Raises
     ------
     RegweaveError
-        E102 damaged, E113 uneven planes, E163 pixels that are compressed or of other bits, E164 no RT dose.
+        E102 damaged, E111 directions that are none, E113 uneven planes, E123 bits that contradict each other, E125
+        offsets or a scaling that contradict the rest, E160 no frame of reference, E163 pixels that are compressed or
+        of other bits, E164 no RT dose.
     """
     subject = f"'{path}'"
     with guarded(subject):
         data, _ = read_dataset(Path(path), subject)
         require_class(data, (RTDOSE,), "RT dose", subject)
         frames, rows, columns, bits = (
-            int(number(data, word, default, subject))
+            integer(data, word, default, subject)
             for word, default in (("NumberOfFrames", 1), ("Rows", None), ("Columns", None), ("BitsAllocated", None))
         )
         shape = volume_shape((columns, rows, frames), subject)
@@ -81,15 +88,21 @@ def read_dose(path: str | Path) -> Dose:
         if bits not in (16, 32) or number(data, "SamplesPerPixel", 1, subject) != 1 or _packed(data):
             message = f"{subject} has compressed pixels, colour or {bits} bits, read are plain 16 and 32"
             raise RegweaveError("E163", message, "export the dose uncompressed")
-        raw, signed = data.get("PixelData", b""), number(data, "PixelRepresentation", 0, subject)
+        require_bits(data, subject)
+        if integer(data, "BitsStored", bits, subject) != bits:
+            raise RegweaveError("E123", f"{subject} stores fewer bits than it allocates", "export the dose again")
+        raw, signed = data.get("PixelData", b""), integer(data, "PixelRepresentation", None, subject)
         kind = np.dtype(f"<{'i' if signed else 'u'}{bits // 8}")
         needed = kind.itemsize * rows * columns * frames
-        if not isinstance(raw, bytes) or len(raw) < needed:
+        if not isinstance(raw, bytes) or len(raw) not in (needed, needed + needed % 2):
             raise damaged(subject, f"{needed} bytes of dose expected, {len(raw)} found")
         planes = np.frombuffer(raw[:needed], dtype=kind).reshape(frames, rows, columns)
         scaling = number(data, "DoseGridScaling", None, subject)
         values = (planes if upwards else planes[::-1]).transpose(2, 1, 0) * scaling
         volume = Volume(np.ascontiguousarray(values, dtype=np.float32), geometry)
+        if scaling < 0 or (planes.any() and not volume.data.any()):
+            message = f"{subject} has a DoseGridScaling of {scaling:g}, needed is one above 0 that keeps the dose"
+            raise RegweaveError("E125", message, "export the dose again")
         plans = tuple(
             (text(one, "ReferencedSOPClassUID"), text(one, "ReferencedSOPInstanceUID"))
             for one in items(data, "ReferencedRTPlanSequence")
@@ -97,6 +110,9 @@ def read_dose(path: str | Path) -> Dose:
         units, kind_, summation, frame = (
             text(data, word) for word in ("DoseUnits", "DoseType", "DoseSummationType", "FrameOfReferenceUID")
         )
+        if not frame:
+            message = f"{subject} states no frame of reference, so nothing says on which series it lies"
+            raise RegweaveError("E160", message, "export the dose again, with the FrameOfReferenceUID of its plan")
         return Dose(volume, units, kind_, summation, frame, identity_in(data), text(data, "SOPInstanceUID"), plans)
 
 
@@ -106,12 +122,21 @@ def _packed(data: Any) -> bool:
 
 
 def _geometry(data: Any, shape: tuple[int, int, int], subject: str) -> tuple[Geometry, bool]:
-    """Place the planes; offsets may be distances from the first plane or, in axial doses, positions."""
+    """Place the planes; offsets may be distances from the first plane or, in axial doses, positions along z."""
     origin = numbers(data, "ImagePositionPatient", 3, subject)
-    cosines = numbers(data, "ImageOrientationPatient", 6, subject)
+    row, column = directions(data, subject)
     down, across = numbers(data, "PixelSpacing", 2, subject)
-    normal = np.cross(cosines[:3], cosines[3:])
+    normal = np.cross(row, column)
     offsets = numbers(data, "GridFrameOffsetVector", shape[2], subject)
+    first = float(offsets[0])
+    if abs(first) > SAME_PLANE_MM:
+        if abs(first - origin[2]) > SAME_PLANE_MM or abs(normal[2]) < 1 - 1e-4:
+            message = (
+                f"{subject} has a GridFrameOffsetVector that begins at {first:g}, allowed are 0 and, in axial doses, "
+                f"the z of its first plane, {origin[2]:g}"
+            )
+            raise RegweaveError("E125", message, "export the dose again")
+        offsets = offsets * np.sign(normal[2])
     offsets = offsets - offsets[0]
     steps = np.diff(offsets)
     step = float(steps.mean())
@@ -119,7 +144,7 @@ def _geometry(data: Any, shape: tuple[int, int, int], subject: str) -> tuple[Geo
         raise RegweaveError("E113", f"{subject} has uneven or equal planes", "export the dose on an even grid")
     start: Float64Array = origin + normal * min(offsets[-1], 0.0)
     affine = np.eye(4)
-    affine[:3, 0], affine[:3, 1], affine[:3, 2] = cosines[:3] * across, cosines[3:] * down, normal * abs(step)
+    affine[:3, 0], affine[:3, 1], affine[:3, 2] = row * across, column * down, normal * abs(step)
     affine[:3, 3] = start
     return make_geometry(shape, affine, subject), step > 0
 
@@ -148,15 +173,17 @@ def write_dose(path: str | Path, dose: Dose, today: Series) -> None:
         data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
         data.Columns, data.Rows, data.NumberOfFrames = columns, rows, frames
         data.FrameIncrementPointer = 0x3004000C
-        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 0
+        signed = bool((values < 0).any())
+        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, int(signed)
         data.ImagePositionPatient = [f"{v:.6f}"[:16] for v in geometry.origin_mm]
         data.ImageOrientationPatient = [f"{v:.9f}" for v in geometry.direction[:, :2].T.ravel()]
         data.PixelSpacing = [f"{geometry.spacing_mm[k]:.9g}" for k in (1, 0)]
         data.SliceThickness = f"{geometry.spacing_mm[2]:.9g}"
         data.GridFrameOffsetVector = [f"{k * geometry.spacing_mm[2]:.6f}"[:16] for k in range(frames)]
-        scaling = float(f"{max(float(values.max()), 1e-9) / LARGEST:.9e}") * (1 + 1e-8)
+        most = LARGEST_SIGNED if signed else LARGEST
+        scaling = float(f"{max(float(np.abs(values).max()), 1e-9) / most:.9e}") * (1 + 1e-8)
         data.DoseGridScaling = f"{scaling:.9e}"
-        stored = np.rint(np.maximum(values, 0.0) / float(data.DoseGridScaling)).clip(0, LARGEST)
-        data.PixelData = np.ascontiguousarray(stored.transpose(2, 1, 0)).astype("<u2").tobytes()
+        stored = np.rint(values / float(data.DoseGridScaling)).clip(-most, most)
+        data.PixelData = np.ascontiguousarray(stored.transpose(2, 1, 0)).astype("<i2" if signed else "<u2").tobytes()
         data["PixelData"].VR = "OW"
     save(path, data)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.dicom.parse import guarded, identity_in, looks_like_dicom, read_dataset, text
+from regweave.io.dicom.parse import FAULTS, guarded, identity_in, looks_like_dicom, read_dataset, text
 from regweave.io.disk.files import is_folder, open_file
 from regweave.io.disk.texts import read_text
 from regweave.types import Identity
@@ -28,8 +29,13 @@ TAGS = (
     "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName", "ImagePositionPatient",
     "ImageOrientationPatient", "PixelSpacing", "Rows", "Columns", "NumberOfFrames", "SamplesPerPixel",
     "PhotometricInterpretation", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "RescaleSlope",
-    "RescaleIntercept", "ModalityLUTSequence", "PixelPaddingValue", "PixelPaddingRangeLimit", "InstanceNumber",
+    "RescaleIntercept", "ModalityLUTSequence", "PixelPaddingValue", "PixelPaddingRangeLimit",
 )  # fmt: skip
+REMARKS = (
+    "InstanceNumber", "SliceThickness", "AcquisitionNumber", "SeriesNumber", "SeriesDescription", "SeriesDate",
+    "SeriesTime", "ContrastBolusAgent", "TemporalPositionIdentifier", "EchoNumbers", "ConvolutionKernel", "KVP",
+)  # fmt: skip
+"""Elements that help to tell series and scans apart, and that may be absent or unreadable."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +46,9 @@ class SliceHeader:
     ----------
     path : Path
     subject : str
-        How messages call the file: by its place in the order of names, as names may tell of a patient.
+        How messages call the file: its place in the order of names, and its name within the folder.
     dataset : pydicom.Dataset
-        The elements of `TAGS`.
+        The elements of `TAGS` and `REMARKS`.
     offset : int
         Where the element of the pixel data begins.
     """
@@ -80,11 +86,14 @@ class FolderContents:
         Headers of each series, by its identifier.
     localisers : int
     objects : tuple of ObjectFile
+    empty : tuple of str
+        Names of files without a byte.
     """
 
     images: dict[str, list[SliceHeader]] = field(repr=False)
     localisers: int
     objects: tuple[ObjectFile, ...]
+    empty: tuple[str, ...] = ()
 
 
 def files_in(source: SeriesSource) -> tuple[Path, ...] | None:
@@ -130,13 +139,15 @@ def scan(source: SeriesSource) -> FolderContents:
         E101 where there is no DICOM file, E102 where one is damaged.
     """
     images: dict[str, list[SliceHeader]] = defaultdict(list)
-    localisers, objects, place = 0, [], named(source)
+    localisers, objects, empty, place = 0, [], [], named(source)
     alone = _one_file(source)
     with guarded(place):
         for number, path in enumerate(_listed(source), start=1):
             if not _sniff(path):
+                if is_empty(path):
+                    empty.append(path.name)
                 continue
-            subject = place if alone else f"image {number} of {place}"
+            subject = place if alone else f"image {number} of {place} ({_within(path, source)})"
             dataset, offset = _header(path, subject)
             kind = text(dataset, "Modality")
             if "LOCALIZER" in text(dataset, "ImageType").upper():
@@ -147,12 +158,31 @@ def scan(source: SeriesSource) -> FolderContents:
                 objects.append(ObjectFile(kind, path, identity_in(dataset)))
     if not images and not objects and not localisers:
         raise RegweaveError("E101", f"there is no DICOM image in {place}", "name the folder of a series")
-    return FolderContents(dict(images), localisers, tuple(objects))
+    return FolderContents(dict(images), localisers, tuple(objects), tuple(empty))
+
+
+def remark(header: SliceHeader, keyword: str) -> str:
+    """Return an element of `REMARKS` as text, empty where it is absent or unreadable; no control characters."""
+    with suppress(*FAULTS):
+        return "".join(c if c.isprintable() else " " for c in text(header.dataset, keyword)).strip()
+    return ""
+
+
+def is_empty(path: Path) -> bool:
+    """Tell whether a file has no bytes."""
+    return path.name.upper() != "DICOMDIR" and path.stat().st_size == 0
+
+
+def _within(path: Path, source: SeriesSource) -> str:
+    """Name of a file within its folder, without control characters."""
+    folder = Path(str(source)) if isinstance(source, str | os.PathLike) else path.parent
+    name = str(path.relative_to(folder) if path.is_relative_to(folder) else path.name)
+    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def _header(path: Path, subject: str) -> tuple[Any, int]:
     with guarded(subject):
-        dataset, offset = read_dataset(path, subject, tags=TAGS, pixels=False)
+        dataset, offset = read_dataset(path, subject, tags=(*TAGS, *REMARKS), pixels=False)
         for keyword in TAGS:
             if keyword in dataset:
                 dataset[keyword]  # decoded here, where a fault can be told of

@@ -58,6 +58,10 @@ def overview(folder: Path) -> tuple[OverviewEntry, ...]:
         entries.append(OverviewEntry(text, facts, notes=tuple(noted)))
     if found.localisers:
         entries.append(OverviewEntry(f"{found.localisers} localisers, left out", {"kind": "localiser"}))
+    if found.empty:
+        shown = ", ".join(found.empty[:5]) + (" …" if len(found.empty) > 5 else "")
+        facts = {"kind": "empty", "number": len(found.empty)}
+        entries.append(OverviewEntry(f"{len(found.empty)} files without a byte, left out: {shown}", facts))
     entries += [_object(one, readable) for one in found.objects]
     patients = len({entry.facts["patient"] for entry in entries if "patient" in entry.facts})
     if patients > 1:
@@ -98,8 +102,11 @@ def _registration(path: Path, series: dict[str, Series]) -> Told:
 
 def _dose(path: Path, series: dict[str, Series]) -> Told:
     found = read_dose(path)
-    largest = float(found.volume.data.max())
-    return f"{found.volume.geometry.summary}, at most {largest:.4g} {found.units}", {"largest": largest}, ()
+    facts = {"smallest": float(found.volume.data.min()), "largest": float(found.volume.data.max())}
+    span = f"at most {facts['largest']:.4g}"
+    if facts["smallest"] < 0:
+        span = f"{facts['smallest']:.4g} to {facts['largest']:.4g}"
+    return f"{found.volume.geometry.summary}, {span} {found.units}", facts, ()
 
 
 READERS = {"RTSTRUCT": _structures, "REG": _registration, "RTDOSE": _dose}

@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import struct
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,10 @@ FAULTS = (
     NotImplementedError, struct.error, BytesLengthException, InvalidDicomError, AssertionError, MemoryError, OSError,
 )  # fmt: skip
 """All that pydicom raises on damaged bytes; its texts may quote values of the file, so none of them is shown."""
-MOST_NUMBER = 1e9
+MOST_NUMBER = 2.0**31
+DECIMALS = re.compile(r"[0-9+\-.eE \\\0]*")
+"""Characters of DS and IS with backslashes between values: no underscore, nan or inf, which Python would take."""
+_QUIET: dict[str, Any] = {"lock": threading.Lock(), "inside": 0}
 
 
 class _Within:
@@ -69,19 +73,38 @@ def guarded(subject: str) -> Iterator[None]:
 
     Values are decoded when they are first asked for, so all work on a data set stands in such a block.
     """
-    logger = logging.getLogger("pydicom")
-    was, mode = logger.disabled, config.settings.reading_validation_mode
-    with notices.deferred(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger.disabled, config.settings.reading_validation_mode = True, config.IGNORE
+    with notices.deferred(), np.errstate(all="ignore"), _quiet():
         try:
             yield
         except RegweaveError:
             raise
         except FAULTS as error:
             raise damaged(subject, f"it cannot be read as DICOM ({type(error).__name__})") from None
-        finally:
-            logger.disabled, config.settings.reading_validation_mode = was, mode
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence pydicom while any thread is inside; the first one in sets its switches, the last one out restores them.
+
+    One filter of Python's warnings is added and removed: filters that others set meanwhile stay.
+    """
+    logger = logging.getLogger("pydicom")
+    with _QUIET["lock"]:
+        if not _QUIET["inside"]:
+            _QUIET["was"] = logger.disabled, config.settings.reading_validation_mode
+            logger.disabled, config.settings.reading_validation_mode = True, config.IGNORE
+            warnings.filterwarnings("ignore", module="(?:pydicom|pylibjpeg|openjpeg)")
+            _QUIET["filter"] = warnings.filters[0]
+        _QUIET["inside"] += 1
+    try:
+        yield
+    finally:
+        with _QUIET["lock"]:
+            _QUIET["inside"] -= 1
+            if not _QUIET["inside"]:
+                logger.disabled, config.settings.reading_validation_mode = _QUIET["was"]
+                if _QUIET["filter"] in warnings.filters:
+                    warnings.filters.remove(_QUIET["filter"])  # type: ignore[attr-defined]
 
 
 def looks_like_dicom(head: bytes) -> bool:
@@ -172,10 +195,18 @@ def numbers(dataset: Any, keyword: str, count: int, subject: str) -> Float64Arra
     if isinstance(listed, str | bytes) or len(listed) != count:
         found = "no number" if isinstance(listed, str | bytes) or not len(listed) else f"{len(listed)} numbers"
         raise damaged(subject, f"its {keyword} holds {found}, needed are {count}")
-    array = np.array([float(v) for v in listed], dtype=np.float64)
+    array = decimals("\\".join(map(str, listed)), f"its {keyword}", subject)
     if not np.isfinite(array).all() or np.abs(array).max() > MOST_NUMBER:
         raise damaged(subject, f"its {keyword} holds a number that is not finite or beyond {MOST_NUMBER:g}")
     return array
+
+
+def decimals(value: str | bytes, what: str, subject: str) -> Float64Array:
+    """Return numbers in the text form of DICOM, with backslashes between them; E102 for any other text."""
+    stated = value.decode("latin-1") if isinstance(value, bytes) else value
+    if not DECIMALS.fullmatch(stated):
+        raise damaged(subject, f"{what} holds text that is no decimal number")
+    return np.array(stated.strip(" \0").split("\\"), dtype=np.float64)
 
 
 def number(dataset: Any, keyword: str, default: float | None, subject: str) -> float:
@@ -183,6 +214,14 @@ def number(dataset: Any, keyword: str, default: float | None, subject: str) -> f
     if default is not None and dataset.get(keyword, None) in (None, ""):
         return default
     return float(numbers(dataset, keyword, 1, subject)[0])
+
+
+def integer(dataset: Any, keyword: str, default: int | None, subject: str) -> int:
+    """Return one whole number, the default where the element is absent or empty."""
+    value = number(dataset, keyword, default, subject)
+    if value != round(value):
+        raise damaged(subject, f"its {keyword} is no whole number")
+    return round(value)
 
 
 def identity_in(dataset: Any) -> Identity:

@@ -12,7 +12,7 @@ from pydicom.uid import UID
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.folder import SliceHeader
-from regweave.io.dicom.parse import guarded, items, number, numbers, read_dataset, text
+from regweave.io.dicom.parse import guarded, integer, items, number, numbers, read_dataset, text
 from regweave.io.disk.files import damaged, open_file
 from regweave.types import Float32Array
 
@@ -38,7 +38,7 @@ AIR_HU = -1000.0
 
 
 def require_plain(header: SliceHeader) -> None:
-    """Raise E163 for what is no single grey image: many frames, colour, odd bits."""
+    """Raise E163 for what is no single grey image, many frames, colour, odd bits; E123 for bits that contradict."""
     data = header.dataset
     name = ENHANCED.get(text(data, "SOPClassUID"))
     frames = number(data, "NumberOfFrames", 1, header.subject)
@@ -53,6 +53,21 @@ def require_plain(header: SliceHeader) -> None:
     if bits not in (8, 16, 32):
         message = f"{header.subject} has {bits:g} bits a pixel, read are 8, 16 and 32"
         raise RegweaveError("E163", message, "export the series again with 16 bits")
+    require_bits(data, header.subject)
+
+
+def require_bits(data: Any, subject: str) -> None:
+    """Raise E123 unless the bits of a pixel are the lowest ones of those allocated, and their sign is stated."""
+    allocated, signed = (
+        integer(data, "BitsAllocated", None, subject),
+        integer(data, "PixelRepresentation", None, subject),
+    )
+    stored = integer(data, "BitsStored", allocated, subject)
+    high = integer(data, "HighBit", stored - 1, subject)
+    if not 0 < stored <= allocated or high != stored - 1 or signed not in (0, 1):
+        found = f"BitsAllocated {allocated}, BitsStored {stored}, HighBit {high}, PixelRepresentation {signed}"
+        allowed = "1 to BitsAllocated bits, HighBit one less than BitsStored, PixelRepresentation 0 or 1"
+        raise RegweaveError("E123", f"{subject} has {found}, allowed are {allowed}", "export it again")
 
 
 def slice_values(header: SliceHeader) -> Float32Array:
@@ -77,11 +92,11 @@ def slice_values(header: SliceHeader) -> Float32Array:
 
 def _stored(header: SliceHeader) -> NDArray[Any]:
     data, subject = header.dataset, header.subject
-    rows, columns = (int(number(data, word, None, subject)) for word in ("Rows", "Columns"))
+    rows, columns = (integer(data, word, None, subject) for word in ("Rows", "Columns"))
     syntax = str(data.file_meta.get("TransferSyntaxUID", ""))
     if syntax not in NATIVE:
         return _unpacked(header, syntax, (rows, columns))
-    bits, signed = (int(number(data, word, 0, subject)) for word in ("BitsAllocated", "PixelRepresentation"))
+    bits, signed = (integer(data, word, None, subject) for word in ("BitsAllocated", "PixelRepresentation"))
     implicit, swapped = _encoding(data)
     kind = np.dtype(f"{'>' if swapped else '<'}{'i' if signed else 'u'}{bits // 8}")
     needed = rows * columns * kind.itemsize
@@ -91,13 +106,15 @@ def _stored(header: SliceHeader) -> NDArray[Any]:
         length = _pixel_length(head, implicit, swapped, subject)
         stream.seek(header.offset + (8 if implicit else 12))
         raw = stream.read(min(length, needed + needed % 2))
+    if length not in (needed, needed + needed % 2):
+        raise damaged(subject, f"{rows} × {columns} pixels of {bits} bits are {needed} bytes, it holds {length}")
     if swapped and bits == 8 and head[4:6] == b"OW":  # two pixels are one word, and its bytes are swapped
         raw = np.frombuffer(raw[: len(raw) // 2 * 2], dtype="<u2").byteswap().tobytes()
     raw = raw[:needed]
     if len(raw) < needed:
         raise damaged(subject, f"{needed} bytes of pixels expected, {len(raw)} found")
     pixels = np.frombuffer(raw, dtype=kind).astype(kind.newbyteorder("="), copy=False).reshape(rows, columns)
-    return _used_bits(pixels, int(number(data, "BitsStored", bits, subject)), bits)
+    return _used_bits(pixels, integer(data, "BitsStored", bits, subject), bits)
 
 
 def _encoding(data: Any) -> tuple[bool, bool]:
@@ -138,7 +155,7 @@ def _unpacked(header: SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArr
         raise _not_decoded(header.subject, syntax, *name) from None
     if found.shape != shape:
         raise damaged(header.subject, f"its pixels have shape {found.shape}, its header says {shape}")
-    return _used_bits(found, int(number(dataset, "BitsStored", 0, header.subject)), 8 * found.dtype.itemsize)
+    return _used_bits(found, integer(dataset, "BitsStored", 0, header.subject), 8 * found.dtype.itemsize)
 
 
 def _not_decoded(subject: str, syntax: str, name: str, package: str) -> RegweaveError:

@@ -12,6 +12,7 @@ from scipy import ndimage
 from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io.dicom.parse import guarded, identity_in, items, numbers, read_dataset, require_class, text
+from regweave.io.dicom.placement import directions
 from regweave.io.dicom.write.registration import DEFORMABLE, RIGID, write_reg_deformable, write_reg_rigid
 from regweave.io.disk.files import damaged
 from regweave.io.geometry import make_geometry
@@ -19,6 +20,9 @@ from regweave.io.transforms.memory import ANYWHERE, require_matrix, require_sens
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Identity, Transform
 
 __all__ = ["DicomRegistration", "read_reg", "require_frames", "write_reg_deformable", "write_reg_rigid"]
+
+RIGID_ERROR = 1e-3
+"""How far the columns of a matrix that is called rigid may be from unit vectors at right angles."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ def read_reg(path: str | Path) -> DicomRegistration:
     Raises
     ------
     RegweaveError
-        E102 damaged, E115 a matrix or vectors without sense, E164 no registration, or one of several frames.
+        E102 damaged, E111 a grid whose directions are none, E115 a matrix or vectors without sense, E124 matrices that
+        contradict their type or their frame, E164 no registration, or one of several frames.
     """
     subject = f"'{path}'"
     with guarded(subject):
@@ -91,6 +96,9 @@ def _rigid(data: Any, registered: str, subject: str) -> tuple[Float64Array, str]
                 matrix = _matrix(step, subject) @ matrix
         found.append((matrix, text(one, "FrameOfReferenceUID")))
     others = [pair for pair in found if pair[1] != registered]
+    if others and not all(np.allclose(matrix, np.eye(4)) for matrix, frame in found if frame == registered):
+        message = f"{subject} moves the registered frame of reference itself, whose matrix has to be the identity"
+        raise RegweaveError("E124", message, "export the registration again, with one matrix from frame to frame")
     if not others:  # both images in one frame, yet apart: the item that moves
         others = [pair for pair in found if not np.allclose(pair[0], np.eye(4))] or found[:1]
     if len(others) != 1:
@@ -100,12 +108,26 @@ def _rigid(data: Any, registered: str, subject: str) -> tuple[Float64Array, str]
     return others[0]
 
 
-def _matrix(step: Any, subject: str) -> Float64Array:
+def _matrix(step: Any, subject: str, *, mirror: bool = False) -> Float64Array:
     matrix = numbers(step, "FrameOfReferenceTransformationMatrix", 16, subject).reshape(4, 4)
     if not np.allclose(matrix[3], [0, 0, 0, 1], atol=1e-6):
         message = f"a matrix of {subject} has the last row {matrix[3].tolist()}, needed is 0, 0, 0, 1"
         raise RegweaveError("E115", message, "export the registration again")
     matrix[3] = 0, 0, 0, 1
+    kind, turn = text(step, "FrameOfReferenceTransformationMatrixType") or "RIGID", matrix[:3, :3].copy()
+    if kind == "RIGID_SCALE":
+        turn = turn / np.maximum(np.linalg.norm(turn, axis=0), 1e-12)
+    turns = np.allclose(turn.T @ turn, np.eye(3), atol=RIGID_ERROR) and (mirror or np.linalg.det(turn) > 0)
+    if kind not in ("RIGID", "RIGID_SCALE", "AFFINE") or (kind != "AFFINE" and not turns):
+        scales = ", ".join(f"{n:.4g}" for n in np.linalg.norm(matrix[:3, :3], axis=0))
+        message = (
+            f"a matrix of {subject} is not of the type that it states, "
+            f"{kind if kind.isascii() and len(kind) <= 16 else 'an unknown one'}: "
+            f"it has scales {scales} and the determinant {np.linalg.det(matrix[:3, :3]):.4g}"
+        )
+        raise RegweaveError(
+            "E124", message, "export the registration again, or state the type AFFINE where it is meant"
+        )
     return matrix
 
 
@@ -119,7 +141,8 @@ def _deformable(data: Any, subject: str) -> tuple[Transform, str]:
         message = f"{subject} has {len(gridded)} grids of vectors, one is needed"
         raise RegweaveError("E164", message, "export the registration of two series alone")
     one, grid = gridded[0]
-    pre, post = (_first(one, f"{word}DeformationMatrixRegistrationSequence", subject) for word in ("Pre", "Post"))
+    pre = _first(one, "PreDeformationMatrixRegistrationSequence", subject, mirror=True)
+    post = _first(one, "PostDeformationMatrixRegistrationSequence", subject)
     geometry, vectors = _grid(grid, subject)
     if np.linalg.det(pre[:3, :3]) < 0:
         # MIM stores planes downwards and mends it with a mirror: the matrix is the place of the grid, not of points.
@@ -133,22 +156,22 @@ def _deformable(data: Any, subject: str) -> tuple[Transform, str]:
     return Transform(field_, matrix), text(one, "SourceFrameOfReferenceUID")
 
 
-def _first(one: Any, keyword: str, subject: str) -> Float64Array:
+def _first(one: Any, keyword: str, subject: str, *, mirror: bool = False) -> Float64Array:
     found = items(one, keyword)
-    return _matrix(found[0], subject) if found else np.eye(4)
+    return _matrix(found[0], subject, mirror=mirror) if found else np.eye(4)
 
 
 def _grid(grid: Any, subject: str) -> tuple[Geometry, Float32Array]:
     shape = tuple(int(n) for n in numbers(grid, "GridDimensions", 3, subject))
     steps, origin = numbers(grid, "GridResolution", 3, subject), numbers(grid, "ImagePositionPatient", 3, subject)
-    cosines = numbers(grid, "ImageOrientationPatient", 6, subject)
+    row, column = directions(grid, subject)
     raw = grid.get("VectorGridData", None)
     count = int(np.prod(shape, dtype=object))
     if min(shape) < 2 or (steps <= 0).any() or not isinstance(raw, bytes) or len(raw) != 12 * count:
         held = len(raw) if isinstance(raw, bytes) else 0
         raise damaged(subject, f"a grid of {shape} needs {12 * count} bytes of vectors, {held} are there")
     affine = np.eye(4)
-    axes = np.stack([cosines[:3], cosines[3:], np.cross(cosines[:3], cosines[3:])], axis=1)
+    axes = np.stack([row, column, np.cross(row, column)], axis=1)
     affine[:3, :3], affine[:3, 3] = axes * steps, origin
     x, y, z = shape
     vectors = np.frombuffer(raw, dtype="<f4").reshape(z, y, x, 3).transpose(3, 2, 1, 0).astype(np.float32)

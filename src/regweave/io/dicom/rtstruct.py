@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ from pydicom.multival import MultiValue
 from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io.dicom.parse import (
+    decimals,
     guarded,
     identity_in,
+    integer,
     items,
+    numbers,
     read_dataset,
     require_class,
     require_same_patient,
@@ -31,6 +36,9 @@ RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
 FLAT = 0.1
 """Share of a gap by which the points of one contour may differ along the normal."""
+ON_SLICE, ROUNDING_MM = 0.02, 0.06
+"""Share of a gap, and length, by which a contour may be away from its slice without a word."""
+FAR_MM = 1000.0
 CONTOUR_DATA = 0x30060050
 LONGEST_NAME = 64
 BESIDE = "lie beside the images of the series"
@@ -52,13 +60,14 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
     StructureSet
         ``left_out`` lists what is in the file and not in the set: empty structures, open contours, contours of fewer
         than three points, off the slices, or on slices that are not there. Names that DICOM does not allow (over 64
-        characters, a backslash, control characters, none) are mended with warning W230.
+        characters, a backslash, control characters, none) are mended with warning W230. Contours that lie between the
+        slices are put on the nearest with W245; several items of one structure are joined with W246.
 
     Raises
     ------
     RegweaveError
-        E102 damaged, E160 drawn in another frame of reference, E162 another patient, E164 no structure set, E165
-        nothing in it that lies on the series.
+        E102 damaged, E123 a point far from the series, E160 drawn in another frame of reference, E162 another patient,
+        E164 no structure set, E165 nothing in it that lies on the series.
     """
     subject = f"'{path}'"
     with guarded(subject):
@@ -89,16 +98,15 @@ def read_drawn(path: Path) -> tuple[Structure, ...]:
         data, _ = read_dataset(path, subject)
         require_class(data, (RTSTRUCT,), "RT structure set", subject)
         rois = items(data, "StructureSetROISequence")
-        counted = [int(roi.get("ROINumber")) for roi in rois]
-        drawings = {int(one.get("ReferencedROINumber")): one for one in items(data, "ROIContourSequence")}
+        counted = [integer(roi, "ROINumber", None, subject) for roi in rois]
+        drawings = _drawings(data, subject)
         found = []
         for number, name in zip(counted, _names(rois, counted, subject), strict=True):
-            item = drawings.get(number)
-            drawn = [] if item is None else items(item, "ContourSequence")
+            drawn = [one for item in drawings[number] for one in items(item, "ContourSequence")]
             read = [(text(one, "ContourGeometricType"), _points(one, subject)) for one in drawn]
             closed = tuple(Contour(points) for kind, points in read if kind in CLOSED and len(points) > 2)
             single = np.reshape([points for kind, points in read if kind == "POINT"], (-1, 3)).astype(float)
-            found.append(Structure(number, name, "", _colour(item), closed, single))
+            found.append(Structure(number, name, "", _colour(drawings[number], subject), closed, single))
     return tuple(found)
 
 
@@ -125,30 +133,47 @@ def _check_references(data: Any, series: Series, subject: str) -> None:
 
 def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure], list[LeftOut]]:
     rois = items(data, "StructureSetROISequence")
-    counted = [int(roi.get("ROINumber")) for roi in rois]
+    counted = [integer(roi, "ROINumber", None, subject) for roi in rois]
     if len(set(counted)) < len(counted):
         raise RegweaveError("E164", f"{subject} has several structures of one number", "export the set again")
-    drawings = {int(one.get("ReferencedROINumber")): one for one in items(data, "ROIContourSequence")}
+    drawings = _drawings(data, subject)
     seen = items(data, "RTROIObservationsSequence")
-    kinds = {int(one.get("ReferencedROINumber")): text(one, "RTROIInterpretedType") for one in seen}
+    kinds = {integer(one, "ReferencedROINumber", None, subject): text(one, "RTROIInterpretedType") for one in seen}
     frames = {text(frame, "FrameOfReferenceUID") for frame in items(data, "ReferencedFrameOfReferenceSequence")}
     placer, found, left_out, strangers, aside = _Placer(series), [], [], 0, []
     names = _names(rois, counted, subject)
     for number, name, roi in zip(counted, names, rois, strict=True):
-        frame = text(roi, "ReferencedFrameOfReferenceUID") or (frames.copy().pop() if len(frames) == 1 else "")
-        if frame and series.frame_uid and frame != series.frame_uid:
+        stated = {text(roi, "ReferencedFrameOfReferenceUID")} - {""} or frames - {""}
+        if stated and series.frame_uid and series.frame_uid not in stated:
             strangers += 1
             left_out.append(LeftOut(name, "drawn in another frame of reference"))
             continue
-        item = drawings.get(number)
-        structure, reasons = placer.place(Structure(number, name, kinds.get(number, ""), _colour(item)), item, subject)
+        drawn = drawings[number]
+        contours = [one for item in drawn for one in items(item, "ContourSequence")]
+        empty = Structure(number, name, kinds.get(number, ""), _colour(drawn, subject))
+        structure, reasons = placer.place(empty, contours, f"{subject}, structure '{name}'")
         left_out += [LeftOut(name, reason) for reason in reasons]
         aside += [name for reason in reasons if reason.endswith(BESIDE)]
         if structure.contours or len(structure.points):
             found.append(structure)
+    joined = [name for number, name in zip(counted, names, strict=True) if len(drawings[number]) > 1]
+    nobody = sorted(number for number, drawn in drawings.items() if drawn and number not in counted)
+    left_out += [LeftOut(f"ROI {number}", "contours of a number that no structure has") for number in nobody]
+    if joined:
+        notices.warn(f"W246: {subject} draws a structure in several items, which are joined: {_listed(joined)}")
+    if nobody:
+        numbers_ = _listed([str(number) for number in nobody])
+        notices.warn(f"W246: {subject} has contours of numbers that no structure has, left out: {numbers_}")
+    if placer.snapped:
+        most = max(placer.snapped.values())
+        notices.warn(
+            f"W245: contours of {subject} lie between the slices, by up to {most:.2f} mm; each is put on the nearest "
+            f"slice: {_listed(list(placer.snapped))}"
+        )
     if aside:
-        listed = ", ".join(aside[:5]) + (" …" if len(aside) > 5 else "")
-        notices.warn(f"W235: contours of {subject} {BESIDE} and are left out: {listed}; was the set drawn on it?")
+        notices.warn(
+            f"W235: contours of {subject} {BESIDE} and are left out: {_listed(aside)}; was the set drawn on it?"
+        )
     if strangers and strangers == len(rois):
         message = f"{subject} was drawn in another frame of reference than that of the series"
         raise RegweaveError("E160", message, "give the series it was drawn on, or a registration between the frames")
@@ -166,20 +191,32 @@ def _names(rois: list[Any], counted: list[int], subject: str) -> list[str]:
         if names[-1] != stated:
             mended.append(names[-1])
     if mended:
-        listed = ", ".join(mended[:5]) + (" …" if len(mended) > 5 else "")
         notices.warn(
             f"W230: {subject} has {len(mended)} names that DICOM does not allow (1 to {LONGEST_NAME} characters, no "
-            f"backslash, no control characters); they are read as: {listed}"
+            f"backslash, no control characters); they are read as: {_listed(mended)}"
         )
     return names
 
 
-def _colour(item: Any) -> Colour | None:
-    value = None if item is None else item.get("ROIDisplayColor", None)
-    if value is None or isinstance(value, str | int) or len(value) != 3:
-        return None
-    r, g, b = (min(max(int(v), 0), 255) for v in value)
-    return r, g, b
+def _drawings(data: Any, subject: str) -> dict[int, list[Any]]:
+    """Return the items that hold contours, by the number of their structure; none for another number."""
+    found: dict[int, list[Any]] = defaultdict(list)
+    for one in items(data, "ROIContourSequence"):
+        found[integer(one, "ReferencedROINumber", None, subject)].append(one)
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+
+
+def _colour(drawn: list[Any], subject: str) -> Colour | None:
+    """Return the stated colour; what is none is left to whoever shows the structure."""
+    for item in drawn:
+        with suppress(RegweaveError):
+            r, g, b = (int(v) for v in numbers(item, "ROIDisplayColor", 3, subject).clip(0, 255))
+            return r, g, b
+    return None
 
 
 class _Placer:
@@ -188,12 +225,16 @@ class _Placer:
     def __init__(self, series: Series) -> None:
         self.grid, self.normal = series.grid, series.grid.normal
         self.corners = [one.position_mm for one in series.slices]
+        (x, y), (across, down) = self.grid.size, self.grid.spacing_mm
+        opposite = self.corners + x * across * self.grid.row + y * down * self.grid.column
+        self.low, self.high = (f([*self.corners, *opposite], axis=0) for f in (np.min, np.max))
         self.along = np.array([one.along_mm for one in series.slices])
         gaps = np.diff(self.along)
         self.gap = np.maximum(np.append(gaps, gaps[-1]), np.insert(gaps, 0, gaps[0]))
+        self.snapped: dict[str, float] = {}
+        """How far the contours of a structure lie from their slices, where that is more than rounding."""
 
-    def place(self, empty: Structure, item: Any, subject: str) -> tuple[Structure, list[str]]:
-        contours = [] if item is None else items(item, "ContourSequence")
+    def place(self, empty: Structure, contours: list[Any], subject: str) -> tuple[Structure, list[str]]:
         if not contours:
             return empty, ["no contours"]
         closed: dict[int, list[tuple[float, Float64Array]]] = defaultdict(list)
@@ -207,10 +248,13 @@ class _Placer:
             elif len(data) < 3:
                 short.append(data)
             else:
+                self._require_near(data, subject)
                 self._add(closed, data, counts)
         if not closed and not counts["off"] and short and all(len(one) == 1 for one in short):
             points, short = points + [one[0] for one in short], []
-        drawn, doubled = self._contours(closed)
+        drawn, doubled, away = self._contours(closed)
+        if away:
+            self.snapped[empty.name] = away
         reasons = [
             f"{count} contours {why}"
             for count, why in (
@@ -242,6 +286,15 @@ class _Placer:
         else:
             closed[k].append((float(along.mean()), data))
 
+    def _require_near(self, data: Float64Array, subject: str) -> None:
+        """Raise E123 for a point that no scanner's table bears."""
+        far = np.maximum(self.low - data, data - self.high).max(axis=1)
+        if far.max() > FAR_MM:
+            k = int(np.argmax(far))
+            point = ", ".join(f"{v:g}" for v in data[k])
+            message = f"{subject}: point {k + 1} of a contour, ({point}) mm, is over {FAR_MM:g} mm beside the series"
+            raise RegweaveError("E123", message, "correct the contour, or leave the structure out of the export")
+
     def _beside(self, data: Float64Array, k: int) -> bool:
         """Tell whether a contour lies wholly to one side of its image."""
         away = data - self.corners[k]
@@ -253,33 +306,38 @@ class _Placer:
                 return True
         return False
 
-    def _contours(self, closed: dict[int, list[tuple[float, Float64Array]]]) -> tuple[list[Contour], int]:
-        """Of several planes that fall on one slice the nearest is kept, and a contour that is there twice once."""
-        drawn, doubled = [], 0
+    def _contours(self, closed: dict[int, list[tuple[float, Float64Array]]]) -> tuple[list[Contour], int, float]:
+        """Of several planes that fall on one slice the nearest is kept, and a contour that is there twice once.
+
+        Returns contours, how many were left out, and the largest distance from a slice that is more than rounding.
+        """
+        drawn, doubled, snapped = [], 0, 0.0
         for k in sorted(closed):
             nearest = min((along for along, _ in closed[k]), key=lambda w: abs(w - self.along[k]))
-            kept: list[Float64Array] = []
+            kept: dict[bytes, Float64Array] = {}
             for along, data in closed[k]:
-                again = any(np.array_equal(data, other) for other in kept)
-                if abs(along - nearest) > FLAT * self.gap[k] or again:
+                key = data.tobytes()
+                if abs(along - nearest) > FLAT * self.gap[k] or key in kept:
                     doubled += 1
                 else:
-                    kept.append(data)
-            drawn += [Contour(data, image=k) for data in kept]
-        return drawn, doubled
+                    kept[key] = data
+                    away = abs(along - self.along[k])
+                    snapped = max(snapped, away if away > max(ON_SLICE * self.gap[k], ROUNDING_MM) else 0.0)
+            drawn += [Contour(data, image=k) for data in kept.values()]
+        return drawn, doubled, float(snapped)
 
 
 def _points(contour: Any, subject: str) -> Float64Array:
     """Return the points of a contour (n, 3), the first not repeated; read as bytes, which is far faster."""
     raw = contour.get_item(CONTOUR_DATA) if CONTOUR_DATA in contour else None
     value = None if raw is None else raw.value
-    if isinstance(value, bytes):
-        value = value.decode("ascii").strip(" \0").split("\\")
-    flat = np.array([] if value is None else value, dtype=np.float64).ravel()
-    stated = contour.get("NumberOfContourPoints", None)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        value = "\\".join(map(str, value))
+    flat = decimals(value or "", "a contour", subject) if value else np.zeros(0)
+    stated = integer(contour, "NumberOfContourPoints", -1, subject)
     if flat.size == 0 or flat.size % 3 or not np.isfinite(flat).all() or np.abs(flat).max() > 1e6:
         raise damaged(subject, f"a contour holds {flat.size} numbers, needed are finite triples of millimetres")
-    if stated not in (None, "") and int(stated) * 3 != flat.size:
-        raise damaged(subject, f"a contour says {int(stated)} points and holds {flat.size / 3:g}")
+    if stated >= 0 and stated * 3 != flat.size:
+        raise damaged(subject, f"a contour says {stated} points and holds {flat.size / 3:g}")
     points = flat.reshape(-1, 3)
     return points[:-1] if len(points) > 1 and np.array_equal(points[0], points[-1]) else points

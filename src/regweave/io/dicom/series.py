@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,8 +11,8 @@ import numpy as np
 
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.dicom.folder import FolderContents, SeriesSource, SliceHeader, named, scan
-from regweave.io.dicom.parse import guarded, identity_in, text
+from regweave.io.dicom.folder import FolderContents, SeriesSource, SliceHeader, named, remark, scan
+from regweave.io.dicom.parse import guarded, identity_in, numbers, text
 from regweave.io.dicom.pixels import require_plain, slice_values
 from regweave.io.dicom.placement import place, require_complete, slice_grid
 from regweave.io.dicom.stack import is_even, stack
@@ -87,13 +88,13 @@ def _files_of(headers: Sequence[SliceHeader]) -> SeriesFiles:
     try:
         with guarded("a series"):
             grid = slice_grid(headers[0])
-            along = sorted({float(np.dot(h.dataset.ImagePositionPatient, grid.normal)) for h in headers})
+            along = sorted({float(numbers(h.dataset, "ImagePositionPatient", 3, "it") @ grid.normal) for h in headers})
             if len(along) > 1:
                 spacing = (*grid.spacing_mm, float(np.median(np.diff(along))))
     except RegweaveError:  # it can be listed all the same; reading it says what is wrong
         spacing = None
     files = tuple(header.path for header in headers)
-    return SeriesFiles(modality, len(headers), identity.series_hash, spacing, files, identity)
+    return SeriesFiles(modality, len(headers), identity.series_hash, spacing, _label(headers[0]), files, identity)
 
 
 def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps = "error") -> Series:
@@ -130,11 +131,12 @@ def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps =
             require_complete(along, subject)
         except RegweaveError as error:
             if gaps == "error":
-                raise
+                lost = "" if not found.empty else f"; without a byte: {', '.join(found.empty[:5])}"
+                raise RegweaveError(error.code, error.message + lost, error.hint) from None
             notices.warn(f"W223: {error.message}; interpolated across them")
         require_memory(12 * grid.size[0] * grid.size[1] * len(slices), subject)
         modality = text(headers[0].dataset, "Modality")
-        data, geometry = stack(slices, grid, lambda k: slice_values(headers[k]), OUTSIDE.get(modality, 0.0))
+        data, geometry = stack(slices, grid, lambda k: slice_values(headers[k]), OUTSIDE.get(modality, 0.0), subject)
         identity, study = identity_in(headers[0].dataset), _study(headers[0])
     image = Volume(data, geometry, MODALITIES[modality])
     return Series(image, tuple(slices), grid, identity, modality, is_even(slices, grid), study)
@@ -157,11 +159,31 @@ def _chosen(found: FolderContents, series: str | None, subject: str) -> list[Sli
     fitting = [one for one in listed if series in (None, one.identity.series_uid) or one.hash.startswith(str(series))]
     if len(fitting) != 1:
         what = f"holds {len(listed)} image series" if series is None else f"holds {len(fitting)} series '{series[:12]}'"
-        lines = "".join(f"\n  {_line(one)}" for one in listed)
+        lines = "".join(f"\n  {line}" for line in _lines(listed))
         raise UsageError("E161", f"{subject} {what}:{lines}\n", ONE_SERIES)
     return found.images[fitting[0].identity.series_uid]
 
 
-def _line(one: SeriesFiles) -> str:
-    spacing = "" if one.spacing_mm is None else " of " + " × ".join(f"{n:.3g}" for n in one.spacing_mm) + " mm"
-    return f"{one.hash}  {one.modality}, {one.number} images{spacing}"
+def _label(header: SliceHeader) -> str:
+    """Return what tells a person which series this is: number, description, contrast agent, date and time."""
+    number, words, agent = (remark(header, key) for key in ("SeriesNumber", "SeriesDescription", "ContrastBolusAgent"))
+    day, time = remark(header, "SeriesDate") or remark(header, "StudyDate"), remark(header, "SeriesTime")
+    if len(day) == 8:
+        day = f"{day[:4]}-{day[4:6]}-{day[6:]}"
+    parts = (
+        f"series {number}" if number else "", f"'{words[:40]}'" if words else "",
+        f"contrast {agent[:20]}" if agent else "", f"{day} {time[:2]}:{time[2:4]}" if len(time) >= 4 else day,
+    )  # fmt: skip
+    return ", ".join(filter(None, parts))
+
+
+def _lines(listed: Sequence[SeriesFiles]) -> list[str]:
+    """Return a line for each series to choose from: hash, size, label, and its folder where they lie in several."""
+    folders = [os.path.commonpath([path.parent.absolute() for path in one.files]) for one in listed]
+    root, found = os.path.commonpath(folders), []
+    for one, folder in zip(listed, folders, strict=True):
+        spacing = "" if one.spacing_mm is None else " of " + " × ".join(f"{n:.3g}" for n in one.spacing_mm) + " mm"
+        place = "" if len(set(folders)) == 1 else f"in {os.path.relpath(folder, root)}"
+        label = ", ".join(filter(None, (one.label, place)))
+        found.append(f"{one.hash}  {one.modality}, {one.number} images{spacing}" + (f"\n    {label}" if label else ""))
+    return found

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import ndimage
 
 from regweave.io.dicom.values import DicomSlice, SliceGrid
+from regweave.io.geometry import make_geometry
 from regweave.types import Float32Array, Float64Array, Geometry
 
 EVEN = 0.02
@@ -27,7 +28,9 @@ def is_even(slices: Sequence[DicomSlice], grid: SliceGrid) -> bool:
     return bool(off <= EVEN * step and _drift(slices, grid).max() <= EVEN * min(grid.spacing_mm))
 
 
-def stack(slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float) -> tuple[Float32Array, Geometry]:
+def stack(
+    slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float, subject: str
+) -> tuple[Float32Array, Geometry]:
     """Return voxels [i, j, k] and their place.
 
     Parameters
@@ -39,18 +42,24 @@ def stack(slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float
         Gives the values [row, column] of a slice by its number.
     fill : float
         Value beside sheared slices.
+    subject : str
+        How messages call the series; E111 where its lengths are no millimetres.
     """
     along = np.array([one.along_mm for one in slices])
     if is_even(slices, grid):
-        planes = np.empty((len(slices), grid.size[1], grid.size[0]), dtype=np.float32)
+        step = (along[-1] - along[0]) / (len(slices) - 1)
+        shape = (len(slices), grid.size[1], grid.size[0])
+        geometry = _geometry(grid, slices[0].position_mm, step, shape, subject)
+        planes = np.empty(shape, dtype=np.float32)
         for k in range(len(slices)):
             planes[k] = read(k)
-        step = (along[-1] - along[0]) / (len(slices) - 1)
-        return _turned(planes), _geometry(grid, slices[0].position_mm, step, planes.shape)
-    return _resampled(slices, grid, read, fill)
+        return _turned(planes), geometry
+    return _resampled(slices, grid, read, fill, subject)
 
 
-def _resampled(slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float) -> tuple[Float32Array, Geometry]:
+def _resampled(
+    slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float, subject: str
+) -> tuple[Float32Array, Geometry]:
     """Interpolate linearly between the true positions of the slices, onto planes of the median gap."""
     along = np.array([one.along_mm for one in slices])
     extent = float(along[-1] - along[0])
@@ -61,6 +70,9 @@ def _resampled(slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: 
     low = np.where(np.ptp(drift, axis=0) > EVEN, np.floor(drift.min(axis=0)), 0.0)
     more = np.where(np.ptp(drift, axis=0) > EVEN, np.ceil(drift.max(axis=0)), 0.0) - low
     columns, rows = (int(n + m) for n, m in zip(grid.size, more, strict=True))
+    spread = low * np.asarray(grid.spacing_mm)
+    origin = slices[0].position_mm + spread[0] * grid.row + spread[1] * grid.column
+    geometry = _geometry(grid, origin, extent / (len(wanted) - 1), (len(wanted), rows, columns), subject)
     planes = np.empty((len(wanted), rows, columns), dtype=np.float32)
     kept: dict[int, Float32Array] = {}
     for k, w in enumerate(wanted):
@@ -69,9 +81,7 @@ def _resampled(slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: 
                 for n in (below, below + 1)}  # fmt: skip
         t = np.float32((w - along[below]) / (along[below + 1] - along[below]))
         planes[k] = kept[below] + t * (kept[below + 1] - kept[below])
-    spread = low * np.asarray(grid.spacing_mm)
-    origin = slices[0].position_mm + spread[0] * grid.row + spread[1] * grid.column
-    return _turned(planes), _geometry(grid, origin, extent / (len(wanted) - 1), planes.shape)
+    return _turned(planes), geometry
 
 
 def _in_place(values: Float32Array, shift: Float64Array, shape: tuple[int, int], fill: float) -> Float32Array:
@@ -100,8 +110,8 @@ def _turned(planes: Float32Array) -> Float32Array:
     return out
 
 
-def _geometry(grid: SliceGrid, origin: Float64Array, step: float, shape: tuple[int, ...]) -> Geometry:
+def _geometry(grid: SliceGrid, origin: Float64Array, step: float, shape: tuple[int, ...], subject: str) -> Geometry:
     affine = np.eye(4)
     affine[:3, 0], affine[:3, 1] = grid.row * grid.spacing_mm[0], grid.column * grid.spacing_mm[1]
     affine[:3, 2], affine[:3, 3] = grid.normal * step, origin
-    return Geometry((shape[2], shape[1], shape[0]), affine)
+    return make_geometry(shape[::-1], affine, subject)

@@ -23,12 +23,15 @@ class SeriesFiles:
         Twelve hexadecimal digits by which ``series=`` chooses it.
     spacing_mm : three floats, optional
         Column, row and median slice spacing; None where they cannot be read.
+    label : str
+        Number, description, contrast agent and date of the series, for a person who has to choose.
     """
 
     modality: str
     number: int
     hash: str
     spacing_mm: tuple[float, float, float] | None
+    label: str = field(repr=False)
     files: tuple[Path, ...] = field(repr=False)
     identity: Identity = field(repr=False)
 

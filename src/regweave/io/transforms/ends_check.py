@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.geometry import describe
@@ -25,7 +27,13 @@ def require_direction(ends: Ends | None, wanted: Direction, path: str) -> None:
 
 
 def require_reference(
-    ends: Ends | None, reference: Geometry, path: str, *, space: str | None = None, other_grid: bool = False
+    ends: Ends | None,
+    reference: Geometry,
+    path: str,
+    *,
+    space: str | None = None,
+    other_grid: bool = False,
+    whole_scan: bool = False,
 ) -> None:
     """Check that a transform brings an image onto a reference grid.
 
@@ -41,6 +49,8 @@ def require_reference(
         Space of the result as the user says it. Without it the grids tell; where both are the same, it is fixed.
     other_grid : bool
         Whether the reference may be another grid in the space that the transform starts from.
+    whole_scan : bool
+        Whether the grids of the transform may be parts of the reference, or coarser: working copies of a DICOM series.
 
     Raises
     ------
@@ -51,6 +61,8 @@ def require_reference(
         _say_unknown(path)
         return
     at_start, at_target = same_voxels(ends.start, reference), same_voxels(ends.target, reference)
+    if whole_scan and not at_start and not at_target:
+        at_start, at_target = _covers(reference, ends.start), _covers(reference, ends.target)
     told_by_grids = space is None and at_start and not at_target
     start = WORDS[ends.direction][0]
     if (at_target and not at_start) or (not told_by_grids and start != (space or "fixed")):
@@ -64,6 +76,14 @@ def require_reference(
         )
         hint = f"name the {start} image with -r, or say --other-grid to resample on another grid in {start} space"
         raise RegweaveError("E118", message, hint)
+
+
+def _covers(reference: Geometry, part: Geometry) -> bool:
+    """Tell whether the centres of all voxels of a grid lie in the box of the reference, give or take one voxel."""
+    corners = np.stack(np.meshgrid(*([0, n - 1] for n in part.shape)), axis=-1).reshape(-1, 3)
+    index = (part.points(corners.astype(float)) - reference.origin_mm) @ reference.direction / reference.spacing_mm
+    room = np.maximum(part.spacing_mm.max() / reference.spacing_mm, 1.0)
+    return bool((index >= -room).all() and (index <= np.array(reference.shape) - 1 + room).all())
 
 
 def _stated(ends: Ends, path: str) -> str:

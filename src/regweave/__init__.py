@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from regweave.api import examples
     from regweave.api.batch import batch
     from regweave.api.contours import propagate_contours
+    from regweave.api.models import models
     from regweave.api.register import register
     from regweave.api.train import train
     from regweave.api.warp import warp, warp_labels, warp_points
     from regweave.config.settings import Settings, preset, preset_names
     from regweave.errors import RegweaveError, RegweaveWarning
-    from regweave.model.model import Model, models
+    from regweave.model.model import Model
     from regweave.pipeline.result import Result
     from regweave.pipeline.saved import load
     from regweave.pipeline.stages.progress import Progress
@@ -41,6 +43,7 @@ __all__ = [
     "__version__",
     "batch",
     "evaluate",
+    "examples",
     "load",
     "models",
     "preset",
@@ -70,8 +73,9 @@ _HOMES = {
     "WeightTable": "types",
     "batch": "api.batch",
     "evaluate": "study.evaluate",
+    "examples": "api",
     "load": "pipeline.saved",
-    "models": "model.model",
+    "models": "api.models",
     "preset": "config.settings",
     "preset_names": "config.settings",
     "propagate_contours": "api.contours",
@@ -87,7 +91,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'regweave' has no attribute {name!r}")
-    found = getattr(import_module(f"regweave.{_HOMES[name]}"), name)
+    home = import_module(f"regweave.{_HOMES[name]}")
+    found = getattr(home, name) if hasattr(home, name) else import_module(f"{home.__name__}.{name}")
     globals()[name] = found
     return found
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import io
+import json
+import re
 import subprocess
 import sys
+import types
 import warnings
 from dataclasses import fields
 
@@ -23,14 +27,16 @@ from regweave.cli.learning import train as train_command
 from regweave.cli.registration import batch as batch_command
 from regweave.cli.registration import register as register_command
 from regweave.datasets.phantom import make_phantom
+from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.io.images import read_image, read_labels
-from regweave.pipeline.reading import ReadingWords
+from regweave.pipeline.reading import Reading, ReadingWords
 from regweave.training.options import TrainOptions
 
 NAMES = {
     "Field", "Geometry", "Image", "LabelMap", "MetricLearner", "Model", "Progress", "RegweaveError", "RegweaveWarning",
-    "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "evaluate", "load", "models",
+    "Result", "Settings", "Transform", "Volume", "WeightTable", "__version__", "batch", "evaluate", "examples", "load",
+    "models",
     "preset", "preset_names", "propagate_contours", "register", "train", "warp", "warp_labels", "warp_points",
 }  # fmt: skip
 
@@ -70,7 +76,7 @@ def test_modules_that_are_loaded_take_no_public_name():
         "import types; print([n for n in rw.__all__ if isinstance(getattr(rw, n), types.ModuleType)])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert found.stdout.strip() == "['examples']"
 
 
 @pytest.mark.parametrize(
@@ -236,10 +242,98 @@ def test_models_and_their_repr():
     assert sorted(shipped) == ["head-neck-ct", "hippocampus-t1"]
     assert repr(shipped["hippocampus-t1"]).startswith("Model for MR: anterior, posterior; members ")
     assert len(repr(shipped["hippocampus-t1"])) < 200
+    cards = str(shipped)
+    assert "weights CC BY-SA 4.0, training data CC BY-SA 4.0" in cards
+    assert "weights MIT, training data MIT" in cards
+    assert max(map(len, cards.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("function", "word", "near"),
+    [(rw.register, "metrc", "metrics"), (rw.batch, "presett", "preset"), (rw.evaluate, "base_lines", "baselines"),
+     (rw.train, "clases", "classes"), (rw.register, "labels_names", "label_names")],
+)  # fmt: skip
+def test_a_wrong_keyword_names_the_function_and_the_nearest_word(function, word, near):
+    with pytest.raises(TypeError, match=rf"{function.__name__}\(\) has no argument '?{word}'?; did you mean '{near}'"):
+        function("a", "b", **{word: 1})
+
+
+def test_names_of_labels_as_a_mapping(pair, tiny, tmp_path):
+    names = {1: "anterior", "2": "posterior"}
+    plain = [dataclasses.replace(labels, names={}) for labels in (pair.fixed_labels, pair.moving_labels)]
+    found = rw.register(
+        pair.fixed, pair.moving, fixed_labels=plain[0], moving_labels=plain[1], config=tiny, label_names=names
+    )
+    assert [row["name"] for row in found.structures()][:2] == ["anterior", "posterior"]
+    found.save(tmp_path / "out")
+    kept = json.loads((tmp_path / "out" / "result.json").read_text())["provenance"]["call"]["reading"]
+    assert kept["label_names"] == {"1": "anterior", "2": "posterior"}
+    assert Reading.from_json(kept).label_names == {1: "anterior", 2: "posterior"}
+    assert rw.warp_labels(plain[1], found, label_names=names).name(1) == "anterior"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {1.5: "a"}, {True: "a"}, {1: 2}, {1: " "}, {"x": "a"}, ["a"], 3, {1: "a", "1": "b"}]
+)
+def test_names_of_labels_that_are_none(pair, result, wrong):
+    for call in (
+        lambda: rw.register("a", "b", label_names=wrong),
+        lambda: rw.warp_labels(pair.moving_labels, result, label_names=wrong),
+    ):
+        with pytest.raises(UsageError, match="E142: label_names is"):
+            call()
+
+
+def test_examples_are_the_same_each_time(tmp_path):
+    small = {"shape": (16, 16, 16), "spacing_mm": (12.0, 12.0, 12.0)}
+    one, again, other = (rw.examples.pair(seed, **small) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.moving.data, again.moving.data)
+    assert not np.array_equal(one.moving.data, other.moving.data)
+    assert one.fixed_labels.names == {1: "mandible", 2: "left parotid", 3: "right parotid"}
+    assert set(one.moving_labels.values()) <= {1, 2, 3}
+
+
+def test_transforms_of_sitk_and_images_for_ants(pair, result, monkeypatch):
+    back = rw.Transform.from_sitk(result.transform.to_sitk(), pair.fixed.geometry)
+    points = pair.fixed.geometry.points(np.array([[9.0, 9.0, 8.0]]))
+    np.testing.assert_allclose(back(points), result.transform(points), atol=1e-3)
+    with pytest.raises(rw.RegweaveError, match="E115"):
+        rw.Transform.from_sitk("no transform")
+    monkeypatch.setitem(sys.modules, "ants", None)
+    with pytest.raises(UsageError, match=r"E158.*antspyx"):
+        pair.fixed.to_ants()
+    taken = types.SimpleNamespace(from_numpy=lambda *parts: parts)
+    monkeypatch.setitem(sys.modules, "ants", taken)
+    data, origin, spacing, direction = pair.moving_labels.to_ants()
+    assert data.dtype == np.uint8
+    place = np.array(direction) @ np.diag(spacing)
+    np.testing.assert_allclose(np.c_[place, origin], pair.moving.geometry.affine[:3], atol=1e-9)
+
+
+def test_a_notebook_keeps_one_line(pair, tiny, monkeypatch):
+    """Each drawing replaces the same output of the cell; nothing goes to standard error."""
+    outputs = []
+
+    class Handle:
+        def update(self, content, raw):
+            outputs[-1] = content["text/plain"]
+
+    def display(content, raw, display_id):
+        outputs.append(content["text/plain"])
+        return Handle()
+
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    rw.register(pair.fixed, pair.moving, config=tiny)
+    assert len(outputs) == 1
+    assert re.fullmatch(r"MR · start none · no model · \d+:\d\d", outputs[0])
+    assert sys.stderr.getvalue() == ""
 
 
 @pytest.mark.usefixtures("in_process")
-def test_train_and_evaluate_in_memory(training_list, tmp_path, monkeypatch):
+def test_train_and_evaluate_in_memory(training_list, tmp_path, monkeypatch, capsys):
     """Images from memory give what their files give, and nothing is left on disk."""
     monkeypatch.chdir(tmp_path)
     files = [training_list.files(n) for n in range(3)]
@@ -251,11 +345,19 @@ def test_train_and_evaluate_in_memory(training_list, tmp_path, monkeypatch):
     dice = [[row["dice_after"] for row in found.rows()] for found in (from_files, from_memory)]
     assert dice[0] == dice[1]
     assert list(tmp_path.iterdir()) == []
+    assert repr(from_memory) == "Evaluation(3 pairs, 1 methods, 0 failed)"
+    assert re.search(r"^preset:tiny +0\.\d{3} +0\.\d{3} +3 +0$", str(from_memory), re.MULTILINE)
     pandas = pytest.importorskip("pandas")
     assert isinstance(from_memory.table(), pandas.DataFrame)
     assert set(from_memory.table()["id"]) == {"pair0", "pair1", "pair2"}
     quick = {"method": "global", "C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.1, "rounds": 1, "folds": 2}
+    capsys.readouterr()
     model = rw.train(memory, **words, **quick)
+    said = capsys.readouterr().err
+    assert "tune: " in said
+    assert re.search(r"^  \d+/\d+ registrations", said, re.MULTILINE)
+    rw.train(memory, **words, **quick, progress=False)
+    assert capsys.readouterr().err == ""
     assert isinstance(model, rw.Model)
     assert list(tmp_path.iterdir()) == []
     judged = rw.evaluate(memory[:1], models=[model], workers=1, allow_leak=True)

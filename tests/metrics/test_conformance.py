@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import pywt
 
-from regweave import _core, metrics
+from regweave import metrics
+from regweave.api import conformance
+from regweave.api.conformance import grid_of, smooth_image
 from regweave.errors import UsageError
-from regweave.metrics import dwt, mi, mind, ncc
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet, shift
-from regweave.types import Geometry
-
-SPACING = (2.0, 1.5, 1.0)
-
-
-def smooth_image(seed: int, shape: tuple[int, int, int] = (20, 18, 23)) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    image = rng.random(shape)
-    for axis in range(3):
-        image = (np.roll(image, 1, axis) + 2 * image + np.roll(image, -1, axis)) / 4
-    image = (image - image.min()) / (image.max() - image.min())
-    image[:, :, :4] = 0.0
-    return np.ascontiguousarray(image, dtype=np.float32)
-
-
-def grid_of(shape: tuple[int, int, int], spacing_mm: float = 8.0, support: int | None = None) -> ControlGrid:
-    return ControlGrid.cover(Geometry(shape, np.diag([*SPACING, 1.0])), spacing_mm, support)
-
-
-def prepared(metric, image: np.ndarray) -> np.ndarray:
-    """What the metric's ``features`` is given."""
-    return getattr(metric, "prepare", lambda i: i)(image)
+from regweave.metrics import dwt, mi, mind, ncc, sad
+from regweave.spatial.label_set import LabelSet
 
 
 @pytest.fixture(params=metrics.available())
@@ -40,71 +21,39 @@ def metric(request):
     return metrics.get(request.param)
 
 
-@pytest.mark.parametrize("support", [None, 6, 3])
-def test_volume_equals_the_readable_definition(metric, support):
-    fixed, moved = (prepared(metric, smooth_image(s)) for s in (0, 1))
-    options = metric.Options()
-    f, m = metric.features(fixed, options), metric.features(moved, options)
-    grid = grid_of(fixed.shape[-3:], support=support)
-    labels = LabelSet((np.array([-2.3, 0.0, 1.0]), np.array([-0.5, 0.25]), np.array([-30.0, -1.5, 0.0, 0.75, 3.0])))
-    fast = metric.volume(f, m, grid, labels.offsets, options)
-    slow = np.stack([metric.cost(f, shift(m, d), grid, options) for d in labels.vectors], axis=1)
-    assert fast.shape == (grid.n_nodes, labels.n_labels)
-    assert fast.dtype == np.float32
-    # A histogram jumps when rounding moves a voxel over a bin edge, so a few MI values may differ by one count.
-    off = np.abs(fast - slow) > 2e-5
-    assert off.mean() <= (0.01 if hasattr(metric, "prepare") else 0.0)
-    assert np.abs(fast - slow).max() < 0.02
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda c: c.__name__)
+def test_every_metric_passes(metric, check):
+    check(metric)
 
 
-def test_minimum_at_the_planted_shift(metric):
-    moved = prepared(metric, smooth_image(3))
-    options = metric.Options()
-    fixed = shift(moved, np.array([1.0, -2.0, 1.0]))
-    grid = grid_of(moved.shape[-3:])
-    labels = LabelSet.cube(5, np.ones(3))
-    total = metric.volume(
-        metric.features(fixed, options), metric.features(moved, options), grid, labels.offsets, options
-    ).sum(axis=0)
-    assert labels.vectors[total.argmin()].tolist() == [1.0, -2.0, 1.0]
+BAD = {
+    "volume_equals_cost": {"volume": lambda f, m, grid, offsets, o: 1 + sad.volume(f, m, grid, offsets, o)},
+    "minimum_at_the_planted_shift": {"volume": lambda f, m, grid, offsets, o: -sad.volume(f, m, grid, offsets, o)},
+    "equal_images_cost_nothing": {"volume": lambda f, m, grid, offsets, o: 1 + sad.volume(f, m, grid, offsets, o)},
+    "same_bits_for_any_thread_count": {
+        "volume": lambda f, m, grid, offsets, o: sad.volume(f, m, grid, offsets, o) + f.__iadd__(1).mean()
+    },
+    "flat_images_are_finite": {
+        "volume": lambda f, m, grid, offsets, o: sad.volume(f, m, grid, offsets, o) + np.float32("nan")
+    },
+}
 
 
-def test_perfect_match_costs_nothing_and_nothing_is_negative(metric):
-    image = prepared(metric, smooth_image(4))
-    options = metric.Options()
-    f = metric.features(image, options)
-    grid = grid_of(image.shape[-3:])
-    costs = metric.volume(f, f, grid, LabelSet.cube(3, np.ones(3)).offsets, options)
-    assert costs.min() >= -1e-6
-    assert np.abs(costs[:, 13]).max() < 1e-5
+@pytest.mark.parametrize("check", BAD)
+def test_a_metric_that_breaks_a_promise_is_found(check):
+    bad = SimpleNamespace(**{n: getattr(sad, n) for n in ("Options", "features", "cost", "volume")} | BAD[check])
+    with pytest.raises(AssertionError):
+        getattr(conformance, check)(bad)
 
 
-def test_inputs_unmodified_and_same_bits_for_any_thread_count(metric):
-    fixed, moved = (prepared(metric, smooth_image(s)) for s in (5, 6))
-    options = metric.Options()
-    f, m = metric.features(fixed, options), metric.features(moved, options)
-    copies = f.copy(), m.copy()
-    labels = LabelSet.cube(3, np.full(3, 0.7))
-    results = []
-    before = _core.threads()
-    try:
-        for n in (1, 2, 3):
-            _core.set_threads(n)
-            results.append(metric.volume(f, m, grid_of(fixed.shape[-3:]), labels.offsets, options))
-    finally:
-        _core.set_threads(before)
-    assert all(np.array_equal(results[0], r) for r in results[1:])
-    assert np.array_equal(f, copies[0])
-    assert np.array_equal(m, copies[1])
-
-
-def test_flat_patches_are_finite(metric):
-    flat = np.zeros((16, 16, 16), dtype=np.float32)
-    options = metric.Options()
-    f = metric.features(prepared(metric, flat), options)
-    costs = metric.volume(f, f, grid_of(flat.shape), LabelSet.cube(3, np.ones(3)).offsets, options)
-    assert np.isfinite(costs).all()
-    assert np.ptp(costs, axis=1).max() == 0
+def test_a_plug_in_is_checked_from_the_command_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "metrics").mkdir()
+    source = "from regweave.metrics.sad import Options, cost, features\n\ndef volume(*_):\n    raise ValueError('no')\n"
+    (tmp_path / "metrics" / "broken.py").write_text(source)
+    monkeypatch.setenv("REGWEAVE_PLUGINS", str(tmp_path))
+    assert conformance.main(["sad"]) == 0
+    assert conformance.main(["broken"]) == 1
+    assert "ValueError: no" in capsys.readouterr().out
 
 
 def test_correlation_is_the_mean_of_its_channels():

@@ -48,7 +48,7 @@ def test_options_and_defaults_are_those_of_training():
     defaults = MetricLearner().get_params()
     for option in fields(TrainOptions):
         assert defaults[option.name] == getattr(TrainOptions(), option.name)
-    rest = set(defaults) - {f.name for f in fields(TrainOptions)}
+    rest = set(defaults) - {f.name for f in fields(TrainOptions)} - {"verbose"}
     parameters = inspect.signature(train).parameters
     assert all(defaults[name] == parameters[name].default for name in rest)
 
@@ -91,10 +91,12 @@ def test_fit_gives_the_model_of_the_command(fitted, training_list, tmp_path):
     assert (fitted.weights_.matrix != 1 / 3).any()
 
 
-def test_groups_by_argument_and_by_pair(fitted, training_list):
+def test_groups_by_argument_and_by_pair(fitted, training_list, capsys):
     assert fitted.model_.training.groups == ("x", "y")
     listed = [PairFiles(f"a{n}", *training_list.files(n).values(), f"g{n}") for n in range(2)]
-    again = MetricLearner(config=training_list.settings, **QUICK).fit(listed)
+    capsys.readouterr()
+    again = MetricLearner(config=training_list.settings, **QUICK, verbose=True).fit(listed)
+    assert "verbose=True) tune: " in capsys.readouterr().err
     assert again.model_.training.groups == ("g0", "g1")
     assert again.fit([replace(p, id=f"b{p.id}") for p in listed], groups=["u", "v"]) is again
     assert again.model_.training.groups == ("u", "v")

@@ -27,7 +27,7 @@ from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks, worker_coun
 from regweave.jobs.workers import Team
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.measures.verdict import Verdict, failed, tally
-from regweave.pipeline.reading import Reading, ReadingWords
+from regweave.pipeline.reading import ReadingWords, reading_of
 from regweave.pipeline.result import RECORD, Result
 from regweave.pipeline.saved import load
 from regweave.report import batch as page
@@ -163,6 +163,7 @@ def batch(
         Before anything is computed: E101 for files, E132 for the table, E150 where the folder is taken, and for models,
         presets and starts the codes of `regweave.register`.
     """
+    rule = reading_of(reading, batch)
     n, placement = worker_count(workers, scheduler), place(device, scheduler)
     if preset is not None and config is not None:
         raise UsageError("E189", "a preset and a file of settings are both given", "give one of them")
@@ -170,7 +171,7 @@ def batch(
     defaults = RowDefaults(
         None if model is None else str(model), preset,
         load_settings(Path(config)) if isinstance(config, str | Path) else config,
-        None if init is None else str(init), engine, metrics, Reading(**reading),
+        None if init is None else str(init), engine, metrics, rule,
         None if write is None else tuple(write), judged_by or default_rules(), placement.word,
     )  # fmt: skip
     tasks = row_tasks(read_table(table, COLUMNS), folder, defaults)

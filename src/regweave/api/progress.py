@@ -6,11 +6,14 @@ import math
 import shutil
 import sys
 import time
-from typing import Self
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Self
 
 from regweave.io.libraries import in_notebook
 from regweave.jobs.store import BatchProgress
 from regweave.pipeline.stages.progress import STAGES, Progress
+from regweave.training.log import TrainProgress
 
 BAR = 20
 """Characters of the bar."""
@@ -19,6 +22,8 @@ BEFORE_FILES = 0.8
 """Share of a command's time that the registration takes; the rest goes to files and page."""
 LEAST_S = 0.05
 """Seconds of a stage that a log mentions."""
+EVERY = 20
+"""Registrations of a training between two lines of a log."""
 EVERY_S = 0.1
 """Seconds between two drawings."""
 
@@ -37,7 +42,10 @@ class Bar:
 
     def __init__(self, *, lines: bool = False, shown: bool = True) -> None:
         stream = sys.stderr
-        self._drawn = shown and stream is not None and (stream.isatty() or in_notebook())
+        self._in_notebook = shown and in_notebook()
+        self._drawn = shown and (self._in_notebook or (stream is not None and stream.isatty()))
+        self._cell: Any = None
+        self._said = ""
         self._lines = shown and lines and not self._drawn
         self._began, self._last = time.monotonic(), -math.inf
         self._wide = 0
@@ -46,6 +54,9 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._in_notebook:
+            self._put(f"{self._said}{duration(time.monotonic() - self._began)}")
+            return
         self._wipe()
 
     def draw(self, fraction: float, text: str, *, line: str | None = None) -> None:
@@ -60,15 +71,24 @@ class Bar:
         filled = round(BAR * share)
         head = f"{'━' * filled}{'╌' * (BAR - filled)} {share:4.0%} {duration(now - self._began)} "
         room = min(WIDTH, shutil.get_terminal_size().columns - 1) - len(head)
-        self._put(head + text[: max(room, 0)])
+        self._put(self._said * self._in_notebook + head + text[: max(room, 0)])
 
     def say(self, text: str) -> None:
-        """Print a line of its own above the bar, in a terminal and in a log."""
-        if self._drawn or self._lines:
+        """Print a line of its own above the bar, in a terminal and in a log; in a notebook, before the bar."""
+        if self._in_notebook:
+            self._said = f"{text} · "
+        elif self._drawn or self._lines:
             self._wipe()
             self._print(text)
 
     def _put(self, text: str) -> None:
+        if self._in_notebook:  # one output of the cell, replaced each time: a saved notebook keeps the last
+            content = {"text/plain": text}
+            if self._cell is None:
+                self._cell = import_module("IPython.display").display(content, raw=True, display_id=True)
+            else:
+                self._cell.update(content, raw=True)
+            return
         sys.stderr.write(f"\r{text:<{self._wide}}")
         sys.stderr.flush()
         self._wide = len(text)
@@ -96,6 +116,34 @@ class BatchBar(Bar):
         counted = f"{progress.done}/{progress.total}"
         fraction = progress.done / max(progress.total, 1)
         self.draw(fraction, f"{counted}{failed}{left}  {key}", line=f"[{counted}] {key}{failed}{left}")
+
+
+class TrainingBar(Bar):
+    """Progress of a training: its stages, and how many registrations of the stage are done.
+
+    Attributes
+    ----------
+    stages : mapping
+        Work and seconds of each stage, when the training is done.
+    """
+
+    def __init__(self, *, lines: bool = False, shown: bool = True) -> None:
+        super().__init__(lines=lines, shown=shown)
+        self._stage = ""
+        self.stages: Mapping[str, Mapping[str, float]] = {}
+
+    def __call__(self, progress: TrainProgress | BatchProgress) -> None:
+        """Take the begin of a stage, or the end of a registration."""
+        if isinstance(progress, TrainProgress):
+            self.stages = progress.stages or self.stages
+            self._stage = progress.stage
+            self.say(f"{progress.stage}: {progress.message}")
+            return
+        left = "" if math.isnan(progress.seconds_left) else f", {progress.seconds_left:.0f} s left"
+        text = f"{progress.done}/{progress.total} registrations{left}"
+        due = progress.done == progress.total or progress.done % EVERY == 0
+        fraction = progress.done / max(progress.total, 1)
+        self.draw(fraction, f"{self._stage} {text}", line=f"  {text}" if due else None)
 
 
 def duration(seconds: float) -> str:

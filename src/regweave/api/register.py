@@ -17,7 +17,7 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, read_rules
 from regweave.model.model import Model
 from regweave.pipeline import register as pipeline
-from regweave.pipeline.reading import Reading, ReadingWords
+from regweave.pipeline.reading import ReadingWords, reading_of
 from regweave.pipeline.result import Result
 from regweave.pipeline.stages.progress import OnProgress
 from regweave.types import Image, LabelMap, Transform, Volume
@@ -100,9 +100,10 @@ def register(
     on_progress : callable, optional
         Called with a `Progress` after every step, in place of the bar.
     **reading
-        How files are read: ``label_names`` (file with the names of the labels), ``classes`` (label values that are
-        kept), ``fixed_modality`` and ``moving_modality``, ``nifti_frame``, ``nonfinite``, ``follow_links``,
-        ``fixed_series`` and ``moving_series`` (a DICOM series by its hash, where a folder holds several).
+        How files are read: ``label_names`` (names of the labels: a file, or ``{1: "liver"}``), ``classes`` (label
+        values that are kept), ``fixed_modality`` and ``moving_modality``, ``nifti_frame``, ``nonfinite``,
+        ``follow_links``, ``fixed_series`` and ``moving_series`` (a DICOM series by its hash, where a folder holds
+        several).
 
     Returns
     -------
@@ -120,6 +121,7 @@ def register(
     """
     if preset is not None and config is not None:
         raise UsageError("E189", "a preset and settings (config) are both given", "give one of them")
+    rule = reading_of(reading, register)
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules
     given = fixed_points is not None or moving_points is not None
     pairs = LandmarkPairs.read(fixed_points, moving_points) if given else None
@@ -134,7 +136,7 @@ def register(
             fixed, moving, moving_labels=moving_labels, fixed_labels=fixed_labels, fixed_mask=fixed_mask,
             moving_mask=moving_mask, preset=preset, config=config,
             model=model, metrics=metrics, init=init, engine=engine, predict_classes=predict_classes, threads=threads,
-            device=device, reading=Reading(**reading), on_progress=on_progress or bar, keep_view=True,
+            device=device, reading=rule, on_progress=on_progress or bar, keep_view=True,
         )  # fmt: skip
     result = result if pairs is None else result.with_landmarks(pairs)
     return result if judged_by is None else replace(result, rules=judged_by)

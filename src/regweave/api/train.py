@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from regweave.api.progress import TrainingBar
 from regweave.config.settings import Settings
 from regweave.datasets.in_memory import Pairs
 from regweave.jobs.cluster import Cluster
@@ -34,6 +37,7 @@ def train(
     device: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    progress: bool = True,
     on_progress: Callable[[TrainProgress | BatchProgress], None] | None = None,
     **words: Any,
 ) -> Model:
@@ -61,8 +65,10 @@ def train(
         Continue after a run that was stopped, whose pairs were files; the model is the same, bit for bit.
     overwrite : bool
         Replace an older model.
+    progress : bool
+        Show a bar on a terminal and in a notebook, and lines on standard error elsewhere.
     on_progress : callable, optional
-        Called when a stage begins, and after every registration.
+        Called when a stage begins, and after every registration, in place of the bar.
     **words
         Fields of the training: ``method``, ``classes``, ``withhold``, ``C``, ``alpha``, ``eta``, ``epsilon``,
         ``rounds``, ``signed``, ``levels``, ``folds``, ``max_pairs``, ``tune_pairs``, ``judge_pairs``,
@@ -77,11 +83,15 @@ def train(
     """
     unknown = sorted(words.keys() - OPTIONS - READING)
     if unknown:
-        known = ", ".join(sorted(OPTIONS | READING))
-        raise TypeError(f"train() has no argument {', '.join(unknown)}; known besides the named ones: {known}")
-    return run.train(
-        pairs, output, preset=preset, config=config, metrics=metrics, loss=loss, workers=workers, scheduler=scheduler,
-        device=device, resume=resume, overwrite=overwrite, on_progress=on_progress,
-        options=TrainOptions(**{name: value for name, value in words.items() if name in OPTIONS}),
-        reading=Reading(**{name: value for name, value in words.items() if name in READING}),
-    )  # fmt: skip
+        known = sorted(OPTIONS | READING)
+        near = difflib.get_close_matches(unknown[0], [*inspect.signature(train).parameters, *known], n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        listed = ", ".join(known)
+        raise TypeError(f"train() has no argument {', '.join(unknown)}; {guess}known besides the named ones: {listed}")
+    with TrainingBar(lines=True, shown=progress and on_progress is None) as bar:
+        return run.train(
+            pairs, output, preset=preset, config=config, metrics=metrics, loss=loss, workers=workers,
+            scheduler=scheduler, device=device, resume=resume, overwrite=overwrite, on_progress=on_progress or bar,
+            options=TrainOptions(**{name: value for name, value in words.items() if name in OPTIONS}),
+            reading=Reading(**{name: value for name, value in words.items() if name in READING}),
+        )  # fmt: skip

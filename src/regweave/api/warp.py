@@ -6,6 +6,7 @@ the fixed grid, and points from the fixed image to the moving one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
@@ -97,7 +98,7 @@ def warp_labels(
     transform: TransformLike,
     reference: ImageLike | None = None,
     *,
-    label_names: str | Path | None = None,
+    label_names: str | Path | Mapping[int, str] | None = None,
     **grid: Unpack[GridWords],
 ) -> LabelMap:
     """Bring moving labels onto the fixed grid; values and type of the labels are kept.
@@ -108,8 +109,8 @@ def warp_labels(
         Segmentation, given as images are.
     transform, reference, **grid
         As in `warp`.
-    label_names : path, optional
-        Names of the labels; by default those of a file beside the label map.
+    label_names : path or mapping, optional
+        Names of the labels, in a file or by value; by default those of a file beside the label map.
 
     Returns
     -------

@@ -7,7 +7,7 @@ from regweave.io.disk.outputs import Claim, atomic_path, owned_path, prepare_out
 from regweave.io.grids import check_overlap, check_same_grid, overlap_fraction
 from regweave.io.images import image_sha256, names_file, read_image, read_labels, require_image
 from regweave.io.inspection import Inspection, inspect_image
-from regweave.io.label_names import read_names
+from regweave.io.label_names import read_names, require_names
 from regweave.io.modality import fill_value
 from regweave.io.points import read_points, write_points
 from regweave.io.transforms.files import (
@@ -41,6 +41,7 @@ __all__ = [
     "read_transform",
     "require_absent",
     "require_image",
+    "require_names",
     "sha256",
     "smallest_displacement",
     "total_displacement",

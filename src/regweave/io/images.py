@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from regweave.io.formats.validate import (
     replace_nonfinite,
     whole_labels,
 )
-from regweave.io.label_names import find_names, read_names
+from regweave.io.label_names import find_names, read_names, require_names
 from regweave.io.readers import ReadOptions
 from regweave.kernels.threads import side_by_side
 from regweave.types import LabelMap, Volume
@@ -92,7 +93,7 @@ def read_image(
 def read_labels(
     source: Any,
     *,
-    names_path: str | Path | None = None,
+    names_path: str | Path | Mapping[int, str] | None = None,
     nifti_frame: NiftiFrame = "auto",
     follow_links: bool = False,
 ) -> LabelMap:
@@ -101,9 +102,10 @@ def read_labels(
     Parameters
     ----------
     source : path or object
-        As in `read_image`: integers, or floats that are whole numbers. A LabelMap is returned as it is.
-    names_path : path, optional
-        JSON, TSV or ITK-SNAP file with the names of the labels; by default one that lies beside the file is used.
+        As in `read_image`: integers, or floats that are whole numbers. A LabelMap keeps its voxels.
+    names_path : path or mapping, optional
+        JSON, TSV or ITK-SNAP file with the names of the labels, or names by value; by default a file
+        that lies beside the file is used.
     nifti_frame, follow_links
         As in `read_image`.
 
@@ -112,11 +114,12 @@ def read_labels(
     RegweaveError
         E106 negative or fractional values, E127 the values of an image.
     """
+    given = require_names(names_path)
     if isinstance(source, LabelMap):
-        return source
+        return source if given is None else replace(source, names=read_names(given))
     options = ReadOptions(nifti_frame, follow_links)
     stored = readers.read(source, options)
-    chosen = Path(names_path) if names_path is not None else names_file(source)
+    chosen = names_file(source) if given is None else given
     names = {} if chosen is None else read_names(chosen)
     labels = LabelMap(whole_labels(stored.values(), stored.subject), stored.geometry, names)
     error = intensities_error(labels.data, names, stored.subject)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from regweave.errors import RegweaveError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file, require_file, stem_of
 from regweave.io.disk.texts import parse_json, parse_table, read_text, shown
 
@@ -20,8 +22,25 @@ def find_names(labels: Path) -> Path | None:
     return next((labels.parent / name for name in candidates if is_file(labels.parent / name)), None)
 
 
-def read_names(path: str | Path) -> dict[int, str]:
-    """Read the names of labels by value, or raise E107."""
+def require_names(given: Any) -> str | Path | dict[int, str] | None:
+    """Return names of labels as they were given, a file or a mapping from value to name, or raise E142."""
+    if given is None or isinstance(given, str | Path):
+        return given
+    if isinstance(given, Mapping):
+        try:
+            names = {_value(value): name for value, name in given.items()}
+        except (TypeError, ValueError):
+            names = {}
+        if len(names) == len(given) > 0 and all(isinstance(name, str) and name.strip() for name in names.values()):
+            return names
+    found = f"label_names is {shown(given)} of type {type(given).__name__}"
+    raise UsageError("E142", found, 'give a file, or names by value: {1: "liver", 2: "spleen"}')
+
+
+def read_names(path: str | Path | Mapping[int, str]) -> dict[int, str]:
+    """Read the names of labels by value, or raise E107; a mapping of names is checked: E142."""
+    if not isinstance(path, str | Path):
+        return dict(require_names(path) or {})  # type: ignore[arg-type]
     path = require_file(path)
     reader = READERS.get(path.suffix.lower(), _read_json)
     try:
@@ -81,8 +100,10 @@ def _read_snap(path: Path) -> list[tuple[Any, Any]]:
 READERS = {".tsv": _read_tsv, ".txt": _read_snap, ".label": _read_snap}
 
 
-def _value(found: int | str) -> int:
-    """Return a label value; `int` alone would take 1_0 for ten."""
+def _value(found: Any) -> int:
+    """Return a label value; `int` alone would take 1_0 for ten, and 1.5 and True for one."""
+    if not isinstance(found, str | Integral) or isinstance(found, bool):
+        raise TypeError(f"{shown(found)} is no label value")
     if isinstance(found, str) and re.fullmatch(r"\s*\d{1,20}\s*", found, re.ASCII) is None:
         raise ValueError(f"{shown(found)} is no label value")
     return int(found)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from regweave import extras
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import suffix_of
 from regweave.io.disk.outputs import atomic_path
@@ -107,6 +109,18 @@ def nibabel_image(data: NDArray[Any], geometry: Geometry) -> Any:
     image.set_qform(affine, SCANNER)
     image.header.set_xyzt_units("mm")
     return image
+
+
+def ants_image(data: NDArray[Any], geometry: Geometry) -> Any:
+    """Return the image of ANTsPy, or raise E158 where ANTsPy is not installed."""
+    if not extras.installed("ants"):
+        raise UsageError(
+            "E158", "an image of ANTsPy needs the package ants, which is not installed", "pip install antspyx"
+        )
+    if data.dtype.kind in "iu":  # ANTsPy has two types for whole numbers
+        data = data.astype(np.uint8 if data.max(initial=0) < 256 else np.uint32)
+    place = (geometry.origin_mm.tolist(), geometry.spacing_mm.tolist(), geometry.direction)
+    return import_module("ants").from_numpy(data, *place)
 
 
 def _save(path: Path, image: Any) -> None:

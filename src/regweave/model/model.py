@@ -24,7 +24,7 @@ from regweave.io.modality import BankName
 from regweave.model.archive import SUFFIX, Arrays, is_archive, read_archive, write_archive
 from regweave.model.checks import check_arrays, check_model, require_listable, require_plugins
 from regweave.model.record import ModelCard, TrainingRecord
-from regweave.model.shipped import find_model, shipped_models
+from regweave.model.shipped import find_model
 from regweave.predictors import Parts, Predictor
 from regweave.types import WeightTable
 
@@ -184,11 +184,6 @@ class Model:
             "settings": self.settings.model_dump(mode="json"),
             "evidence": self.training.to_json(),
         }
-
-
-def models() -> dict[str, Model]:
-    """Models that come with the package, by name; ``register(…, model=NAME)`` uses one."""
-    return {name: Model.load(path) for name, path in shipped_models().items()}
 
 
 def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:

@@ -29,7 +29,7 @@ from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
 from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
-from regweave.registration.refine import Refinement, RefineStep, refine
+from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.starts.structures import started_from_structures
 from regweave.types import Field, Geometry, ImagePair
 
@@ -154,9 +154,9 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         pair, seen = _from_structures(start, recipe, pair, seen, lambda make: keep(("structures", maps), make))
     if request.device == "auto":  # the images decide too
         device = devices.best_for(pair, recipe.schedule)
-    return Prepared(
-        recipe.drop_label_members(classes_from), data, pair, seen, classes_from, start, reading, device, maps
-    )
+    recipe = recipe.drop_label_members(classes_from)
+    warn_if_left_out(recipe.schedule, recipe.weights, recipe.settings.refine)
+    return Prepared(recipe, data, pair, seen, classes_from, start, reading, device, maps)
 
 
 def _from_structures(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -30,13 +32,30 @@ class ReadingWords(TypedDict, total=False):
 
     nifti_frame: NiftiFrame
     nonfinite: NonFinite
-    label_names: str | Path | None
+    label_names: str | Path | Mapping[int, str] | None
     classes: tuple[int, ...] | None
     fixed_modality: Stated
     moving_modality: Stated
     follow_links: bool
     fixed_series: str | None
     moving_series: str | None
+
+
+def reading_of(words: Mapping[str, Any], function: Callable[..., Any]) -> Reading:
+    """Return the rules that a public function is given by keyword.
+
+    Raises
+    ------
+    TypeError
+        For a word that neither the function nor the rules have, with the nearest one.
+    """
+    for word in words:
+        if word not in ReadingWords.__annotations__:
+            known = [*inspect.signature(function).parameters, *ReadingWords.__annotations__]
+            near = difflib.get_close_matches(word, known, n=1)
+            guess = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise TypeError(f"{function.__name__}() has no argument {word!r}; {guess}")
+    return Reading(**words)
 
 
 @dataclass(frozen=True)
@@ -49,8 +68,8 @@ class Reading:
         The matrix that places NIfTI files.
     nonfinite : {"error", "mask"}
         NaN refused or masked.
-    label_names : path, optional
-        Names of the labels; by default those in a file beside each label map.
+    label_names : path or mapping, optional
+        Names of the labels, in a file or by value; by default those in a file beside each label map.
     classes : tuple of ints, optional
         Labels that are kept where not all are: the others become background.
     fixed_modality, moving_modality : str
@@ -65,7 +84,7 @@ class Reading:
 
     nifti_frame: NiftiFrame = "auto"
     nonfinite: NonFinite = "error"
-    label_names: str | Path | None = None
+    label_names: str | Path | Mapping[int, str] | None = None
     classes: tuple[int, ...] | None = None
     fixed_modality: Stated = "auto"
     moving_modality: Stated = "auto"
@@ -74,11 +93,17 @@ class Reading:
     fixed_series: str | None = None
     moving_series: str | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse names of labels that are none, before anything is read."""
+        object.__setattr__(self, "label_names", io.require_names(self.label_names))
+
     def to_json(self) -> dict[str, Any]:
         """Return the rules as JSON values; those that stand at their defaults are left out."""
         plain: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        if self.label_names is not None:
+        if isinstance(self.label_names, str | Path):
             plain["label_names"] = str(Path(self.label_names).absolute())
+        elif self.label_names is not None:
+            plain["label_names"] = {str(value): name for value, name in self.label_names.items()}
         if self.numbering is not None:
             plain["numbering"] = {str(value): name for value, name in self.numbering.items()}
         if self.classes is not None:
@@ -131,7 +156,7 @@ class Reading:
             raise RegweaveError("E131", f"'{subject}' holds no voxel: it is 0 everywhere", "give another mask, or none")
         return LabelMap(found.data, found.geometry)
 
-    def _on_grid(self, source: Any, geometry: Geometry, subject: str, names_path: str | Path | None = None) -> LabelMap:
+    def _on_grid(self, source: Any, geometry: Geometry, subject: str, names_path: Any = None) -> LabelMap:
         found = io.read_labels(
             source, names_path=names_path, nifti_frame=self.nifti_frame, follow_links=self.follow_links
         )

@@ -79,7 +79,7 @@ def refine(
     """
     members = _used(schedule.continuous, weights)
     if settings.steps == 0 or not members:
-        return _left_out(displacement, schedule, settings)
+        return Refinement(displacement, (), ())  # `warn_if_left_out` has named the reason
     scene = device.scene(pair, schedule).at(settings)
     u = device.change_level(device.upload(displacement), (1, 1, 1), scene.factors, scene.geometry.shape)
     sigma_mm = settings.start_sigma * schedule.levels_for(pair.fixed.geometry)[-1].spacing_mm
@@ -115,11 +115,11 @@ def _field(knots: Float32Array, pair: ImagePair, factors: Factors) -> Field | No
     return None if factors == (1, 1, 1) else to_field(knots, shrink_geometry(pair.fixed.geometry, factors))
 
 
-def _left_out(displacement: Float32Array, schedule: Schedule, settings: Refine) -> Refinement:
-    if settings.steps:
+def warn_if_left_out(schedule: Schedule, weights: WeightTable, settings: Refine) -> None:
+    """Warn with W206 where `refine` would have no member to work with, before time is spent on the levels."""
+    if settings.steps and not _used(schedule.continuous, weights):
         names = ", ".join(m.name for m in schedule.bank)
         notices.warn(
             f"W206: refinement left out: none of the members {names} has a weight and can be compared voxel by voxel; "
             "add one of absolute or correlation kind (sad, ncc, gradient, mind, ngf)"
         )
-    return Refinement(displacement, (), ())

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
+import numpy as np
+
 from regweave import extras
 from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
@@ -26,19 +28,22 @@ from regweave.jobs.placement import place
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import OnBatchProgress, Outcome, worker_count
 from regweave.measures.rules import Rules, default_rules, read_rules
+from regweave.measures.scores import When
 from regweave.model.model import Model
-from regweave.pipeline.reading import Reading, ReadingWords, in_one_numbering
+from regweave.pipeline.reading import Reading, ReadingWords, in_one_numbering, reading_of
 from regweave.study.comparison import Scores, compare
 from regweave.study.summary import summary_text
+from regweave.types import Float64Array
 
 SCHEMA = 2
+BOTH: tuple[When, When] = ("dice_before", "dice_after")
 STORE = "tasks"
 PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
 PER_LABEL = ("dice_before", "dice_after", "hd95_mm", "assd_mm")
 COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Result of an evaluation.
 
@@ -58,6 +63,21 @@ class Evaluation:
     notes: tuple[str, ...]
     hashes: Mapping[str, Mapping[str, str]]
     rules: Rules = field(default_factory=default_rules)
+
+    def __repr__(self) -> str:
+        """Numbers of pairs, methods and failures, not the scores."""
+        counted = f"{len(self.scores.pairs)} pairs, {len(self.scores.methods)} methods"
+        return f"Evaluation({counted}, {len(self.scores.failures)} failed)"
+
+    def __str__(self) -> str:
+        """Mean Dice of each method over the pairs, before and after; `table` has every structure."""
+        rows = [f"{'method':<24} {'Dice before':>11} {'after':>7} {'pairs':>6} {'failed':>7}"]
+        for method in self.scores.methods:
+            before, after = (_mean(self.scores.dice(method, when=when)) for when in BOTH)
+            failed = sum(self.scores.outcome(method, pair).error is not None for pair in self.scores.pairs)
+            n = len(self.scores.pairs) - failed
+            rows.append(f"{method.name[:24]:<24} {before:>11} {after:>7} {n:>6} {failed:>7}")
+        return "\n".join(rows)
 
     def rows(self) -> list[dict[str, Any]]:
         """Lines of ``results.csv``; a failed pair has its labels, and None for every number."""
@@ -119,6 +139,11 @@ class Evaluation:
             part.write_text(summary_text(self.scores, content["comparison"], self.notes, self.rules), encoding="utf-8")
 
 
+def _mean(values: Float64Array) -> str:
+    known = values[np.isfinite(values)]
+    return f"{known.mean():.3f}" if known.size else "-"
+
+
 def evaluate(
     pairs: Pairs,
     output: str | Path | None = None,
@@ -177,6 +202,7 @@ def evaluate(
     -------
     Evaluation
     """
+    stated = reading_of(reading, evaluate)
     worker_count(workers, scheduler)
     placement = place(device, scheduler)
     if train_pairs is not None and not baselines:
@@ -188,7 +214,7 @@ def evaluate(
         folder = memory / "evaluation" if output is None else Path(output)
         listed = pairs_on_disk(pairs, memory / "images")
         training = [] if train_pairs is None else pairs_on_disk(train_pairs, memory / "images")
-        rule = in_one_numbering(Reading(**reading), [*listed, *training])
+        rule = in_one_numbering(stated, [*listed, *training])
         named = model_methods(_on_disk(models, memory))
         _check_withheld(withheld, named, rule.classes)
         leaked = _leaked(listed, training, [model for _, model in named], allow_leak)

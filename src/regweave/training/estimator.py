@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -22,6 +23,7 @@ from regweave.model.model import Levels
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.reading import Reading
 from regweave.pipeline.register import register
+from regweave.training.log import TrainProgress
 from regweave.training.options import MethodName, RefinementLearner, StructureStart, TrainOptions
 from regweave.training.run import fit_model, training_settings
 from regweave.types import Transform
@@ -37,6 +39,8 @@ class MetricLearner:
         As in `regweave.training.options.TrainOptions`.
     preset, config, metrics, loss, workers
         As in `regweave.training.run.train`.
+    verbose : bool
+        Print each stage of a fit and its settings on standard error, in a search for every candidate and fold.
 
     Attributes
     ----------
@@ -92,6 +96,7 @@ class MetricLearner:
         metrics: Sequence[str] | None = None,
         loss: str | None = None,
         workers: int | None = None,
+        verbose: bool = False,
     ) -> None:
         self.method = method
         self.classes = classes
@@ -120,6 +125,7 @@ class MetricLearner:
         self.metrics = metrics
         self.loss = loss
         self.workers = workers
+        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         """Say what the estimator is, as scikit-learn asks: it needs no target, and its input is no table."""
@@ -165,7 +171,7 @@ class MetricLearner:
         settings = training_settings(self.preset, self.config, self.metrics, self.loss)
         n = worker_count(self.workers, None)
         with self._runner(Reading(), pairs, groups) as (run, listed):
-            self.model_ = fit_model(listed, settings, options, run, lambda _: None, n)
+            self.model_ = fit_model(listed, settings, options, run, self._tell, n)
         self.weights_ = self.model_.weights
         self.history_ = self.model_.training.to_json()["history"]
         self.classes_ = self.weights_.classes
@@ -195,6 +201,11 @@ class MetricLearner:
         if failed:
             raise RegweaveError("E135", f"pairs cannot be registered: {'; '.join(failed)}", "repair or leave them out")
         return mean_over_pairs(pair_score(o.value) for o in outcomes)
+
+    def _tell(self, progress: TrainProgress) -> None:
+        if self.verbose:
+            sys.stderr.write(f"{self!r} {progress.stage}: {progress.message}\n")
+            sys.stderr.flush()
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):

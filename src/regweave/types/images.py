@@ -57,6 +57,12 @@ class _Gridded:
 
         return nibabel_image(self.data, self.geometry)
 
+    def to_ants(self) -> Any:
+        """Return an image of ANTsPy with the same voxels and place; both packages count in LPS millimetres."""
+        from regweave.io.write import ants_image
+
+        return ants_image(self.data, self.geometry)
+
 
 @dataclass(frozen=True, repr=False)
 class Volume(_Gridded):

@@ -141,6 +141,20 @@ class Transform:
 
         return read_transform(path, geometry)
 
+    @classmethod
+    def from_sitk(cls, transform: Any, geometry: Geometry | None = None) -> Transform:
+        """Take a SimpleITK transform; one that is not linear is sampled on a grid.
+
+        Examples
+        --------
+        >>> import SimpleITK as sitk
+        >>> Transform.from_sitk(sitk.TranslationTransform(3, (1.0, 2.0, 3.0)))([0.0, 0.0, 0.0])
+        array([1., 2., 3.])
+        """
+        from regweave.io.transforms.memory import as_transform
+
+        return as_transform(transform, geometry)
+
     def to_sitk(self) -> Any:
         """Return a SimpleITK composite of the affine and the displacement field, which it applies first.
 

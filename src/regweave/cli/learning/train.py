@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from regweave.api.progress import TrainingBar
 from regweave.api.train import train as workflow
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.learning.weights import as_dict, as_text
@@ -37,9 +36,7 @@ from regweave.errors import Cancelled
 from regweave.io import require_absent
 from regweave.io.records.effort import effort_path, write_effort
 from regweave.jobs.cluster import WAIT_S
-from regweave.jobs.store import BatchProgress
 from regweave.report import training
-from regweave.training.log import TrainProgress
 
 app = command_line()
 
@@ -123,24 +120,26 @@ def train(
     have several pairs, group: the patients of a pair, with + between them;
     fixed_mask and moving_mask name the regions that count.
     """
-    shown = _Shown(quiet)
+    shown = TrainingBar(lines=True, shown=not quiet)
     beside = [] if no_report else [effort_path(output), training.page_path(output)]
     claims = [require_absent(path, overwrite=overwrite) for path in beside]
     cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:
-        model = workflow(
-            pairs, output, preset=preset, config=config, loss=loss,
-            metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=cluster,
-            device=device, resume=resume, overwrite=overwrite, on_progress=shown,
-            method=method, classes=parse_values(classes), withhold=parse_values(withhold, "--withhold"), C=c,
-            alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds, signed=signed, levels=levels, folds=folds,
-            max_pairs=max_pairs, tune_pairs=tune_pairs,
-            judge_pairs=judge_pairs, max_memory_mb=max_memory_mb,
-            refinement_learner=refinement_learner, structure_start=structure_start, budget=budget, gate=gate, seed=seed,
-            predictor=predictor, predictor_options=parse_options(predictor_option or [], "--predictor-option"),
-            nifti_frame=nifti_frame, nonfinite=nonfinite, label_names=label_names,
-            fixed_modality=fixed_modality, moving_modality=moving_modality, follow_links=follow_links,
-        )  # fmt: skip
+        with shown:
+            model = workflow(
+                pairs, output, preset=preset, config=config, loss=loss,
+                metrics=None if metrics is None else metrics.split(","), workers=workers, scheduler=cluster,
+                device=device, resume=resume, overwrite=overwrite, on_progress=shown,
+                method=method, classes=parse_values(classes), withhold=parse_values(withhold, "--withhold"), C=c,
+                alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds, signed=signed, levels=levels, folds=folds,
+                max_pairs=max_pairs, tune_pairs=tune_pairs,
+                judge_pairs=judge_pairs, max_memory_mb=max_memory_mb,
+                refinement_learner=refinement_learner, structure_start=structure_start, budget=budget, gate=gate,
+                seed=seed, predictor=predictor,
+                predictor_options=parse_options(predictor_option or [], "--predictor-option"),
+                nifti_frame=nifti_frame, nonfinite=nonfinite, label_names=label_names,
+                fixed_modality=fixed_modality, moving_modality=moving_modality, follow_links=follow_links,
+            )  # fmt: skip
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
     if not no_report:
@@ -153,22 +152,3 @@ def train(
         print(json.dumps(as_dict(output, model), indent=1, ensure_ascii=False))
     elif not quiet:
         print(as_text(output, model))
-
-
-class _Shown:
-    """Says where training is, and keeps what its stages have cost."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self.stages: Mapping[str, Mapping[str, float]] = {}
-
-    def __call__(self, progress: TrainProgress | BatchProgress) -> None:
-        if isinstance(progress, TrainProgress) and progress.stages is not None:
-            self.stages = progress.stages
-        if self._quiet:
-            return
-        if isinstance(progress, TrainProgress):
-            print(f"{progress.stage}: {progress.message}", file=sys.stderr, flush=True)
-        elif progress.done == progress.total or progress.done % 20 == 0:
-            left = "" if math.isnan(progress.seconds_left) else f", {progress.seconds_left:.0f} s left"
-            print(f"  {progress.done}/{progress.total} registrations{left}", file=sys.stderr, flush=True)

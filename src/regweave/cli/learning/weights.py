@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,14 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from regweave.cli.help import WIDTH, command_line, examples
+from regweave.api.models import models, patients, predictor_facts, predictor_text, signed
+from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
-from regweave.measures.statistics import patients_of
-from regweave.model.model import Model, models
-from regweave.model.record import Gain, GateRecord, ModelCard, TrainingRecord
-from regweave.predictors import Predictor
+from regweave.model.model import Model
+from regweave.model.record import Gain, GateRecord, TrainingRecord
 from regweave.registration.initial import STRUCTURES
 
 ModelArgument = Annotated[
@@ -40,52 +38,7 @@ def list_(*, as_json: JsonOption = False) -> None:
             json.dumps([{"name": n, **as_dict(Path(n), m)} for n, m in shipped.items()], indent=1, ensure_ascii=False)
         )
         return
-    print("\n\n".join(card_text(name, model) for name, model in shipped.items()))
-
-
-def card_text(name: str, model: Model) -> str:
-    """Lay out the card of a model: images, structures, patients, gain, licence, and when not to use it."""
-    record, card = model.training, ModelCard(images="") if model.card is None else model.card
-    structures = ", ".join(model.class_name(c) for c in model.weights.classes[1:])
-    counted = {"patients": len(_patients(record.groups)), "pairs": len(record.pairs)}
-    facts = {
-        "images": card.images,
-        "body part": card.body_part,
-        "shows": card.field_of_view,
-        "voxels": card.voxels,
-        "structures": structures,
-        "trained on": ", ".join(f"{n} {what}" for what, n in counted.items() if n),
-        "data": card.data,
-        "predictor": _predictor(model),
-        "gain": card.gain or "; ".join(_gains(record)),
-        "licence": f"weights {card.licence or 'not named'}, training data {card.data_licence or 'not named'}",
-        "made": card.made,
-        "not for": card.avoid,
-    }
-    lines = [
-        textwrap.fill(f"  {key:<12}{value}", WIDTH, subsequent_indent=" " * 14, break_long_words=False)
-        for key, value in facts.items()
-        if value
-    ]
-    return "\n".join([f"{name}  {model.modality}", *lines])
-
-
-def _predictor(model: Model) -> str | None:
-    """Kind of the predictor, its size, and what left-out images said of it."""
-    if model.predictor is None:
-        return None
-    facts = _predictor_facts(model.predictor)
-    dice, n = (facts["record"].get(key) for key in ("mean_dice", "n_images"))
-    judged = "" if dice is None else f", mean Dice {dice:.3f} on {n} left-out images"
-    return f"{facts['kind']} of {facts['numbers']:,} numbers{judged}"
-
-
-def _gains(record: TrainingRecord) -> list[str]:
-    """Gains in Dice on left-out patients, of the refinement's weights and of the learned columns."""
-    refined = None if record.refinement is None else record.refinement.gain
-    found = {"weights of the refinement": refined, "columns by structure": record.left_out_gain}
-    told = {name: _signed([g.mean, g.low, g.high]) for name, g in found.items() if g is not None}
-    return [f"{name} {mean} Dice on left-out patients [{low}, {high}]" for name, (mean, low, high) in told.items()]
+    print(shipped)
 
 
 @app.command(epilog=examples("regweave weights show weights.json"))
@@ -113,7 +66,7 @@ def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
         print(f"{number}  {path}")
     names = [str(n) for n in range(1, len(models) + 1)]
     header = [*names, *(f"{n}-1" for n in names[1:])]
-    lines = [(_row_title(row), [_cell(v) for v in row["weights"]] + _signed(row["differences"])) for row in rows]
+    lines = [(_row_title(row), [_cell(v) for v in row["weights"]] + signed(row["differences"])) for row in rows]
     print("\n" + text_table("class member", header, lines))
 
 
@@ -129,14 +82,9 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
         "weights": {m: dict(zip(map(str, w.classes), row.tolist(), strict=True)) for m, row in _members(model)},
         "pairwise": w.pairwise,
         "stiffness": None if w.stiffness is None else dict(zip(map(str, w.classes), w.stiffness.tolist(), strict=True)),
-        "predictor": None if model.predictor is None else _predictor_facts(model.predictor),
+        "predictor": None if model.predictor is None else predictor_facts(model.predictor),
         "evidence": model.training.to_json(),
     }
-
-
-def _predictor_facts(predictor: Predictor) -> dict[str, Any]:
-    parts = predictor.save()
-    return {"kind": parts.kind, "numbers": sum(a.size for a in parts.arrays.values()), "record": dict(parts.record)}
 
 
 def as_text(path: Path, model: Model) -> str:
@@ -154,7 +102,7 @@ def as_text(path: Path, model: Model) -> str:
         lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
     facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_trained(model.training)]
     if model.predictor is not None:
-        facts.append(f"structures   without labels by a {_predictor(model)}")
+        facts.append(f"structures   without labels by a {predictor_text(model)}")
     if model.settings.initial == STRUCTURES:
         facts.append("start        structures laid on each other" + _gained_by_start(model.training))
     if not model.outline_without_mask:
@@ -178,7 +126,7 @@ def _trained(record: TrainingRecord) -> list[str]:
     """Tell what training recorded; the gates become a column of the table."""
     facts = [record.method] if record.method else []
     facts += [f"{len(record.pairs)} pairs"] if record.pairs else []
-    facts += [f"{len(_patients(record.groups))} patients"] if record.groups else []
+    facts += [f"{len(patients(record.groups))} patients"] if record.groups else []
     lines = [f"trained      {', '.join(facts)}"] if facts else []
     if record.predictor_groups:
         lines.append(f"predictor    fitted to {len(record.predictor_groups)} patients")
@@ -194,12 +142,8 @@ def _trained(record: TrainingRecord) -> list[str]:
     return lines
 
 
-def _patients(groups: Sequence[str]) -> set[str]:
-    return {patient for group in groups for patient in patients_of(group)}
-
-
 def _gain(title: str, gain: Gain) -> str:
-    mean, low, high = _signed([gain.mean, gain.low, gain.high])
+    mean, low, high = signed([gain.mean, gain.low, gain.high])
     return f"{title:12} {mean} on left-out patients, 95 % interval [{low}, {high}]"
 
 
@@ -244,7 +188,3 @@ def _row_title(row: Mapping[str, Any]) -> str:
 
 def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _signed(values: Sequence[float | None]) -> list[str]:
-    return ["-" if v is None else f"{v:+.4f}" for v in values]

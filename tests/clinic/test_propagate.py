@@ -175,6 +175,31 @@ def test_the_page_draws_the_polygons_of_the_structure_set_and_no_label_map(overl
         assert rows[code]["colour"] == "#{:02x}{:02x}{:02x}".format(*roi.ROIDisplayColor)
 
 
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:2000]), "E102"),
+        (lambda path: path.write_bytes(b"{}"), "E103"),
+        (lambda path: shutil.copy(path.with_name("registration.dcm"), path), "E164"),
+    ],
+    ids=["short", "no DICOM", "another object"],
+)
+def test_a_structure_set_that_cannot_be_read_makes_no_page(folder, tmp_path, change, code):
+    where = shutil.copytree(folder[0], tmp_path / "copy")
+    change(where / "rtstruct.dcm")
+    with pytest.raises(RegweaveError, match=code):
+        write_page(where)
+
+
+def test_without_the_structure_set_the_page_says_that_labels_are_drawn(folder, tmp_path):
+    where = shutil.copytree(folder[0], tmp_path / "copy")
+    (where / "rtstruct.dcm").unlink()
+    write_page(where)
+    text = (where / "report.html").read_text()
+    assert "The contours of the structure set are not drawn here" in text
+    assert "Drawn are the contours" not in text
+
+
 def test_a_browser_paints_the_border_of_a_structure_inside_another(overlapping):
     """In today's slice and in the two planes across it; and every structure is named where several lie."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -49,7 +49,7 @@ def _box(shown: Shown, which: str, code: int) -> list[tuple[int, int]] | None:
         found = ndimage.find_objects((shown.labels[which] == code).astype(np.uint8))
         return [(part.start, part.stop) for part in found[0]] if found else None
     shape = np.array(shown.display.geometry.shape)
-    own = [ring for ring in shown.contours.rings if ring.code == code]
+    own = [ring for found in shown.contours.by_slice.get(code, {}).values() for ring in found]
     if not own:
         return None
     low, high = shown.contours.corners(own)

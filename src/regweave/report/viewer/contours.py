@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,14 @@ class Contours:
     edges: Float64Array
     rings: list[Ring]
 
+    @cached_property
+    def by_slice(self) -> dict[int, dict[int, list[Ring]]]:
+        """Polygons of each structure by slice."""
+        found: dict[int, dict[int, list[Ring]]] = defaultdict(lambda: defaultdict(list))
+        for ring in self.rings:
+            found[ring.code][ring.slice].append(ring)
+        return {code: dict(slices) for code, slices in found.items()}
+
     def mask(self, code: int, through: int, at: float, u: Float64Array, v: Float64Array) -> NDArray[np.bool_]:
         """Mark the samples (v, u) of a plane of the page that lie inside a structure.
 
@@ -68,17 +78,17 @@ class Contours:
         u, v : float arrays
             Evenly spaced places of the samples along the two other axes, in the order of the axes.
         """
-        own = [ring for ring in self.rings if ring.code == code]
+        own = self.by_slice.get(code, {})
         if through == self.axis:
             k = int(np.searchsorted(self.edges, at, side="right")) - 1
             first, step = np.array([u[0], v[0]]), np.array([u[1] - u[0], v[1] - v[0]])
-            return even_odd((len(v), len(u)), [(ring.points - first) / step for ring in own if ring.slice == k])
+            return even_odd((len(v), len(u)), [(ring.points - first) / step for ring in own.get(k, ())])
         column = [a for a in range(3) if a != self.axis].index(through)
         stacked_down = self.axis > 3 - self.axis - through
         along, across = (v, u) if stacked_down else (u, v)
         marked = np.zeros((len(along), len(across)), dtype=bool)
-        for k in {ring.slice for ring in own}:
-            cuts = np.sort(np.concatenate([_crossings(ring.points, column, at) for ring in own if ring.slice == k]))
+        for k, found in own.items():
+            cuts = np.sort(np.concatenate([_crossings(ring.points, column, at) for ring in found]))
             inside = np.searchsorted(cuts, across) % 2 == 1
             marked[(along >= self.edges[k]) & (along < self.edges[k + 1])] |= inside
         return marked if stacked_down else marked.T
@@ -189,8 +199,13 @@ def extent(structures: Sequence[Structure], geometry: Geometry) -> Box | None:
 
 def draw_line(picture: NDArray[np.uint8], inside: NDArray[np.bool_], colour: str) -> None:
     """Draw the border of a mask into an RGB picture, with a rim that is seen on black and on white."""
+    boxes = ndimage.find_objects(inside.astype(np.uint8))
+    if not boxes:
+        return
+    near = tuple(slice(max(0, part.start - 1), part.stop + 1) for part in boxes[0])
+    picture, inside, across = picture[near], inside[near], inside.shape[1]
     rgb = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
-    wide = 2 if inside.shape[1] > WIDE else 1
+    wide = 2 if across > WIDE else 1
     line = inside & ~ndimage.binary_erosion(inside, iterations=wide, border_value=1)
     rim = ndimage.binary_dilation(line) & ~line
     picture[rim] = 255 if np.dot(rgb, (0.2126, 0.7152, 0.0722)) < 255 * DARK else 0

@@ -1,6 +1,6 @@
 """Run the pages of the gallery as notebooks: ``python docs/_make_gallery.py [NAME …]``.
 
-A page is Markdown with blocks of Python. It becomes a notebook that is executed in a folder of phantoms; the site shows
+A page is Markdown with blocks of Python. It becomes a notebook that is executed in an empty folder; the site shows
 the outputs of the notebook below the blocks of the page. A test compares notebooks and pages.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 GALLERY = Path(__file__).with_name("gallery")
 BLOCK = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
-SHAPE, SPACING_MM = (56, 56, 40), (3.5, 3.5, 4.5)
+TIMED = re.compile(r"\d+:\d\d$")
 KEPT = ("image/png", "text/html", "text/plain")
 """Forms of an output, the best first; a notebook keeps one."""
 SECONDS = 600
@@ -39,7 +39,6 @@ def pages() -> list[Path]:
 def make(page: Path) -> None:
     """Execute a page and write the notebook beside it."""
     import nbformat  # noqa: PLC0415 (only those who build the site have it)
-    from _phantoms import write_phantoms  # noqa: PLC0415
     from nbclient import NotebookClient  # noqa: PLC0415
 
     version = nbformat.v4
@@ -47,15 +46,20 @@ def make(page: Path) -> None:
     cells = [make_cell[kind](text, id=f"cell-{n}") for n, (kind, text) in enumerate(cells_of(page.read_text("utf-8")))]
     notebook = version.new_notebook(cells=cells)
     with tempfile.TemporaryDirectory() as folder:
-        write_phantoms(Path(folder), SHAPE, SPACING_MM)
         NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": folder}}).execute()
         for cell in notebook.cells:
             cell.metadata = {}
             if cell.cell_type == "code":
-                cell.outputs = [_plain(output, folder) for output in cell.outputs if output.get("name") != "stderr"]
+                cell.outputs = [_plain(output, folder) for output in cell.outputs if not _is_progress(output)]
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     text = json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     page.with_suffix(".ipynb").write_text(text, encoding="utf-8")
+
+
+def _is_progress(output: Any) -> bool:
+    """Recognise standard error, and the line of a finished bar, which ends with the time that it took."""
+    text = output.get("data", {}).get("text/plain", "")
+    return output.get("name") == "stderr" or (output.output_type == "display_data" and bool(TIMED.search(text)))
 
 
 def _plain(output: Any, folder: str) -> Any:

@@ -26,6 +26,7 @@ from pathlib import Path
 import pytest
 
 from regweave import losses, metrics, registry
+from regweave.api import examples
 from regweave.cli import main
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
@@ -189,6 +190,8 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
             yield index, attempt(function, argument)
 
     monkeypatch.setattr(registration_settings, "preset", cheap)
+    monkeypatch.setattr(examples, "SHAPE", (20, 20, 20))
+    monkeypatch.setattr(examples, "SPACING_MM", (9.0, 9.0, 9.0))
     monkeypatch.setattr(batch, "on_processes", here)
     for module in (stages, methods, members, search):
         monkeypatch.setattr(module, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from regweave import kernels, metrics
+from regweave import metrics
+from regweave.kernels.threads import kernel_threads
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet, shift
 from regweave.types import Float32Array, Geometry
@@ -86,7 +87,7 @@ def same_bits_for_any_thread_count(metric: Any) -> None:
     f, m = _features(metric, smooth_image(5), smooth_image(6))
     copies, labels, results = (f.copy(), m.copy()), LabelSet.cube(3, np.full(3, 0.7)), []
     for n in (1, 2, 3):
-        with kernels.threads.kernel_threads(n):
+        with kernel_threads(n):
             results.append(metric.volume(f, m, grid_of((20, 18, 23)), labels.offsets, options))
     _require(all(np.array_equal(results[0], r) for r in results[1:]), "results depend on the number of threads")
     _require(np.array_equal(f, copies[0]) and np.array_equal(m, copies[1]), "volume changes its inputs")

@@ -19,7 +19,7 @@ SHAPE, SPACING_MM = (56, 56, 40), (3.5, 3.5, 4.5)
 
 
 def pair(
-    seed: int = 0, *, shape: tuple[int, int, int] = SHAPE, spacing_mm: tuple[float, float, float] = SPACING_MM
+    seed: int = 0, *, shape: tuple[int, int, int] | None = None, spacing_mm: tuple[float, float, float] | None = None
 ) -> ImagePair:
     """Return two images of a generated head and neck with three structures each, the moving one deformed.
 
@@ -28,7 +28,7 @@ def pair(
     seed : int
         Chooses anatomy, noise and deformation.
     shape, spacing_mm : three numbers each
-        Voxels, and their size.
+        Voxels, and their size; by default 56 × 56 × 40 voxels of 3.5 × 3.5 × 4.5 mm.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def pair(
     >>> found.moving_labels
     LabelMap(24 × 24 × 24 voxels of 8 × 8 × 8 mm, mandible, left parotid, right parotid)
     """
-    made = make_phantom(seed, shape, spacing_mm).pair
+    made = make_phantom(seed, shape or SHAPE, spacing_mm or SPACING_MM).pair
     assert made.fixed_labels is not None
     assert made.moving_labels is not None
     return ImagePair(Image.of(made.fixed, _few(made.fixed_labels)), Image.of(made.moving, _few(made.moving_labels)))

@@ -61,22 +61,30 @@ def cases() -> dict[str, Case]:
 def _cases() -> Iterator[tuple[str, Case]]:
     for preset in PRESETS:
         for kind, modality in PHANTOMS:
-            yield f"{preset} on {kind} {modality}", partial(_register, pair(kind, modality), preset=preset)
+            yield (
+                f"{preset} on {kind} {modality}",
+                partial(_register, _stated(pair(kind, modality), modality), preset=preset),
+            )
     for name in doors.shipped_models():
         modality, classes = doors.model_classes(name)
         for kind, _ in (p for p in PHANTOMS if p[1] == modality):
-            given = pair(kind, modality)
+            given = _stated(pair(kind, modality), modality)
             masked = {**given, **{k: _known(given[k], classes) for k in ("fixed_labels", "moving_labels")}}
             yield f"{name} on {kind} with masks", partial(_register, masked, model=name)
             blind = {k: part for k, part in masked.items() if k != "moving_labels"}
             yield f"{name} on {kind} without moving mask", partial(_register, blind, model=name)
 
 
+def _stated(found: Pair, modality: str) -> dict[str, Any]:
+    """Return the arguments of a registration; a phantom is no CT by its histogram, so its modality is stated."""
+    return found if modality == "mr" else {**found, "fixed_modality": modality, "moving_modality": modality}
+
+
 def _known(labels: doors.Part, classes: tuple[int, ...]) -> doors.Part:
     return np.where(np.isin(labels[0], classes), labels[0], 0), labels[1]
 
 
-def _register(given: Pair, **options: Any) -> rw.Result:
+def _register(given: dict[str, Any], **options: Any) -> rw.Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # models meet images that they were not made for
         return rw.register(**given, **options)

@@ -3,8 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from regweave import notices
 from regweave.errors import UsageError
-from regweave.io.modality import bank_of, modality_of, with_modality
+from regweave.io import fill_value, read_image
+from regweave.io.modality import bank_of, modality_of, stored_offset, with_modality
+from regweave.pipeline.reading import Reading
 from regweave.types import Geometry, Volume
 
 SHAPE = (24, 24, 24)
@@ -21,8 +24,15 @@ def thorax() -> np.ndarray:
     data = np.full(SHAPE, -1000.0)
     data[4:20, 4:20, 4:20] = RNG.normal(-100, 15, (16, 16, 16))
     data[6:18, 6:18, 6:18] = RNG.normal(50, 20, (12, 12, 12))
-    data[11:13, 11:13, 6:18] = 700
+    data[11:13, 11:13, 6:18] = RNG.normal(500, 200, (2, 2, 12))
     return data
+
+
+def metal(data: np.ndarray, share: float, value: float) -> np.ndarray:
+    """Set a share of the voxels, evenly spread, to a value."""
+    spoilt = data.copy()
+    spoilt.ravel()[:: round(1 / share)] = value
+    return spoilt
 
 
 def brain() -> np.ndarray:
@@ -38,8 +48,13 @@ def brain() -> np.ndarray:
         np.where(thorax() < -900, -2048, thorax()),  # padding outside of the field of view
         thorax().clip(-125, 275),  # cut to a window, as public sets are
         thorax()[6:18, 6:18, 4:20],  # a crop without air
+        metal(thorax(), 0.002, 19641.0),
+        metal(thorax(), 0.01, 8000.0),
+        metal(metal(thorax(), 0.01, 30000.0), 0.01, -2500.0),  # implants with streaks
+        np.where(thorax() < -900, -3024, thorax()).clip(None, 3071),
+        thorax().clip(-160, 240),
     ],
-    ids=["whole", "padded", "clipped", "crop"],
+    ids=["whole", "padded", "clipped", "crop", "metal", "implant", "streaks", "padded lower", "other window"],
 )
 def test_ct_is_told_by_air_fat_and_tissue(data):
     assert modality_of(volume(data)) == "ct"
@@ -60,10 +75,15 @@ def spoilt() -> np.ndarray:
         brain() * 1000 - 700,  # some voxels far below any threshold, none of them air
         (brain() - brain().mean()) / brain().std(),
         RNG.normal(0, 400, SHAPE),
-        thorax() + 1024,  # stored without its intercept: no longer Hounsfield units
+        brain() - 100,  # centred: numbers as in a CT cut to a window
+        brain() - brain().mean(),
+        brain() * 0.4 - 125,
+        brain() / brain().max() * 2000 - 1000,
+        brain() / brain().max() * 1400 - 1000,
     ],
-    ids=["plain", "shifted", "one voxel", "large", "standardised", "noise", "raw"],
-)
+    ids=["plain", "shifted", "one voxel", "large", "standardised", "noise", "minus 100", "centred", "as a window",
+         "as air and bone", "as air and tissue"],
+)  # fmt: skip
 def test_everything_else_is_a_scale_of_its_own(data):
     assert modality_of(volume(data)) == "mr"
 
@@ -82,3 +102,59 @@ def test_banks():
     assert bank_of("ct", "ct") == "ct"
     assert bank_of("mr", "mr") == bank_of("t1", "t1") == bank_of("mr", "t2") == "mr"
     assert bank_of("ct", "mr") == bank_of("mr", "ct") == bank_of("t1", "t2") == bank_of("pet", "ct") == "multi"
+
+
+@pytest.mark.parametrize("stated", ["auto", "ct"])
+def test_a_stored_offset_is_subtracted_and_warned_of(stated):
+    offset = 1024.0
+    stored = volume(thorax() + offset)
+    assert (modality_of(stored), stored_offset(stored)) == ("mr", offset)
+    assert fill_value(stored) == offset - 1000  # an image is warped in its stored values
+    with notices.collected() as warned, notices.muted():
+        read = Reading().image(stored, stated)
+        again = Reading().image(read)
+    assert read.modality == "ct"
+    np.testing.assert_array_equal(read.data, stored.data - np.float32(offset))
+    assert again is read
+    assert [text[:5] for text in warned] == ["W250:"]
+
+
+def test_the_modality_that_is_stated_keeps_the_values():
+    stored = volume(thorax() + 1024)
+    assert Reading().image(stored, "mr").data is stored.data
+
+
+CT = ("openkbp_head_neck", "btcv_abdomen", "totalseg_abdomen", "popi_lung")
+MR = ("acdc_mm", "chaos_mr_abdomen", "fvb_mouse_brain", "ibsr18_64", "lpba40_80", "mscmr_cardiac", "msd_hippocampus")
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", CT)
+def test_real_ct_is_ct(name, data_root):
+    for path in sorted((data_root / name).glob("*/image.nii.gz"))[:12]:
+        data = read_image(path).data
+        whole = data.min() < -500
+        changed = {"as it is": data, "implants": metal(data, 0.01, 8000.0)}
+        if whole:
+            changed |= {
+                "window": data.clip(-125, 275),
+                "soft window": data.clip(-160, 240),
+                "wide": data.clip(-1000, 1000),
+            }
+        for what, values in changed.items():
+            assert modality_of(volume(values)) == "ct", f"{path.parent.name}: {what}"
+        assert not whole or stored_offset(volume((data + 1024).clip(0))) > 0, path.parent.name
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", MR)
+def test_real_mr_is_not_ct(name, data_root):
+    for path in sorted((data_root / name).glob("*/image.nii.gz"))[:12]:
+        data = read_image(path).data
+        high = float(np.percentile(data, 99))
+        for what, values in {
+            "as it is": data, "minus 100": data - 100, "centred": data - data.mean(), "minus 1000": data - 1000,
+            "standardised": 100 * (data - data.mean()) / data.std(), "as air and bone": data / high * 2000 - 1000,
+        }.items():  # fmt: skip
+            assert stored_offset(volume(values)) == 0, f"{path.parent.name}: {what}"
+            assert modality_of(volume(values)) == "mr", f"{path.parent.name}: {what}"

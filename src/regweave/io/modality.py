@@ -1,4 +1,4 @@
-"""Modality of an image, told from its histogram: Hounsfield units of CT, or a scale of its own.
+"""Modality of an image from its histogram: Hounsfield units of CT, or a scale of its own.
 
 Decided once, when an image is read; a user who knows better says so.
 """
@@ -10,33 +10,40 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
+from scipy import ndimage
 
+from regweave import notices
 from regweave.errors import UsageError
-from regweave.types import Float32Array, Modality, Volume
+from regweave.types import Float32Array, Float64Array, Modality, Volume
 
 Stated = Literal["auto", "ct", "mr", "t1", "t2", "pd", "flair", "pet", "us"]
 """What a user says of an image; ``auto`` leaves it to the histogram."""
 BankName = Literal["ct", "mr", "multi"]
 """Which metrics compare two images: both CT, both on one scale of their own, or two modalities."""
 
-LOWEST_TISSUE_HU = -100.0
-"""The minimum of a CT is fat or less, even where it was cut to a window."""
-TISSUE_HU = (-200.0, 300.0)
-AIR_HU = (-1100.0, -500.0)
-HIGHEST_HU = 4100.0
-"""Twelve bits end at 3071 or 4095; what lies above is no CT number."""
-NEGATIVE_SHARE = 0.02
-TISSUE_SHARE = 0.05
-WATER_HU = (-20.0, 300.0)
-AIR_SHARE = 0.01
-TISSUE_SHARE_WITHOUT_AIR = 0.5
 OUTSIDE_HU = -1000.0
-STRAY_SHARE = 0.001
-"""Share of the voxels that may lie outside the scale: metal, and damage."""
+AIR_HU = (-1100.0, -900.0)
+BODY_HU = -500.0
+"""Air and padding lie below; what lies above is the body, with metal and bone."""
+HIGHEST_MINIMUM_HU = -105.0
+"""A CT shows air or fat, even where it was cut to a window."""
+STEP_HU, BLUR_STEPS = 5.0, 2.0
+EDGES_HU = np.arange(-250.0, 351.0, STEP_HU)
+MIDDLES_HU = (EDGES_HU[:-1] + EDGES_HU[1:]) / 2
+TISSUE_HU = (-25.0, 160.0)
+"""Muscle and organs, with contrast agent too."""
+FAT_HU = (-130.0, -60.0)
+SHARP = 0.021
+"""Height of the tissue peak, as the share of the soft body in one step of 5 HU; other scales are broader."""
+LEAST_BONE = 0.003
+"""Share of the body above organs: bone, vessels with contrast agent, metal."""
+STORED_OFFSETS = (1024.0, 1000.0)
+"""What unsigned exports add to Hounsfield units. The first that fits is taken: 24 HU are not seen in a histogram."""
+MOST_VALUES = 1_000_000
 
 
 def modality_of(volume: Volume) -> Modality:
-    """Tell CT from any other modality by the shares of air, fat and tissue on the Hounsfield scale.
+    """Decide between CT and any other modality by the air, fat and tissue of the histogram.
 
     Parameters
     ----------
@@ -51,25 +58,79 @@ def modality_of(volume: Volume) -> Modality:
     Examples
     --------
     >>> from regweave.types import Geometry
-    >>> data = np.repeat(np.float32([-1000.0, -80.0, 40.0, 60.0]), 16).reshape(4, 4, 4)
-    >>> modality_of(Volume(data, Geometry((4, 4, 4), np.eye(4))))
+    >>> data = np.repeat(np.float32([-1000.0, -100.0, 40.0, 41.0, 900.0]), 25).reshape(5, 5, 5)
+    >>> modality_of(Volume(data, Geometry((5, 5, 5), np.eye(4))))
     'ct'
     """
-    values = volume.data
-    low = float(values.min())
-    if low > LOWEST_TISSUE_HU:
-        return "mr"
-    padding = _share(values, -np.inf, AIR_HU[0]) - (float((values == low).mean()) if low < AIR_HU[0] else 0.0)
-    if _share(values, HIGHEST_HU, np.inf) > STRAY_SHARE or padding > STRAY_SHARE:
-        return "mr"
-    tissue, air = _share(values, *TISSUE_HU), _share(values, -np.inf, AIR_HU[1])
-    if _share(values, -np.inf, WATER_HU[0]) < NEGATIVE_SHARE or _share(values, *WATER_HU) < TISSUE_SHARE:
-        return "mr"
-    return "ct" if air >= AIR_SHARE or tissue >= TISSUE_SHARE_WITHOUT_AIR else "mr"
+    return "ct" if _hounsfield(volume.data) else "mr"
 
 
-def _share(values: Float32Array, low: float, high: float) -> float:
-    return float(np.count_nonzero((values > low) & (values < high)) / values.size)
+def stored_offset(volume: Volume) -> float:
+    """Return what was added to the Hounsfield units of a CT, 0 for everything else."""
+    return next((o for o in (0.0, *STORED_OFFSETS) if _hounsfield(volume.data, o)), 0.0)
+
+
+def in_hounsfield(volume: Volume, subject: str) -> Volume:
+    """Return a CT whose values were stored with an offset in Hounsfield units, with warning W250, or the same image."""
+    offset = stored_offset(volume)
+    if not offset:
+        return volume
+    notices.warn(
+        f"W250: {subject} is a CT stored with an offset of {offset:g}; {offset:g} is subtracted, and results are in HU"
+    )
+    return replace(volume, data=volume.data - np.float32(offset), modality="ct")
+
+
+def _hounsfield(data: Float32Array, offset: float = 0.0) -> bool:  # noqa: PLR0911 - one condition, one line
+    """Tell whether values less an offset have the histogram of a CT.
+
+    Voxels at the minimum or maximum, as padding and windows make them, do not count. With air at -1000 HU, the body is
+    mainly soft tissue with one sharp peak. Without air, as in a crop or a window, the image also shows fat, and either
+    the tissue peak is sharp or fat has a peak of its own.
+    """
+    values = data.ravel(order="K")[:: max(1, data.size // MOST_VALUES) | 1] - np.float32(offset)
+    low, high = float(data.min()) - offset, float(data.max()) - offset
+    body = values[(values > max(low, BODY_HU)) & (values < high)]
+    counts = np.histogram(body, EDGES_HU)[0]
+    soft = int(counts.sum())
+    shares = ndimage.gaussian_filter1d(counts / max(soft, 1), BLUR_STEPS)
+    top = _peak(shares, *TISSUE_HU)
+    if low > HIGHEST_MINIMUM_HU or soft == 0 or soft < 0.55 * body.size or top is None:
+        return False
+
+    def share(low: float, high: float) -> float:
+        return float(counts[(low < MIDDLES_HU) & (high > MIDDLES_HU)].sum() / soft)
+
+    size, below = body.size / values.size, share(-250, -150)
+    air = np.count_nonzero((values > AIR_HU[0]) & (values < AIR_HU[1])) / values.size
+    if air >= 0.01 and size >= 0.001 and below <= 0.1 and share(-150, 150) >= 0.75 and shares[top] >= SHARP:
+        return True
+    cut = low <= -400 or np.count_nonzero(values == low) >= 0.002 * values.size
+    lower, upper = np.percentile(body, (25, 75))
+    fat, fat_top, tissue_top = share(*FAT_HU), _peak(shares, -125, -65), _peak(shares, 0, TISSUE_HU[1])
+    least_fat = 0.1 if not cut else 0.15 if size < 0.33 else 0.008
+    bone = np.count_nonzero(values > TISSUE_HU[1]) / body.size
+    if offset or size < 0.1 or below > 0.08 or upper - lower > 215 or fat < least_fat or bone < LEAST_BONE:
+        return False
+    # The noise of air in other images is densest at the lower end.
+    edge = shares[max(low, EDGES_HU[0]) < MIDDLES_HU][:3].max() / shares.max()
+    if cut and shares[top] >= SHARP and (MIDDLES_HU[top] > 0 or edge < 0.5):
+        return True
+    if fat_top is None or tissue_top is None:
+        return False
+    peaks, valley = (shares[fat_top], shares[tissue_top]), shares[fat_top:tissue_top].min()
+    if not cut:
+        return bool(min(peaks) >= 0.02 and valley <= 0.5 * min(peaks))
+    return bool(
+        fat >= 0.33 and share(0, 150) >= 0.2 and peaks[0] >= 0.018 and peaks[1] >= 0.009 and valley <= 0.62 * peaks[0]
+    )
+
+
+def _peak(shares: Float64Array, low: float, high: float) -> int | None:
+    """Return where the highest local maximum of a histogram between two values lies."""
+    found = np.flatnonzero((shares[1:-1] >= shares[:-2]) & (shares[1:-1] >= shares[2:])) + 1
+    found = found[(MIDDLES_HU[found] > low) & (MIDDLES_HU[found] < high)]
+    return int(found[shares[found].argmax()]) if found.size else None
 
 
 def with_modality(volume: Volume, stated: Stated = "auto") -> Volume:
@@ -82,8 +143,9 @@ def with_modality(volume: Volume, stated: Stated = "auto") -> Volume:
 
 
 def fill_value(volume: Volume) -> float:
-    """Return the value for points outside an image: −1000 (air) for CT, 0 for everything else."""
-    return OUTSIDE_HU if with_modality(volume).modality == "ct" else 0.0
+    """Return the value for points outside an image: −1000 (air) for CT, plus its offset; 0 for everything else."""
+    offset = stored_offset(volume) if volume.modality is None else 0.0
+    return OUTSIDE_HU + offset if offset or with_modality(volume).modality == "ct" else 0.0
 
 
 def bank_of(fixed: Modality, moving: Modality) -> BankName:

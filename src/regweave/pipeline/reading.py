@@ -17,7 +17,7 @@ from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
 from regweave.io.formats.nifti_frame import NiftiFrame
 from regweave.io.formats.validate import NonFinite
-from regweave.io.modality import Stated, with_modality
+from regweave.io.modality import Stated, in_hounsfield, with_modality
 from regweave.io.orientation import Orientation
 from regweave.io.structure_names import in_numbering, join_names, real_names
 from regweave.kernels.threads import side_by_side
@@ -126,6 +126,8 @@ class Reading:
             source, nifti_frame=self.nifti_frame, nonfinite=self.nonfinite, follow_links=self.follow_links,
             series=series,
         )  # fmt: skip
+        if stated in ("auto", "ct") and volume.modality in (None, "ct"):
+            volume = in_hounsfield(volume, f"'{source}'" if isinstance(source, str | Path) else "the image")
         return with_modality(volume, stated)
 
     def series(self, name: str) -> str | None:

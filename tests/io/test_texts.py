@@ -14,7 +14,16 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points
 from regweave.io.disk.files import exists, is_file, open_file, require_file, sha256
 from regweave.io.disk.limits import MAX_NESTING
-from regweave.io.disk.texts import parse_json, parse_rows, parse_table, parse_toml, read_json, read_text
+from regweave.io.disk.texts import (
+    MAX_JSON_CHARACTERS,
+    MAX_TOML_CHARACTERS,
+    parse_json,
+    parse_rows,
+    parse_table,
+    parse_toml,
+    read_json,
+    read_text,
+)
 from regweave.model.model import Model
 from regweave.model.shipped import find_model
 from regweave.pipeline.prepare import start_pair
@@ -133,6 +142,19 @@ def test_json_is_strict():
     assert isinstance(deep, list)
     with pytest.raises(ValueError, match="nests deeper"):
         parse_json("[" * (MAX_NESTING + 1) + "]" * (MAX_NESTING + 1))
+
+
+def test_a_key_that_stands_twice_among_many_is_found():
+    # Counting each key would take hours here.
+    keys = ",".join(f'"k{n}": 1' for n in range(300_000))
+    with pytest.raises(ValueError, match=r"'k299999' stands twice"):
+        parse_json(f'{{{keys}, "k299999": 2}}')
+
+
+@pytest.mark.parametrize(("parse", "most"), [(parse_json, MAX_JSON_CHARACTERS), (parse_toml, MAX_TOML_CHARACTERS)])
+def test_a_text_that_would_take_long_is_refused(parse, most):
+    with pytest.raises(ValueError, match=f"allowed are {most}"):
+        parse(" " * (most + 1))
 
 
 def test_toml_is_strict():

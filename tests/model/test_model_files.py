@@ -125,6 +125,19 @@ def test_a_bomb_is_read_no_further_than_its_limit(model, tmp_path, monkeypatch):
         Model.load(tmp_path / "bad.zip")
 
 
+def test_one_damaged_byte_anywhere_is_refused_or_makes_no_difference(model, tmp_path):
+    model.save(tmp_path / "m.zip")
+    whole, refused = (tmp_path / "m.zip").read_bytes(), 0
+    for place in range(0, len(whole), len(whole) // 150):
+        (tmp_path / "x.zip").write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
+        try:
+            Model.load(tmp_path / "x.zip")
+        except RegweaveError as error:
+            assert error.code == "E170"  # noqa: PT017 - a byte of a date or an attribute is not read
+            refused += 1
+    assert refused > 100
+
+
 def test_a_cut_archive_is_refused(model, tmp_path):
     model.save(tmp_path / "a.zip")
     (tmp_path / "bad.zip").write_bytes((tmp_path / "a.zip").read_bytes()[:-50])
@@ -194,6 +207,28 @@ def test_an_unknown_predictor_is_refused(model, tmp_path):
     (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(RegweaveError, match="unknown predictor 'forest'"):
         Model.load(tmp_path / "m.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda classes: classes[::-1],
+        lambda classes: [*classes[:-1], classes[-2]],
+        lambda classes: [0, *classes[:0:-1]],
+        lambda classes: [*classes[:-1], float(classes[-1])],
+        lambda classes: classes[1:],
+        lambda classes: "".join(map(str, classes)),
+    ],
+    ids=["reversed", "repeated", "out of order", "float", "without 0", "text"],
+)
+def test_classes_of_a_predictor_are_ascending_from_0(model, tmp_path, change):
+    model.save(tmp_path / "m.zip")
+    parts = parts_of(tmp_path / "m.zip")
+    content = json.loads(parts["model.json"])
+    content["class_predictor"]["classes"] = change(content["class_predictor"]["classes"])
+    pack(tmp_path / "m.zip", parts | {"model.json": json.dumps(content).encode()})
+    with pytest.raises(RegweaveError, match=r"E170.*class_predictor.classes is .*0 first, ascending, each once"):
+        Model.load(tmp_path / "m.zip")
 
 
 def test_a_predictor_that_does_not_fit_the_weights_is_refused(model):

@@ -180,3 +180,35 @@ def test_transforms_from_memory(transform):
 def test_what_is_no_transform_is_named(transform, source):
     with pytest.raises(RegweaveError, match="E115"):
         read_transform(source(transform))
+
+
+@pytest.mark.parametrize(
+    "affine",
+    [
+        np.diag([1, 1, 1, 2]), [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 2, 3, 1]], np.eye(3), np.eye(4)[:3],
+        np.full((4, 4), np.nan), "eye", None, np.eye(5),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("take", [read_image, lambda pair: Volume.from_array(*pair, frame="RAS")])
+def test_an_affine_that_is_none_has_a_code(affine, take):
+    with pytest.raises(RegweaveError, match=r"E102.*affine|E108"):
+        take((np.arange(216.0).reshape(6, 6, 6), affine))
+
+
+def test_a_masked_array_is_refused():
+    data = np.ma.masked_greater(np.arange(216.0).reshape(6, 6, 6), 200)
+    for take in (read_image, read_labels):
+        with pytest.raises(RegweaveError, match=r"E129.*15 masked voxels"):
+            take((data, np.eye(4)))
+    with pytest.raises(RegweaveError, match="E129"):
+        read_image(nib.Nifti1Image(data, np.eye(4)))
+    filled = np.ma.masked_array(data.filled(0.0))  # nothing is masked
+    np.testing.assert_array_equal(read_image((filled, np.eye(4))).data, data.filled(0.0))
+
+
+@pytest.mark.parametrize(("data", "says"), [(np.arange(216) + 2**60, "stored values from 1152921504606846976"),
+                                            (np.arange(216) * 1e-300, "all become 0"),
+                                            (np.zeros(216), "is constant: minimum 0")])  # fmt: skip
+def test_a_constant_image_says_whether_precision_was_lost(data, says):
+    with pytest.raises(RegweaveError, match=rf"E105.*{says}"):
+        read_image((data.reshape(6, 6, 6), np.eye(4)))

@@ -34,7 +34,25 @@ def ras_to_lps(affine: ArrayLike) -> Float64Array:
     >>> ras_to_lps(np.eye(4)).diagonal()
     array([-1., -1.,  1.,  1.])
     """
-    return np.asarray(RAS_LPS @ np.asarray(affine, dtype=np.float64) + 0.0)
+    return np.asarray(RAS_LPS @ affine_matrix(affine, "the array") + 0.0)
+
+
+def affine_matrix(affine: ArrayLike, subject: str) -> Float64Array:
+    """Return an affine as a matrix of shape (4, 4) whose last row is 0 0 0 1, or raise E102."""
+    try:
+        matrix = np.asarray(affine, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise damaged(subject, f"its affine is no matrix of numbers ({error})") from error
+    problem = ""
+    if matrix.shape != (4, 4):
+        problem = f"its affine has shape {matrix.shape}, needed is (4, 4)"
+    elif not np.isfinite(matrix).all():
+        problem = "its affine holds non-finite numbers"
+    elif (matrix[3] != (0, 0, 0, 1)).any():
+        problem = f"the last row of its affine is {matrix[3].tolist()}, needed is [0, 0, 0, 1]"
+    if problem:
+        raise damaged(subject, problem)
+    return matrix
 
 
 def array_affine(affine: ArrayLike | None, spacing_mm: ArrayLike | None, frame: str) -> Float64Array:
@@ -55,7 +73,7 @@ def array_affine(affine: ArrayLike | None, spacing_mm: ArrayLike | None, frame: 
         if spacing.shape != (3,):
             raise UsageError("E108", f"spacing_mm has shape {spacing.shape}, needed is (3,)", "give three numbers")
         affine = np.diag([*spacing, 1.0])
-    return ras_to_lps(affine) if frame == "LPS" else np.asarray(affine, dtype=np.float64)
+    return ras_to_lps(affine) if frame == "LPS" else affine_matrix(affine, "the array")
 
 
 def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Geometry:
@@ -71,11 +89,7 @@ def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Ge
     subject : str
         How messages call the image.
     """
-    matrix = np.asarray(affine, dtype=np.float64)
-    if matrix.shape != (4, 4):
-        raise damaged(subject, f"its affine has shape {matrix.shape}, needed is (4, 4)")
-    if not np.isfinite(matrix).all():
-        raise damaged(subject, "its affine holds non-finite numbers")
+    matrix = affine_matrix(affine, subject)
     spacing = np.linalg.norm(matrix[:3, :3], axis=0)
     if (spacing <= 0).any() or abs(np.linalg.det(matrix[:3, :3] / spacing)) < 1e-6:
         message = f"{subject} has axes that do not span space: spacing {spacing.tolist()} mm"

@@ -84,7 +84,7 @@ def read_image(
             raise error
         notices.warn(f"W205: {error.message}; treated as background")
         data = replace_nonfinite(data, stored.subject)
-    error = constant_error(data, stored.scaling, stored.subject)
+    error = constant_error(data, stored.data, stored.scaling, stored.subject)
     if error is not None:
         raise error
     return Volume(data, stored.geometry, stored.modality)

@@ -103,6 +103,6 @@ def _add_values(stored: Stored, facts: dict[str, Any], problems: list[RegweaveEr
         facts["ct"] = modality_of(Volume(finite.astype(np.float32), stored.geometry)) == "ct"
     bad = nonfinite_error(data, stored.subject)
     if bad is None:
-        bad = constant_error(data, stored.scaling, stored.subject)
+        bad = constant_error(data, stored.data, stored.scaling, stored.subject)
     if bad is not None:
         problems.append(bad)

@@ -7,7 +7,10 @@ states is believed, and the parts that are not known are refused.
 from __future__ import annotations
 
 import io
+import lzma
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,11 @@ LONGEST = {TEXT: MAX_TEXT_BYTES, ARRAYS: MAX_ARCHIVE_BYTES}
 """Most bytes that are read of each part, compressed or not."""
 DATE = (1980, 1, 1, 0, 0, 0)
 """Date of the parts: the same model gives the same bytes whenever it is written."""
+DAMAGE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, LookupError, NotImplementedError, OSError,
+    RuntimeError,
+)  # fmt: skip
+"""What the modules of the archive raise for damaged bytes, beside ValueError."""
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -73,7 +81,7 @@ def _parts(stream: io.BufferedReader) -> dict[str, bytes]:
                 shown = ", ".join(repr(n[:40]) for n in names[:5])
                 raise ValueError(f"it holds {shown or 'nothing'}, allowed: {TEXT} and {ARRAYS}")
             return {name: _content(archive, name) for name in LONGEST}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError, RuntimeError) as error:
+    except DAMAGE as error:
         raise ValueError(f"the archive is damaged ({error})") from error
 
 

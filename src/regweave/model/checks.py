@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,11 @@ def check_arrays(parts: Parts) -> None:
     for size in ("voxel_mm", "unit_mm"):
         if size in parts.fields:
             require_number(parts.fields[size], f"class_predictor.{size}", PREDICTOR_VOXEL_MM)
+    listed = parts.fields.get("classes", [0])
+    whole = isinstance(listed, list) and all(type(c) is int for c in listed)
+    if not whole or listed[:1] != [0] or any(a >= b for a, b in pairwise(listed)):
+        found = _short(listed)
+        raise ValueError(f"class_predictor.classes is {found}, allowed: whole numbers, 0 first, ascending, each once")
     names = _table(parts.fields, "names", MOST_CLASSES)
     for key, name in names.items():
         _name(name, f"class_predictor.names[{key[:40]!r}]")

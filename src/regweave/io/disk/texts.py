@@ -19,6 +19,10 @@ from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged, open_file
 from regweave.io.disk.limits import MAX_DIGITS, MAX_NESTING, MAX_TEXT_BYTES
 
+MAX_JSON_CHARACTERS = 1 << 25
+"""The worst JSON of this length, lists of lists, is parsed within ten seconds."""
+MAX_TOML_CHARACTERS = 1 << 20
+"""Settings are far shorter, and TOML is parsed slowly."""
 LONGEST_SHOWN = 40
 """Characters of a token that a message repeats."""
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -70,6 +74,8 @@ def parse_json(text: str, *, constants: bool = False) -> Any:
         ...
     ValueError: the key 'a' stands twice
     """
+    if len(text) > MAX_JSON_CHARACTERS:
+        raise ValueError(f"it has {len(text)} characters, allowed are {MAX_JSON_CHARACTERS}")
     try:
         content = json.loads(
             text,
@@ -80,17 +86,21 @@ def parse_json(text: str, *, constants: bool = False) -> Any:
         )
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
-    _require_flat(content)
+    if isinstance(content, dict | list):
+        _require_flat(content)
     return content
 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML 1.0, or raise ValueError."""
+    if len(text) > MAX_TOML_CHARACTERS:
+        raise ValueError(f"it has {len(text)} characters, allowed are {MAX_TOML_CHARACTERS}")
     try:
         content = tomllib.loads(text, parse_float=_finite)
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {MAX_NESTING} levels") from error
     _require_flat(content)
+    _require_short_numbers(content)
     return content
 
 
@@ -167,8 +177,8 @@ def shown(token: object) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        # Each key is taken out where it is met first.
+        twice = next(key for key, _ in pairs if found.pop(key, pairs) is pairs)
         raise ValueError(f"the key {shown(twice)} stands twice")
     return found
 
@@ -195,17 +205,21 @@ def _refuse_constant(text: str) -> None:
 
 
 def _require_flat(content: Any) -> None:
-    """Walk through lists and tables level by level; whole numbers are bounded on the way, as TOML has no hook."""
-    level, depth = [content], 0
-    while level:
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                below += item.values()
-            elif isinstance(item, list):
-                below += item
-            elif isinstance(item, int) and abs(item) >= 10**MAX_DIGITS:
-                raise ValueError(f"a number of more than {MAX_DIGITS} digits")
-        level, depth = below, depth + 1
+    """Walk through lists and tables level by level."""
+    level, depth = [content], 1
+    while level := [
+        item for outer in level for item in (outer.values() if type(outer) is dict else outer)
+        if type(item) in (dict, list)
+    ]:  # fmt: skip
+        depth += 1
         if depth > MAX_NESTING:
             raise ValueError(f"it nests deeper than {MAX_NESTING} levels")
+
+
+def _require_short_numbers(content: Any) -> None:
+    """Bound the whole numbers of TOML, whose parser has no hook for them."""
+    if isinstance(content, dict | list):
+        for item in content.values() if isinstance(content, dict) else content:
+            _require_short_numbers(item)
+    elif isinstance(content, int) and abs(content) >= 10**MAX_DIGITS:
+        raise ValueError(f"a number of more than {MAX_DIGITS} digits")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from regweave.io.formats.validate import require_scalar, volume_shape
+from regweave.io.formats.validate import require_scalar, require_unmasked, volume_shape
 from regweave.io.geometry import make_geometry
 from regweave.kernels import fields
 from regweave.types import Float32Array, Geometry, Modality
@@ -45,8 +45,9 @@ class Stored:
     def of_array(cls, data: NDArray[Any], affine: ArrayLike, subject: str) -> Stored:
         """Check that an array is a scalar volume, and place it by an affine from index to LPS millimetres."""
         require_scalar(data.dtype, 1, subject)
+        require_unmasked(data, subject)
         shape = volume_shape(data.shape, subject)
-        return cls(data.reshape(shape), make_geometry(shape, affine, subject), subject)
+        return cls(np.asarray(data).reshape(shape), make_geometry(shape, affine, subject), subject)
 
     def values(self) -> NDArray[Any]:
         """Return the voxels in the stored type, or in float64 where the file asks for scaling."""

@@ -50,6 +50,13 @@ def require_scalar(dtype: np.dtype[Any], components: int, subject: str) -> None:
     raise RegweaveError("E103", message, "extract one component or a grey value first")
 
 
+def require_unmasked(data: NDArray[Any], subject: str) -> None:
+    """Raise E129 for an array with masked voxels: what lies below the mask are no values of an image."""
+    if np.ma.is_masked(data):
+        message = f"{subject} is a masked array with {np.ma.count_masked(data)} masked voxels"
+        raise RegweaveError("E129", message, "fill them, as in array.filled(0), and give the mask as fixed_mask")
+
+
 def nonfinite_error(data: NDArray[Any], subject: str) -> RegweaveError | None:
     """Return the E104 error of an image with NaN or infinite voxels, None where all are finite."""
     finite = np.isfinite(data)
@@ -64,11 +71,19 @@ def nonfinite_error(data: NDArray[Any], subject: str) -> RegweaveError | None:
     return RegweaveError("E104", message, "repair the image, or pass --nonfinite mask to treat them as background")
 
 
-def constant_error(data: NDArray[Any], scaling: tuple[float, float], subject: str) -> RegweaveError | None:
-    """Return the E105 error of an image in which all voxels are equal, None for any other image."""
+def constant_error(
+    data: NDArray[Any], stored: NDArray[Any], scaling: tuple[float, float], subject: str
+) -> RegweaveError | None:
+    """Return the E105 error of an image in which all voxels are equal in float32, None for any other image."""
     low, high = float(data.min()), float(data.max())
     if low < high:
         return None
+    if stored.min() < stored.max():
+        message = (
+            f"{subject} is constant in float32, in which images are computed: stored values from {stored.min()!s} to "
+            f"{stored.max()!s} all become {low:g}"
+        )
+        return RegweaveError("E105", message, "subtract a constant, or multiply by a factor, before you save it")
     message = (
         f"{subject} is constant: minimum {low:g}, maximum {high:g}, scl_slope {scaling[0]:g}, scl_inter {scaling[1]:g}"
     )

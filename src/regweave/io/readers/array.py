@@ -21,4 +21,4 @@ def recognises(source: Any, head: bytes) -> bool:
 def read(source: Any, options: ReadOptions) -> Stored:
     """Take voxels [i, j, k] of any array library that NumPy understands."""
     voxels, affine = source
-    return Stored.of_array(np.asarray(voxels), ras_to_lps(affine), "the array")
+    return Stored.of_array(np.asanyarray(voxels), ras_to_lps(affine), "the array")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import pytest
 import regweave as rw
 from regweave.cli import main
 from regweave.io import write_image
-from regweave.io.images import read_image
+from regweave.io.images import read_image, read_labels
 
 FILES = ("fixed", "moving", "fixed_labels", "moving_labels")
 START = "import sys; from regweave.cli import main; sys.exit(main())"
@@ -97,6 +98,14 @@ def test_a_row_is_what_register_gives(folder, tmp_path):
         assert (tmp_path / "out" / "p0" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
+@pytest.mark.parametrize(("sign", "word"), [(";", ";"), ("\t", "a tab")])
+def test_another_separator_is_named(folder, tmp_path, sign, word):
+    path = listed(tmp_path / "pairs.csv", [row(folder, 0)])
+    path.write_text(path.read_text().replace(",", sign))
+    with pytest.raises(rw.RegweaveError, match=f"E132.*the separator is {word}, commas are needed"):
+        rw.batch(path, tmp_path / "out")
+
+
 @pytest.mark.usefixtures("in_process")
 def test_resumed_rows_are_not_run_again_unless_something_changed(folder, tmp_path, monkeypatch):
     rows = [row(folder, 0), row(folder, 1)]
@@ -112,11 +121,54 @@ def test_resumed_rows_are_not_run_again_unless_something_changed(folder, tmp_pat
     rw.batch([*rows, row(folder, 2)], tmp_path / "out", config=folder / "tiny.toml", workers=1, resume=True)
     assert len(ran) == 3
     (tmp_path / "out" / "p1" / "result.json").unlink()  # a folder that is not whole does not count as done
-    again = rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", workers=1, resume=True)
+    with pytest.warns(rw.RegweaveWarning, match=r"W251.*result.json' is missing or was changed; p1 is run again"):
+        again = rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", workers=1, resume=True)
     assert len(ran) == 4
     rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", init="moments", workers=1, resume=True)
     assert len(ran) == 6
     assert again["p1"].warnings is not None
+
+
+@pytest.mark.usefixtures("in_process")
+def test_resume_believes_only_what_is_there(folder, tmp_path):
+    names = tmp_path / "names.json"
+    label_map = tmp_path / "moving_labels.nii.gz"
+    label_map.write_bytes((folder / "moving0_labels.nii.gz").read_bytes())
+    (tmp_path / "fixed_labels.nii.gz").write_bytes((folder / "fixed0_labels.nii.gz").read_bytes())
+    rows = [row(folder, 0, fixed_labels=str(tmp_path / "fixed_labels.nii.gz"), moving_labels=str(label_map))]
+    values = [int(v) for v in np.unique(read_labels(label_map).data) if v]
+
+    def run(**words):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", workers=1, resume=True, **words)
+        return [str(one.message) for one in caught if str(one.message).startswith("W251")]
+
+    def told():
+        return (tmp_path / "out" / "p0" / "result.json").read_text(encoding="utf-8")
+
+    names.write_text(json.dumps({str(v): f"Liver{v}" for v in values}))
+    run(label_names=names)
+    assert "Liver1" in told()
+    names.write_text(json.dumps({str(v): f"Kidney{v}" for v in values}))
+    assert run(label_names=names) == []
+    assert "Kidney1" in told()
+    assert "Liver1" not in told()
+    (tmp_path / "labels.json").write_text(json.dumps({str(v): f"Heart{v}" for v in values}))
+    run()
+    first = told()
+    (tmp_path / "labels.json").write_text(json.dumps({str(v): f"Lung{v}" for v in values}))
+    run()
+    assert ("Heart1" in first, "Lung1" in told()) == (True, True)
+    warped, labels = (tmp_path / "out" / "p0" / f"{name}.nii.gz" for name in ("warped", "warped_labels"))
+    bits = warped.read_bytes(), labels.read_bytes()
+    warped.unlink()
+    labels.write_bytes(b"damaged")
+    assert len(run()) == 1
+    assert (warped.read_bytes(), labels.read_bytes()) == bits
+    last = told()
+    assert run() == []
+    assert told() == last
 
 
 def _counted(ran):
@@ -135,6 +187,7 @@ def _counted(ran):
         ({"id": "tasks"}, "E132"),
         ({"id": "../x"}, "E132"),
         ({"id": "P1"}, "E132"),
+        ({"id": "p" * 201}, "E132.*201 characters, allowed are 200"),
         ({"moving": "none.nii.gz"}, "E101"),
         ({"model": "brane"}, "E1"),
         ({"preset": "defalt"}, "E18"),

@@ -21,7 +21,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave.cli import main
-from regweave.cli.registration.register import parse_metrics
+from regweave.config.choice import metric_weights
 from regweave.config.settings import Settings, parse, preset, preset_names
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
@@ -271,12 +271,12 @@ def test_start_from_an_earlier_result(call, result):
     assert call("--init", result / "transform.h5", "--quiet")[0] == 0
 
 
-def test_parse_metrics():
-    assert parse_metrics(None) is None
-    assert parse_metrics([]) is None
-    assert parse_metrics(["sad", "mind=0.5", "ncc12=1e-1"]) == {"sad": 1.0, "mind": 0.5, "ncc12": 0.1}
+def test_metric_weights():
+    assert metric_weights(None) is None
+    assert metric_weights([]) is None
+    assert metric_weights(["sad", "mind=0.5", "ncc12=1e-1"]) == {"sad": 1.0, "mind": 0.5, "ncc12": 0.1}
     with pytest.raises(UsageError, match=r"E188.*'lots' is not a number"):
-        parse_metrics(["sad=lots"])
+        metric_weights(["sad=lots"])
 
 
 def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc"), class_names=None) -> Path:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from regweave.config.choice import _by_hand, choose_settings
+from regweave.config.choice import _by_hand, choose_settings, metric_weights
+from regweave.config.settings import preset
+from regweave.errors import UsageError
+from regweave.training.run import training_settings
 
 
-def stages(metrics, preset="default"):
-    bank = choose_settings(preset, None, None, dict.fromkeys(metrics, 1.0)).banks["mr"]
+def stages(metrics, name="default"):
+    bank = choose_settings(name, None, None, dict.fromkeys(metrics, 1.0)).banks["mr"]
     return {member.name: member.stage for member in bank}
 
 
-@pytest.mark.parametrize("preset", ["default@2", "default@6", "paper@1"])
-def test_metrics_by_hand_are_refined_by(preset):
+@pytest.mark.parametrize("name", ["default@2", "default@6", "paper@1"])
+def test_metrics_by_hand_are_refined_by(name):
     """A preset that leaves the refinement to other members must not leave it to none."""
-    assert all(stage != "levels" for stage in stages(["sad", "ncc", "gradient"], preset).values())
+    assert all(stage != "levels" for stage in stages(["sad", "ncc", "gradient"], name).values())
 
 
 def test_where_a_member_of_the_refinement_is_among_them_the_others_keep_their_part():
@@ -28,3 +31,30 @@ def test_what_cannot_be_compared_voxel_by_voxel_stays_in_the_levels():
     found = stages(["mi", "sad"])
     assert found == {"mi": "levels", "sad": "both"}
     assert stages(["mi"]) == {"mi": "levels"}
+
+
+@pytest.mark.parametrize("given", [{"ncc": 1, "lncc3": 1}, ["ncc", "lncc3"], ["ncc=1", "lncc3=1.0"]])
+def test_metrics_by_hand_are_those_of_the_bank_that_knows_them(given):
+    """The bank of two modalities has no lncc3: a pair of one modality does not need it."""
+    weights = metric_weights(given)
+    assert weights == {"ncc": 1.0, "lncc3": 1.0}
+    chosen = choose_settings("default", None, None, weights)
+    whole = {m.name: m for m in preset("default").schedule("mr").bank}
+    assert [m.name for m in chosen.schedule("mr").bank] == ["ncc", "lncc3"]
+    assert chosen.schedule("mr").bank[1].metric_options() == whole["lncc3"].metric_options()
+    with pytest.raises(UsageError, match="E183"):
+        chosen.schedule("multi")
+    with pytest.raises(UsageError, match="E181"):
+        choose_settings("default", None, None, {"ncc": 1.0, "lncc33": 1.0})
+
+
+@pytest.mark.parametrize("given", [["ncc=much"], ["ncc="], {"ncc": "much"}, ["ncc", "ncc=2"]])
+def test_weights_that_are_none_have_a_code(given):
+    with pytest.raises(UsageError, match="E188"):
+        metric_weights(given)
+
+
+def test_training_takes_the_same_forms():
+    assert training_settings("default", None, ["ncc=0.5", "mi"], None) == training_settings(
+        "default", None, {"ncc": 0.5, "mi": 1.0}, None
+    )

@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from regweave import extras
+from regweave.config.choice import Metrics, metric_weights
 from regweave.config.settings import Settings
 from regweave.config.settings import load as load_settings
 from regweave.datasets.manifest import Table, read_table
 from regweave.errors import UsageError
 from regweave.io import owned_path
-from regweave.io.disk.files import is_file
 from regweave.io.disk.records import record_text, this_program
 from regweave.io.disk.working_folder import working_folder
 from regweave.io.records.folders import INDEX
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.placement import place
 from regweave.jobs.program import UNUSED
-from regweave.jobs.registrations import COLUMNS, THUMBNAIL, RowDefaults, register_row, row_tasks
+from regweave.jobs.registrations import COLUMNS, FILES, THUMBNAIL, RowDefaults, is_whole, register_row, row_tasks
 from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks, worker_count
 from regweave.jobs.workers import Team
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.measures.verdict import Verdict, failed, tally
 from regweave.pipeline.reading import ReadingWords, reading_of
-from regweave.pipeline.result import RECORD, Result
+from regweave.pipeline.result import Result
 from regweave.pipeline.saved import load
 from regweave.report import batch as page
 
@@ -113,7 +113,7 @@ def batch(
     model: str | Path | None = None,
     preset: str | None = None,
     config: str | Path | Settings | None = None,
-    metrics: Mapping[str, float] | None = None,
+    metrics: Metrics | None = None,
     init: str | Path | None = None,
     engine: str | None = None,
     rules: str | Path | Rules | None = None,
@@ -146,7 +146,8 @@ def batch(
         What computes, as in `regweave.register`; ``cuda:0,1`` deals the processes out to several GPUs. Workers of a
         scheduler take ``cuda``, the first GPU that each of them sees.
     resume : bool
-        Go on with what an earlier call left: pairs that are done, with the same files and settings, are not run again.
+        Go on with what an earlier call left: pairs that are done, with the same files, names and settings, and whose
+        results are as they were written, are not run again.
     on_progress : callable, optional
         Called with a `BatchProgress` after every pair.
     **reading
@@ -171,21 +172,17 @@ def batch(
     defaults = RowDefaults(
         None if model is None else str(model), preset,
         load_settings(Path(config)) if isinstance(config, str | Path) else config,
-        None if init is None else str(init), engine, metrics, rule,
+        None if init is None else str(init), engine, metric_weights(metrics), rule,
         None if write is None else tuple(write), judged_by or default_rules(), placement.word,
     )  # fmt: skip
     tasks = row_tasks(read_table(table, COLUMNS), folder, defaults)
     require_cluster(scheduler)
     with working_folder(folder, STORE, "a batch", resume=resume), Team(n, placement.gpus) as team:
-        run = partial(
-            run_tasks, function=register_row, workers=None if scheduler else team, scheduler=scheduler, unused=UNUSED,
-            on_progress=on_progress,
+        outcomes = run_tasks(
+            tasks, register_row, workers=None if scheduler else team, scheduler=scheduler, store=folder / STORE,
+            unused=UNUSED, on_progress=on_progress, whole=partial(is_whole, folder),
         )  # fmt: skip
-        outcomes = {outcome.key: outcome for outcome in run(tasks, store=folder / STORE)}
-        # A folder that somebody removed after it was finished is made again.
-        lost = {key for key, outcome in outcomes.items() if outcome.reused and not is_file(folder / key / RECORD)}
-        outcomes |= {outcome.key: outcome for outcome in run([task for task in tasks if task[0] in lost])}
-        found = Batch(folder, tuple(_row(outcome) for outcome in outcomes.values()), defaults.rules)
+        found = Batch(folder, tuple(_row(outcome) for outcome in outcomes), defaults.rules)
         found.write()
     return found
 
@@ -193,7 +190,8 @@ def batch(
 def _row(outcome: Outcome) -> dict[str, Any]:
     if outcome.error is None:
         place = {"folder": outcome.key, "thumbnail": f"{outcome.key}/{THUMBNAIL}"}
-        return {"id": outcome.key, "status": "ok", **place, **outcome.value}
+        line = {name: value for name, value in outcome.value.items() if name != FILES}
+        return {"id": outcome.key, "status": "ok", **place, **line}
     code, _, message = outcome.error.partition(": ")
     return {"id": outcome.key, "status": "failed", "code": code, "message": message}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack
 from numpy.typing import ArrayLike
 
 from regweave.api.progress import RegistrationBar
+from regweave.config.choice import Metrics
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.measures.landmarks import LandmarkPairs
@@ -47,7 +47,7 @@ def register(
     preset: str | None = None,
     config: str | Path | Settings | None = None,
     model: str | Path | Model | None = None,
-    metrics: Mapping[str, float] | None = None,
+    metrics: Metrics | None = None,
     init: str | Path | Transform | ArrayLike | None = None,
     engine: str | None = None,
     predict_classes: bool = False,
@@ -80,8 +80,8 @@ def register(
         Settings instead of a preset.
     model : path, name or Model, optional
         Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
-    metrics : mapping, optional
-        Members (or metrics) to use and their weights, instead of the bank of the settings.
+    metrics : mapping or sequence, optional
+        Members (or metrics) to use instead of the bank of the settings: weights by name, names, or "name=weight".
     init : "none", "moments", "rigid", "affine", "structures", path, Transform or matrix, optional
         Start; by default what the settings say. A (4, 4) matrix, or a transform of SimpleITK, takes fixed points to
         moving points in LPS millimetres.

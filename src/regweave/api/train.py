@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from regweave.api.progress import TrainingBar
+from regweave.config.choice import Metrics
 from regweave.config.settings import Settings
 from regweave.datasets.in_memory import Pairs
 from regweave.jobs.cluster import Cluster
@@ -30,7 +31,7 @@ def train(
     *,
     preset: str = "default",
     config: str | Path | Settings | None = None,
-    metrics: Sequence[str] | None = None,
+    metrics: Metrics | None = None,
     loss: str | None = None,
     workers: int | None = None,
     scheduler: str | Cluster | None = None,
@@ -53,8 +54,9 @@ def train(
         nothing is left on disk.
     preset, config : optional
         Settings of the registrations.
-    metrics : sequence of str, optional
-        Members, or metrics with their default options, instead of the bank of the settings.
+    metrics : mapping or sequence, optional
+        Members, or metrics with their default options, instead of the bank of the settings: names, "name=weight", or
+        weights by name.
     loss : str, optional
         Loss on masks instead of that of the settings.
     workers, scheduler : optional

@@ -25,6 +25,8 @@ IMAGES = ("fixed", "moving")
 FILES = (*IMAGES, "fixed_labels", "moving_labels")
 MASKS = ("fixed_mask", "moving_mask")
 COLUMNS = ("id", *FILES, "group")
+LONGEST_ID = 200
+"""Characters of an id, which becomes the name of a folder and stands in the records."""
 SHOWN = 5
 """Problems of one kind that a message lists before it counts the rest."""
 Table = str | Path | Iterable[Mapping[str, Any]]
@@ -189,6 +191,10 @@ def _cell(value: object) -> str:
 
 
 def _check_header(name: str, header: Sequence[str], columns: TableColumns) -> None:
+    other = next((sign for sign in (";", "\t", "|") if any(sign in column for column in header)), None)
+    if len(header) == 1 and other is not None:
+        word = {"\t": "a tab"}.get(other, other)
+        raise _bad(name, f"the separator is {word}, commas are needed", "save it as CSV with commas")
     missing = [column for column in columns.required if column not in header]
     unknown = [column for column in header if column not in (*columns.required, *columns.optional)]
     twice = sorted({column for column in header if header.count(column) > 1})
@@ -205,6 +211,9 @@ def _row(name: str, line: int, row: Mapping[str, str], columns: TableColumns) ->
     empty = [column for column in columns.required if not row[column]]
     if empty:
         raise _bad(name, f"line {line} has nothing in {', '.join(empty)}", "fill the cells or remove the line")
+    if len(row["id"]) > LONGEST_ID:
+        message = f"line {line}: id {row['id'][:20] + '…'!r} has {len(row['id'])} characters, allowed are {LONGEST_ID}"
+        raise _bad(name, message, "give the pair a shorter id: its folder has this name")
     if SAFE_ID.fullmatch(row["id"]) is None:
         hint = "use letters, digits, '_', '.' and '-', and begin with a letter, a digit or '_'"
         raise _bad(name, f"line {line}: id {row['id']!r} is not usable", hint)

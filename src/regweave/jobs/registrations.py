@@ -11,9 +11,10 @@ from regweave import notices
 from regweave.config.settings import Settings, preset
 from regweave.datasets.manifest import IMAGES, MASKS, PairTable, TableColumns
 from regweave.errors import RegweaveError, UsageError
-from regweave.io import image_sha256, prepare_output, sha256
+from regweave.io import image_sha256, names_file, prepare_output, sha256
 from regweave.io.disk.files import is_file
 from regweave.jobs.scoring import forget_peak, measured_peak_mb
+from regweave.jobs.store import Outcome
 from regweave.measures.rules import Rules, default_rules, parse_rules
 from regweave.model.model import Model
 from regweave.model.shipped import find_model
@@ -31,6 +32,8 @@ COLUMNS = TableColumns(
 RESERVED = ("tasks", "results.csv", "results.json", "index.html")
 """Names in the folder of a batch that no pair may have."""
 THUMBNAIL = "thumbnail.png"
+FILES = "files"
+"""Key of the hashes of a row's files in the store."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,12 @@ class RowDefaults:
     write: tuple[str, ...] | None = None
     rules: Rules = field(default_factory=default_rules)
     device: str = "cpu"
+
+    def names_of(self, labels: str | None) -> str | None:
+        """Return the file with the names of a label map, if there is one."""
+        given = self.reading.label_names
+        path = names_file(labels) if given is None else given if isinstance(given, str | Path) else None
+        return None if labels is None or path is None else str(Path(path).absolute())
 
 
 def row_tasks(table: PairTable, output: Path, defaults: RowDefaults) -> list[tuple[str, dict[str, Any]]]:
@@ -99,7 +108,12 @@ def _task(
     if words["model"] is not None:
         words["model"] = str(find_model(_file(table, words["model"])).absolute())
     files = {name: row[name] for name in COLUMNS.files if name in row}
-    used = [*files.values(), *(words[name] for name in ("model", "init") if words[name] not in (None, *METHODS))]
+    named = [names for name in ("fixed_labels", "moving_labels") if (names := defaults.names_of(files.get(name)))]
+    used = [
+        *files.values(),
+        *named,
+        *(words[name] for name in ("model", "init") if words[name] not in (None, *METHODS)),
+    ]
     return {
         "folder": str(output.absolute() / row["id"]),
         "files": files,
@@ -164,7 +178,24 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
         with prepare_output(task["folder"], overwrite=True) as part:
             result.write(part, task["write"])
             (part / THUMBNAIL).write_bytes(result.thumbnail())
-    return {**_line(result), "peak_mb": measured_peak_mb()}
+    return {**_line(result), "peak_mb": measured_peak_mb(), FILES: file_hashes(Path(task["folder"]))}
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a result; pages can be made again and do not count."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".html")
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+
+
+def is_whole(folder: Path, outcome: Outcome) -> bool:
+    """Tell whether the files of a finished row are as it left them; a warning names those that are not."""
+    listed = outcome.value[FILES]
+    place = folder / outcome.key
+    changed = [name for name, digest in listed.items() if not is_file(place / name) or sha256(place / name) != digest]
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        notices.warn(f"W251: '{place / changed[0]}'{more} is missing or was changed; {outcome.key} is run again")
+    return not changed
 
 
 def _line(result: Result) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def run_tasks(
     store: Path | None = None,
     unused: tuple[str, ...] = (),
     on_progress: OnBatchProgress | None = None,
+    whole: Callable[[Outcome], bool] | None = None,
 ) -> list[Outcome]:
     """Run a function on many arguments in parallel.
 
@@ -102,6 +103,8 @@ def run_tasks(
         Folders of the program that the function does not use: a change there leaves the store valid.
     on_progress : callable, optional
         Called with a `BatchProgress` after every task.
+    whole : callable, optional
+        Whether the files that a task of the store wrote are still as it left them; if not, it runs again.
 
     Returns
     -------
@@ -123,7 +126,8 @@ def run_tasks(
     cluster, n = as_cluster(scheduler), worker_count(workers, scheduler)
     name = [program_hash(unused), function.__module__, function.__qualname__]
     files = {key: store and store / f"{content_hash([*name, key, arguments])}.json" for key, arguments in listed}
-    outcomes: dict[str, Outcome] = {key: found for key, file in files.items() if (found := _load(file, key))}
+    stored = {key: found for key, file in files.items() if (found := _load(file, key))}
+    outcomes: dict[str, Outcome] = {k: found for k, found in stored.items() if whole is None or whole(found)}
     todo = [(key, arguments) for key, arguments in listed if key not in outcomes]
     if store is not None:
         store.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regweave import notices
-from regweave.config.choice import choose_settings
+from regweave.config.choice import Metrics, choose_settings, metric_weights
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value
@@ -57,7 +57,7 @@ def register(
     preset: str | None = None,
     config: str | Path | Settings | None = None,
     model: str | Path | Model | None = None,
-    metrics: Mapping[str, float] | None = None,
+    metrics: Metrics | None = None,
     init: Any = None,
     engine: str | None = None,
     predict_classes: bool = False,
@@ -86,8 +86,8 @@ def register(
         Settings instead of a preset.
     model : path or Model, optional
         Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
-    metrics : mapping, optional
-        Members (or metrics) to use and their weights, instead of the bank of the settings.
+    metrics : mapping or sequence, optional
+        Members (or metrics) to use instead of the bank of the settings: weights by name, names, or "name=weight".
     init : "none", "moments", "rigid", "affine", path or object, optional
         Start; by default what the settings say. A transform takes fixed to moving points: a file, a (4, 4) matrix
         between LPS millimetres, a SimpleITK transform or a Transform.
@@ -124,9 +124,10 @@ def register(
     watch = Stopwatch(on_stage=tell.stage)
     with kernel_threads(n_threads), notices.collected() as caught:
         loaded = Model.load(model) if isinstance(model, str | Path) else model
-        settings = _settings(preset, config, loaded, engine, metrics)
+        given = metric_weights(metrics)
+        settings = _settings(preset, config, loaded, engine, given)
         request = Request(
-            settings, fixed, moving, fixed_labels, moving_labels, loaded, metrics, init, predict_classes,
+            settings, fixed, moving, fixed_labels, moving_labels, loaded, given, init, predict_classes,
             reading or Reading(), device, fixed_mask, moving_mask,
         )  # fmt: skip
         run = prepare(request, afresh, watch)
@@ -171,12 +172,12 @@ def register(
 
 def check_call(
     *, preset: str | None = None, config: str | Path | Settings | None = None,
-    model: str | Path | Model | None = None, engine: str | None = None, metrics: Mapping[str, float] | None = None,
+    model: str | Path | Model | None = None, engine: str | None = None, metrics: Metrics | None = None,
     init: Any = None, device: str | None = None,
 ) -> None:  # fmt: skip
     """Check the words of `register` that need no image, before any file is read and any folder is made."""
     loaded = Model.load(model) if isinstance(model, str | Path) else model
-    settings = _settings(preset, config, loaded, engine, metrics)
+    settings = _settings(preset, config, loaded, engine, metric_weights(metrics))
     require_start(settings.initial if init is None else init, loaded)
     devices.get(device)
 

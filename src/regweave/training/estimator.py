@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
+from regweave.config.choice import Metrics
 from regweave.config.settings import Settings
 from regweave.datasets.in_memory import Pairs, pairs_on_disk
 from regweave.datasets.manifest import PairFiles
@@ -93,7 +94,7 @@ class MetricLearner:
         predictor_options: Mapping[str, Any] | None = None,
         preset: str = "default",
         config: str | Path | Settings | None = None,
-        metrics: Sequence[str] | None = None,
+        metrics: Metrics | None = None,
         loss: str | None = None,
         workers: int | None = None,
         verbose: bool = False,

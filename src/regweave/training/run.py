@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from regweave import __version__, notices, predictors
-from regweave.config.choice import choose_settings
+from regweave.config.choice import Metrics, choose_settings, metric_weights
 from regweave.config.settings import Settings, validate
 from regweave.datasets.in_memory import Pairs, pairs_on_disk
 from regweave.datasets.manifest import PairFiles
@@ -48,7 +48,7 @@ def train(
     options: TrainOptions | None = None,
     preset: str = "default",
     config: str | Path | Settings | None = None,
-    metrics: Sequence[str] | None = None,
+    metrics: Metrics | None = None,
     loss: str | None = None,
     workers: int | None = None,
     scheduler: str | Cluster | None = None,
@@ -124,10 +124,14 @@ def _require_archive(path: Path, options: TrainOptions) -> None:
 
 
 def training_settings(
-    preset: str, config: str | Path | Settings | None, metrics: Sequence[str] | None, loss: str | None
+    preset: str, config: str | Path | Settings | None, metrics: Metrics | None, loss: str | None
 ) -> Settings:
     """Return settings with the bank and the loss replaced where asked."""
-    settings = choose_settings(preset, config, None, dict.fromkeys(metrics, 1.0) if metrics else None)
+    given = metric_weights(metrics)
+    settings = choose_settings(preset, config, None, given)
+    if given:
+        banks = {k: [{**m.model_dump(), "weight": given[m.name]} for m in bank] for k, bank in settings.banks.items()}
+        settings = validate({**settings.model_dump(), "banks": banks}, "the command line")
     if loss is None:
         return settings
     return validate({**settings.model_dump(), "loss": loss}, "the command line")

@@ -31,7 +31,7 @@ from regweave.cli.options import (
     complete_model,
     complete_preset,
 )
-from regweave.cli.registration.register import parse_metrics
+from regweave.config.choice import metric_weights
 from regweave.errors import EXIT_SOME_FAILED, Cancelled
 from regweave.jobs.cluster import WAIT_S
 from regweave.pipeline.outputs import FILES, parse_outputs
@@ -102,7 +102,7 @@ def batch(
     try:
         with BatchBar(lines=True, shown=not quiet) as shown:
             found = run(
-                pairs, output, model=model, preset=preset, config=config, metrics=parse_metrics(metric), init=init,
+                pairs, output, model=model, preset=preset, config=config, metrics=metric_weights(metric), init=init,
                 engine=engine, rules=rules, write=None if write is None else parse_outputs(write), workers=workers,
                 scheduler=cluster, device=device, resume=resume, on_progress=shown, label_names=label_names,
                 fixed_modality=fixed_modality, moving_modality=moving_modality, nifti_frame=nifti_frame,

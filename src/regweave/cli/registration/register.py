@@ -34,6 +34,7 @@ from regweave.cli.options import (
     complete_preset,
 )
 from regweave.cli.tables import overlap_table, verdict_lines
+from regweave.config.choice import metric_weights
 from regweave.errors import UsageError
 from regweave.io import prepare_output
 from regweave.io.dicom.series import series_by_place
@@ -136,7 +137,7 @@ def register(
     named = None if write is None else parse_outputs(write)
     page = not no_report and (named is None or "report" in named)
     given: dict[str, Any] = {
-        "preset": preset, "config": config, "model": model, "metrics": parse_metrics(metric), "init": init,
+        "preset": preset, "config": config, "model": model, "metrics": metric_weights(metric), "init": init,
         "engine": engine, "device": device,
     }  # fmt: skip
     files = {"fixed": fixed, "moving": moving, "moving_labels": moving_labels, "fixed_labels": fixed_labels}
@@ -220,17 +221,3 @@ def print_json(output: Path, *, page: bool) -> None:
     record = json.loads((output / "result.json").read_text(encoding="utf-8"))
     where = {"output": str(output), "page": str(output / PAGE) if page else None}
     print(json.dumps({**where, **record}, indent=1, ensure_ascii=False))
-
-
-def parse_metrics(given: list[str] | None) -> dict[str, float] | None:
-    """Read NAME or NAME=WEIGHT; a name without a weight counts one."""
-    if not given:
-        return None
-    out: dict[str, float] = {}
-    for text in given:
-        name, _, weight = text.partition("=")
-        try:
-            out[name] = float(weight) if weight else 1.0
-        except ValueError as error:
-            raise UsageError("E188", f"--metric {text}: {weight!r} is not a number", "write NAME=0.5") from error
-    return out

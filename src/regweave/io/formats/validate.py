@@ -53,7 +53,7 @@ def require_scalar(dtype: np.dtype[Any], components: int, subject: str) -> None:
 def require_unmasked(data: NDArray[Any], subject: str) -> None:
     """Raise E129 for an array with masked voxels: what lies below the mask are no values of an image."""
     if np.ma.is_masked(data):
-        message = f"{subject} is a masked array with {np.ma.count_masked(data)} masked voxels"
+        message = f"{subject} is a masked array with {np.count_nonzero(np.ma.getmaskarray(data))} masked voxels"
         raise RegweaveError("E129", message, "fill them, as in array.filled(0), and give the mask as fixed_mask")
 
 

@@ -117,7 +117,7 @@ def test_record(result):
     assert record["dice"]["3"]["name"] == "mandible"
     assert record["dice"]["1"]["name"] == "1"
     for row in record["dice"].values():
-        assert {"name", "state", "before", "after"} == set(row)
+        assert {"name", "state", "before", "start", "after"} == set(row)
     assert record["mean_dice"]["after"] > record["mean_dice"]["before"]
     assert len(record["steps"]) == 3
     for step in record["steps"]:
@@ -174,7 +174,7 @@ def test_python_gives_the_same_bits_as_the_command(result, inputs):
     assert np.array_equal(found.warped.data, read_image(result / "warped.nii.gz").data)
 
 
-def test_what_is_printed(call, inputs):
+def test_what_is_printed(call, inputs, tmp_path):
     labels = ("--moving-labels", "moving_labels.nii.gz", "--fixed-labels", "fixed_labels.nii.gz")
     status, out, err = call(*labels, "-v")
     assert status == 0
@@ -183,7 +183,13 @@ def test_what_is_printed(call, inputs):
     lines = [line for line in err.splitlines() if line.startswith("[")]
     assert lines[0].startswith("[1/7] 48 mm step 1: energy ")
     assert lines[-1].startswith("[7/7] refine step 4")
-    assert re.search(r"^time +\d+\.\d s, with files and page \d+\.\d s$", out, re.MULTILINE)
+    shown = re.search(r"^time +(\d+\.\d) s, of these files and page \d+\.\d s$", out, re.MULTILINE)
+    seconds = json.loads((tmp_path / "out" / "result.json").read_text())["seconds"]
+    assert {"read", "files", "page"} <= set(seconds)
+    assert seconds["total"] == pytest.approx(sum(v for name, v in seconds.items() if name != "total"))
+    # One total in the terminal, on the page and in the record.
+    assert shown[1] == f"{seconds['total']:.1f}"
+    assert f"<b>{shown[1]} s</b>" in (tmp_path / "out" / "report.html").read_text()
     assert "\x1b[" not in out + err
 
 

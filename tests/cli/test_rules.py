@@ -8,6 +8,7 @@ import pytest
 
 from regweave.cli import main
 from regweave.datasets.phantom import make_phantom
+from regweave.errors import EXIT_VERDICT
 from regweave.io import write_image, write_labels
 from regweave.measures.rules import default_rules, read_rules
 
@@ -74,7 +75,7 @@ def test_a_structure_without_a_fixed_contour_does_not_fail_the_pair(inputs, tmp_
     assert "says nothing about anatomy" in lines[-1]
     assert "certified" not in out
     record = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert record["schema"] == 2
+    assert record["schema"] == 3
     landmarks = ["landmark_mean_mm", "landmark_max_mm"]
     assert record["verdict"] == {"verdict": "pass", "reasons": [], "unchecked": landmarks, "rules": "default"}
     assert "not checked: landmarks (none given: --fixed-points, --moving-points)" in " ".join(out.split())
@@ -86,6 +87,13 @@ def test_rules_of_a_department_decide_terminal_record_and_page(inputs, tmp_path,
     path.write_text("[least_structure_dice]\nlook = 0.99\n[surface_distance_mm]\nfail = 0.01\n")
     assert register(inputs, "-o", tmp_path / "out", "--rules", path) == 0
     out = capsys.readouterr().out
+    words = ("--rules", path, "--no-report", "--overwrite", "--strict")
+    for more, status in ((("--quiet",), EXIT_VERDICT), (("--json",), EXIT_VERDICT)):
+        assert register(inputs, "-o", tmp_path / "strict", *words, *more) == status
+        assert "verdict     fail: largest HD95 of a structure: " in capsys.readouterr().err
+    assert (tmp_path / "strict" / "result.json").exists()
+    assert register(inputs, "-o", tmp_path / "strict", *words[2:], "--quiet") == 0  # the shipped rules
+    assert capsys.readouterr().err == ""
     assert "verdict     fail: largest HD95 of a structure: " in out
     assert "lowest Dice of a structure: " in out
     verdict = json.loads((tmp_path / "out" / "result.json").read_text())["verdict"]

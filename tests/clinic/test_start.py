@@ -53,9 +53,13 @@ def test_a_shift_that_the_slices_show_is_kept_whole(monkeypatch):
 
 
 def test_a_fit_that_gains_nothing_is_refused(monkeypatch):
-    with pytest.warns(RegweaveWarning, match=r"W229.*was refused.*the headers are used"):
+    with pytest.warns(RegweaveWarning, match=r"W229.*no better than the headers.*the headers are used"):
         found = kept(monkeypatch, scan((0, 0, 0), alike_slices=False), SHIFT, alike_slices=False)
     assert found.method == "none"
+    other = scan((0, 0, 0), alike_slices=False)
+    other.image.data[other.body] = np.random.default_rng(0).uniform(-1800, 200, int(other.body.sum()))
+    with pytest.warns(RegweaveWarning, match=r"W229.*could not be aligned.*Check that this is the same patient"):
+        assert kept(monkeypatch, other, SHIFT, alike_slices=False).method == "none"
     assert found.transform.affine is None or np.allclose(found.transform.affine, np.eye(4))
 
 

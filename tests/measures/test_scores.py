@@ -39,9 +39,16 @@ def test_each_structure_has_its_state(score):
 def test_the_mean_is_over_the_same_structures_before_and_after(score):
     # Before: cord 0, lens 1. After: cord 1, and the lens that vanished counts 0.
     assert [s.name for s in score.counted] == ["cord", "lens"]
-    assert score.means() == {"before": 0.5, "after": 0.5}
+    assert score.means() == {"before": 0.5, "start": 0.5, "after": 0.5}
     without = PairScore(tuple(s for s in score.structures if s.counted))
     assert without.means() == score.means()
+
+
+def test_before_is_as_loaded_whatever_the_start():
+    """A start that finds the structure is a gain of the start: it shows between before and start."""
+    fixed, moving = labels(l1=1), labels(l1=5)
+    found = score_labels(fixed, moving, start=fixed, warped=fixed, loaded=moving)
+    assert found.means() == {"before": 0.0, "start": 1.0, "after": 1.0}
 
 
 def test_a_structure_that_does_not_count_has_no_dice(score):

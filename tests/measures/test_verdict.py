@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regweave.errors import RegweaveError, UsageError
@@ -25,6 +27,7 @@ GOOD = {
     "max_jacobian": 3.0,
     "inverse_error": {"inexact_fraction": 0.0005, "p99_voxels": 0.4},
     "landmarks": {"after_mm": {"mean": 1.0, "p95": 1.5, "max": 2.0}},
+    "warnings": [],
 }
 
 
@@ -121,6 +124,19 @@ def test_every_rule_can_be_broken():
     limits = {name: {"look": 1e9 if rule.least else -1e9} for name, rule in OF_REGISTRATIONS.items()}
     found = judge(GOOD, SCORE, parse_rules(limits, "all"))
     assert {r.rule for r in found.reasons} == set(OF_REGISTRATIONS)
+
+
+def test_warnings_about_start_or_model_are_reasons_in_words():
+    found = verdict({"warnings": ["W210: affine start rejected", "W205: 3 voxels", *["W215: the image is wide"] * 2]})
+    assert found.word == "look"
+    assert [r.text for r in found.reasons] == ["affine start rejected (W210)", "the image is wide (W215)"]
+
+
+def test_a_loss_is_measured_against_the_better_of_loaded_and_start():
+    """A start that helps, and a deformation that spoils it, is no gain."""
+    started = replace(structure("eye", 0.3, 0.6), dice_start=0.9)
+    found = judge(GOOD, PairScore((started,)), default_rules())
+    assert {r.rule for r in found.reasons} == {"mean_dice_drop", "structure_dice_drop"}
 
 
 def test_a_limit_itself_is_no_breach():

@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from regweave import notices
 from regweave.cli import main
 from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, RegweaveWarning
-from regweave.io import read_transform, sha256, write_image, write_labels, write_linear
+from regweave.io import read_image, read_transform, sha256, write_image, write_labels, write_linear
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.register import register
 from regweave.pipeline.rerun import recorded_call
-from regweave.types import WeightTable
+from regweave.types import Geometry, Volume, WeightTable
 
 SMALL = Settings.model_validate(
     {
@@ -89,12 +90,13 @@ def test_same_bits_from_the_record(files, tmp_path):
 
 def test_the_record_says_what_ran(files, tmp_path):
     found = run(files, tmp_path / "out", "--model", files / "mine.json", "--init", files / "start.tfm")["provenance"]
-    assert found["start"]["method"] == "file"
+    assert (found["start"]["requested"], found["start"]["used"]) == ("file", "file")
     assert found["start"]["sha256"] == sha256(files / "start.tfm")
     np.testing.assert_allclose(np.array(found["start"]["matrix"])[:3, 3], [1.0, -2.0, 0.5])
     assert found["model"]["name"] == "mine.json"
     assert found["model"]["sha256"] == sha256(files / "mine.json")
     assert found["model"]["groups"] == ["p1", "p2+p3"]
+    assert (found["model"]["used"], found["model"]["reason"]) == ("all", "")
     assert found["modality"] == {"fixed": "mr", "moving": "mr", "bank": "mr"}
     assert found["device"] == "cpu"
     assert found["command"][:2] == ["regweave", "register"]
@@ -108,9 +110,27 @@ def test_the_record_says_what_ran(files, tmp_path):
 def test_a_method_of_the_start_is_recorded(files):
     found = register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL, init="moments").record
     assert found is not None
-    assert found.start["method"] == "moments"
+    assert (found.start["requested"], found.start["used"], found.start["reason"]) == ("moments", "moments", "")
     assert np.abs(np.array(found.start["matrix"])[:3, 3]).max() > 0
     assert found.headline() == "MR · start moments · no model"
+
+
+def test_a_rejected_start_is_recorded_as_what_was_used(files):
+    """The record and the title name the start that was used, and why it is not the one asked for."""
+    images = [read_image(files / f"{name}.nii.gz") for name in ("fixed", "moving")]
+    small = Volume(images[1].data, Geometry(images[1].geometry.shape, images[1].geometry.affine * 0.2))
+    with notices.muted():
+        found = register(images[0], small, config=SMALL, init="affine")
+    assert found.record is not None
+    assert (found.record.start["requested"], found.record.start["used"]) == ("affine", "moments")
+    assert found.record.start["reason"].startswith("affine start rejected (volume ratio")
+    assert found.record.headline() == "MR · start moments, not affine · no model"
+    assert found.verdict.word != "pass"
+    assert "affine start rejected" in found.verdict.text
+    same = register(images[0], images[0], config=SMALL, init="rigid").record
+    assert same is not None
+    assert (same.start["used"], same.start["requested"]) == ("none", "rigid")
+    assert "headers" in same.start["reason"]
 
 
 def test_a_matrix_is_in_the_record_and_a_field_is_not(files, tmp_path):

@@ -82,7 +82,7 @@ def test_a_record_without_its_parts_is_named(copy):
 
 
 def test_old_page_survives_a_failure(copy, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise KeyboardInterrupt
 
     before = (copy / "report.html").read_bytes()

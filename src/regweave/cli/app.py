@@ -63,6 +63,7 @@ EXIT_STATUS = """Exit status:
   3   an input cannot be used
   4   the work does not fit the machine
   5   cancelled (Ctrl-C, SIGTERM, SIGHUP); nothing half-written is left
+  6   done, but a verdict is fail and --strict is given
   70  a fault of the program; a report was written"""
 
 
@@ -126,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done, 1 some pairs failed, 2 usage, 3 input, 4 resources, 5 cancelled, 70 internal.
+        0 done, 1 some pairs failed, 2 usage, 3 input, 4 resources, 5 cancelled, 6 a failed verdict
+        with ``--strict``, 70 internal.
     """
     with guarded_streams():
         return _run(None if arguments is None else list(arguments))

@@ -59,6 +59,9 @@ LabelNamesOption = Annotated[
 RulesOption = Annotated[
     Path | None, method_option(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
 ]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="End with exit status 6 where a verdict is fail; files are written.")
+]
 PageDetail = Literal["small", "normal", "full"]
 PageDetailOption = Annotated[
     PageDetail,

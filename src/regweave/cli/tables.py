@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
+import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from regweave.cli.help import WIDTH
+from regweave.errors import EXIT_VERDICT
 from regweave.io.disk.texts import terminal_safe
 from regweave.measures.rules import unchecked_words
 from regweave.measures.scores import PairScore
@@ -33,28 +36,34 @@ NOTES = {
 """What the table says of a structure that has no Dice of its own."""
 
 
-def overlap_table(score: PairScore, *, plain: bool) -> Table:
-    """Lay out the Dice overlap of each structure, with the mean as the last row; ``plain`` draws no lines.
+MOST_LINES = 10
+"""Structures that the terminal lists; all of them are in ``result.json``."""
 
-    A structure that is not in both label maps has no Dice, and says so.
+
+def overlap_table(score: PairScore, *, plain: bool) -> Table:
+    """Lay out the mean Dice overlap, then that of the structures, the worst first; ``plain`` draws no lines.
+
+    A structure that is not in both label maps has no Dice; the table shows its state instead and lists it last.
     """
     table = Table(title="Dice overlap", box=None if plain else box.SIMPLE_HEAD, title_justify="left")
     table.add_column("structure", no_wrap=True)
-    for heading in ("before", "after", "change"):
+    for heading in ("as loaded", "after start", "after"):
         table.add_column(heading, justify="right")
     table.add_column("")
-    for s in score.structures:
+    if score.counted:
+        table.add_row("mean", *(f"{value:.3f}" for value in score.means().values()), "")
+    ordered = sorted(score.structures, key=lambda s: (not s.counted, s.dice_after if s.counted else s.label))
+    for s in ordered[:MOST_LINES]:
         name = Text(short(s.name, LONGEST_IN_TEXT))
         state = "" if s.state == "scored" else NOTES[s.state]
-        table.add_row(name, *_change(s.dice_before, s.dice_after), Text(state, "red" if s.counted else "dim"))
-    table.add_row("mean", *_change(score.mean("dice_before"), score.mean("dice_after")), "")
+        dice = (s.dice_before, s.dice_start, s.dice_after)
+        table.add_row(
+            name, *("–" if math.isnan(value) else f"{value:.3f}" for value in dice),
+            Text(state, "red" if s.counted else "dim"),
+        )  # fmt: skip
+    if len(ordered) > MOST_LINES:
+        table.add_row(Text(f"{len(ordered) - MOST_LINES} more in result.json", "dim"), "", "", "", "")
     return table
-
-
-def _change(before: float, after: float) -> tuple[str, str, str]:
-    if math.isnan(before):
-        return "–", "–", "–"
-    return f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"
 
 
 def verdict_lines(verdict: Verdict) -> Text:
@@ -70,6 +79,16 @@ def verdict_lines(verdict: Verdict) -> Text:
         text.append(wrapped[0] if n == 0 else f"\n{'':12}{wrapped[0]}")
         text.append("".join(f"\n{'':14}{more}" for more in wrapped[1:]))
     return text
+
+
+def end_by_verdict(verdict: Verdict, *, printed: bool, strict: bool) -> None:
+    """Print a failed verdict to standard error where nothing was printed, and end with its status if that is asked."""
+    if verdict.word != "fail":
+        return
+    if not printed:
+        print(verdict_lines(verdict).plain, file=sys.stderr)
+    if strict:
+        raise typer.Exit(EXIT_VERDICT)
 
 
 def short(name: str, longest: int = LONGEST) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ LONGEST_MAP = 1_000_000
 
 def write_files(folder: Path, done: Propagation) -> Propagation:
     """Write all files of a propagation into an existing folder; return it with what writing told."""
-    called = dict(done.names)
+    began, called = time.perf_counter(), dict(done.names)
     write_rtstruct(folder / RTSTRUCT, done.structures, done.scans.today, source=done.scans.planned, names=called)
     error_mm = write_reg_deformable(folder / REG, done.transform, done.scans.today, done.scans.plan)
     done.result.images.write(folder, ["transform"], {})
@@ -40,9 +41,9 @@ def write_files(folder: Path, done: Propagation) -> Propagation:
             "labels, one structure a voxel: the smallest where several overlap": FILES["labels"],
         },
     }
-    told = replace(done, result=replace(done.result, clinic=section))
-    told.result.write(folder, WRITTEN, there=["transform", "labels"])
-    return told
+    seconds = {**done.result.seconds, "objects": time.perf_counter() - began}
+    told = replace(done, result=replace(done.result, clinic=section, seconds=seconds))
+    return replace(told, result=told.result.write(folder, WRITTEN, there=["transform", "labels"]))
 
 
 def read_name_map(path: str | Path) -> dict[str, str]:

@@ -186,8 +186,11 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
     )  # fmt: skip
     assert isinstance(result.images, OutputImages)
     shown = warp_labels(on_today, Transform(Field.zero(today.image.geometry)))
+    tell.end()
+    rest = {"rest of the registration": tell.seconds.pop("register") - sum(result.seconds.values())}
     judged = replace(
         result,
+        seconds={**tell.seconds, **result.seconds, **rest},
         images=replace(result.images, warped_labels=shown),
         clinic=section,
         rules=request.rules,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from regweave.pipeline.stages.progress import Progress
@@ -24,6 +25,8 @@ class Teller:
     def __init__(self, on_stage: OnStage | None) -> None:
         self._tell, self._stage, self._words = on_stage, "", ""
         self.part, self.parts = 0, 1
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
 
     def _before(self, stage: str) -> float:
         names = list(STAGES)
@@ -31,8 +34,15 @@ class Teller:
 
     def begin(self, stage: str) -> None:
         """Say that a stage begins."""
+        self.end()
         self._stage, self._words = stage, STAGES[stage][0]
         self.inside("", 0.0)
+
+    def end(self) -> None:
+        """Add the seconds of the present stage, which ends."""
+        if self._stage:
+            now = time.perf_counter()
+            self.seconds[self._stage], self._since = now - self._since, now
 
     def inside(self, detail: str, share: float) -> None:
         """Say how much of the present stage is done."""

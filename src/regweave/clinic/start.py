@@ -27,6 +27,9 @@ CLEAR = 0.03
 """A fit must take away this share of what the correlation lacks to 1. Along a phantom that is the same in every slice a
 false shift of 12 mm takes away 0.01; on a head and neck the true 2.5 mm along the slices take away 0.1."""
 
+UNLIKE = 0.5
+"""Scans with a smaller correlation by the headers may be of two patients."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -89,13 +92,20 @@ def _fitted(method: str, today: WorkingScan, plan: WorkingScan, still: Transform
     kept, part, all_of_it = alike(today, plan, (still, flat, whole))
     if not np.isfinite(kept) or _clearly_above(all_of_it, max(kept, part)):
         return Start(method, whole, headers, correlation(today, plan, whole))
-    said = f"correlation {kept:.3f} with the headers, {part:.3f} with its part in the slices, {all_of_it:.3f} with it"
     if _clearly_above(part, kept):
         notices.warn(
-            f"W229: the {method} start was used in the slices only: {said}; along the slices the headers are used"
+            f"W229: the {method} start was used in the slices only (correlation {kept:.2f} before, {part:.2f} after, "
+            f"{all_of_it:.2f} with its part along the slices); along the slices the headers are used"
         )
         return Start(f"{method} in the slices", flat, headers, correlation(today, plan, flat))
-    notices.warn(f"W229: the {method} start was refused: {said}; the headers are used")
+    said = f"correlation {kept:.2f} before, {all_of_it:.2f} after"
+    if kept < UNLIKE:
+        notices.warn(
+            f"W229: the scans could not be aligned with a {method} start ({said}); the headers are used. Check that "
+            "this is the same patient"
+        )
+    else:
+        notices.warn(f"W229: the {method} start is no better than the headers ({said}); the headers are used")
     return Start("none", still, headers, headers)
 
 

@@ -176,7 +176,7 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
         )  # fmt: skip
         result = replace(result, rules=rules)
         with prepare_output(task["folder"], overwrite=True) as part:
-            result.write(part, task["write"])
+            result = result.write(part, task["write"])
             (part / THUMBNAIL).write_bytes(result.thumbnail())
     return {**_line(result), "peak_mb": measured_peak_mb(), FILES: file_hashes(Path(task["folder"]))}
 

@@ -61,6 +61,7 @@ OF_REGISTRATIONS: Mapping[str, Rule] = {
     "least_mean_dice": Rule("mean Dice", least=True, needs=BOTH_LABELS),
     "least_structure_dice": Rule("lowest Dice of a structure", least=True, needs=BOTH_LABELS),
     "surface_distance_mm": Rule("largest HD95 of a structure", " mm", needs=BOTH_LABELS),
+    "doubtful_warnings": Rule("warnings about start or model", needs="warnings (not recorded)"),
 }
 """Rules about a registration."""
 OF_CONTOURS: Mapping[str, Rule] = {

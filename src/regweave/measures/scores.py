@@ -29,7 +29,7 @@ STATES: Mapping[str, str] = {
 }
 """What became of a structure; the first two count."""
 COUNTED = ("scored", "vanished")
-When = Literal["dice_before", "dice_after"]
+When = Literal["dice_before", "dice_start", "dice_after"]
 NAN = float("nan")
 FEW = 65_535
 """Labels up to this are looked up as they are; larger ones are numbered first."""
@@ -47,8 +47,9 @@ class StructureScore:
         Its name, or the number where it has none.
     state : str
         One of `STATES`.
-    dice_before, dice_after : float
-        Overlap with the fixed structure, as initially aligned and after the deformation; NaN where it does not count.
+    dice_before, dice_start, dice_after : float
+        Overlap with the fixed structure: as loaded, after the start, and after the deformation; NaN where it does not
+        count.
     volume_fixed_ml, volume_before_ml, volume_after_ml : float
         Volume in the fixed, the moving and the warped labels.
     hd95_mm, assd_mm : float
@@ -56,8 +57,8 @@ class StructureScore:
         asked for.
     surface_dice_2mm, surface_dice_voxel : float
         Share of both surfaces that lies within 2 mm, and within the largest side of a voxel, of the other.
-    hd95_before_mm, assd_before_mm, surface_dice_2mm_before, surface_dice_voxel_before : float
-        The same as initially aligned.
+    hd95_start_mm, assd_start_mm, surface_dice_2mm_start, surface_dice_voxel_start : float
+        The same after the start.
     """
 
     label: int
@@ -72,10 +73,11 @@ class StructureScore:
     assd_mm: float = NAN
     surface_dice_2mm: float = NAN
     surface_dice_voxel: float = NAN
-    hd95_before_mm: float = NAN
-    assd_before_mm: float = NAN
-    surface_dice_2mm_before: float = NAN
-    surface_dice_voxel_before: float = NAN
+    hd95_start_mm: float = NAN
+    assd_start_mm: float = NAN
+    surface_dice_2mm_start: float = NAN
+    surface_dice_voxel_start: float = NAN
+    dice_start: float = NAN
 
     @property
     def counted(self) -> bool:
@@ -94,13 +96,13 @@ class StructureScore:
         found = row.get("state")
         state: Any = found if found in STATES else _old_state(row, numbers)
         score = cls(label, str(row.get("name", label)), state, **numbers)
-        return score if score.counted else replace(score, dice_before=NAN, dice_after=NAN)
+        return score if score.counted else replace(score, dice_before=NAN, dice_start=NAN, dice_after=NAN)
 
 
 NUMBERS = (
-    "dice_before", "dice_after", "hd95_mm", "assd_mm", "surface_dice_2mm", "surface_dice_voxel", "hd95_before_mm",
-    "assd_before_mm", "surface_dice_2mm_before", "surface_dice_voxel_before", "volume_fixed_ml", "volume_before_ml",
-    "volume_after_ml",
+    "dice_before", "dice_start", "dice_after", "hd95_mm", "assd_mm", "surface_dice_2mm", "surface_dice_voxel",
+    "hd95_start_mm", "assd_start_mm", "surface_dice_2mm_start", "surface_dice_voxel_start", "volume_fixed_ml",
+    "volume_before_ml", "volume_after_ml",
 )  # fmt: skip
 TOLERANCE_MM = 2.0
 """Tolerance of the surface Dice; about the spacing of slices."""
@@ -140,17 +142,17 @@ class PairScore:
         return sum(values) / len(values) if values else NAN
 
     def means(self) -> dict[str, float]:
-        """Return the means ``before`` and ``after``; empty where no structure counts."""
+        """Return the means ``before`` (as loaded), after the ``start`` and ``after``; empty where none counts."""
         if not self.counted:
             return {}
-        return {"before": self.mean("dice_before"), "after": self.mean("dice_after")}
+        return {"before": self.mean("dice_before"), "start": self.mean("dice_start"), "after": self.mean("dice_after")}
 
     def with_surfaces(self, fixed: LabelMap, warped: LabelMap, start: LabelMap | None = None) -> PairScore:
         """Return the score with the distances of surfaces, for structures that both label maps show.
 
-        ``start`` are the labels as initially aligned: with them the distances of before are measured too.
+        ``start`` are the labels after the start: with them the distances after the start are measured too.
         """
-        maps = {name: of for name, of in (("", warped), ("before", start)) if of is not None}
+        maps = {name: of for name, of in (("", warped), ("start", start)) if of is not None}
         boxes = {name: _boxes(of) for name, of in {"fixed": fixed, **maps}.items()}
 
         def measured(s: StructureScore) -> StructureScore:
@@ -172,7 +174,9 @@ class PairScore:
         return cls(tuple(StructureScore.read(label, row) for label, row in rows))
 
 
-def score_labels(fixed: LabelMap, moving: LabelMap, start: LabelMap, warped: LabelMap) -> PairScore:
+def score_labels(
+    fixed: LabelMap, moving: LabelMap, start: LabelMap, warped: LabelMap, loaded: LabelMap | None = None
+) -> PairScore:
     """Score the overlap of warped with fixed labels, structure by structure.
 
     Parameters
@@ -180,7 +184,9 @@ def score_labels(fixed: LabelMap, moving: LabelMap, start: LabelMap, warped: Lab
     fixed, moving : LabelMap
         The two segmentations, each on its own grid; names of the fixed one win.
     start, warped : LabelMap
-        Moving labels on the fixed grid, as initially aligned and after the deformation.
+        Moving labels on the fixed grid, after the start and after the deformation.
+    loaded : LabelMap, optional
+        The same as loaded, by the headers alone; by default the start.
 
     Returns
     -------
@@ -189,7 +195,8 @@ def score_labels(fixed: LabelMap, moving: LabelMap, start: LabelMap, warped: Lab
     volumes = [_volumes_ml(labels) for labels in (fixed, moving, warped)]
     names = {**moving.names, **fixed.names}
     both = sorted(volumes[0].keys() & volumes[1].keys())
-    before, after = dice(start.data, fixed.data, both), dice(warped.data, fixed.data, both)
+    begun, after = dice(start.data, fixed.data, both), dice(warped.data, fixed.data, both)
+    before = begun if loaded is None else dice(loaded.data, fixed.data, both)
     rows = []
     for label in sorted(volumes[0].keys() | volumes[1].keys()):
         in_fixed, in_moving, in_warped = (label in of for of in volumes)
@@ -198,11 +205,10 @@ def score_labels(fixed: LabelMap, moving: LabelMap, start: LabelMap, warped: Lab
         else:
             state = "no reference" if in_moving else "not in moving"
         sizes = [of.get(label, 0.0) for of in volumes]
-        rows.append(
-            StructureScore(
-                label, names.get(label, str(label)), state, before.get(label, NAN), after.get(label, NAN), *sizes
-            )
-        )
+        dices = {"dice_before": before, "dice_start": begun, "dice_after": after}
+        found = {name: of.get(label, NAN) for name, of in dices.items()}
+        volumes_ml = dict(zip(("volume_fixed_ml", "volume_before_ml", "volume_after_ml"), sizes, strict=True))
+        rows.append(StructureScore(label, names.get(label, str(label)), state, **found, **volumes_ml))
     return PairScore(tuple(rows))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from regweave.measures.rules import RULES, Rules
 from regweave.measures.scores import PairScore, StructureScore
 
@@ -16,6 +18,21 @@ WORDS: tuple[Word, ...] = ("fail", "look", "pass")
 Measure = tuple[float, str]
 """A number, and the structure it belongs to or nothing."""
 NONE: Measure = (math.nan, "")
+
+DOUBTFUL = ("W210", "W215", "W216", "W238", "W247", "W248")
+"""Warnings that a start was rejected or that a model may not fit: the result is to be looked at."""
+
+
+def in_words(warning: str) -> str:
+    """Return a warning with its code at the end.
+
+    Examples
+    --------
+    >>> in_words("W203: label 4 vanished")
+    'label 4 vanished (W203)'
+    """
+    code, _, text = warning.partition(": ")
+    return f"{text} ({code})" if text else warning
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,7 @@ def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict
     ----------
     numbers : mapping
         ``folding_fraction``, ``extreme_fraction``, ``min_jacobian``, ``max_jacobian``, ``inverse_error``,
-        ``landmarks`` and ``clinic`` as ``result.json`` has them; what is not there is not checked.
+        ``landmarks``, ``warnings`` and ``clinic`` as ``result.json`` has them; what is not there is not checked.
     score : PairScore
         The structures. Only those that both label maps show can break a rule.
     rules : Rules
@@ -85,15 +102,20 @@ def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict
     'voxels folded: 0.2 % (fail above 0.1 %, look above 0 %)'
     """
     reasons, unchecked = [], []
+    doubts = [text for text in dict.fromkeys(numbers.get("warnings", ())) if text.startswith(DOUBTFUL)]
     found = {**_of_field(numbers), **_of_structures(score), **_of_clinic(numbers.get("clinic"))}
+    if "warnings" in numbers:
+        found["doubtful_warnings"] = (float(len(doubts)), "")
     for rule in rules.limits:
         value, what = found.get(rule, NONE)
         if math.isnan(value):
             unchecked.append(rule)
         elif level := rules.broken(rule, value):
             name = f", “{what}”" if what else ""
-            text = f"{RULES[rule].words}: {value:.3g}{RULES[rule].unit}{name} ({rules.words(rule)})"
-            reasons.append(Reason(rule, "fail" if level == "fail" else "look", text))
+            texts = [f"{RULES[rule].words}: {value:.3g}{RULES[rule].unit}{name} ({rules.words(rule)})"]
+            if rule == "doubtful_warnings" and doubts:
+                texts = [in_words(text) for text in doubts]
+            reasons += [Reason(rule, "fail" if level == "fail" else "look", text) for text in texts]
     reasons.sort(key=lambda r: WORDS.index(r.level))
     return Verdict(reasons[0].level if reasons else "pass", tuple(reasons), tuple(unchecked), rules.name)
 
@@ -138,10 +160,11 @@ def _of_field(numbers: Mapping[str, Any]) -> dict[str, Measure]:
 def _of_structures(score: PairScore) -> dict[str, Measure]:
     counted, scored = score.counted, score.of("scored")
     lost = score.of("vanished")
-    drops = [(s.dice_before - s.dice_after, s.name) for s in counted]
+    drops = [(float(np.fmax(s.dice_before, s.dice_start)) - s.dice_after, s.name) for s in counted]
+    best = float(np.fmax(score.mean("dice_before"), score.mean("dice_start")))
     lowest = min(counted, key=lambda s: s.dice_after, default=None)
     return {
-        "mean_dice_drop": (score.mean("dice_before") - score.mean(), ""),
+        "mean_dice_drop": (best - score.mean(), ""),
         "structure_dice_drop": max(drops, default=NONE),
         "vanished_structures": (len(lost), ", ".join(s.name for s in lost)) if counted else NONE,
         "volume_change_percent": max((_volume_change(s) for s in scored), default=NONE),

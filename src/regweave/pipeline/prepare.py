@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from regweave import io
+from regweave import io, notices
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io.disk.files import exists
@@ -88,7 +88,9 @@ class Prepared:
     classes_from
         What told the classes.
     start, reading
-        Initial alignment, and the rules of reading with what the settings state.
+        Initial alignment that was asked for, and the rules of reading with what the settings state.
+    used, reason
+        Method of the alignment that was used, where a method was asked for, and why it is another one.
     device : Device
         What computes the levels and the refinement.
     key : hashable
@@ -101,6 +103,8 @@ class Prepared:
     seen: ImagePair
     classes_from: ClassesFrom
     start: Any
+    used: str
+    reason: str
     reading: Reading
     device: Device
     key: Hashable
@@ -108,19 +112,23 @@ class Prepared:
 
 @dataclass
 class Stopwatch:
-    """Seconds of the stages of a run; ``on_stage`` is told when one begins."""
+    """Seconds of the stages of a run; ``on_stage`` is called when one begins.
+
+    What lies between two stages counts for the later one, so that the stages add up to the time of the run.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     on_stage: Callable[[str], None] | None = None
+    since: float = field(default_factory=time.perf_counter)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a block."""
         if self.on_stage is not None:
             self.on_stage(name)
-        start = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - start
+        now = time.perf_counter()
+        self.seconds[name], self.since = now - self.since, now
 
 
 def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
@@ -136,7 +144,7 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         data = keep(("read", key), lambda: read_inputs(*sources, reading, **masks))
         recipe = Recipe.resolve(settings, data, model, request.metrics)
         data = recipe.name_structures(data)
-    with watch.stage("initial"):
+    with watch.stage("initial"), notices.collected() as rejected:
         named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is kept for nobody
         key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
         pair = keep(("start", key), lambda: start_pair(data, start, follow_links=reading.follow_links))
@@ -151,12 +159,35 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
         seen, classes_from = keep(("seen", maps), seen_by_model)
         if not request.predict_classes:
             doubt_volumes(seen, recipe)
-        pair, seen = _from_structures(start, recipe, pair, seen, lambda make: keep(("structures", maps), make))
+        fitted = _used(start, pair, rejected)
+        with notices.collected() as also:
+            pair, seen = _from_structures(start, recipe, pair, seen, lambda make: keep(("structures", maps), make))
+        laid = isinstance(start, str) and start == STRUCTURES and not _rejections(also)
+        used, reason = (
+            (STRUCTURES, "") if laid else (fitted[0], "; ".join(filter(None, (fitted[1], *_rejections(also)))))
+        )
     if request.device == "auto":  # the images decide too
         device = devices.best_for(pair, recipe.schedule)
     recipe = recipe.drop_label_members(classes_from)
     warn_if_left_out(recipe.schedule, recipe.weights, recipe.settings.refine)
-    return Prepared(recipe, data, pair, seen, classes_from, start, reading, device, maps)
+    return Prepared(recipe, data, pair, seen, classes_from, start, used, reason, reading, device, maps)
+
+
+def _rejections(warnings: Sequence[str]) -> list[str]:
+    """Return why starts were rejected, without the codes."""
+    return [text.partition(": ")[2] for text in warnings if text.startswith(("W210", "W216"))]
+
+
+def _used(start: Any, pair: ImagePair, warnings: Sequence[str]) -> tuple[str, str]:
+    """Return the method of a start that was used, and why it is not the one that was asked for."""
+    rejected = _rejections(warnings)
+    if not isinstance(start, str) or start not in METHODS:
+        return "", ""
+    if start == "rigid" and np.array_equal(pair.initial, np.eye(4)):
+        return "none", rejected[0] if rejected else "the headers already align the images as well as the rigid fit"
+    if rejected:
+        return "moments", rejected[0]
+    return ("affine", "") if start == STRUCTURES else (start, "")
 
 
 def _from_structures(

@@ -23,6 +23,7 @@ from regweave.pipeline.memory import check_memory
 from regweave.pipeline.reading import Inputs, Reading
 from regweave.predictors import Predictor
 from regweave.predictors.base import TrainedResolution, maps_from_labels
+from regweave.registration.initial import STRUCTURES
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
 FINER = 2.0
@@ -57,6 +58,8 @@ class Recipe:
         Which moving label is which class of the model.
     blind : WeightTable, optional
         W for pairs without moving labels, where training found another.
+    without_maps : bool
+        The model's structure maps are left out, because the images are far finer than in training.
     """
 
     settings: Settings
@@ -67,6 +70,7 @@ class Recipe:
     predictor: Predictor | None = None
     match: StructureMatch | None = None
     blind: WeightTable | None = None
+    without_maps: bool = False
 
     @classmethod
     def resolve(
@@ -130,8 +134,28 @@ class Recipe:
 
         return replace(
             self, settings=self.settings.with_refinement_of_preset(), weights=plain(self.weights),
-            blind=None if self.blind is None else plain(self.blind),
+            blind=None if self.blind is None else plain(self.blind), without_maps=True,
         )  # fmt: skip
+
+    def model_use(self, classes_from: ClassesFrom, start: str) -> tuple[str, str]:
+        """Return how much of the model is used, all, part or none of it, and why not all."""
+        reasons = []
+        if self.without_maps:
+            reasons.append("its structure maps and smoothness are left out: the voxels are finer than in training")
+        several = len(self.weights.classes) > 1
+        unknown = classes_from == "labels" and self.match is not None and not self.match.to
+        if several and classes_from == "none":
+            reasons.append("there are no moving labels and it segments no images: weights of the background everywhere")
+        if unknown:
+            reasons.append("it knows none of the moving labels: weights of the background everywhere")
+        if not reasons:
+            return "all", ""
+        matrix = self.weights.matrix
+        if unknown or classes_from == "none":
+            matrix = matrix[:, [self.weights.classes.index(0)]]
+        unlearned = self.schedule.start_weights(self.weights.pairwise).matrix
+        nothing = start != STRUCTURES and np.allclose(matrix / matrix.sum(axis=0), unlearned)
+        return "none" if nothing else "part", "; ".join(reasons)
 
     def _check_memory(self, inputs: Inputs) -> None:
         structures = len(self.weights.classes) - 1 if self.compares_maps else 0

@@ -32,9 +32,11 @@ class RunRecord:
     inputs : mapping
         By input its path, None for one that was in memory, and the SHA-256 of what was read.
     start : mapping
-        Method or file of the initial alignment, the file's SHA-256, and the matrix in LPS millimetres.
+        Method or file of the initial alignment as ``requested`` and as ``used``, the ``reason`` where they differ, the
+        file's SHA-256, and the matrix in LPS millimetres.
     model : mapping, optional
-        Name, path, SHA-256 and training patients of the model.
+        Name, path, SHA-256, training patients and names of the classes of the model; ``used`` (all, part or none of
+        it) and the ``reason`` where that is not all.
     modality : mapping
         Modality of each image, and the bank that compares them.
     structures : mapping, optional
@@ -56,16 +58,16 @@ class RunRecord:
     command: tuple[str, ...] = field(default=())
 
     def headline(self) -> str:
-        """Say in one line what was asked for.
+        """Say in one line what runs.
 
         Examples
         --------
-        >>> RunRecord({}, {"method": "affine"}, None, {"fixed": "ct", "moving": "mr"}, None, {}).headline()
-        'MR to CT · start affine · no model'
+        >>> start = {"requested": "affine", "used": "moments"}
+        >>> RunRecord({}, start, None, {"fixed": "ct", "moving": "mr"}, None, {}).headline()
+        'MR to CT · start moments, not affine · no model'
         """
-        model = "no model" if self.model is None else f"model {self.model['name']}"
-        start = self.start["method"] if self.start.get("file") is None else Path(self.start["file"]).name
-        shown = [describe_modalities(self.modality["fixed"], self.modality["moving"]), f"start {start}", model]
+        images = describe_modalities(self.modality["fixed"], self.modality["moving"])
+        shown = [images, f"start {start_words(self.start)}", model_words(self.model)]
         if self.structures is not None:
             shown.append(f"structures by {self.structures['matched_by']}")
         return " · ".join(shown)
@@ -104,12 +106,32 @@ class RunRecord:
         return cls(**{**known, "command": tuple(known["command"])})
 
 
-def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict[str, Any] | None:
-    """Say which model it is; one that was handed over in memory has no path."""
+def start_words(start: Mapping[str, Any]) -> str:
+    """Name the start that was used, and the one that was asked for where it is another."""
+    if start.get("file") is not None:
+        return Path(start["file"]).name
+    used, requested = start["used"], start["requested"]
+    return str(used) if used == requested else f"{used}, not {requested}"
+
+
+def model_words(model: Mapping[str, Any] | None) -> str:
+    """Name the model, and say where it was not used, or in part."""
+    if model is None:
+        return "no model"
+    return f"model {model['name']}" + {"none": " not used", "part": " used in part"}.get(model["used"], "")
+
+
+def model_record(
+    given: str | Path | Model | None, loaded: Model | None, used: tuple[str, str]
+) -> dict[str, Any] | None:
+    """Return which model it is and how much of it was used; one that was handed over in memory has no path."""
     if loaded is None:
         return None
     card = loaded.card
     about = {
+        "used": used[0],
+        "reason": used[1],
+        "class_names": {str(value): name for value, name in loaded.class_names.items()},
         "groups": list(loaded.training.groups),
         "licence": None if card is None else card.licence,
         "data_licence": None if card is None else card.data_licence,
@@ -122,13 +144,16 @@ def model_record(given: str | Path | Model | None, loaded: Model | None) -> dict
     return {"name": name, "path": str(path), "sha256": sha256(path), **about}
 
 
-def start_record(init: Any, pair: ImagePair, reading: Reading) -> dict[str, Any]:
-    """Say how the pair was brought to its start: a method, a file, a matrix, or a field that was in memory."""
+def start_record(init: Any, pair: ImagePair, reading: Reading, used: str, reason: str) -> dict[str, Any]:
+    """Return how the pair was brought to its start: a method, a file, a matrix, or a field that was in memory."""
     named = isinstance(init, str | Path)
     from_file = named and is_file(init)
     in_memory = "matrix" if pair.initial_field is None else MEMORY
+    requested = "file" if from_file else str(init) if named else in_memory
     return {
-        "method": "file" if from_file else str(init) if named else in_memory,
+        "requested": requested,
+        "used": used or requested,
+        "reason": reason,
         "file": str(Path(init).absolute()) if from_file else None,
         "sha256": image_sha256(init, follow_links=reading.follow_links) if from_file else None,
         "matrix": pair.initial.tolist(),

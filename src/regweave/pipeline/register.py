@@ -211,7 +211,8 @@ def transform_of(run: Prepared, refined: Refinement) -> Transform:
 
 def _record(run: Prepared, request: Request, model: str | Path | Model | None) -> RunRecord:
     return run_record(
-        run.data, run.reading, start_record(run.start, run.pair, run.reading), model_record(model, run.recipe.model),
+        run.data, run.reading, start_record(run.start, run.pair, run.reading, run.used, run.reason),
+        model_record(model, run.recipe.model, run.recipe.model_use(run.classes_from, run.used)),
         run.recipe.bank, structure_record(run.recipe.match, run.data.moving_labels),
         metrics=request.metrics and dict(request.metrics),
         predict_classes=request.predict_classes, device=run.device.name,

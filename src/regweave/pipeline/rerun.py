@@ -95,9 +95,9 @@ def recorded_rules(record: str | Path) -> Rules:
 
 def _start(recorded: Mapping[str, Any], record: Path, reading: Reading) -> Any:
     """Return the start: a file, a matrix, or a method of that name."""
-    if recorded["file"] is not None or recorded["method"] == MEMORY:
+    if recorded["file"] is not None or recorded["requested"] == MEMORY:
         return _same(recorded["file"], recorded["sha256"], "start", record, reading)
-    return recorded["matrix"] if recorded["method"] == "matrix" else recorded["method"]
+    return recorded["matrix"] if recorded["requested"] == "matrix" else recorded["requested"]
 
 
 def _model(recorded: Mapping[str, Any], record: Path) -> Path:

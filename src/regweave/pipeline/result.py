@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +21,7 @@ from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.records import this_program, write_record
+from regweave.io.disk.texts import parse_json, read_text
 from regweave.kernels.threads import kernel_threads
 from regweave.measures.inverse import InverseError
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
@@ -40,8 +42,8 @@ from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTabl
 if TYPE_CHECKING:
     from regweave.pipeline.saved import SavedImages
 
-SCHEMA = 2
-"""Layout of ``result.json``; 2 has states of structures, the inverse's error inside the body, and a verdict."""
+SCHEMA = 3
+"""Layout of ``result.json``; in 3 Dice before is as loaded, and the start and the model have what was used."""
 RECORD = "result.json"
 NEEDS_SURFACES = "surface_distance_mm"
 
@@ -63,7 +65,7 @@ class Result:
     inverse_error : InverseError, optional
         What the inverse leaves inside the body; None in a folder of before it was measured.
     seconds : mapping
-        Wall time of each stage.
+        Wall time of each stage; `write` adds that of the files and of the page.
     classes_from : "labels", "predicted" or "none"
         What told the classes that chose the weights.
     sources : mapping
@@ -156,15 +158,18 @@ class Result:
 
     @property
     def dice(self) -> dict[int, dict[str, Any]]:
-        """Name, state, Dice before and after by label; the Dice of a structure that does not count is NaN."""
+        """Name, state and Dice by label: ``before``, as loaded, after the ``start``, and ``after``; NaN for none."""
         return {
-            s.label: {"name": s.name, "state": s.state, "before": s.dice_before, "after": s.dice_after}
+            s.label: {
+                "name": s.name, "state": s.state, "before": s.dice_before, "start": s.dice_start,
+                "after": s.dice_after,
+            }
             for s in self.score.structures
-        }
+        }  # fmt: skip
 
     @property
     def mean_dice(self) -> dict[str, float]:
-        """Mean Dice ``before`` and ``after`` over the same structures; empty where none counts."""
+        """Mean Dice ``before``, ``start`` and ``after`` over the same structures; empty where none counts."""
         return self.score.means()
 
     def with_command(self, words: Sequence[str]) -> Result:
@@ -198,7 +203,7 @@ class Result:
     def verdict(self) -> Verdict:
         """Pass, look or fail by the rules, with the reasons."""
         score = self._with_surfaces if NEEDS_SURFACES in self.rules.limits else self.score
-        return judge(self._numbers(), score, self.rules)
+        return judge({**self._numbers(), "warnings": self.warnings}, score, self.rules)
 
     def _numbers(self) -> dict[str, Any]:
         inverse = {} if self.inverse_error is None else {"inverse_error": self.inverse_error.record()}
@@ -289,28 +294,34 @@ class Result:
         *,
         page_detail: str = "normal",
         there: Sequence[str] = (),
-    ) -> None:
-        """Write the chosen files, but for those ``there``, ``result.json`` and the page into an existing folder."""
-        if "report" in self.write_files(folder, write, there=there):
-            self.write_page(folder, page_detail)
+    ) -> Result:
+        """Write the chosen files, but for those ``there``, ``result.json`` and the page into an existing folder.
 
-    def write_files(
-        self, folder: Path, write: Sequence[str] | None = None, *, there: Sequence[str] = ()
-    ) -> tuple[str, ...]:
-        """Do the same but for the page, and return all that was chosen."""
+        Returns the result with the seconds that this took.
+        """
         chosen = self.images.usual_outputs() if write is None else outputs.check_outputs(write)
+        done = self.write_files(folder, chosen, there=there)
+        return done.write_page(folder, page_detail) if "report" in chosen else done
+
+    def write_files(self, folder: Path, chosen: Sequence[str], *, there: Sequence[str] = ()) -> Result:
+        """Write the chosen files but the page; return the result with its surfaces measured and the seconds added."""
+        began = time.perf_counter()
         shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
         with kernel_threads(self._threads_here):
             self.images.write(folder, [name for name in chosen if name not in there], shown)
-            write_record(folder / RECORD, {**self.summary(), "structures": self.structures()})
-        return chosen
+            scored = replace(self, score=self._with_surfaces)
+        done = replace(scored, seconds={**self.seconds, "files": time.perf_counter() - began})
+        write_record(folder / RECORD, {**done.summary(), "structures": done.structures()})
+        return done
 
-    def write_page(self, folder: Path, detail: str = "normal") -> None:
-        """Make the page from the files that `write_files` wrote; the images of the result itself are not used."""
+    def write_page(self, folder: Path, detail: str = "normal") -> Result:
+        """Make the page from the files that `write_files` wrote, and add its seconds to page, record and result."""
         from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)
 
         with kernel_threads(self._threads_here):
-            write_page(folder, detail=detail)
+            write_page(folder, detail=detail, began=time.perf_counter())
+        seconds = parse_json(read_text(folder / RECORD))["seconds"]
+        return replace(self, seconds={name: value for name, value in seconds.items() if name != "total"})
 
     @property
     def _threads_here(self) -> int:

@@ -77,7 +77,7 @@ def _members(record: ResultRecord) -> list[str]:
 def _start(record: ResultRecord) -> str:
     if record.clinic is not None:
         return f"start: {record.clinic.whole.start}"
-    method = str((record.provenance.start or {}).get("method", "none"))
+    method = str((record.provenance.start or {}).get("used", "none"))
     return STARTS.get(method, f"{method} start")
 
 

@@ -60,8 +60,8 @@ def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Ma
     drawn = extras.load("matplotlib.figure", "notebook", "a figure").Figure(figsize=(9, 6), layout="constrained")
     axes = drawn.subplots(2, len(PLANES))
     means = summary["mean_dice"]
-    for row, when, planes in zip(axes, ("before", "after"), fusion(fixed, (before, after)), strict=True):
-        dice = f", mean Dice {means[when]:.3f}" if means else ""
+    for row, when, planes in zip(axes, ("after start", "after"), fusion(fixed, (before, after)), strict=True):
+        dice = f", mean Dice {means['after' if when == 'after' else 'start']:.3f}" if means else ""
         for axis, plane, pixels in zip(row, PLANES, planes, strict=True):
             axis.imshow(pixels)
             axis.set_axis_off()

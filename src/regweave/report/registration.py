@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,8 @@ from regweave.measures.inverse import InverseError
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import STATES, StructureScore
-from regweave.measures.verdict import Verdict, judge
+from regweave.measures.verdict import DOUBTFUL, Verdict, in_words, judge
+from regweave.pipeline.record import model_words, start_words
 from regweave.pipeline.saved import load
 from regweave.report.charts import step_chart
 from regweave.report.clinic import clinic_rows
@@ -44,6 +46,10 @@ SCRIPTS = (
 COSTS = {"data": "cost of the images, % of the first step", "smoothness": "smoothness, % of the first step"}
 ALIKE = 1.05
 """Axes whose voxels differ by less than this factor are given as one number."""
+GRAVE = (*DOUBTFUL, "W201", "W229", "W231", "W232", "W249")
+"""Warnings that come first on the page."""
+PAGE_SECONDS, TOTAL_SECONDS = "{seconds of the page}", "{seconds of all}"
+"""What stands for the time of a page until it is made."""
 WHOLE = {"label": "", "name": "whole image", "colour": ""}
 
 
@@ -53,6 +59,7 @@ def write_page(
     *,
     detail: str = "normal",
     landmarks: LandmarkPairs | None = None,
+    began: float | None = None,
 ) -> Path:
     """Make ``report.html`` in the folder of a registration, from the files there.
 
@@ -66,6 +73,8 @@ def write_page(
         How many voxels the page shows.
     landmarks : LandmarkPairs, optional
         Landmarks instead of those of the record: page and record are judged again.
+    began : float, optional
+        `time.perf_counter` at which the work on the page began: its seconds are added to the page and to the record.
 
     Returns
     -------
@@ -83,7 +92,13 @@ def write_page(
     again = _judged_again(folder, rules, landmarks) if rules is not None or landmarks is not None else None
     if again is not None:
         contents = replace(contents, record=checked(ResultRecord, again, folder / RESULT))
-    page = registration_page(contents, _owner(folder), detail)
+    page = registration_page(contents, _owner(folder), detail, timed=began is not None)
+    if began is not None:
+        stages = {name: value for name, value in contents.record.seconds if name != "total"}
+        stages["page"] = time.perf_counter() - began
+        total = sum(stages.values())
+        page = page.replace(PAGE_SECONDS, f"{stages['page']:.2f}").replace(TOTAL_SECONDS, f"{total:.1f}")
+        again = {**(again or read_json(folder / RESULT)), "seconds": {**stages, "total": total}}
     if again is not None:
         write_record(folder / RESULT, again)
     with owned_path(folder / REPORT) as part:
@@ -111,8 +126,13 @@ def _owner(folder: Path) -> tuple[str, str] | None:
     return (f"../../{REPORT}", "Evaluation") if kept else None
 
 
-def registration_page(contents: Contents, back: tuple[str, str] | None = None, detail: str = "normal") -> str:
-    """Return the page as text; ``back`` is the page it belongs to."""
+def registration_page(
+    contents: Contents, back: tuple[str, str] | None = None, detail: str = "normal", *, timed: bool = False
+) -> str:
+    """Return the page as text; ``back`` is the page it belongs to.
+
+    With ``timed`` the seconds of the page and of all are left to be filled in.
+    """
     if detail not in BUDGETS:
         raise UsageError("E192", f"unknown page detail {detail!r}", f"choose {', '.join(BUDGETS)}")
     shown = prepare(contents, BUDGETS[detail])
@@ -124,6 +144,7 @@ def registration_page(contents: Contents, back: tuple[str, str] | None = None, d
     context = {
         **record_context(record, shown.structures),
         "subtitle": subtitle(record.provenance, contents.refined_mm if record.refinement else (), _start(record)),
+        **({"seconds": {**_seconds(record), "page": PAGE_SECONDS}, "total_seconds": TOTAL_SECONDS} if timed else {}),
         "closeups": {} if record.clinic is None else closeups(shown),
         "back": back,
         "sources": contents.sources,
@@ -156,11 +177,17 @@ def record_context(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> 
     sides = recorded_modality(record.provenance.modality)
     bank = record.provenance.settings.banks.get(sides["bank"], [])
     gaps = [100 * s.gap for s in record.steps if s.gap is not None]
+    verdict = verdict_of(record)
+    told = {reason.text for reason in verdict.reasons}
+    warnings = sorted(dict.fromkeys(record.warnings), key=lambda text: not text.startswith(GRAVE))
     return {
         "record": record,
         "subtitle": subtitle(record.provenance),
         "modality": describe_modalities(sides["fixed"], sides["moving"]),
-        "verdict": verdict_of(record),
+        "seconds": _seconds(record),
+        "total_seconds": f"{record.seconds.total:.1f}",
+        "verdict": verdict,
+        "warnings": [words for text in warnings if (words := in_words(text)) not in told],
         "score": score,
         "means": score.means(),
         "structures": sorted(((item, measured.get(item["label"])) for item in drawn), key=_worst_first),
@@ -176,6 +203,11 @@ def record_context(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> 
         "gaps": gaps,
         "charts": _charts(record, gaps),
     }
+
+
+def _seconds(record: ResultRecord) -> dict[str, str]:
+    """Seconds of each stage, as text."""
+    return {name: f"{value:.2f}" for name, value in record.seconds if name != "total"}
 
 
 def _worst_first(row: tuple[Mapping[str, Any], StructureScore | None]) -> tuple[bool, float]:
@@ -217,12 +249,10 @@ def subtitle(provenance: Provenance, refined_mm: Sequence[float] = (), began: st
     words = [describe_modalities(sides["fixed"], sides["moving"])] if provenance.modality else []
     if began is not None:
         words.append("no start" if began == "none" else f"start: {began}")
-    elif start and start.get("method"):
-        words.append({"none": "no start", "file": "start from a file"}.get(s := str(start["method"]), f"{s} start"))
-    if model and model.get("name"):
-        words.append(f"model {model['name']}")
-    elif start is not None:  # a record that tells the start would tell the model too
-        words.append("no model")
+    elif start is not None:
+        words.append("start from a file" if start["used"] == "file" else f"start {start_words(start)}")
+    if start is not None:  # a record of the start has the model too
+        words.append(model_words(model))
     if len(refined_mm):
         alike = max(refined_mm) < ALIKE * min(refined_mm)
         shown = f"{np.mean(refined_mm):.2g}" if alike else " × ".join(f"{v:.2g}" for v in refined_mm)

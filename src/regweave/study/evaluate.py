@@ -39,7 +39,7 @@ SCHEMA = 2
 BOTH: tuple[When, When] = ("dice_before", "dice_after")
 STORE = "tasks"
 PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
-PER_LABEL = ("dice_before", "dice_after", "hd95_mm", "assd_mm")
+PER_LABEL = ("dice_before", "dice_start", "dice_after", "hd95_mm", "assd_mm")
 COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
 
 

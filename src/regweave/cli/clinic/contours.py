@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +16,10 @@ from rich.text import Text
 from regweave.api.contours import write_contours
 from regweave.api.progress import ContoursBar
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
-from regweave.cli.options import JsonOption, RulesOption, complete_model
-from regweave.cli.tables import VERDICTS, short, verdict_lines
+from regweave.cli.options import JsonOption, RulesOption, StrictOption, complete_model
+from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
 from regweave.clinic.files import RTSTRUCT
+from regweave.clinic.propagate import Propagation
 from regweave.pipeline.outputs import FILES
 
 app = command_line()
@@ -68,6 +68,7 @@ def contours(
         ),
     ] = False,
     rules: RulesOption = None,
+    strict: StrictOption = False,
     show_ids: Annotated[
         bool, typer.Option("--show-ids", help="Name patient and folders in record and page; by default hashes only.")
     ] = False,
@@ -86,7 +87,6 @@ def contours(
     DICOM object and an ITK transform, labels, numbers and a page for the
     review. Inputs are never written to.
     """
-    began = time.monotonic()
     with ContoursBar(lines=True, shown=not quiet) as bar:
         done = write_contours(
             plan, today, output, rtstruct=rtstruct, structures=_names(structures), model=model, init=init,
@@ -97,9 +97,13 @@ def contours(
         )  # fmt: skip
     if as_json:
         print(json.dumps({"output": str(output), **_record(output)}, indent=1, ensure_ascii=False))
-        return
-    if quiet:
-        return
+    elif not quiet:
+        _print(done, output)
+    end_by_verdict(done.result.verdict, printed=not (as_json or quiet), strict=strict)
+
+
+def _print(done: Propagation, output: Path) -> None:
+    """Print the structures with their flags, the verdict, and where the files are."""
     console = Console(markup=False)
     quality = done.quality
     console.print(_table(quality["structures"], plain=not console.is_terminal))
@@ -107,7 +111,7 @@ def contours(
         console.print(f"left out    {short(row['name'], 26)}: {row['reason']}", soft_wrap=True)
     console.print(verdict_lines(done.result.verdict))
     console.print(f"status      {quality['status']}")
-    console.print(f"time        {time.monotonic() - began:.1f} s")
+    console.print(f"time        {sum(done.result.seconds.values()):.1f} s")
     console.print(f"contours    {output / RTSTRUCT}", soft_wrap=True)
     console.print(f"page        {output / FILES['report']}", soft_wrap=True)
 

@@ -21,6 +21,7 @@ from regweave.cli.options import (
     NonFiniteOption,
     RulesOption,
     SchedulerOption,
+    StrictOption,
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
@@ -31,7 +32,7 @@ from regweave.cli.options import (
     parse_values,
 )
 from regweave.cli.tables import terminal_text
-from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, Cancelled, RegweaveError, UsageError
+from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled, RegweaveError, UsageError
 from regweave.io.records.folders import REPORT, RESULTS
 from regweave.jobs.cluster import WAIT_S
 from regweave.pipeline.reading import Reading, ReadingWords
@@ -92,6 +93,7 @@ def evaluate(
         typer.Option(help="Pairs with the lowest Dice that get a page of their own.", min=0, metavar="N"),
     ] = 3,
     rules: RulesOption = None,
+    strict: StrictOption = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML pages.")] = False,
     label_names: LabelNamesOption = None,
     fixed_modality: FixedModalityOption = "auto",
@@ -107,8 +109,9 @@ def evaluate(
     The columns of the list are id, fixed, moving, fixed_labels, moving_labels
     and, if patients have several pairs, group: the patients of a pair, with +
     between them; fixed_mask and moving_mask name the regions that count.
-    Exit status 1 if some registrations failed: the others are
-    in the results, and the failures are named there.
+    Exit status 1 if some registrations ended with errors: the others are
+    in the results, and the failures are named there. With --strict the
+    status is 6 if a verdict is fail.
     """
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
@@ -136,8 +139,17 @@ def evaluate(
         print((output / RESULTS).read_text(encoding="utf-8"), end="")
     elif not quiet:
         print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
-    if failures or missing:
-        raise typer.Exit(missing or EXIT_SOME_FAILED)
+    failed = [
+        f"{pair.id} {method.name}: {verdict.text}"
+        for method in found.scores.methods
+        for pair in found.scores.pairs
+        if found.scores.outcome(method, pair).error is None
+        and (verdict := found.scores.verdict(method, pair, found.rules)).word == "fail"
+    ]
+    for text in failed:
+        print(f"verdict fail {text}", file=sys.stderr)
+    if failures or missing or (failed and strict):
+        raise typer.Exit(missing or (EXIT_SOME_FAILED if failures else EXIT_VERDICT))
 
 
 def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: int, *, quiet: bool) -> int:

@@ -23,6 +23,7 @@ from regweave.cli.options import (
     NonFiniteOption,
     RulesOption,
     SchedulerOption,
+    StrictOption,
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
@@ -32,7 +33,7 @@ from regweave.cli.options import (
     complete_preset,
 )
 from regweave.config.choice import metric_weights
-from regweave.errors import EXIT_SOME_FAILED, Cancelled
+from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
 from regweave.jobs.cluster import WAIT_S
 from regweave.pipeline.outputs import FILES, parse_outputs
 
@@ -71,6 +72,7 @@ def batch(
         typer.Option(help=f"Files beside each result.json: some of {', '.join(FILES)}.", metavar="NAMES"),
     ] = None,
     rules: RulesOption = None,
+    strict: StrictOption = False,
     workers: Annotated[
         int | None, machine_option(help="Processes, each with one thread; by default all cores.")
     ] = None,
@@ -95,8 +97,9 @@ def batch(
     The columns of the list are id, fixed, moving and, each optional and each
     empty where a row has none, fixed_labels, moving_labels, fixed_mask,
     moving_mask, model, preset and init. Everything is checked before the
-    first registration. Exit status 1 if some pairs failed: the others are
-    there, and the failures are named.
+    first registration. Exit status 1 if some pairs ended with errors: the
+    others are there, and the failures are named. With --strict the status is
+    6 if a verdict is fail.
     """
     cluster = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers)
     try:
@@ -116,5 +119,8 @@ def batch(
         print((output / RESULTS[1]).read_text(encoding="utf-8"), end="")
     elif not quiet:
         print(f"{found.tally()}\ntable  {output / RESULTS[0]}\npage   {output / RESULTS[2]}")
-    if found.failures:
-        raise typer.Exit(EXIT_SOME_FAILED)
+    failed = [row for row in found.rows if row.get("verdict") == "fail"]
+    for row in failed:
+        print(f"verdict fail {row['id']}: {'; '.join(one['text'] for one in row['reasons'])}", file=sys.stderr)
+    if found.failures or (failed and strict):
+        raise typer.Exit(EXIT_SOME_FAILED if found.failures else EXIT_VERDICT)

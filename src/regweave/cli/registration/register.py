@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +29,11 @@ from regweave.cli.options import (
     NonFiniteOption,
     PageDetailOption,
     RulesOption,
+    StrictOption,
     complete_model,
     complete_preset,
 )
-from regweave.cli.tables import overlap_table, verdict_lines
+from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
 from regweave.config.choice import metric_weights
 from regweave.errors import UsageError
 from regweave.io import prepare_output
@@ -44,6 +44,7 @@ from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.pipeline import register as pipeline
 from regweave.pipeline.outputs import FILES, parse_outputs
 from regweave.pipeline.reading import Reading, ReadingWords
+from regweave.pipeline.record import model_words, start_words
 from regweave.pipeline.rerun import recorded_call, recorded_rules
 from regweave.pipeline.result import Result
 from regweave.pipeline.saved import put_away
@@ -111,6 +112,7 @@ def register(
     follow_links: FollowOption = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
     rules: RulesOption = None,
+    strict: StrictOption = False,
     write: Annotated[
         str | None,
         typer.Option(
@@ -126,7 +128,6 @@ def register(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and warnings.")] = False,
 ) -> None:
     """Register MOVING to FIXED and write the warped image, both transforms, the numbers behind them and a page."""
-    began = time.monotonic()
     if preset is not None and config is not None:
         raise UsageError("E189", "--preset and --config are both given", "give one of them")
     reading: ReadingWords = {
@@ -161,19 +162,17 @@ def register(
         shown.stage("write", "files and page" if page else "files", BEFORE_FILES)
         usual = result.images.usual_outputs() if named is None else named
         chosen = [name for name in usual if name != "report" or not no_report]
-        result.write_files(folder, chosen)
-        result = put_away(result, output)  # a page of large images needs their memory
+        result = put_away(result.write_files(folder, chosen), output)  # a page of large images needs their memory
         if page:
-            result.write_page(folder, page_detail)
+            result = result.write_page(folder, page_detail)
     if as_json:
         print_json(output, page=page)
-        return
-    if quiet:
-        return
-    print_result(result, output, page=page, whole_s=time.monotonic() - began)
+    elif not quiet:
+        print_result(result, output, page=page)
+    end_by_verdict(result.verdict, printed=not (as_json or quiet), strict=strict)
 
 
-def print_result(result: Result, output: Path, *, page: bool, whole_s: float) -> None:
+def print_result(result: Result, output: Path, *, page: bool) -> None:
     """Print the numbers of a result and where its files are."""
     console = Console(markup=False)  # names of folders may hold brackets
     if result.score.structures:
@@ -181,12 +180,22 @@ def print_result(result: Result, output: Path, *, page: bool, whole_s: float) ->
     if result.classes_from == "predicted":
         console.print("classes     predicted from the moving image")
     console.print(verdict_lines(result.verdict))
-    if result.record is not None and result.record.structures is not None:
-        console.print(f"structures  {terminal_safe(result.record.structures_met())}", soft_wrap=True)
+    if result.record is not None:
+        start, model = result.record.start, result.record.model
+        console.print(f"start       {terminal_safe(start_words(start))}", soft_wrap=True)
+        if model is not None:
+            reason = f": {model['reason']}" if model["reason"] else ""
+            console.print(
+                f"model       {terminal_safe(model_words(model).removeprefix('model '))}{reason}", soft_wrap=True
+            )
+        if result.record.structures is not None:
+            console.print(f"structures  {terminal_safe(result.record.structures_met())}", soft_wrap=True)
     if result.landmarks is not None:
         console.print(f"landmarks   {result.landmarks.words()}")
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
-    console.print(f"time        {sum(result.seconds.values()):.1f} s, with files{' and page' * page} {whole_s:.1f} s")
+    after = sum(result.seconds.get(name, 0.0) for name in ("files", "page"))
+    files = "files and page" if page else "files"
+    console.print(f"time        {sum(result.seconds.values()):.1f} s, of these {files} {after:.1f} s")
     console.print(f"result      {output}", soft_wrap=True)
     if page:
         console.print(f"page        {output / PAGE}", soft_wrap=True)

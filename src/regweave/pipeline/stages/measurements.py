@@ -21,11 +21,13 @@ VOLUME_CHANGE_LIMIT = 0.5
 
 
 def score_of(pair: ImagePair, warped: LabelMap | None) -> PairScore:
-    """Score the structures of both label maps, where there are both; before is the initial alignment only."""
+    """Score the structures of both label maps, where there are both: as loaded, after the start, and warped."""
     if pair.fixed_labels is None or pair.moving_labels is None or warped is None:
         return PairScore()
     start = Transform(pair.initial_field or Field.zero(pair.fixed.geometry), pair.initial)
-    return score_labels(pair.fixed_labels, pair.moving_labels, warp_labels(pair.moving_labels, start), warped)
+    moved = pair.initial_field is not None or not np.array_equal(pair.initial, np.eye(4))
+    loaded = warp_labels(pair.moving_labels, Transform(Field.zero(pair.fixed.geometry))) if moved else None
+    return score_labels(pair.fixed_labels, pair.moving_labels, warp_labels(pair.moving_labels, start), warped, loaded)
 
 
 def residual_inside(pair: ImagePair, inversion: Inversion) -> Residual:

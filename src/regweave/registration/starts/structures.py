@@ -59,8 +59,8 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
     Warns
     -----
     RegweaveWarning
-        W210, where the affine fit is not to be believed, a structure being made out in the wrong place; the pair is
-        returned as it was.
+        W210, where fewer than two structures are found in both images, or the affine fit changes the volume too much;
+        the pair is returned as it was.
     """
     assert pair.fixed.maps is not None
     shown = pair.moving.label_maps or pair.moving.maps
@@ -68,6 +68,10 @@ def started_from_structures(pair: ImagePair) -> ImagePair:
     here, there = landmarks_of(pair.fixed.maps), landmarks_of(shown)
     both = here.found & there.found
     if both.sum() < LEAST_STRUCTURES:
+        notices.warn(
+            f"W210: start from structures rejected (structures found in both images: {both.sum()}, needed "
+            f"{LEAST_STRUCTURES}); the start before it is used"
+        )
         return pair
     fixed, moving = here.points[both].reshape(-1, 3), there.points[both].reshape(-1, 3)
     affine = pair.initial @ fitted_affine(fixed, _moved(moving, _inverse(pair.initial)))

@@ -273,5 +273,7 @@ def _results(split: Split, methods: Sequence[Method], tested: Sequence[Outcome])
         if outcome.error is not None:
             yield head
             continue
-        labels = {c: {name: row[name] for name in PER_LABEL} for c, row in outcome.value["labels"].items()}
+        # Here 'before' is after the affine start, with which every method begins.
+        rows = {c: {**row, "dice_before": row["dice_start"]} for c, row in outcome.value["labels"].items()}
+        labels = {c: {name: row[name] for name in PER_LABEL} for c, row in rows.items()}
         yield {**head, "labels": labels, **{name: outcome.value[name] for name in PER_PAIR}}

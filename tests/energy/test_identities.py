@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regweave import engines
-from regweave.energy.assemble import TIE_BREAK, assemble
+from regweave.energy.assemble import TIE_BREAK, assemble, solve
 from regweave.energy.features import joint_features, loss_of
 from regweave.types import Terms, WeightTable
 
@@ -183,3 +183,14 @@ def test_tie_break_prefers_to_stay_and_is_small():
     energy = assemble(flat, WeightTable(np.ones((1, 1)), ("a",), (0,), 0.1))
     assert engines.solver("trws")(energy).labels.tolist() == [13] * 4
     assert np.ptp(energy.unary) <= 1e-3
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 2.5, -1.0], ids=["predict", "impute", "violate"])
+def test_one_function_predicts_imputes_and_violates(coefficient):
+    terms, weights = random_terms(3), random_weights(3)
+    solution = solve(terms, weights, engines.solver("exhaustive"), coefficient, tie_break=0.0)
+    values = [
+        slow_energy(terms, weights, labels) + coefficient * slow_loss(terms, labels)
+        for labels in itertools.product(range(8), repeat=4)
+    ]
+    assert solution.energy == pytest.approx(min(values), rel=1e-6)

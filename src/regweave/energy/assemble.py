@@ -1,7 +1,8 @@
-"""Energy assembly: weights and loss folded into unary costs.
+"""Energy assembly and minimisation: weights and loss folded into unary costs.
 
 Prediction, latent imputation and the search for the most violated constraint are the same minimisation with other
-unaries; `regweave.learning.samples.infer` solves all three on measured terms, `regweave.registration.align` the first:
+unaries: `solve`. The loop over levels in `regweave.registration.align` calls it to predict, the learner in
+`regweave.learning.samples.infer` for all three:
 
 ============================== ==================== ======================
 problem                        minimise over D      loss_coefficient
@@ -14,13 +15,35 @@ most violated, eq. (11)        w·Ψ(x, D) − Δ        −1
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from regweave.kernels.costs import weighted_unaries
-from regweave.types import Energy, Float64Array, Terms, WeightTable
+from regweave.types import Energy, Float64Array, Solution, Terms, WeightTable
 
 TIE_BREAK = 1e-4
 """Cost of moving by one control spacing: flat patches tie between all labels and would drift otherwise."""
+
+
+def solve(
+    terms: Terms,
+    weights: WeightTable,
+    minimise: Callable[[Energy], Solution],
+    loss_coefficient: float = 0.0,
+    *,
+    tie_break: float = TIE_BREAK,
+) -> Solution:
+    """Minimise w·Ψ(x, D) + coefficient·Δ over labellings D: predict (0), impute (+η) or violate (−1).
+
+    Parameters
+    ----------
+    terms, weights, loss_coefficient, tie_break
+        As in `assemble`.
+    minimise : callable
+        An engine, configured.
+    """
+    return minimise(assemble(terms, weights, loss_coefficient, tie_break=tie_break))
 
 
 def assemble(

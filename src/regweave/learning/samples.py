@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from regweave import engines
 from regweave.config.settings import Schedule
-from regweave.energy.assemble import assemble
+from regweave.energy.assemble import solve
 from regweave.energy.features import joint_features, loss_of
 from regweave.registration import devices
 from regweave.registration.align import Step, align
-from regweave.types import Float64Array, ImagePair, IntArray, Terms, WeightTable
+from regweave.types import Energy, Float64Array, ImagePair, IntArray, Solution, Terms, WeightTable
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +100,20 @@ def infer(task: Task) -> Found:
     """
     sample = task.sample
     weights = WeightTable.from_vector(task.w, ("",) * sample.shape[0], tuple(range(sample.shape[1])))
-    energy = assemble(sample.terms, weights, task.coefficient, tie_break=0.0)
-    # Engines stop at a gap relative to the energy: without what no label can save, the same stop is a smaller gap.
-    least = energy.unary.min(axis=1)
-    raised = replace(energy, unary=energy.unary - least[:, None])
-    solution = engines.solver(task.engine)(raised, task.init, task.max_iter, proof=task.proof)
+    constant = 0.0
+
+    def minimise(energy: Energy) -> Solution:
+        # Engines stop at a gap relative to the energy: without its constant part, the same stop is a smaller gap.
+        nonlocal constant
+        least = energy.unary.min(axis=1)
+        constant = float(least.sum())
+        reduced = replace(energy, unary=energy.unary - least[:, None])
+        return engines.solver(task.engine)(reduced, task.init, task.max_iter, proof=task.proof)
+
+    solution = solve(sample.terms, weights, minimise, task.coefficient, tie_break=0.0)
     features, loss = psi(sample, solution.labels), delta(sample, solution.labels)
     value = float((task.w * features).sum()) + task.coefficient * loss
-    bound = (solution.lower_bound + float(least.sum())) / sample.scale
+    bound = (solution.lower_bound + constant) / sample.scale
     return Found(solution.labels, features, loss, value, min(bound, value))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from regweave.config.settings import Schedule
-from regweave.energy.assemble import assemble
+from regweave.energy.assemble import solve
 from regweave.kernels import fields
 from regweave.registration import data_terms as continuous
 from regweave.registration import measure as discrete
@@ -46,7 +46,7 @@ class CpuDevice:
 
     def minimize(self, terms: Terms, weights: WeightTable, schedule: Schedule) -> Solution:
         """Minimise w·Ψ with the engine of the schedule."""
-        return schedule.solver(assemble(terms, weights))
+        return solve(terms, weights, schedule.solver)
 
     def compose(self, u: Float32Array, around: Around, labels: IntArray) -> Float32Array:
         """Compose u with the free-form deformation whose control points took these labels."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from regweave.clinic.scans.pair import working_scan
 from regweave.clinic.scans.patient import patient_mask, tissue_values, trusted_region, without_couch
 from regweave.clinic.scans.working import MOST_VOXELS, crop_round
 from regweave.errors import RegweaveWarning
@@ -102,3 +103,13 @@ def test_a_large_scan_is_worked_on_at_about_two_millimetres(shape, spacing):
     small = Geometry((200, 200, 20), np.diag([1.1, 1.1, 2.5, 1.0]))
     assert crop_round(small, None, small).factors == (1, 1, 1)
     assert np.prod(small.shape) < MOST_VOXELS
+
+
+def test_dark_ends_of_an_mr_do_not_count_even_where_tissue_encloses_them():
+    data = np.random.default_rng(1).normal(0, 8, GRID.shape).astype(np.float32)
+    data[ellipse((40, 30), (28, 20))] += 600.0
+    data[ellipse((40, 30), (15, 10)), -2:] -= 600.0
+    region = working_scan(Volume(data, GRID, "mr")).region.data
+    assert not region[40, 30, -2:].any()
+    assert region[40, 30, :-3].all()
+    assert region[15, 30].all()

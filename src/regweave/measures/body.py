@@ -37,11 +37,16 @@ def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_
     >>> int(body_mask(Volume(data, Geometry((4, 4, 4), np.eye(4)))).sum())
     8
     """
+    mask = _enclosed(bright_mask(image))
+    return mask if labels is None else mask | (labels.data != 0)
+
+
+def bright_mask(image: Volume) -> NDArray[np.bool_]:
+    """Return the voxels above Otsu's threshold; all where the image has one value only."""
     low, high = float(image.data.min()), float(image.data.max())
     if low == high:
         return np.ones(image.data.shape, dtype=bool)
-    mask = _enclosed(image.data > _otsu(image.data, low, high))
-    return mask if labels is None else mask | (labels.data != 0)
+    return np.asarray(image.data > _otsu(image.data, low, high))
 
 
 def _otsu(data: Float32Array, low: float, high: float) -> float:

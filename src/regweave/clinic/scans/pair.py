@@ -12,7 +12,7 @@ from regweave.clinic.scans.field_of_view import cuts_patient, trusted
 from regweave.clinic.scans.patient import patient_mask, tissue_values, trusted_region, without_couch
 from regweave.clinic.scans.working import MOST_MM, crop_round
 from regweave.contours import Shape
-from regweave.measures.body import body_mask
+from regweave.measures.body import bright_mask
 from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.spatial.warp import inverse_of, warp_labels
 from regweave.types import Field, Float64Array, Geometry, LabelMap, Transform, Volume
@@ -51,7 +51,8 @@ def working_scan(scan: Volume, seen: NDArray[np.bool_] | None = None) -> Working
     """
     if scan.modality != "ct":
         image = crop_round(scan.geometry, None, scan.geometry).of(scan)
-        return WorkingScan(image, trusted_region(image, body_mask(image)) if scan.modality == "mr" else None, None)
+        # What is dark to the end of the scan counts as a gap even where bright tissue encloses it.
+        return WorkingScan(image, trusted_region(image, bright_mask(image)) if scan.modality == "mr" else None, None)
     scan = tissue_values(scan)
     x, y, z = (max(1, round(MOST_MM / s)) for s in scan.geometry.spacing_mm.tolist())
     factors = (x, y, z)

@@ -172,7 +172,11 @@ def signed_distance(size: tuple[int, int], rings: Sequence[Float64Array], step_m
     """
     inside = even_odd(size, rings)
     sampling = (float(step_mm[1]), float(step_mm[0]))
-    away = ndimage.distance_transform_edt(~inside, sampling) + ndimage.distance_transform_edt(inside, sampling)
+    away = ndimage.distance_transform_edt(~inside, sampling)
+    if inside.any():  # the nearest sample outside is never beyond the box around what is inside
+        v, u = (np.flatnonzero(inside.any(axis=axis)) for axis in (1, 0))
+        box = slice(max(v[0] - 1, 0), v[-1] + 2), slice(max(u[0] - 1, 0), u[-1] + 2)
+        away[box] += ndimage.distance_transform_edt(inside[box], sampling)
     rough = np.maximum(away - 0.5 * min(sampling), 0.0)
     exact = _near(size, rings, np.asarray(step_mm))
     known = np.isfinite(exact)

@@ -9,6 +9,7 @@ see `in_this_context`.
 from __future__ import annotations
 
 import contextvars
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,6 +34,20 @@ def _as_python_warning(text: str) -> None:
 
 _records: ContextVar[tuple[list[str], ...]] = ContextVar("regweave_records", default=())
 _show: ContextVar[Show] = ContextVar("regweave_show", default=_as_python_warning)
+
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, but for tab and line feed, and characters that change the order of the text round them."""
+
+
+def terminal_safe(text: str) -> str:
+    r"""Replace control characters by their numbers, as JSON writes them.
+
+    Examples
+    --------
+    >>> print(terminal_safe("a\x1b[2Jb"))
+    a\u001b[2Jb
+    """
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def warn(text: str) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.texts import terminal_safe
+from regweave.notices import terminal_safe
 
 
 class _Guarded:

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from regweave.cli.help import WIDTH
 from regweave.errors import EXIT_VERDICT
-from regweave.io.disk.texts import terminal_safe
 from regweave.measures.rules import unchecked_words
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import Verdict
+from regweave.notices import terminal_safe
 
 GAP = "  "
 LONGEST = 16

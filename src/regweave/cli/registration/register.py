@@ -38,9 +38,9 @@ from regweave.config.choice import metric_weights
 from regweave.errors import UsageError
 from regweave.io import prepare_output
 from regweave.io.dicom.series import series_by_place
-from regweave.io.disk.texts import terminal_safe
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, default_rules, read_rules
+from regweave.notices import terminal_safe
 from regweave.pipeline import register as pipeline
 from regweave.pipeline.outputs import FILES, parse_outputs
 from regweave.pipeline.reading import Reading, ReadingWords

@@ -18,6 +18,7 @@ from typing import Any
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import damaged, open_file
 from regweave.io.disk.limits import MAX_DIGITS, MAX_NESTING, MAX_TEXT_BYTES
+from regweave.notices import terminal_safe
 
 MAX_JSON_CHARACTERS = 1 << 25
 """The worst JSON of this length, lists of lists, is parsed within ten seconds."""
@@ -25,8 +26,6 @@ MAX_TOML_CHARACTERS = 1 << 20
 """Settings are far shorter, and TOML is parsed slowly."""
 LONGEST_SHOWN = 40
 """Characters of a token that a message repeats."""
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters, but for tab and line feed, and characters that change the order of the text round them."""
 CELL_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+")
 """What some program reads as the end of a line or of a cell."""
 FORMULA_STARTS = ("=", "+", "-", "@")
@@ -143,17 +142,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise damaged(f"'{path}'", f"it holds a {type(found).__name__}, not an object")
     return found
-
-
-def terminal_safe(text: str) -> str:
-    r"""Replace control characters by their numbers, as JSON writes them.
-
-    Examples
-    --------
-    >>> print(terminal_safe("a\x1b[2Jb"))
-    a\u001b[2Jb
-    """
-    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def table_cell(text: str) -> str:

@@ -12,7 +12,8 @@ from regweave import engines, losses, metrics
 from regweave.config.member import Member
 from regweave.config.settings import preset, validate
 from regweave.errors import UsageError
-from regweave.registry import FOLDERS, plugins_found
+from regweave.registration.data_terms import PENALTIES
+from regweave.registry import FOLDERS, fingerprint, plugins_found
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Energy, Geometry
 
@@ -114,12 +115,31 @@ def test_two_of_one_name_are_an_error_and_not_a_choice(folder, package):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("1 / 0", "does not load: ZeroDivisionError"), ("def cost(): ...", "lacks Options, features, volume")],
+    [
+        ("1 / 0", "does not load: ZeroDivisionError"),
+        ("import sys; sys.exit(0)", "does not load: SystemExit"),
+        ("def cost(): ...", "lacks Options, features, volume"),
+    ],
 )
 def test_a_broken_plug_in_is_named_with_its_file(folder, text, words):
     (folder / "metrics" / "broken.py").write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match=rf"E179: metric 'broken' from .*broken\.py {words}"):
         metrics.get("broken")
+
+
+def test_an_unknown_penalty_is_refused_at_load(folder):
+    (folder / "metrics" / "bent.py").write_text(METRIC + "PENALTY = 'absolut'\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"E179: PENALTY of metric 'bent' from .*'absolut'; allowed: absolute, corr"):
+        metrics.get("bent")
+    assert set(metrics.PENALTIES) == set(PENALTIES)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("gone")])
+def test_a_plug_in_that_is_no_file_is_refused_and_not_opened(folder, make):
+    make(folder / "metrics" / "odd.py")
+    for look in (metrics.available, fingerprint, lambda: metrics.get("odd")):
+        with pytest.raises(UsageError, match=r"E179: the plug-in '.*odd\.py' is no regular file"):
+            look()
 
 
 def test_a_folder_that_is_none(monkeypatch, tmp_path):

@@ -85,6 +85,8 @@ class Registry:
         Names that a plug-in must have.
     adapt : callable, optional
         Makes a plug-in of a bare function.
+    words : mapping
+        Values that a part may have, where a plug-in has it.
     """
 
     kind: str
@@ -92,6 +94,7 @@ class Registry:
     code: str
     parts: tuple[str, ...]
     adapt: Callable[[Callable[..., Any]], Any] | None = None
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     _added: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     _found: dict[str, tuple[object, Any]] = field(default_factory=dict)
 
@@ -128,13 +131,17 @@ class Registry:
             found = origin.load()
         except RegweaveError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"{self.noun} {name!r} from {origin} does not load: {type(error).__name__}: {error}"
             raise UsageError("E179", problem, "correct the plug-in, or take it away") from error
         missing = [part for part in self.parts if not hasattr(found, part)]
         if missing:
             problem = f"{self.noun} {name!r} from {origin} lacks {', '.join(missing)}"
             raise UsageError("E179", problem, f"a {self.noun} has {', '.join(self.parts)}")
+        for part, allowed in self.words.items():
+            if hasattr(found, part) and getattr(found, part) not in allowed:
+                problem = f"{part} of {self.noun} {name!r} from {origin} is {getattr(found, part)!r}"
+                raise UsageError("E179", problem, f"allowed: {', '.join(allowed)}; leave it out where none fits")
         return found
 
     def origin(self, name: str) -> Origin:
@@ -230,6 +237,8 @@ def _in_folders(kind: str) -> dict[str, list[Origin]]:
             message = f"{FOLDERS} names {folder!r}, which is no folder"
             raise UsageError("E179", message, "correct or unset the variable")
         for path in sorted((place / kind).glob("[!_]*.py")):
+            if not path.is_file():
+                raise UsageError("E179", f"the plug-in '{path}' is no regular file", "take it away")
             found.setdefault(path.stem, []).append(Origin(str(path), partial(_module_of, path, kind)))
     return found
 

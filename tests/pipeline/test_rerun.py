@@ -18,7 +18,7 @@ from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.pipeline.register import register
 from regweave.pipeline.rerun import recorded_call
-from regweave.types import Geometry, Volume, WeightTable
+from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 SMALL = Settings.model_validate(
     {
@@ -189,3 +189,33 @@ def test_record_of_a_result_without_a_command(files):
     result = register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL)
     assert result.with_command(["regweave", "x"]).record.command == ("regweave", "x")
     assert replace(result, record=None).with_command(["x"]).record is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reading": {"follow_links": "yes"}},
+        {"reading": {"nonfinite": "ignore"}},
+        {"reading": {"nifti_frame": 1}},
+        {"reading": {"fixed_modality": "xray"}},
+        {"predict_classes": "no"},
+    ],
+)
+def test_words_of_a_record_that_mean_nothing_are_refused(files, tmp_path, change):
+    record = run(files, tmp_path / "out", "--config", files / "small.toml")
+    record["provenance"]["call"] |= change
+    (tmp_path / "result.json").write_text(json.dumps(record))
+    with pytest.raises(RegweaveError, match=r"E174.*allowed: "):
+        recorded_call(tmp_path / "result.json")
+
+
+@pytest.mark.parametrize("name", ["fixed", "moving"])
+def test_one_value_inside_a_mask_has_a_code(files, name):
+    image = read_image(files / f"{name}.nii.gz")
+    mask = np.zeros(image.data.shape, dtype=np.uint8)
+    mask[9, 9, 9] = 1
+    with pytest.raises(RegweaveError, match=f"E139.*the {name} image is .* at each of the 1 voxels inside its mask"):
+        register(
+            files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL,
+            **{f"{name}_mask": LabelMap(mask, image.geometry)},
+        )  # fmt: skip

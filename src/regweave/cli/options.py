@@ -35,7 +35,7 @@ TransformOption = Annotated[
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
 
-FixedMaskOption = Annotated[Path | None, input_option(help="Region of the fixed image that counts: any number but 0.")]
+FixedMaskOption = Annotated[Path | None, input_option(help="Region of the fixed image that counts: every label but 0.")]
 MovingMaskOption = Annotated[Path | None, input_option(help="The same for the moving image.")]
 FixedPointsOption = Annotated[
     Path | None,

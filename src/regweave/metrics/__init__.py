@@ -27,6 +27,8 @@ from regweave.types import Float32Array, Float64Array
 
 __all__ = ["Metric", "Offsets", "Options", "add", "available", "get", "registry"]
 
+PENALTIES = ("absolute", "correlation", "tensor")
+"""What ``PENALTY`` may name."""
 Offsets = tuple[Float64Array, Float64Array, Float64Array]
 
 
@@ -70,7 +72,9 @@ def _cost_function(cost: Callable[..., Float32Array]) -> Metric:
     return CostFunction()
 
 
-registry = Registry("metrics", "metric", "E181", ("Options", "features", "cost", "volume"), adapt=_cost_function)
+registry = Registry(
+    "metrics", "metric", "E181", ("Options", "features", "cost", "volume"), _cost_function, {"PENALTY": PENALTIES}
+)
 available, add = registry.available, registry.add
 
 

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from regweave.io.modality import Stated, in_hounsfield, with_modality
 from regweave.io.orientation import Orientation
 from regweave.io.structure_names import in_numbering, join_names, real_names
 from regweave.kernels.threads import side_by_side
+from regweave.spatial.intensity import default_window
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
 
 MOST_SHOWN = 12
@@ -118,6 +119,12 @@ class Reading:
             plain["classes"] = tuple(plain["classes"])
         if "numbering" in plain:
             plain["numbering"] = {int(value): str(name) for value, name in plain["numbering"].items()}
+        words = {"nifti_frame": NiftiFrame, "nonfinite": NonFinite, "fixed_modality": Stated, "moving_modality": Stated}
+        for name, kind in words.items():
+            if name in plain and plain[name] not in get_args(kind):
+                raise ValueError(f"{name} is {plain[name]!r}, allowed: {', '.join(get_args(kind))}")
+        if not isinstance(plain.get("follow_links", False), bool):
+            raise ValueError(f"follow_links is {plain['follow_links']!r}, allowed: true, false")
         return cls(**plain)
 
     def image(self, source: Any, stated: Stated = "auto", series: str | None = None) -> Volume:
@@ -149,7 +156,7 @@ class Reading:
         return replace(named, data=np.where(np.isin(named.data, self.classes), named.data, 0))
 
     def mask(self, source: Any, geometry: Geometry) -> LabelMap | None:
-        """Read a mask and put it on the grid of its image; every number but 0 is inside."""
+        """Read a mask and put it on the grid of its image; labels, of which all but 0 are inside."""
         if source is None:
             return None
         subject = str(source) if isinstance(source, str | Path) else "the mask"
@@ -254,6 +261,8 @@ def read_inputs(
             message = f"{subject} shows no structure: every voxel of the {name} labels is 0"
             raise RegweaveError("E131", message, "give the right label map, or leave it out")
     inside = reading.mask(fixed_mask, a.geometry), reading.mask(moving_mask, b.geometry)
+    for name, volume, mask in (("fixed", a, inside[0]), ("moving", b, inside[1])):
+        _require_contrast(volume, mask, name)
     values = dict(zip(sources, (a, b, fixed_map, moving_map, *inside), strict=True))
     hashes = {k: _hash(s, values[k], reading, k) for k, s in sources.items() if s is not None}
     if fixed_map is not None and moving_map is not None:
@@ -285,6 +294,17 @@ def _shown(labels: LabelMap) -> str:
     values = labels.values()
     names = [f"{v} {labels.names[v]}" if v in labels.names else str(v) for v in values[:MOST_SHOWN]]
     return ", ".join(names) + (f" and {len(values) - MOST_SHOWN} more" if len(values) > MOST_SHOWN else "")
+
+
+def _require_contrast(volume: Volume, mask: LabelMap | None, name: str) -> None:
+    """Raise E139 where all voxels inside a mask have one value: no window maps them to [0, 1]."""
+    if mask is None or volume.modality is None:
+        return
+    found = volume.data[mask.data != 0]
+    low, high = default_window(found, volume.modality)
+    if low >= high:
+        message = f"the {name} image is {low:g} at each of the {found.size} voxels inside its mask"
+        raise RegweaveError("E139", message, "give a larger mask, or none")
 
 
 def as_stored(pair: ImagePair, inputs: Inputs) -> ImagePair:

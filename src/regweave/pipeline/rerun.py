@@ -56,7 +56,7 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
             "model": None if model is None else _model(model, path),
             "metrics": call["metrics"],
             "init": _start(start, path, reading),
-            "predict_classes": bool(call["predict_classes"]),
+            "predict_classes": _flag(call["predict_classes"]),
             "device": str(run["device"]),
             "reading": reading,
         }
@@ -70,6 +70,12 @@ def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, A
     if made_by != __version__:
         notices.warn(f"W213: '{path}' was made by regweave {made_by}, this is {__version__}; bits may differ")
     return arguments
+
+
+def _flag(found: object) -> bool:
+    if not isinstance(found, bool):
+        raise TypeError(f"predict_classes is {found!r}, allowed: true, false")
+    return found
 
 
 def recorded_rules(record: str | Path) -> Rules:

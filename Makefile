@@ -62,6 +62,7 @@ test-all: $(VENV)/.package $(VENV)/.test
 lint: $(VENV)/.lint
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	PYTHONPATH=src $(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/clang-format -n -Werror $(CORE)
 	$(BIN)/codespell $(TEXT)
 

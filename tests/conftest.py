@@ -1,8 +1,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +59,52 @@ class TrainingList:
     def files(self, number: int) -> dict[str, Path]:
         columns = ("fixed", "moving", "fixed_labels", "moving_labels")
         return dict(zip(columns, (self.folder / c for c in self.line(number).split(",")[1:5]), strict=True))
+
+
+def _default_signals() -> None:
+    for name in ("SIGINT", "SIGHUP", "SIGTERM"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start processes with default signal handlers, whatever the parent ignores; the end of the test kills them.
+
+    A process with ``start_new_session`` is killed with its workers.
+    """
+    started = []
+
+    def start(*words: object, **options: Any) -> subprocess.Popen[str]:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        if os.name == "posix":
+            options["preexec_fn"] = _default_signals
+        process = subprocess.Popen([str(word) for word in words], **options)
+        started.append((process, options.get("start_new_session", False)))
+        return process
+
+    yield start
+    for process, session in started:
+        with suppress(ProcessLookupError):
+            if session:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def wait_for() -> Callable[..., None]:
+    """Wait until a condition holds; fail where the process that should bring it about has ended, or hangs."""
+
+    def wait(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+        for _ in range(12_000):
+            if condition():
+                return
+            if process is not None and process.poll() is not None:
+                pytest.fail(f"the process ended with {process.returncode}: {process.communicate()}")
+            time.sleep(0.02)
+        pytest.fail("the condition never held")
+
+    return wait
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,7 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 import warnings
 
 import numpy as np
@@ -226,16 +224,12 @@ def test_command(folder, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_killed_and_resumed_to_the_same_bytes(folder, tmp_path):
+def test_killed_and_resumed_to_the_same_bytes(spawn, wait_for, folder, tmp_path):
     table = listed(tmp_path / "pairs.csv", [row(folder, n, *FILES[2:]) for n in range(2)])
     words = [sys.executable, "-c", START, "batch", str(table), "--config", str(folder / "tiny.toml"), "-o"]
-    first = subprocess.Popen([*words, str(tmp_path / "cut"), "--workers", "1", "--quiet"], start_new_session=True)
+    first = spawn(*words, tmp_path / "cut", "--workers", 1, "--quiet", start_new_session=True)
     done = tmp_path / "cut" / "p0" / "result.json"
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "cut" / "tasks").glob("[0-9a-f]*.json")):
-        assert first.poll() is None, "the batch ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: list((tmp_path / "cut" / "tasks").glob("[0-9a-f]*.json")), first)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     assert not (tmp_path / "cut" / "results.json").exists()

@@ -254,7 +254,7 @@ def test_usage_errors(capsys):
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_process_status_and_termination(tmp_path, name):
+def test_process_status_and_termination(spawn, tmp_path, name):
     """One true process: the exit status, and a scheduler's or a closed terminal's signal leaves no half result."""
     script = (
         "import sys, time; from regweave.cli import app as program, help; from regweave.io import prepare_output\n"
@@ -266,15 +266,10 @@ def test_process_status_and_termination(tmp_path, name):
         "slow.__annotations__ = {'out': str, 'return': None}\n"
         "app.command()(slow); sys.exit(program.main(['slow', sys.argv[1]]))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "out")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = spawn(sys.executable, "-c", script, tmp_path / "out")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(getattr(signal, name))
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate()
     assert process.returncode == 5
     assert err == "cancelled; nothing was written\n"
     assert list(tmp_path.iterdir()) == []

@@ -6,10 +6,9 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -215,37 +214,19 @@ def test_options_that_do_not_bite_leave_no_trace(base):
 
 
 @pytest.fixture
-def child(tmp_path):
+def child(tmp_path, spawn):
     """Start ``regweave train`` in a process of its own."""
     script = tmp_path / "child.py"
     script.write_text(CHILD)
-    started = []
-
-    def start(*words) -> subprocess.Popen:
-        environment = {**os.environ, "PYTHONWARNINGS": "error"}
-        process = subprocess.Popen(
-            [sys.executable, str(script), "train", *map(str, words)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return partial(spawn, sys.executable, script, "train", env={**os.environ, "PYTHONWARNINGS": "error"})
 
 
-def test_killed_and_resumed_on_two_workers_with_rows_in_another_order(base, child, training_list, tmp_path):
+def test_killed_and_resumed_on_two_workers_with_rows_in_another_order(base, child, wait_for, training_list, tmp_path):
     """Bit for bit what one worker gives without interruption."""
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in (2, 0, 3, 1)))
     words = (pairs, "-o", tmp_path / "m.json", "--config", training_list.folder / "tiny.toml", "--workers", 2, *WORDS)
     process, tasks = child(*words), tmp_path / "m.json.work" / "tasks"
-    deadline = time.monotonic() + 60
-    while len([*tasks.glob("*.json")]) < 10:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: len([*tasks.glob("*.json")]) >= 10, process)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert 10 <= len([*tasks.glob("*.json")]) < 4 * (len(FACTORS) + len(REFINE_FACTORS))
@@ -253,7 +234,7 @@ def test_killed_and_resumed_on_two_workers_with_rows_in_another_order(base, chil
     with pytest.raises(RegweaveError, match=r"E150.*--resume"):
         run(pairs, tmp_path / "m.json", training_list)
     process = child(*words, "--resume")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     assert "Dice gain" in out
     assert "inferences; read" in err

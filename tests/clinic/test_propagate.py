@@ -351,6 +351,7 @@ def test_landmarks_that_were_placed_later_come_onto_the_page(folder, tmp_path):
 
 def test_progress_never_runs_backwards(folder):
     shares = [share for _, share in folder[1]]
+    assert len({share for stage, share in folder[1] if stage == "start"}) >= 5  # it moves where it takes long
     assert shares == sorted(shares)
     assert next(s for s, _ in folder[1]) == "series"
     assert folder[1][-1][0] == "files"

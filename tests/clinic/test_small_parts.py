@@ -72,8 +72,8 @@ def test_rules_with_sources_survive_their_record():
 
 def test_flags_and_verdict_follow_the_worst_structure():
     rows = [
-        {"name": "a", "outside_percent": 0.0, "volume_change_percent": -30.0, "jacobian_least": 0.9},
-        {"name": "b", "outside_percent": 50.0, "volume_change_percent": 1.0, "jacobian_least": 0.9},
+        {"name": "a", "pushed_percent": 0.0, "volume_change_percent": -30.0, "jacobian_least": 0.9},
+        {"name": "b", "pushed_percent": 50.0, "volume_change_percent": 1.0, "jacobian_least": 0.9},
     ]
     assert [flagged(row, clinic_rules())["flag"] for row in rows] == ["look", "fail"]
     marks = {"after_mm": {"mean": 2.5, "p95": 3.0, "max": 3.0}}
@@ -82,7 +82,7 @@ def test_flags_and_verdict_follow_the_worst_structure():
     assert verdict.word == "fail"
     broken = {reason.rule: reason.text for reason in verdict.reasons}
     assert "“c”" in broken["lost_structures"]
-    assert "“b”" in broken["structure_outside_percent"]
+    assert "“b”" in broken["structure_pushed_percent"]
     assert "30" in broken["structure_volume_percent"]
     assert "landmark_mean_mm" in broken
     assert "landmark_max_mm" not in broken
@@ -101,6 +101,27 @@ def test_flags_and_verdict_follow_the_worst_structure():
 )
 def test_what_was_not_measured_does_not_pass(row, flag):
     assert flagged(row, clinic_rules())["flag"] == flag
+
+
+@pytest.mark.parametrize(
+    ("whole", "word", "named"),
+    [
+        ({"similarity_after": 0.98, "displacement_p95_mm": 4.0, "bones_bent_mm": 0.8}, "pass", False),
+        ({"similarity_after": 0.77, "displacement_p95_mm": 4.0, "bones_bent_mm": 0.8}, "look", False),
+        ({"similarity_after": 0.86, "displacement_p95_mm": 23.0, "bones_bent_mm": None}, "fail", True),
+        ({"similarity_after": 0.86, "displacement_p95_mm": 8.0, "bones_bent_mm": 2.5}, "fail", True),
+        ({"similarity_after": 0.50}, "pass", False),  # not two CT: these numbers do not tell people apart
+    ],
+)
+def test_two_signs_of_another_patient_fail_and_come_first(whole, word, named):
+    clinic = {"structures": [], "lost": [{"name": "c"}] if named else [], "whole": whole}
+    verdict = judge({"clinic": clinic}, PairScore(), clinic_rules())
+    assert verdict.word == word
+    assert verdict.reasons[:1] == () or verdict.reasons[0].text.startswith("another patient? ") == named
+    if named:
+        assert "correlation of the scans inside the patient after the registration: 0.86" in verdict.reasons[0].text
+        assert {reason.rule for reason in verdict.reasons} == {"another_patient_signs", "lost_structures"}
+    assert ("another_patient_signs" in verdict.unchecked) == (len(whole) == 1)
 
 
 def test_kinds_of_test_say_what_was_not_done():

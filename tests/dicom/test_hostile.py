@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pydicom
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -56,6 +57,41 @@ def test_scans_in_the_wrong_order_and_a_set_of_another_patient_are_named(study, 
     write_rtstruct(study / "other.dcm", other, [PLAN.drawn("Liver")])
     status, said, _ = contours(study, capsys, "--rtstruct", study / "other.dcm")
     assert (status, "E162" in said) == (3, True)
+
+
+def test_a_scan_that_ends_early_cuts_and_says_so_everywhere(study, capsys):
+    write_series(study / "short", replace(TODAY, along=TODAY.along[:9]))
+    status, said, record = contours(study, capsys, today="short")
+    row, whole = record["clinic"]["structures"][0], record["clinic"]["whole"]
+    assert (status, row["state"]) == (0, "cut by the scan end")
+    assert "mm (" in whole["missing_ends"]
+    assert "at its upper end" in whole["missing_ends"]
+    assert "W242" in said
+    assert re.search(r"cut +Liver: cut by the scan end: \d+ % of the plan's contour", said)
+    out = study.parent / "out"
+    roi = pydicom.dcmread(out / "rtstruct.dcm").StructureSetROISequence[0]
+    assert roi.ROIDescription.startswith(f"regweave: {row['flag'].upper()} ")
+    assert "cut by the scan end" in roi.ROIDescription
+    page = (out / "report.html").read_text()
+    assert f"Liver ({row['outside_percent']:.0f} % beyond)" in page
+    assert not [text for text in row["reasons"] if "volume" in text or "moved out" in text]
+
+
+def test_a_transform_of_other_series_is_refused_or_named(study, capsys):
+    assert contours(study, capsys)[0] == 0
+    made = shutil.copy(study.parent / "out" / "transform.h5", study)
+    shutil.rmtree(study.parent / "out")
+    content = Path(made).read_bytes()
+    assert not [word for word in (b"1.2.826", b"SECRET") if word in content]
+    write_series(study / "later", replace(TODAY, series="78"))
+    status, said, _ = contours(study, capsys, "--init", made, today="later")
+    assert (status, "W243" in said, "today's scan" in said) == (0, True, True)
+    shutil.rmtree(study.parent / "out")
+    other = replace(PLAN, series="5")
+    write_series(study / "plan5", other)
+    write_rtstruct(study / "plan5" / "set.dcm", other, [other.drawn("Liver")])
+    status, said, _ = contours(study, capsys, "--init", made, plan="plan5", today="later")
+    assert (status, "E144" in said) == (3, True)
 
 
 def test_a_scan_that_shows_nothing_is_refused(study, capsys):

@@ -26,7 +26,7 @@ LONGEST = 16
 """Longest name of a class or member that a table shows whole."""
 LONGEST_IN_TEXT = 26
 """The same for tables of a summary."""
-VERDICTS = {"pass": "green", "look": "yellow", "fail": "red"}
+VERDICTS = {"pass": "green", "cut": "cyan", "look": "yellow", "fail": "red"}
 NOTES = {
     "vanished": "vanished, counts 0",
     "no reference": "no fixed contour",

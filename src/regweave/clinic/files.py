@@ -24,7 +24,14 @@ LONGEST_MAP = 1_000_000
 def write_files(folder: Path, done: Propagation) -> Propagation:
     """Write all files of a propagation into an existing folder; return it with what writing told."""
     began, called = time.perf_counter(), dict(done.names)
-    write_rtstruct(folder / RTSTRUCT, done.structures, done.scans.today, source=done.scans.planned, names=called)
+    remarks = {
+        row["number"]: f"regweave: {row['flag'].upper()} {'; '.join(row['reasons'])}"
+        for row in done.quality["structures"]
+        if row["flag"] != "pass"
+    }
+    write_rtstruct(
+        folder / RTSTRUCT, done.structures, done.scans.today, source=done.scans.planned, names=called, remarks=remarks
+    )
     error_mm = write_reg_deformable(folder / REG, done.transform, done.scans.today, done.scans.plan)
     done.result.images.write(folder, ["transform"], {})
     write_labels(folder / FILES["labels"], done.labels)

@@ -37,6 +37,8 @@ from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Tr
 OF_LABELS = ("W203", "W214")
 """Warnings of label voxels, which here only guide: volumes and what no scan shows are told by structure."""
 MOST_OUTSIDE = 0.99
+MOST_PUSHED = 10.0
+"""A structure without a contour today is lost where the deformation moves more than this share out, in percent."""
 MODEL_HINTS = {
     "E130": "give structures the model's names with --name-map, choose with --structures, or leave --model out",
     "E172": "leave --model out, or use a model for such scans",
@@ -143,7 +145,7 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
         choice = choose(scans.planned, request.structures)
         require_names((*choice.carried, *choice.outlines), request.names)
         tell.begin("start")
-        ready = prepare(scans)
+        ready = prepare(scans, lambda words, share: tell.inside(words, 0.45 * share))
         scans, today, plan = ready.scans, ready.today, ready.plan
         start = find_start(request.init, scans, today, plan)
         notes, anew = dict(choice.notes), {}
@@ -151,6 +153,7 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
             skin, notes[one.number] = find_outline(one, ready, carry=request.carry_outline)
             if skin is not None:
                 anew[one.number] = skin
+        tell.inside("structures of the plan", 0.85)
         chosen = {one.number for one in (*choice.carried, *choice.outlines)} - set(anew)
         shapes = [shape_of(one, scans.plan) for one in scans.planned.structures if one.number in chosen]
         values = label_values(scans.planned.structures)
@@ -160,13 +163,15 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
         result, back = _registered(request, ready, labels, start, tell)
         tell.begin("contours")
         found = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today, today.seen)
-        drawn, rows, lost = [], [], []
+        drawn, rows, lost, left_out = [], [], [], list(choice.left_out)
         for n, shape in enumerate(shapes):
             tell.inside(shape.structure.name, n / len(shapes))
             one, row = _moved(shape, found, ready, notes.get(shape.structure.number, ""))
             if one.contours or len(one.points):
                 drawn.append(one)
                 rows.append(row)
+            elif _is_absent(row):
+                left_out.append(_absent(row))
             else:
                 lost.append(_lost(row))
         for planned in choice.outlines:
@@ -178,20 +183,24 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
     section |= {
         "structures": [flagged(row | {"label": values[row["number"]]}, request.rules) for row in rows],
         "lost": [{"name": one.name, "reason": one.reason} for one in lost],
-        "left_out": [{"name": one.name, "reason": one.reason} for one in choice.left_out],
+        "left_out": [{"name": one.name, "reason": one.reason} for one in left_out],
     }
     structures = replace(
         scans.planned, structures=tuple(drawn), frame_uid=scans.today.frame_uid, identity=scans.today.identity,
-        left_out=(*choice.left_out, *lost),
+        left_out=(*left_out, *lost),
     )  # fmt: skip
     assert isinstance(result.images, OutputImages)
+    assert result.transform.ends is not None
+    hashes = scans.today.identity.series_hash, scans.plan.identity.series_hash
+    ends = replace(result.transform.ends, start_series=hashes[0], target_series=hashes[1])
+    made_for, made_back = replace(result.transform, ends=ends), replace(result.inverse, ends=ends.turned())
     shown = warp_labels(on_today, Transform(Field.zero(today.image.geometry)))
     tell.end()
     rest = {"rest of the registration": tell.seconds.pop("register") - sum(result.seconds.values())}
     judged = replace(
         result,
         seconds={**tell.seconds, **result.seconds, **rest},
-        images=replace(result.images, warped_labels=shown),
+        images=replace(result.images, warped_labels=shown, transform=made_for, inverse=made_back),
         clinic=section,
         rules=request.rules,
         warnings=tuple(text for text in caught if not text.startswith(OF_LABELS)),
@@ -280,6 +289,16 @@ def _moved(shape: Shape, found: RegisteredPair, ready: PreparedScans, note: str)
 
 
 def _lost(row: Mapping[str, Any]) -> LeftOut:
-    share = row["outside_percent"]
+    share, pushed = row["outside_percent"], row["pushed_percent"]
     where = f"{share:.0f} % of it lies outside today's scan" if share else "no slice of today cuts it"
-    return LeftOut(row["name"], f"no contour today: {where}")
+    moved = f", {pushed:.0f} % by the deformation alone" if share else ""
+    return LeftOut(row["name"], f"no contour today: {where}{moved}")
+
+
+def _is_absent(row: Mapping[str, Any]) -> bool:
+    """Whether today's scan does not show a structure without contours, so that the deformation has lost nothing."""
+    return bool(row["outside_percent"]) and row["pushed_percent"] <= MOST_PUSHED
+
+
+def _absent(row: Mapping[str, Any]) -> LeftOut:
+    return LeftOut(row["name"], f"not in today's scan: {row['outside_percent']:.0f} % of its contour lies beyond it")

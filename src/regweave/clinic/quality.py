@@ -18,13 +18,21 @@ from regweave.measures.rules import Rules
 from regweave.measures.verdict import STRUCTURE_RULES, structure_number
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_points
-from regweave.types import Float32Array, Float64Array, Structure, Transform
+from regweave.types import Float32Array, Float64Array, Geometry, Structure, Transform
 
 MOST_POINTS = 4000
 """Points of a structure at which the inverse is tried."""
 KNOT_MM = 4.0
 """Step at which a transform is sampled to find what two scans share."""
 ON_SLICE_MM = 0.05
+MOST_SAMPLES = 20_000
+"""Points inside a structure that give the part of it that today's scan shows."""
+AT_END, AT_RIM = "cut by the scan end", "cut by the field of view"
+"""States of a structure that today's scan shows in part; they are no alarm."""
+LEAST_CUT = 1.0
+"""A structure is cut where more than this share of the plan's contour, in percent, lies beyond today's scan."""
+LEAST_PLANES = 3
+"""Volumes of fewer planes are not compared where a structure is cut: half a slice is too much of them."""
 TESTS = {
     "A": "registered images looked at: blend, curtain, checkerboard, difference",
     "B": "deformation looked at: grid and Jacobian map",
@@ -86,6 +94,10 @@ def structure_row(shape: Shape, carried: Structure, found: RegisteredPair, note:
     """
     planned = shape.structure
     plan_ml, today_ml = volume_ml(planned, found.plan), volume_ml(carried, found.today)
+    planes, reach = len({c.image for c in carried.contours}), _reach(planned, found)
+    share, centre = _shown_part(shape, found)
+    shown_ml = plan_ml * share if reach["state"] else plan_ml
+    compared = shown_ml > 0 and today_ml > 0 and (planes >= LEAST_PLANES or not reach["state"])
     row: dict[str, Any] = {
         "number": planned.number,
         "name": planned.name,
@@ -93,33 +105,84 @@ def structure_row(shape: Shape, carried: Structure, found: RegisteredPair, note:
         "note": note,
         "volume_plan_ml": plan_ml,
         "volume_today_ml": today_ml,
-        "volume_change_percent": 100 * (today_ml / plan_ml - 1) if plan_ml > 0 and today_ml > 0 else None,
-        "planes": len({c.image for c in carried.contours}),
+        "volume_change_percent": 100 * (today_ml / shown_ml - 1) if compared else None,
+        "planes": planes,
         "points": len(carried.points),
-        "outside_percent": 100 * outside_share(planned, found) if planned.contours or len(planned.points) else None,
+        **reach,
     }
-    return {**row, **_inside_numbers(shape, carried, found)}
+    return {**row, **_inside_numbers(shape, carried, found, centre)}
+
+
+def _reach(planned: Structure, found: RegisteredPair) -> dict[str, Any]:
+    """Return the state of a structure at the limits of today's scan, and shares of its contour in percent.
+
+    ``outside_percent`` lies beyond today's scan; ``pushed_percent`` would lie inside it by the start alone, so that the
+    deformation has moved it out.
+    """
+    if not planned.contours and not len(planned.points):
+        return {"state": "", "outside_percent": None, "pushed_percent": None}
+    points = np.concatenate([*(c.points_mm for c in planned.contours), planned.points])
+    points = points[:: max(1, len(points) // MOST_POINTS)]
+    ends, aside = _beyond(warp_points(points, found.inverse), found)
+    start = np.linalg.inv(found.transform.affine)
+    outside, before = ends | aside, np.logical_or(*_beyond(points @ start[:3, :3].T + start[:3, 3], found))
+    share = 100 * float(outside.mean())
+    state = "" if share <= LEAST_CUT else AT_END if ends.sum() >= (aside & ~ends).sum() else AT_RIM
+    return {"state": state, "outside_percent": share, "pushed_percent": 100 * float((outside & ~before).mean())}
+
+
+def _beyond(places_mm: Float64Array, found: RegisteredPair) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell which places lie beyond the first or last slice of today, and which beside the measured pixels.
+
+    Half a voxel counts in. What lies outside a field of view that cuts the patient was not measured either.
+    """
+    index, shape = _index(places_mm, found.today.image.geometry), np.array(found.today.image.geometry.shape)
+    outside = (index < -0.5) | (index > shape - 0.5)
+    aside = outside[:, :2].any(axis=1)
+    if found.seen is not None:
+        x, y = np.clip(np.rint(index[:, :2]).astype(int), 0, shape[:2] - 1).T
+        aside |= ~found.seen[x, y]
+    return np.asarray(outside[:, 2]), np.asarray(aside)
+
+
+def _index(points_mm: Float64Array, grid: Geometry) -> Float64Array:
+    back = np.linalg.inv(grid.affine)
+    return np.asarray(points_mm @ back[:3, :3].T + back[:3, 3])
 
 
 def outside_share(planned: Structure, found: RegisteredPair) -> float:
-    """Share of the plan's outline points that come to lie outside today's scan, half a voxel counted in.
+    """Share of the plan's outline points that come to lie outside today's scan."""
+    return float(_reach(planned, found)["outside_percent"]) / 100
 
-    What lies outside a field of view that cuts the patient was not measured either.
-    """
-    points = np.concatenate([*(c.points_mm for c in planned.contours), planned.points])
-    points = points[:: max(1, len(points) // MOST_POINTS)]
+
+def _shown_part(shape: Shape, found: RegisteredPair) -> tuple[float, Float64Array]:
+    """Return the share of a structure's volume that today's slices cover, and the centre of what is registered, LPS."""
+    drawn = np.concatenate([c.points_mm for c in shape.structure.contours] or [np.zeros((1, 3))]).mean(axis=0)
+    inside = np.flatnonzero(shape.distance_mm < 0)
+    if not len(inside):
+        return 1.0, drawn
+    inside = inside[:: max(1, len(inside) // MOST_SAMPLES)]
+    k, v, u = np.unravel_index(inside, shape.distance_mm.shape)
+    gaps = np.gradient(shape.along_mm) if len(shape.along_mm) > 1 else np.ones(1)
+    depth = shape.along_mm[k] + gaps[k] * ((np.arange(len(k)) % 8) - 3.5) / 8  # places spread through each slice
+    grid = shape.grid
+    points = (
+        np.outer(shape.origin_mm[0] + u * shape.step_mm[0], grid.row)
+        + np.outer(shape.origin_mm[1] + v * shape.step_mm[1], grid.column)
+        + np.outer(depth, grid.normal)
+    )
     there = warp_points(points, found.inverse)
-    grid = found.today.image.geometry
-    back = np.linalg.inv(grid.affine)
-    index = there @ back[:3, :3].T + back[:3, 3]
-    outside = ((index < -0.5) | (index > np.array(grid.shape) - 0.5)).any(axis=1)
-    if found.seen is not None:
-        x, y = np.clip(np.rint(index[:, :2]).astype(int), 0, np.array(grid.shape[:2]) - 1).T
-        outside |= ~found.seen[x, y]
-    return float(outside.mean())
+    scan, working = found.today.image.geometry, found.transform.field.geometry
+    covered, registered = (
+        ((index >= -0.5) & (index <= np.array(one.shape) - 0.5)).all(axis=1)
+        for one, index in ((scan, _index(there, scan)), (working, _index(there, working)))
+    )
+    weight = gaps[k]
+    share = float(weight[covered].sum() / weight.sum())
+    return share, np.average(points[registered], axis=0, weights=weight[registered]) if registered.any() else drawn
 
 
-def _inside_numbers(shape: Shape, carried: Structure, found: RegisteredPair) -> dict[str, Any]:
+def _inside_numbers(shape: Shape, carried: Structure, found: RegisteredPair, centre: Float64Array) -> dict[str, Any]:
     names = ("centroid_shift_mm", "displacement_mean_mm", "displacement_max_mm", "jacobian_least", "jacobian_largest",
              "inverse_p95_mm")  # fmt: skip
     nothing = dict.fromkeys(names)
@@ -140,7 +203,7 @@ def _inside_numbers(shape: Shape, carried: Structure, found: RegisteredPair) -> 
     some = np.flatnonzero(inside)[:: max(1, int(inside.sum()) // MOST_POINTS)]
     back = np.linalg.norm(warp_points(there[some], found.inverse) - box.points_mm[some], axis=1)
     values = (
-        float(np.linalg.norm(_moved_by(found.transform, box.points_mm[inside].mean(axis=0)) - _centroid(shape))),
+        float(np.linalg.norm(_moved_by(found.transform, box.points_mm[inside].mean(axis=0)) - centre)),
         float(length.mean()), float(length.max()), float(jacobian.min()), float(jacobian.max()),
         float(np.percentile(back, 95)),
     )  # fmt: skip
@@ -172,7 +235,7 @@ def outline_row(planned: Structure, drawn: Structure, found: RegisteredPair, not
     shown = _between_slices(carried, drawn, found, (float(along.min()), float(along.max())))
     one, other, both = overlap_ml(carried, drawn, found.today, shown).sum(axis=0).tolist()
     row = structure_row(shape, drawn, found, note) | {
-        "outside_percent": None, "volume_change_percent": None, "outline_dice": None
+        "pushed_percent": None, "volume_change_percent": None, "outline_dice": None
     }  # fmt: skip
     if one <= 0 or other <= 0:
         return row | {"note": f"{note}; not compared with the plan's outline: the scans share no slice of it"}
@@ -209,35 +272,24 @@ def _moved_by(transform: Transform, point: Float64Array) -> Float64Array:
     return np.asarray(transform.affine[:3, :3] @ point + transform.affine[:3, 3])
 
 
-def _centroid(shape: Shape) -> Float64Array:
-    """Centre of a structure of the plan, LPS."""
-    inside = shape.distance_mm < 0
-    size = int(inside.sum())
-    if not size:
-        return np.asarray(np.concatenate([c.points_mm for c in shape.structure.contours]).mean(axis=0))
-    grid, (planes, rows, columns) = shape.grid, (inside.sum(axis=axes) for axes in ((1, 2), (0, 2), (0, 1)))
-    u, v = (float(counts @ np.arange(len(counts))) / size for counts in (columns, rows))
-    return np.asarray(
-        (shape.origin_mm[0] + u * shape.step_mm[0]) * grid.row
-        + (shape.origin_mm[1] + v * shape.step_mm[1]) * grid.column
-        + float(planes @ shape.along_mm) / size * grid.normal
-    )
-
-
 def flagged(row: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Return a row with its flag, pass, look or fail, and the limits that it breaks or numbers that it lacks."""
+    """Return a row with its flag, pass, cut, look or fail, and the reasons."""
     broken = [("look", f"not measured: {', '.join(lacking)}")] if (lacking := _unmeasured(row)) else []
-    for rule in STRUCTURE_RULES:
+    for rule, key in STRUCTURE_RULES.items():
         value = structure_number(row, rule)
         if rule in rules.limits and not np.isnan(value) and (level := rules.broken(rule, value)):
-            broken.append((level, rules.brief(rule, value, level)))
-    flag = "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "pass"
-    return {**row, "flag": flag, "reasons": [text for _, text in broken]}
+            broken.append((level, rules.brief(rule, row[key], level)))
+    state = row.get("state", "")
+    flag = "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "cut" if state else "pass"
+    cut = [f"{state}: {row['outside_percent']:.0f} % of the plan's contour lies beyond it"] if state else []
+    return {**row, "flag": flag, "reasons": [text for _, text in broken] + cut}
 
 
 def _unmeasured(row: Mapping[str, Any]) -> list[str]:
     """Name the numbers without which a structure cannot pass; one of points alone has no volume."""
     needed = {"jacobian_least": "deformation", "volume_change_percent": "volume change"}
+    if row.get("state"):  # too little may remain
+        del needed["volume_change_percent"]
     if row.get("planes") == 0:
         needed = {"inverse_p95_mm": "deformation"}
     return [words for key, words in needed.items() if row.get(key, 0.0) is None]

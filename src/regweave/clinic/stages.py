@@ -8,10 +8,10 @@ from collections.abc import Callable
 from regweave.pipeline.stages.progress import Progress
 
 STAGES = {
-    "series": ("reading the series", 0.08),
-    "start": ("patient and start", 0.08),
-    "register": ("registration", 0.60),
-    "contours": ("contours and their numbers", 0.12),
+    "series": ("reading the series", 0.05),
+    "start": ("patient and start", 0.28),
+    "register": ("registration", 0.37),
+    "contours": ("contours and their numbers", 0.18),
     "files": ("files and page", 0.12),
 }
 """Stages of a propagation, their names for users and their shares of the time."""

@@ -16,7 +16,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import looks_like_dicom
 from regweave.io.dicom.reg import read_reg, require_frames
 from regweave.io.disk.files import exists, open_file
-from regweave.io.transforms.ends_check import require_direction
+from regweave.io.transforms.ends_check import require_direction, require_series
 from regweave.io.transforms.files import read_transform
 from regweave.registration.initial import METHODS, initial_affine
 from regweave.types import Field, Float64Array, Image, Transform
@@ -24,8 +24,11 @@ from regweave.types import Field, Float64Array, Image, Transform
 WORSE = 0.02
 """A start may lower the correlation of the images by this much before it is called worse."""
 CLEAR = 0.03
-"""A fit must take away this share of what the correlation lacks to 1. Along a phantom that is the same in every slice a
-false shift of 12 mm takes away 0.01; on a head and neck the true 2.5 mm along the slices take away 0.1."""
+"""A fit must reduce 1 minus the correlation by at least this share. Along a phantom that is the same in every slice a
+false shift of 12 mm reduces it by 0.01; on a head and neck the true 2.5 mm along the slices reduce it by 0.1."""
+LEAST_MISSING_MM, LEAST_MISSING_SLICES = 6.0, 3
+"""A scan that ends this much earlier than the plan is named; less is how a patient is laid."""
+UPRIGHT = 0.7
 
 UNLIKE = 0.5
 """Scans with a smaller correlation by the headers may be of two patients."""
@@ -52,7 +55,7 @@ class Start:
 
 
 def find_start(init: Any, scans: Scans, today: WorkingScan, plan: WorkingScan) -> Start:
-    """Bring the scans to their start.
+    """Bring the scans to their start, and warn where today's scan ends inside the patient (W242).
 
     Parameters
     ----------
@@ -62,9 +65,16 @@ def find_start(init: Any, scans: Scans, today: WorkingScan, plan: WorkingScan) -
     Raises
     ------
     RegweaveError
-        E160 for a registration between other frames, E167 for one that makes the images less alike than the headers
-        do, E187 for an unknown method.
+        E144 for a transform of other series, E160 for a registration between other frames, E167 for one that makes the
+        images less alike than the headers do, E187 for an unknown method.
     """
+    start = _start(init, scans, today, plan)
+    if lacks := missing_ends(today, plan, start.transform):
+        notices.warn(f"W242: {lacks}; structures that reach there are cut by the scan end")
+    return start
+
+
+def _start(init: Any, scans: Scans, today: WorkingScan, plan: WorkingScan) -> Start:
     grid = today.image.geometry
     still = Transform(Field.zero(grid))
     headers = correlation(today, plan, still)
@@ -79,6 +89,26 @@ def find_start(init: Any, scans: Scans, today: WorkingScan, plan: WorkingScan) -
         )
         raise RegweaveError("E167", message, "check that it belongs to these scans and this direction, or --init rigid")
     return Start(method, start, headers, correlation(today, plan, start))
+
+
+def missing_ends(today: WorkingScan, plan: WorkingScan, start: Transform) -> str:
+    """Say how much of the patient the plan shows beyond the first and the last slice of today; empty for nothing."""
+    if plan.body is None:
+        return ""
+    grid, source = today.image.geometry, plan.image.geometry
+    shown = np.flatnonzero(plan.body.any(axis=(0, 1)))
+    middles = np.array([[*np.argwhere(plan.body[..., k]).mean(axis=0), k] for k in shown])
+    to_today = np.linalg.inv(grid.affine) @ np.linalg.inv(start.affine) @ source.affine
+    along = middles @ to_today[2, :3] + to_today[2, 3]
+    step = float(grid.spacing_mm[2])
+    up = grid.affine[2, 2] / step
+    ends = ("lower", "upper") if up > UPRIGHT else ("upper", "lower") if up < -UPRIGHT else ("first", "last")
+    half = 0.5 * (float(source.spacing_mm[2]) - step)
+    beyond = -along.min() * step + half, (along.max() - (grid.shape[2] - 1)) * step + half
+    least = max(LEAST_MISSING_MM, LEAST_MISSING_SLICES * step)
+    short = [(end, mm) for end, mm in zip(ends, beyond, strict=True) if mm > least]
+    lacks = [f"{mm:.0f} mm ({mm / step:.0f} slices) at its {end} end" for end, mm in short]
+    return f"today's scan lacks {' and '.join(lacks)} of the patient that the plan shows" if lacks else ""
 
 
 def _fitted(method: str, today: WorkingScan, plan: WorkingScan, still: Transform, headers: float) -> Start:
@@ -150,6 +180,8 @@ def _given(init: Any, scans: Scans, still: Transform) -> tuple[str, Transform]:
     transform = read_transform(init, grid)
     if transform.ends is not None:
         require_direction(transform.ends, "fixed_to_moving", "the start")
+        today, plan = scans.today.identity.series_hash, scans.plan.identity.series_hash
+        require_series(transform.ends, today, plan, "the start")
     return "file" if isinstance(init, str | Path) else "memory", transform
 
 

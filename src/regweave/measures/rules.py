@@ -27,6 +27,7 @@ BOTH_LABELS = "overlap and volumes of structures (labels of both images: --fixed
 INVERSE = "inverse (not measured: made by an earlier version)"
 JACOBIAN = "Jacobian (not measured: made by an earlier version)"
 LANDMARKS = "landmarks (none given: --fixed-points, --moving-points)"
+TWO_CT = "comparison with another patient (two CT needed)"
 CARRIED = "numbers by structure (none was carried over and measured)"
 """What a rule needs a number of, in short, and how to get it."""
 
@@ -73,7 +74,21 @@ OF_CONTOURS: Mapping[str, Rule] = {
     "similarity_drop": Rule(
         "loss of correlation between the images", needs="correlation of the images (too few voxels in both)"
     ),
+    "similarity_after": Rule(
+        "correlation of the scans inside the patient after the registration", least=True, needs=TWO_CT
+    ),
+    "displacement_p95_mm": Rule(
+        "displacement after the start inside the patient, 95th percentile", " mm", needs=TWO_CT
+    ),
+    "bones_bent_mm": Rule("bending of the bones, root mean square", " mm", needs="bending of the bones (two CT, bone)"),
+    "another_patient_signs": Rule("signs of another patient", needs=TWO_CT),
     "lost_structures": Rule("structures lost on the way to today", needs="contours (only `contours` carries them)"),
+    "structure_pushed_percent": Rule(
+        "share of a structure that the deformation moves out of today's scan",
+        " %",
+        brief="moved out of the scan",
+        needs=CARRIED,
+    ),
     "structure_outside_percent": Rule(
         "share of a structure outside today's scan", " %", brief="outside", needs=CARRIED
     ),
@@ -90,6 +105,9 @@ OF_CONTOURS: Mapping[str, Rule] = {
         least=True,
         brief="Dice, carried",
         needs="an outline found in today's CT (it was carried)",
+    ),
+    "structure_displacement_mm": Rule(
+        "mean displacement of a structure after the start", " mm", brief="mean displacement", needs=CARRIED
     ),
 }
 """Rules about propagated contours."""

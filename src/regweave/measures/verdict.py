@@ -106,7 +106,10 @@ def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict
     found = {**_of_field(numbers), **_of_structures(score), **_of_clinic(numbers.get("clinic"))}
     if "warnings" in numbers:
         found["doubtful_warnings"] = (float(len(doubts)), "")
+    signs_known = any(rule in rules.limits and not math.isnan(found.get(rule, NONE)[0]) for rule in OTHER_PATIENT)
     for rule in rules.limits:
+        if rule == ANOTHER_PATIENT and signs_known:
+            continue  # it counts the others
         value, what = found.get(rule, NONE)
         if math.isnan(value):
             unchecked.append(rule)
@@ -116,6 +119,11 @@ def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict
             if rule == "doubtful_warnings" and doubts:
                 texts = [in_words(text) for text in doubts]
             reasons += [Reason(rule, "fail" if level == "fail" else "look", text) for text in texts]
+    signs = [reason for reason in reasons if reason.rule in OTHER_PATIENT]
+    if ANOTHER_PATIENT in rules.limits and (level := rules.broken(ANOTHER_PATIENT, len(signs))):
+        text = f"another patient? {'; '.join(reason.text for reason in signs)}"
+        one = Reason(ANOTHER_PATIENT, "fail" if level == "fail" else "look", text)
+        reasons = [one, *(reason for reason in reasons if reason not in signs)]
     reasons.sort(key=lambda r: WORDS.index(r.level))
     return Verdict(reasons[0].level if reasons else "pass", tuple(reasons), tuple(unchecked), rules.name)
 
@@ -175,14 +183,21 @@ def _of_structures(score: PairScore) -> dict[str, Measure]:
 
 
 STRUCTURE_RULES = {
+    "structure_pushed_percent": "pushed_percent",
     "structure_outside_percent": "outside_percent",
     "structure_volume_percent": "volume_change_percent",
     "structure_least_jacobian": "jacobian_least",
     "structure_largest_jacobian": "jacobian_largest",
     "structure_inverse_mm": "inverse_p95_mm",
     "outline_dice": "outline_dice",
+    "structure_displacement_mm": "displacement_mean_mm",
 }
 """Rules about each propagated structure, and the number that each is about."""
+
+
+ANOTHER_PATIENT = "another_patient_signs"
+OTHER_PATIENT = ("similarity_after", "displacement_p95_mm", "bones_bent_mm")
+"""Rules of two CT whose broken limits are counted as signs of another patient."""
 
 
 def _of_clinic(section: object) -> dict[str, Measure]:
@@ -191,11 +206,15 @@ def _of_clinic(section: object) -> dict[str, Measure]:
         return {}
     whole = section.get("whole") or {}
     lost = [row["name"] for row in section.get("lost", ())]
+    two_ct = whole.get("displacement_p95_mm") is not None
     found: dict[str, Measure] = {
         "inverse_mean_mm": (_number(whole.get("inverse_mean_mm")), ""),
         "both_ways_voxels": (_number(whole.get("both_ways_voxels")), ""),
         "similarity_drop": (_number(whole.get("similarity_before")) - _number(whole.get("similarity_after")), ""),
         "lost_structures": (len(lost), ", ".join(lost)),
+        "similarity_after": (_number(whole.get("similarity_after") if two_ct else None), ""),
+        "displacement_p95_mm": (_number(whole.get("displacement_p95_mm")), ""),
+        "bones_bent_mm": (_number(whole.get("bones_bent_mm")), ""),
     }
     for rule in STRUCTURE_RULES:
         rows = [(structure_number(row, rule), row["name"]) for row in section.get("structures", ())]

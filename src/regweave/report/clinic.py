@@ -9,7 +9,7 @@ from pydantic import Field
 
 from regweave.io.records.schema import Count, Known, Number, RecordPart, SafeName, Text
 
-FLAGS = ("fail", "look", "pass")
+FLAGS = ("fail", "look", "cut", "pass")
 
 
 class PropagatedStructure(RecordPart):
@@ -31,7 +31,9 @@ class PropagatedStructure(RecordPart):
     inverse_p95_mm: Known
     planes: Count
     outside_percent: Known
-    flag: Literal["pass", "look", "fail"]
+    pushed_percent: Known = None
+    state: Text = ""
+    flag: Literal["pass", "cut", "look", "fail"]
     reasons: list[Text]
 
 
@@ -49,8 +51,11 @@ class WholePair(RecordPart):
     today: Text
     frames: Text
     overlap_percent: Known
-    today_values: Text = "as read"
-    field_of_view: Text = "holds the patient"
+    today_values: Text = "taken from the file"
+    field_of_view: Text = "whole patient"
+    missing_ends: Text = ""
+    bones_bent_mm: Known = None
+    displacement_p95_mm: Known = None
     start: Text
     similarity_headers: Known
     similarity_before: Known
@@ -98,6 +103,11 @@ class ClinicSection(RecordPart):
     files: dict[str, SafeName] = Field(default_factory=dict)
     slices_mm: list[Number] = Field(default_factory=list)
     ids: dict[str, Text] | None = None
+
+    @property
+    def cut(self) -> list[PropagatedStructure]:
+        """Structures that today's scan shows in part."""
+        return [row for row in self.structures if row.state]
 
 
 class RulesOfRecord(RecordPart):

@@ -48,6 +48,8 @@ Direction = Literal["fixed_to_moving", "moving_to_fixed"]
 class Ends:
     """The two images that a transform connects: which way its points go, from which grid to which.
 
+    ``start_series`` and ``target_series`` are hashes of DICOM series, empty where they are not known.
+
     Examples
     --------
     >>> there = Ends("fixed_to_moving", Geometry((4, 4, 4), np.eye(4)), Geometry((5, 5, 5), np.eye(4)))
@@ -58,11 +60,13 @@ class Ends:
     direction: Direction
     start: Geometry
     target: Geometry
+    start_series: str = ""
+    target_series: str = ""
 
     def turned(self) -> Ends:
         """Return the ends of the inverse transform."""
         back: Direction = "moving_to_fixed" if self.direction == "fixed_to_moving" else "fixed_to_moving"
-        return Ends(back, self.target, self.start)
+        return Ends(back, self.target, self.start, self.target_series, self.start_series)
 
 
 @dataclass(frozen=True, repr=False)

@@ -42,7 +42,8 @@ def contours(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.")],
     rtstruct: Annotated[Path | None, input_option(help="Structure set, if not the one in PLAN.")] = None,
     structures: Annotated[
-        str | None, input_option(help="Names with commas between; all but those of a dose by default.", metavar="NAMES")
+        str | None,
+        input_option(help="Names separated by commas; default: all except isodose structures.", metavar="NAMES"),
     ] = None,
     series: Annotated[
         list[str] | None,
@@ -107,8 +108,13 @@ def _print(done: Propagation, output: Path) -> None:
     console = Console(markup=False)
     quality = done.quality
     console.print(_table(quality["structures"], plain=not console.is_terminal))
+    there = {row["name"] for row in quality["structures"]}
     for row in (*quality["lost"], *quality["left_out"]):
-        console.print(f"left out    {short(row['name'], 26)}: {row['reason']}", soft_wrap=True)
+        part = "in part" if row["name"] in there else "left out"
+        console.print(f"{part:<12}{short(row['name'], 26)}: {row['reason']}", soft_wrap=True)
+    for row in quality["structures"]:
+        if row["state"]:
+            console.print(f"{'cut':<12}{short(row['name'], 26)}: {row['reasons'][-1]}", soft_wrap=True)
     console.print(verdict_lines(done.result.verdict))
     console.print(f"status      {quality['status']}")
     console.print(f"time        {sum(done.result.seconds.values()):.1f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,8 +38,8 @@ class PreparedScans:
     mapped: HounsfieldMap | None = None
 
 
-def prepare(scans: Scans) -> PreparedScans:
-    """Make two scans ready.
+def prepare(scans: Scans, on_part: Callable[[str, float], None] = lambda _words, _share: None) -> PreparedScans:
+    """Make two scans ready; ``on_part`` takes what is done next, and the share that is done.
 
     Raises
     ------
@@ -63,7 +64,11 @@ def prepare(scans: Scans) -> PreparedScans:
             f"{mapped.words}"
         )
         scans = replace(scans, today=replace(scans.today, image=mapped.of(scans.today.image)))
-    today, plan = (working_scan(getattr(scans, name).image, seen[name]) for name in ("today", "plan"))
+    on_part("patient in today's scan", 0.2)
+    today = working_scan(scans.today.image, seen["today"])
+    on_part("patient in the plan", 0.6)
+    plan = working_scan(scans.plan.image, seen["plan"])
+    on_part("start", 1.0)
     for words, scan in (("today's scan", today), ("the plan", plan)):
         if scan.seen is not None:
             notices.warn(f"W237: the field of view of {words} cuts the patient; nothing outside of it was measured")

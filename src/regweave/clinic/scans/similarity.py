@@ -16,6 +16,11 @@ from regweave.types import Float64Array, Transform, Volume
 MOST_POINTS = 200_000
 """Voxels that are compared: every k-th of the patient."""
 LEAST_POINTS = 100
+BONE_HU = 250.0
+BLOCK_MM = 40.0
+"""Edge of the blocks in which bone is taken as rigid; joints between blocks may bend."""
+LEAST_IN_BLOCK = 30
+"""Bone voxels that a block has at least."""
 
 
 def correlation(today: WorkingScan, plan: WorkingScan, transform: Transform) -> float:
@@ -58,6 +63,42 @@ def alike(today: WorkingScan, plan: WorkingScan, transforms: Sequence[Transform]
     a, grey = _windowed(today.image)[tuple(index[counted].T)].astype(np.float64), _windowed(plan.image)
     sampled = (ndimage.map_coordinates(grey, there[counted].T, order=1, mode="nearest") for there in places)
     return tuple(_pearson(a, b.astype(np.float64)) for b in sampled)
+
+
+def moved_inside(today: WorkingScan, transform: Transform) -> float:
+    """Return the 95th percentile of the displacement after the start over today's patient, in mm."""
+    index = _places(today)
+    if not len(index):
+        return float("nan")
+    return float(np.percentile(np.linalg.norm(transform.field.data[(slice(None), *index.T)], axis=0), 95))
+
+
+def bones_bent(today: WorkingScan, transform: Transform) -> float:
+    """Return how far a transform is from rigid in the bones of a CT, root mean square in mm; NaN without bones.
+
+    Bone voxels of each block of `BLOCK_MM` are fitted by a rigid map of their own (Arun et al. 1987); what remains is
+    bending. Bones of one patient keep their shape, bones of two people do not have the same one.
+    """
+    index = _places(today)
+    if today.image.modality == "ct":
+        index = index[today.image.data[tuple(index.T)] > BONE_HU]
+    if today.image.modality != "ct" or not len(index):
+        return float("nan")
+    points = today.image.geometry.points(index.astype(np.float64))
+    moved = points + transform.field.data[(slice(None), *index.T)].T
+    _, block = np.unique(np.floor((points - points.min(axis=0)) / BLOCK_MM), axis=0, return_inverse=True)
+    order = np.argsort(block.ravel(), kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(block.ravel()))[:-1])
+    left = [_not_rigid(points[one], moved[one]) for one in parts if len(one) >= LEAST_IN_BLOCK]
+    return float(np.sqrt((np.concatenate(left) ** 2).mean())) if left else float("nan")
+
+
+def _not_rigid(points: Float64Array, moved: Float64Array) -> Float64Array:
+    """Return the distances that the best rigid map leaves between two sets of points."""
+    a, b = points - points.mean(axis=0), moved - moved.mean(axis=0)
+    u, _, v = np.linalg.svd(a.T @ b)
+    turn = (u * [1.0, 1.0, np.sign(np.linalg.det(u @ v))]) @ v
+    return np.asarray(np.linalg.norm(a @ turn - b, axis=1))
 
 
 def _slices_with_patient(scan: WorkingScan) -> Float64Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ def notes_of(ends: Ends | None) -> dict[str, str]:
     for end, geometry in (("start", ends.start), ("target", ends.target)):
         grid = {"size": list(geometry.shape), "index_to_lps_mm": geometry.affine[:3].tolist()}
         notes |= {f"{end}_grid": json.dumps(grid), f"{end}_grid_sha256": grid_hash(geometry)}
+    series = {"start_series": ends.start_series, "target_series": ends.target_series}
+    notes |= {name: text for name, text in series.items() if text}
     return notes
 
 
@@ -42,7 +45,10 @@ def ends_of(notes: Mapping[str, str], subject: str) -> Ends | None:
     if notes.get("direction") not in DIRECTIONS:
         raise damaged(subject, f"its direction is {notes.get('direction', '')[:20]!r}, allowed are {list(DIRECTIONS)}")
     start, target = (_grid(notes, end, subject) for end in ("start", "target"))
-    return Ends(DIRECTIONS[notes["direction"]], start, target)
+    series = [notes.get(f"{end}_series", "") for end in ("start", "target")]
+    if not all(re.fullmatch(r"[0-9a-f]{0,64}", text) for text in series):
+        raise damaged(subject, "the hash of its series cannot be understood")
+    return Ends(DIRECTIONS[notes["direction"]], start, target, *series)
 
 
 def to_line(ends: Ends | None) -> str:

@@ -26,6 +26,29 @@ def require_direction(ends: Ends | None, wanted: Direction, path: str) -> None:
         raise UsageError("E117", message, f"pass {_other(ends)} of the same result")
 
 
+def require_series(ends: Ends, start: str, target: str, path: str) -> None:
+    """Check that a transform was made for two series, by their hashes, where it states its own.
+
+    Raises
+    ------
+    RegweaveError
+        E144 where it was made for two other series.
+
+    Warns
+    -----
+    RegweaveWarning
+        W243 where one of the two is another.
+    """
+    pairs = ((ends.start_series, start, "today's scan"), (ends.target_series, target, "the plan"))
+    known = [(stated, given, words) for stated, given, words in pairs if stated and given]
+    others = [f"{words} is {given}, stated is {stated}" for stated, given, words in known if stated != given]
+    if others and len(others) == len(known):
+        message = f"{path} was made for other series, perhaps of another patient: {'; '.join(others)}"
+        raise RegweaveError("E144", message, "use the transform of these two series, or --init rigid")
+    if others:
+        notices.warn(f"W243: {path} was made for another series: {others[0]}; check that the patient is the same")
+
+
 def require_reference(
     ends: Ends | None,
     reference: Geometry,

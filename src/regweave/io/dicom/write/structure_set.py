@@ -21,6 +21,7 @@ from regweave.types import PALETTE, Colour, Float64Array, Structure, StructureSe
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 LONGEST_NAME, SAFE_NAME = 64, 16
+LONGEST_REMARK = 200
 CONTOUR_DATA = Tag(0x30060050)
 
 
@@ -31,6 +32,7 @@ def write_rtstruct(
     *,
     source: StructureSet,
     names: Mapping[str, str] | None = None,
+    remarks: Mapping[int, str] | None = None,
 ) -> None:
     """Write structures drawn on a series as a new set that nobody has approved.
 
@@ -46,6 +48,8 @@ def write_rtstruct(
         The planning set: its predecessor. Nothing else of it is copied.
     names : mapping, optional
         New names of structures.
+    remarks : mapping, optional
+        What was found wrong with a structure, by its number: ROI Description, at most `LONGEST_REMARK` characters.
 
     Raises
     ------
@@ -60,7 +64,9 @@ def write_rtstruct(
         data = new_object(series, RTSTRUCT, "RTSTRUCT", "Propagated contours, not approved")
         _describe(data, series, source)
         number = iter(range(1, 1 << 31))
-        data.StructureSetROISequence = sequence([_roi(one, called[one.number], data) for one in drawn])
+        data.StructureSetROISequence = sequence(
+            [_roi(one, called[one.number], data, (remarks or {}).get(one.number, "")) for one in drawn]
+        )
         data.ROIContourSequence = sequence(
             [_drawing(one, series, number, PALETTE[k % len(PALETTE)]) for k, one in enumerate(drawn)]
         )
@@ -106,8 +112,9 @@ def _describe(data: Any, series: Series, source: StructureSet) -> None:
         data.PredecessorStructureSetSequence = sequence([reference(RTSTRUCT, source.instance_uid)])
 
 
-def _roi(structure: Structure, name: str, data: Any) -> Any:
+def _roi(structure: Structure, name: str, data: Any, remark: str) -> Any:
     return item(
+        **({"ROIDescription": remark[:LONGEST_REMARK]} if remark else {}),
         ROINumber=structure.number,
         ReferencedFrameOfReferenceUID=data.FrameOfReferenceUID,
         ROIName=name,

@@ -53,7 +53,7 @@ def rows_of(plan, today, mm):
 
 
 def test_a_scan_that_ends_is_a_state_and_volumes_are_those_of_the_shared_slices(plan):
-    rows = rows_of(plan, shorter(plan.series, 18), 0.0)[0]
+    rows = rows_of(plan, shorter(plan.series, 22), 0.0)[0]
     cut = [row for row in rows.values() if row["state"]]
     assert len(cut) >= 2
     for row in cut:

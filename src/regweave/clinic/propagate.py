@@ -189,24 +189,29 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
         scans.planned, structures=tuple(drawn), frame_uid=scans.today.frame_uid, identity=scans.today.identity,
         left_out=(*left_out, *lost),
     )  # fmt: skip
-    assert isinstance(result.images, OutputImages)
-    assert result.transform.ends is not None
-    hashes = scans.today.identity.series_hash, scans.plan.identity.series_hash
-    ends = replace(result.transform.ends, start_series=hashes[0], target_series=hashes[1])
-    made_for, made_back = replace(result.transform, ends=ends), replace(result.inverse, ends=ends.turned())
     shown = warp_labels(on_today, Transform(Field.zero(today.image.geometry)))
     tell.end()
     rest = {"rest of the registration": tell.seconds.pop("register") - sum(result.seconds.values())}
     judged = replace(
         result,
         seconds={**tell.seconds, **result.seconds, **rest},
-        images=replace(result.images, warped_labels=shown, transform=made_for, inverse=made_back),
+        images=_of_series(result, scans, shown),
         clinic=section,
         rules=request.rules,
         warnings=tuple(text for text in caught if not text.startswith(OF_LABELS)),
     )
     judged = judged if request.landmarks is None else judged.with_landmarks(request.landmarks)
     return Propagation(scans, structures, judged, start, on_today, request.names)
+
+
+def _of_series(result: Result, scans: Scans, shown: LabelMap) -> OutputImages:
+    """Return the images with today's labels, and with both series stated in the transforms."""
+    assert isinstance(result.images, OutputImages)
+    assert result.transform.ends is not None
+    today, plan = scans.today.identity.series_hash, scans.plan.identity.series_hash
+    ends = replace(result.transform.ends, start_series=today, target_series=plan)
+    there, back = replace(result.transform, ends=ends), replace(result.inverse, ends=ends.turned())
+    return replace(result.images, warped_labels=shown, transform=there, inverse=back)
 
 
 def _registered(

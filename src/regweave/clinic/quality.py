@@ -288,8 +288,8 @@ def flagged(row: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
 def _unmeasured(row: Mapping[str, Any]) -> list[str]:
     """Name the numbers without which a structure cannot pass; one of points alone has no volume."""
     needed = {"jacobian_least": "deformation", "volume_change_percent": "volume change"}
-    if row.get("state"):  # too little may remain
-        del needed["volume_change_percent"]
+    if row.get("state"):  # too little may remain for a volume
+        needed = {"jacobian_least": "deformation", "outline_dice": "overlap with the plan's outline"}
     if row.get("planes") == 0:
         needed = {"inverse_p95_mm": "deformation"}
     return [words for key, words in needed.items() if row.get(key, 0.0) is None]

@@ -123,7 +123,7 @@ WORDS = {
     "report": "pages and charts",
     "spatial": "grids, fields, warping",
     "clinic": "contours, QA, commissioning",
-    "study": "evaluate, demo, reproduce",
+    "study": "evaluate, demo",
     "training": "stages of a training",
     "types": "frozen values",
 }

@@ -14,6 +14,7 @@ from regweave.model.shipped import shipped_models
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES += sorted((ROOT / "papers").rglob("*.md"))
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 
 

@@ -37,7 +37,6 @@ PAGES = {
     "evaluation-list": "evaluation/index.html",
     "evaluation-pair": "evaluation/pages/*/report.html",
     "demo": "demo/index.html",
-    "reproduce": "reproduce/report.html",
 }
 NAMES = (*(f"record-{name}.txt" for name in RECORDS), *(f"page-{name}.txt" for name in PAGES))
 
@@ -58,8 +57,6 @@ def texts(folder: Path) -> dict[str, str]:
              "--train-pairs", "train.csv", "--pages", "1", "--workers", "1",
         )  # fmt: skip
         _run("demo", "--data", "scans", "-o", "demo", "--classes", "3,4", "--workers", "1")
-        words = ("--quick", "--model", "joint", "--workers", "1")
-        _run("reproduce", "parotid", "--data", "sets", "-o", "reproduce", *CONFIG, *words)
     records = {f"record-{name}.txt": record_text(folder / path) for name, path in RECORDS.items()}
     return records | {f"page-{name}.txt": page_text(next(folder.glob(path)), folder) for name, path in PAGES.items()}
 
@@ -78,13 +75,6 @@ def _write_scans(folder: Path) -> None:
     for name, pair in pairs.items():
         for column in FILES:
             _write(folder / name / f"{column}.nii", pair[column])
-        data, affine = pair["moving"]
-        share = data / data.max()
-        air = np.where(share < 0.05, -1000, 330 * share - 120)
-        case = folder / "sets" / "openkbp_head_neck" / f"pt_{name}"
-        _write(case / "image.nii.gz", (air.astype(np.float32), affine))
-        labels = pair["moving_labels"][0]
-        _write(case / "labels.nii.gz", (np.select([labels == 4, labels == 5], [1, 2], 0), affine))
     (folder / "labels.json").write_text('{"3": "mandible", "4": "left <parotid>"}', encoding="utf-8")
     (folder / "scans").mkdir()
     _write_list(folder / "train.csv", ["p0", "p1", "p2"])

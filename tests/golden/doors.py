@@ -19,9 +19,6 @@ from regweave.model.model import Model
 from regweave.model.shipped import shipped_models
 from regweave.predictors import _voxelwise, perceptron
 from regweave.study import demo
-from regweave.study.reproduce import options, run
-from regweave.study.reproduce.experiments import PAROTID_TIME
-from regweave.training.options import TrainOptions
 
 __all__ = ["field_of", "little_work", "model_classes", "phantom", "shipped_models"]
 
@@ -66,10 +63,6 @@ def little_work() -> Iterator[None]:
         patch.setattr(store, "on_processes", here)
         patch.setattr(_voxelwise, "SAMPLES", 1000)
         patch.setattr(perceptron, "STEPS", 5)
-        fast = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.1, gate=False)
-        models = {"mw": replace(fast, method="lssvm"), "joint": replace(fast, method="lssvm-joint")}
-        patch.setattr(options, "MODELS", {**options.MODELS, **models})
-        patch.setattr(run, "EXPERIMENTS", {"parotid": (PAROTID_TIME,)})
         patch.setattr(demo, "OPTIONS", replace(demo.OPTIONS, alpha=1.0, epsilon=0.1))
         patch.setattr(demo, "SETTINGS", demo.SETTINGS.model_copy(update={"levels": demo.SETTINGS.levels[:1]}))
         yield

@@ -22,7 +22,6 @@ from regweave.pipeline import prepare
 from regweave.pipeline.reading import Reading
 from regweave.registration import devices
 from regweave.registration.cuda import device, opening
-from regweave.study.reproduce.trial import PairTask, run_pair
 
 TWO = ((gpu.Gpu("one", 1 << 30, (9, 0)), gpu.Gpu("two", 1 << 30, (9, 0))), "")
 
@@ -152,21 +151,5 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_read(command, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gpu, "gpus", lambda: ((), "no driver of the tests"))
     assert main([command[0], "no-such-list.csv", *command[1:], "--device", "cuda"]) == 2
-    assert "E157" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_experiment_of_the_paper_takes_a_gpu(with_twin, ran, training_list):
-    files = training_list.files(0)
-    task = PairTask(files, dict.fromkeys(files, ""), Reading(), training_list.settings, None, None, picture=False)
-    alone, found = run_pair(task), run_pair(replace(task, device="cuda"))
-    assert ran == ["cpu", "cuda:0"]
-    assert found["sdlogj"] == pytest.approx(alone["sdlogj"], abs=1e-3)
-
-
-def test_experiments_on_a_gpu_that_is_not_there_are_refused(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(gpu, "gpus", lambda: ((), "no driver of the tests"))
-    words = ["reproduce", "ibsr", "--data", str(tmp_path / "no"), "-o", str(tmp_path / "out"), "--device", "cuda"]
-    assert main(words) == 2
     assert "E157" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

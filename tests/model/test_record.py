@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from regweave.model.archive import is_archive, read_archive
-from regweave.model.record import TrainingRecord, Tuning
+from regweave.model.record import TrainingRecord
 from regweave.model.shipped import shipped_models
 
 
@@ -37,11 +37,6 @@ def test_columns_and_patients():
     assert [record.strength(c) for c in (4, 5)] == [2.0, 1.0]
     assert record.without("strengths").strengths == {}
     assert record.with_parts(groups=["p9"]).groups == ("p9",)
-
-
-def test_a_curve_keeps_the_points_that_have_both_numbers():
-    points = [{"smoothness": 0.1, "mean_dice": 0.5}, {"smoothness": 0.2, "mean_dice": None}, {"smoothness": 0.4}]
-    assert Tuning.model_validate({"curve": points}).dice_by_smoothness() == {0.1: 0.5}
 
 
 @pytest.mark.parametrize("part", [{"gates": {"1": 3}}, {"share": float("nan")}, {"learned": [["x"]]}])

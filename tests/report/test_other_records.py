@@ -1,9 +1,8 @@
-"""Records of demos and reproductions from strangers: a page, or a code; and nothing written anywhere else."""
+"""Records of demos from strangers: a page, or a code; and nothing written anywhere else."""
 
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.io.records.demo import ColumnSummary, DemoSummary, PairedComparison
-from regweave.report import demo, reproduce
+from regweave.report import demo
 
 SUMMARY = DemoSummary(
     source="phantoms",
@@ -36,16 +35,6 @@ SUMMARY = DemoSummary(
 )
 STRANGE = (None, True, "x", -1, 3.5, 1e99, [], {"a": 1}, [[]], [1, 2])
 GONE = object()
-
-
-def reproduction() -> tuple[dict, dict]:
-    """The small reproduction that the tests of its page use."""
-    spec = importlib.util.spec_from_file_location("sample", Path(__file__).with_name("test_reproduce_page.py"))
-    sample = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sample)
-    cuts = {m: {"axial": sample.cut()} for m in sample.METHODS}
-    slices = {"p1": {"image": sample.cut()["fixed"]["image"], "pixel_mm": [9.0, 9.0]}}
-    return sample.content(), {"parotid-time": {"pair": "a1", "shown": cuts, "samples": slices}}
 
 
 def places(value: object, path: tuple = ()):
@@ -94,45 +83,3 @@ def test_a_demo_names_no_page_elsewhere(tmp_path, capsys, name):
     (tmp_path / "demo.json").write_text(json.dumps(record))
     assert main(["report", str(tmp_path)]) == 3
     assert "shown: a name that no pair has" in capsys.readouterr().err
-
-
-def test_a_reproduction_of_a_stranger(tmp_path):
-    record, pictures = reproduction()
-    rng = np.random.default_rng(0)
-    every = [(path, value) for path in places(record) for value in (*STRANGE, GONE)]
-    chosen = [every[i] for i in rng.choice(len(every), 60, replace=False)]
-    (tmp_path / "pictures.json").write_text(json.dumps(pictures))
-    assert outcomes(record, tmp_path / "reproduce.json", reproduce.write_page, chosen) == {"", "E178"}
-    (tmp_path / "reproduce.json").write_text(json.dumps(record))
-    every = [(path, value) for path in places(pictures) for value in (*STRANGE, GONE)]
-    chosen = [every[i] for i in rng.choice(len(every), 60, replace=False)]
-    assert outcomes(pictures, tmp_path / "pictures.json", reproduce.write_page, chosen) <= {"", "E178"}
-
-
-@pytest.mark.parametrize("where", ["experiment", "view", "sample"])
-def test_a_reproduction_writes_no_figure_elsewhere(tmp_path, where):
-    record, pictures = reproduction()
-    looks, away = pictures["parotid-time"], "../../away"
-    if where == "experiment":
-        record["experiments"][0]["name"] = away
-        pictures = {away: looks}
-    elif where == "view":
-        looks["shown"] = {m: {away: views["axial"]} for m, views in looks["shown"].items()}
-    else:
-        looks["samples"] = {away: looks["samples"]["p1"]}
-    folder = tmp_path / "deep" / "run"
-    folder.mkdir(parents=True)
-    (folder / "reproduce.json").write_text(json.dumps(record))
-    (folder / "pictures.json").write_text(json.dumps(pictures))
-    with pytest.raises(RegweaveError, match="E178"):
-        reproduce.write_page(folder)
-    assert not list(tmp_path.rglob("*away*"))
-
-
-def test_an_array_that_does_not_fill_its_shape_is_named(tmp_path):
-    record, pictures = reproduction()
-    pictures["parotid-time"]["samples"]["p1"]["image"]["shape"] = [8, 9]
-    (tmp_path / "reproduce.json").write_text(json.dumps(record))
-    (tmp_path / "pictures.json").write_text(json.dumps(pictures))
-    with pytest.raises(RegweaveError, match="do not fill an array of shape"):
-        reproduce.write_page(tmp_path)

@@ -44,7 +44,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "evaluate": ("learning.evaluate", "Learn", "Compare models and baselines on a list of pairs."),
     "weights": ("learning.weights", "Learn", "Show what models have learned."),
     "demo": ("learning.demo", "Learn", "Train, register and evaluate, on phantoms or your scans."),
-    "reproduce": ("learning.reproduce", "Learn", "Run the experiments of the paper."),
     "warp": ("files.warp", "Files", "Move images, labels, points, contours or doses."),
     "convert": ("files.convert", "Files", "Write a transform in another format."),
     "check": ("files.check", "Files", "Look for faults in image files and DICOM folders."),

@@ -19,7 +19,6 @@ from regweave.io.modality import BankName, bank_of
 from regweave.jobs.scoring import pair_score
 from regweave.jobs.store import Outcome
 from regweave.model.model import Model
-from regweave.model.record import SmoothnessRecord
 from regweave.model.shipped import find_model
 from regweave.pipeline.reading import Reading, pair_modalities
 from regweave.pipeline.recipe import predictor_of
@@ -188,14 +187,6 @@ def bank_of_list(settings: Settings, pairs: Sequence[PairFiles], reading: Readin
             problem = problem or error
     assert problem is not None
     raise problem
-
-
-def tuned_as(method: Method, record: SmoothnessRecord) -> Method:
-    """Tune a method with the curves that training has recorded, instead of measuring them again."""
-    for parameter, part in ((LEVELS, record), (REFINE, record.refine)):
-        if part is not None:
-            method = method.tuned(parameter, part.dice_by_smoothness())
-    return method
 
 
 def tune(

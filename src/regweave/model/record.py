@@ -85,10 +85,6 @@ class Tuning(_Part):
     curve: tuple[TunedPoint, ...] = ()
     mean_dice: Number = None
 
-    def dice_by_smoothness(self) -> dict[float, float]:
-        """Return the curve as a table of the values that have both numbers."""
-        return {p.smoothness: p.mean_dice for p in self.curve if p.smoothness is not None and p.mean_dice is not None}
-
 
 class SmoothnessRecord(Tuning):
     """Tuning of the discrete levels, then of the refinement."""

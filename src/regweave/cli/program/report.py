@@ -20,7 +20,7 @@ from regweave.io.records.batch import FORMAT
 from regweave.io.records.folders import DEMO, RESULT, RESULTS
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, read_rules
-from regweave.report import batch, demo, evaluation, registration, reproduce, training
+from regweave.report import batch, demo, evaluation, registration, training
 from regweave.report.boilerplate import boilerplate
 
 
@@ -56,10 +56,7 @@ JUDGED: dict[str, Callable[[Path, Wishes], Path]] = {
     RESULT: _write_registration,
     RESULTS: lambda folder, wishes: _write_list(folder, wishes.rules),
 }
-OTHERS: dict[str, Callable[[Path], Path]] = {
-    "reproduce.json": reproduce.write_page,
-    DEMO: demo.write_pages,
-}
+OTHERS: dict[str, Callable[[Path], Path]] = {DEMO: demo.write_pages}
 """What writes the page of a folder, by the file that tells what the folder is; the first two have verdicts."""
 
 app = command_line()
@@ -91,8 +88,8 @@ def report(
 ) -> None:
     """Make the HTML page of a result again from the JSON and the images that belong to it.
 
-    A result is the folder of `register`, `batch`, `evaluate`, `reproduce` or
-    `demo`, or the model that `train` wrote. An evaluation gets its list of registrations
+    A result is the folder of `register`, `batch`, `evaluate` or `demo`, or the
+    model that `train` wrote. An evaluation gets its list of registrations
     too, a demo all of its pages. With --rules or landmarks a registration is
     judged again, in its result.json and on its page. With --rules an evaluation
     is judged again on its page; its results.json keeps the verdicts it has.
@@ -122,5 +119,5 @@ def write_page(result: Path, wishes: Wishes) -> Path:
     if others:
         return others[0](result)
     message = f"'{result}' is no result: it has no {' and no '.join([*JUDGED, *OTHERS])}"
-    hint = "give a folder that `register`, `batch`, `evaluate`, `reproduce` or `demo` wrote, or a model file"
+    hint = "give a folder that `register`, `batch`, `evaluate` or `demo` wrote, or a model file"
     raise RegweaveError("E198", message, hint)

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
     parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     args = parser.parse_args(arguments)
-    if min(args.max_pairs or 1, args.max_folds or 1, args.workers or 1) < 1:
+    if min(n for n in (args.max_pairs, args.max_folds, args.workers, 1) if n is not None) < 1:
         parser.error("--max-pairs, --max-folds and --workers must be 1 or more")
     chosen = [e.limited(args.max_pairs, args.max_folds, quick=args.quick) for e in EXPERIMENTS[args.experiment]]
     for experiment in chosen:

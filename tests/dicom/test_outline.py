@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from made_body import ORGANS, Head, box, frame, mark, skin, with_ears
 from made_dicom import Roi, write_rtstruct, write_series
 
+from regweave.api.contours import propagate_contours
 from regweave.cli import main
 from regweave.clinic.inputs import Sources, read_scans
 from regweave.clinic.quality import RegisteredPair, flagged, outline_row
@@ -24,7 +25,7 @@ from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.measures.rules import clinic_rules
-from regweave.types import Field, Transform
+from regweave.types import Field, Transform, Volume
 
 TILT = np.radians(15)
 UNEVEN = tuple(np.cumsum([0.0, 3, 3, 3, 5, 3, 3, 2, 3, 3, 5, 3, 3, 3, 2, 3]).tolist())
@@ -89,6 +90,22 @@ def _stretched(grid, amount: float = 0.08) -> Transform:
     points = grid.points(index)
     away = (points - points.mean(axis=0)) * [amount, amount, 0.0]
     return Transform(Field(away.T.reshape(3, *grid.shape).astype(np.float32), grid))
+
+
+def test_no_tissue_is_drawn_on_slices_that_show_no_patient(even):
+    still = np.eye(4)
+    data = even.today.image.data.copy()
+    data[..., -2:] = -1000.0
+    blank = replace(even.today, image=Volume(data, even.today.image.geometry, "ct"))
+    done = propagate_contours(
+        even.plan, blank, rtstruct=even.planned, init=still, carry_external=True, progress=False,
+        structures=["skin", "frame"],
+    )  # fmt: skip
+    last = {one.name: max(c.image for c in one.contours) for one in done.structures.structures}
+    assert last["skin"] < last["frame"]
+    assert last["skin"] <= 13
+    note = {row["name"]: row["note"] for row in done.quality["structures"]}["skin"]
+    assert note.endswith("slices that show no patient")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from regweave.clinic.inputs import Scans, Sources, read_scans
 from regweave.clinic.quality import RegisteredPair, flagged, outline_row, outside_share, structure_row
 from regweave.clinic.rigid import rigid_pair, rigid_reason, rigid_row
 from regweave.clinic.scans.consistency import BothWays, run_back
-from regweave.clinic.scans.outline import find_outline
+from regweave.clinic.scans.outline import find_outline, plane_of
 from regweave.clinic.scans.pair import WorkingScan, label_map
 from regweave.clinic.scans.prepared import PreparedScans, prepare
 from regweave.clinic.section import section_of
@@ -290,7 +290,19 @@ def _moved(shape: Shape, found: RegisteredPair, ready: PreparedScans, note: str)
     moved = carry(shape, found.transform, found.today)
     if found.seen is not None and moved.contours and outside_share(one, found) > MOST_OUTSIDE:
         moved = replace(moved, contours=())
+    if not reason and (empty := _empty_slices(ready) & {c.image for c in moved.contours}):
+        moved = replace(moved, contours=tuple(c for c in moved.contours if c.image not in empty))
+        note = "; ".join(filter(None, (note, f"not drawn on {len(empty)} slices that show no patient")))
     return moved, rigid_row(shape, moved, found, start, note) if reason else structure_row(shape, moved, found, note)
+
+
+def _empty_slices(ready: PreparedScans) -> set[int | None]:
+    """Return the slices of today's CT that show no patient: a resampled scan may end so."""
+    today, body = ready.today.image.geometry, ready.today.body
+    if body is None:
+        return set()
+    planes = [plane_of(today, one.position_mm) for one in ready.scans.today.slices]
+    return {k for k, plane in enumerate(planes) if plane is not None and not body[..., plane].any()}
 
 
 def _lost(row: Mapping[str, Any]) -> LeftOut:

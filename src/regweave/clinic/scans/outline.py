@@ -15,7 +15,7 @@ from regweave.contours import dice_of_areas, overlap_ml, regions_of
 from regweave.contours.outline import outlines
 from regweave.io.dicom.values import Series
 from regweave.spatial.warp import warp_labels
-from regweave.types import Contour, Field, Float64Array, Geometry, LabelMap, Structure, Transform, Volume
+from regweave.types import Contour, Field, Float64Array, Geometry, LabelMap, Structure, Transform
 
 FAR = 1000.0
 LEAST_ML = 1e-9
@@ -105,7 +105,7 @@ def draw_outline(structure: Structure, today: Series, body: NDArray[np.bool_], g
     step = today.grid.spacing_mm
     u, v = (np.arange(float(n)) * s for n, s in zip(today.grid.size, step, strict=True))
     for k, one in enumerate(today.slices):
-        plane = _plane_of(image, one.position_mm)
+        plane = plane_of(image.geometry, one.position_mm)
         if plane is None or not known[..., plane].any():
             continue
         level = _level(image.data[..., plane], known[..., plane])
@@ -115,11 +115,11 @@ def draw_outline(structure: Structure, today: Series, body: NDArray[np.bool_], g
     return replace(structure, contours=tuple(contours))
 
 
-def _plane_of(image: Volume, position_mm: Float64Array) -> int | None:
-    """Plane of the even grid that is nearest to a slice."""
-    back = np.linalg.inv(image.geometry.affine)
+def plane_of(grid: Geometry, position_mm: Float64Array) -> int | None:
+    """Return the plane of an even grid that is nearest to a slice; None beyond the grid."""
+    back = np.linalg.inv(grid.affine)
     k = round(float((back @ [*position_mm, 1.0])[2]))
-    return k if 0 <= k < image.geometry.shape[2] else None
+    return k if 0 <= k < grid.shape[2] else None
 
 
 def _level(plane: NDArray[np.float32], inside: NDArray[np.bool_]) -> Float64Array:

@@ -63,13 +63,13 @@ def test_what_was_not_measured_is_named(result):
     said = " ".join(text[:4] for text in record["warnings"])
     assert "W236" in said
     assert "W237" in said
-    lost = {row["name"]: row["reason"] for row in record["clinic"]["lost"]}
-    assert lost == {"Far": "no contour today: 100 % of it lies outside today's scan"}
+    left = {row["name"]: row["reason"] for row in record["clinic"]["left_out"]}
+    assert left == {"Far": "not in today's scan: 100 % of its contour lies beyond it"}
     rows = {row["name"]: row for row in record["clinic"]["structures"]}
     assert rows["BODY"]["outside_percent"] > 20  # carried over: the rim of the field of view is no skin
     assert rows["BODY"]["note"] == "carried: the field of view of a scan cuts the patient"
     assert rows["Fat"]["outside_percent"] == 0
-    assert "Hounsfield" in record["clinic"]["whole"]["today_values"]
+    assert record["clinic"]["whole"]["today_values"].startswith("HU by ")
     assert "Far" in (result / "report.html").read_text()
 
 

@@ -91,7 +91,7 @@ def test_modules_that_are_loaded_take_no_public_name():
 def test_functions_have_the_words_of_the_command(function, command):
     """Each option is an argument of the same name, but for those that only a command line has."""
     only_there = {
-        "from", "help", "json", "quiet", "verbose", "no_report", "overwrite", "tls_ca", "tls_cert", "tls_key",
+        "from", "help", "json", "quiet", "strict", "verbose", "no_report", "overwrite", "tls_ca", "tls_cert", "tls_key",
         "wait_for_workers", "pairs",
     }  # fmt: skip
     renamed = {"metric": "metrics", "c": "C", "model": "model" if function is not rw.evaluate else "models"}

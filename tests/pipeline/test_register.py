@@ -263,7 +263,8 @@ def test_start_from_an_earlier_result(pair, plain, tmp_path):
     write_transform(tmp_path / "t.h5", plain.transform)
     again = run(pair, init=str(tmp_path / "t.h5"), fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
     for value, row in again.dice.items():
-        assert row["before"] == plain.dice[value]["after"]
+        assert row["start"] == plain.dice[value]["after"]
+        assert row["before"] == plain.dice[value]["before"]
     assert again.summary()["mean_dice"]["after"] > plain.summary()["mean_dice"]["before"]
     assert again.regularity["folding_fraction"] == 0
 
@@ -302,7 +303,7 @@ def test_start_from_memory(pair):
     by_itk = register(pair.fixed, far, config=SMALL, init=sitk.TranslationTransform(3, (40.0, 0.0, 0.0)))
     np.testing.assert_array_equal(by_itk.transform.field.data, found.transform.field.data)
     again = register(pair.fixed, far, config=SMALL, init=found.transform)
-    assert again.record.start["method"] == "field in memory"
+    assert again.record.start["requested"] == "field in memory"
     with pytest.raises(UsageError, match=r"E115.*builtins\.int"):
         register(pair.fixed, far, config=SMALL, init=7)
 

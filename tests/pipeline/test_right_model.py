@@ -270,3 +270,25 @@ def test_fixed_labels_alone_are_told(pair):
     with notices.muted(), notices.collected() as texts:
         register(pair.fixed, pair.moving, config=SMALL, fixed_labels=pair.fixed_labels)
     assert [t for t in texts if t.startswith("W249: nothing is scored") and "moving labels are missing" in t]
+
+
+def test_the_record_has_how_much_of_a_model_was_used(pair):
+    """Without labels or a predictor nothing chooses columns; a background as before learning is no model at all."""
+    whole = register(pair.fixed, pair.moving, moving_labels=named_as(pair, (1, 2)), model=model_for("mr")).record
+    part = register(pair.fixed, pair.moving, model=model_for("mr")).record
+    plain = model_for("mr")
+    even = replace(
+        plain, weights=replace(plain.weights, matrix=np.column_stack([[0.5, 0.5], *plain.weights.matrix.T[1:]]))
+    )
+    none = register(pair.fixed, pair.moving, model=even).record
+    assert [r.model["used"] for r in (whole, part, none)] == ["all", "part", "none"]
+    assert whole.model["reason"] == ""
+    assert "no moving labels" in part.model["reason"]
+    assert part.headline().endswith("model in memory used in part")
+    assert none.headline().endswith("model in memory not used")
+
+
+def named_as(pair, kept):
+    return replace(
+        pair.moving_labels, data=np.where(np.isin(pair.moving_labels.data, kept), pair.moving_labels.data, 0)
+    )

@@ -152,12 +152,20 @@ def test_other_rules_judge_page_and_record_again(result_folder, tmp_path):
     [
         ({"modality": "ct"}, "CT · settings s"),
         (
-            {"modality": {"fixed": "ct", "moving": "ct"}, "start": {"method": "affine"}, "model": None},
-            "CT · affine start · no model · settings s",
+            {
+                "modality": {"fixed": "ct", "moving": "ct"},
+                "model": None,
+                "start": {"requested": "structures", "used": "affine"},
+            },
+            "CT · start affine, not structures · no model · settings s",
         ),
         (
-            {"modality": {"fixed": "ct", "moving": "mr"}, "start": {"method": "none"}, "model": {"name": "m"}},
-            "MR to CT · no start · model m · settings s",
+            {
+                "modality": {"fixed": "ct", "moving": "mr"},
+                "start": {"requested": "none", "used": "none"},
+                "model": {"name": "m", "used": "none"},
+            },
+            "MR to CT · no start · model m not used · settings s",
         ),
     ],
 )

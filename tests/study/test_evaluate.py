@@ -104,9 +104,8 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 def test_rows_and_columns(found):
     _, out, _ = found
     header = (out / "results.csv").read_text().splitlines()[0]
-    assert (
-        header == "id,method,label,dice_before,dice_after,hd95_mm,assd_mm,seconds,peak_mb,folding_fraction,sdlogj,state"
-    )
+    dice = "dice_before,dice_start,dice_after"
+    assert header == f"id,method,label,{dice},hd95_mm,assd_mm,seconds,peak_mb,folding_fraction,sdlogj,state"
     rows = read_csv(out / "results.csv")
     methods = ("preset:small", "uniform", "single:sad", "single:mi")
     expected = [(i, m, str(c)) for i in "ab" for m in methods for c in range(1, 7)]
@@ -236,7 +235,7 @@ def test_a_damaged_pair_is_a_row(folder, tmp_path):
     pairs = write_list(folder / "damaged.csv", bad, line("good", 0, "p0"))
     found = evaluate(pairs, tmp_path / "out", config=SMALL, workers=1)
     first, *rest = read_csv(tmp_path / "out" / "results.csv")
-    assert [first[c] for c in COLUMNS] == ["bad", "preset:small", *[""] * 10]
+    assert [first[c] for c in COLUMNS] == ["bad", "preset:small", *[""] * 11]
     assert [r["id"] for r in rest] == ["good"] * 6
     assert [o.key for o in found.scores.failures] == ["preset:small/bad"]
     content = json.loads((tmp_path / "out" / "results.json").read_text())

@@ -310,7 +310,8 @@ class Result:
         with kernel_threads(self._threads_here):
             self.images.write(folder, [name for name in chosen if name not in there], shown)
             scored = replace(self, score=self._with_surfaces)
-        done = replace(scored, seconds={**self.seconds, "files": time.perf_counter() - began})
+        # A copy of a saved result keeps the seconds of the run.
+        done = replace(scored, seconds={"files": time.perf_counter() - began, **self.seconds})
         write_record(folder / RECORD, {**done.summary(), "structures": done.structures()})
         return done
 
@@ -319,7 +320,7 @@ class Result:
         from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)
 
         with kernel_threads(self._threads_here):
-            write_page(folder, detail=detail, began=time.perf_counter())
+            write_page(folder, detail=detail, began=None if "page" in self.seconds else time.perf_counter())
         seconds = parse_json(read_text(folder / RECORD))["seconds"]
         return replace(self, seconds={name: value for name, value in seconds.items() if name != "total"})
 

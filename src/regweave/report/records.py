@@ -98,6 +98,15 @@ class Provenance(RecordPart):
     inputs_sha256: dict[str, Text]
     settings: RecordedSettings
 
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        start, model = self.start or {"requested": "", "used": ""}, self.model or {"name": "", "used": ""}
+        words = [start.get("requested"), start.get("used"), model.get("name"), model.get("used")]
+        words += [start["file"]] if start.get("file") is not None else []
+        if not all(isinstance(word, str) for word in words) or not isinstance(model.get("class_names", {}), dict):
+            raise ValueError("start and model need what was requested and what was used, as texts")
+        return self
+
 
 class There(RecordPart):
     """Error after going there and back."""

@@ -250,7 +250,8 @@ def subtitle(provenance: Provenance, refined_mm: Sequence[float] = (), began: st
     if began is not None:
         words.append("no start" if began == "none" else f"start: {began}")
     elif start is not None:
-        words.append("start from a file" if start["used"] == "file" else f"start {start_words(start)}")
+        given = {"file": "start from a file", "none": "no start"} if start["used"] == start["requested"] else {}
+        words.append(given.get(start["used"], f"start {start_words(start)}"))
     if start is not None:  # a record of the start has the model too
         words.append(model_words(model))
     if len(refined_mm):

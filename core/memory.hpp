@@ -24,7 +24,7 @@ namespace memory {
 constexpr std::size_t kSmall = std::size_t(1) << 18;    // below, the system's own allocator is as fast
 constexpr std::size_t kGrain = std::size_t(1) << 16;    // sizes are rounded up to this
 constexpr std::size_t kPage = std::size_t(1) << 21;     // of the large kind
-constexpr std::size_t kLimit = std::size_t(512) << 20;  // bytes that may wait
+constexpr std::size_t kLimit = std::size_t(256) << 20;  // bytes that may wait
 constexpr std::size_t kLargest = kLimit / 2;            // of one block that waits
 constexpr std::size_t kHead = 64;
 

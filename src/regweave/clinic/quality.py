@@ -158,11 +158,11 @@ def outside_share(planned: Structure, found: RegisteredPair) -> float:
 def _shown_part(shape: Shape, found: RegisteredPair) -> tuple[float, Float64Array]:
     """Return the share of a structure's volume that today's slices cover, and the centre of what is registered, LPS."""
     drawn = np.concatenate([c.points_mm for c in shape.structure.contours] or [np.zeros((1, 3))]).mean(axis=0)
-    inside = np.flatnonzero(shape.distance_mm < 0)
+    inside = np.flatnonzero(shape.distance < 0)
     if not len(inside):
         return 1.0, drawn
     inside = inside[:: max(1, len(inside) // MOST_SAMPLES)]
-    k, v, u = np.unravel_index(inside, shape.distance_mm.shape)
+    k, v, u = np.unravel_index(inside, shape.distance.shape)
     gaps = np.gradient(shape.along_mm) if len(shape.along_mm) > 1 else np.ones(1)
     depth = shape.along_mm[k] + gaps[k] * ((np.arange(len(k)) % 8) - 3.5) / 8  # places spread through each slice
     grid = shape.grid

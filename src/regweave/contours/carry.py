@@ -98,7 +98,7 @@ def _on_slice(
     knots = tuple(_thin(axis, apart) for axis in (u, v))
     places = _plane(one.position_mm, knots, grid.row, grid.column)
     index = shape.index(warp_points(places.reshape(-1, 3), transform)).reshape(3, len(knots[1]), len(knots[0]))
-    if (index.max(axis=(1, 2)) < -1).any() or (index.min(axis=(1, 2)) > shape.distance_mm.shape).any():
+    if (index.max(axis=(1, 2)) < -1).any() or (index.min(axis=(1, 2)) > shape.distance.shape).any():
         return []
     wanted = _refined(u, fine, spacing[0]), _refined(v, fine, spacing[1])
     distance = _sampled(shape, index, knots, wanted)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave.contours.regions import even_odd, region_of, rings_of
@@ -23,7 +24,9 @@ LEAST_SAMPLES = 96
 MARGIN_MM = 6.0
 BAND = 2.5
 """Samples around an outline whose distance is that to the polygon itself."""
-FAR_MM = 1e3
+FAR_MM = 63.9
+STEP_MM = 1 / 512
+"""Unit of stored distances: 16 bits hold `FAR_MM`, and thirty structures of a large scan take half of the memory."""
 ON_PLANE = 0.005
 """Share of a gap within which a point lies on the first or last plane."""
 PAIRS = 2_000_000
@@ -45,8 +48,9 @@ class Shape:
         Distance of samples.
     along_mm : float array of shape (K,)
         Planes, ascending along the normal.
-    distance_mm : float array of shape (K, V, U)
-        In-plane signed distance; a plane without contours closes its neighbour half way.
+    distance : int16 array of shape (K, V, U)
+        In-plane signed distance in units of `STEP_MM`, at most `FAR_MM`; a plane without contours closes its neighbour
+        half way.
     """
 
     structure: Structure
@@ -54,10 +58,10 @@ class Shape:
     origin_mm: tuple[float, float] = field(repr=False)
     step_mm: tuple[float, float] = field(repr=False)
     along_mm: Float64Array = field(repr=False)
-    distance_mm: Float32Array = field(repr=False)
+    distance: NDArray[np.int16] = field(repr=False)
 
     def index(self, points_mm: Float64Array) -> Float64Array:
-        """Take LPS points (n, 3) to places (3, n) in ``distance_mm``; planes may be uneven."""
+        """Take LPS points (n, 3) to places (3, n) in ``distance``; planes may be uneven."""
         u = (points_mm @ self.grid.row - self.origin_mm[0]) / self.step_mm[0]
         v = (points_mm @ self.grid.column - self.origin_mm[1]) / self.step_mm[1]
         along, planes = points_mm @ self.grid.normal, self.along_mm
@@ -71,9 +75,10 @@ class Shape:
         inside = np.clip(index[0], 0.0, len(self.along_mm) - 1.0)
         along = np.where(np.abs(inside - index[0]) < ON_PLANE, inside, index[0])
         found = ndimage.map_coordinates(
-            self.distance_mm, [along, index[1], index[2]], order=1, mode="constant", cval=FAR_MM, output=np.float64
-        )
-        return np.asarray(found)
+            self.distance, [along, index[1], index[2]], order=1, mode="constant", cval=FAR_MM / STEP_MM,
+            output=np.float64,
+        )  # fmt: skip
+        return np.asarray(STEP_MM * found)
 
     def at(self, points_mm: Float64Array) -> Float64Array:
         """Return the signed distance at LPS points (n, 3), interpolated; far away it is large."""
@@ -105,7 +110,7 @@ def shape_of(structure: Structure, series: Series) -> Shape:
     rings = {k: rings_of(region_of(found)) for k, found in sorted(drawn.items())}
     rings = {k: found for k, found in rings.items() if found}
     if not rings:
-        return Shape(structure, grid, (0.0, 0.0), grid.spacing_mm, np.zeros(0), np.zeros((0, 0, 0), np.float32))
+        return Shape(structure, grid, (0.0, 0.0), grid.spacing_mm, np.zeros(0), np.zeros((0, 0, 0), np.int16))
     every = np.concatenate([ring for found in rings.values() for ring in found])
     low, high = every.min(axis=0), every.max(axis=0)
     x, y = (high - low).tolist()
@@ -122,7 +127,8 @@ def shape_of(structure: Structure, series: Series) -> Shape:
     side_by_side(fill, filled.items())
     _close(distance, list(filled))
     steps = (float(step[0]), float(step[1]))
-    return Shape(structure, grid, (float(origin[0]), float(origin[1])), steps, along, distance)
+    stored = np.rint(np.clip(distance, -FAR_MM, FAR_MM) / np.float32(STEP_MM)).astype(np.int16)
+    return Shape(structure, grid, (float(origin[0]), float(origin[1])), steps, along, stored)
 
 
 def samples_per_pixel(extent_mm: tuple[float, float], spacing_mm: tuple[float, float]) -> int:

@@ -144,4 +144,4 @@ def label_map(
 
 
 def _size(shape: Shape) -> float:
-    return float((shape.distance_mm < 0).sum() * np.prod(shape.step_mm))
+    return float((shape.distance < 0).sum() * np.prod(shape.step_mm))

@@ -117,6 +117,7 @@ def test_two_signs_of_another_patient_fail_and_come_first(whole, word, named):
     clinic = {"structures": [], "lost": [{"name": "c"}] if named else [], "whole": whole}
     verdict = judge({"clinic": clinic}, PairScore(), clinic_rules())
     assert verdict.word == word
+    assert (flagged({"name": "a"}, clinic_rules(), whole)["flag"] == "fail") == named
     assert verdict.reasons[:1] == () or verdict.reasons[0].text.startswith("another patient? ") == named
     if named:
         assert "correlation of the scans inside the patient after the registration: 0.86" in verdict.reasons[0].text

@@ -181,7 +181,9 @@ def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
         on_today = draw_labels(drawn, scans.today, values, request.names)
     section = section_of(ready, start, result, back)
     section |= {
-        "structures": [flagged(row | {"label": values[row["number"]]}, request.rules) for row in rows],
+        "structures": [
+            flagged(row | {"label": values[row["number"]]}, request.rules, section["whole"]) for row in rows
+        ],
         "lost": [{"name": one.name, "reason": one.reason} for one in lost],
         "left_out": [{"name": one.name, "reason": one.reason} for one in left_out],
     }

@@ -15,7 +15,8 @@ from regweave.contours.outline import outlines
 from regweave.contours.regions import region_of
 from regweave.io.dicom.values import Series
 from regweave.measures.rules import Rules
-from regweave.measures.verdict import STRUCTURE_RULES, structure_number
+from regweave.measures.scores import PairScore
+from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, judge, structure_number
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_points
 from regweave.types import Float32Array, Float64Array, Geometry, Structure, Transform
@@ -272,9 +273,16 @@ def _moved_by(transform: Transform, point: Float64Array) -> Float64Array:
     return np.asarray(transform.affine[:3, :3] @ point + transform.affine[:3, 3])
 
 
-def flagged(row: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Return a row with its flag, pass, cut, look or fail, and the reasons."""
-    broken = [("look", f"not measured: {', '.join(lacking)}")] if (lacking := _unmeasured(row)) else []
+def flagged(row: Mapping[str, Any], rules: Rules, whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a row with its flag, pass, cut, look or fail, and the reasons.
+
+    No structure passes where the numbers of the ``whole`` pair are those of two patients.
+    """
+    reasons = judge({"clinic": {"whole": whole or {}}}, PairScore(), rules).reasons
+    broken: list[tuple[str, str]] = [
+        (one.level, "another patient? (see the verdict)") for one in reasons if one.rule == ANOTHER_PATIENT
+    ]
+    broken += [("look", f"not measured: {', '.join(lacking)}")] if (lacking := _unmeasured(row)) else []
     for rule, key in STRUCTURE_RULES.items():
         value = structure_number(row, rule)
         if rule in rules.limits and not np.isnan(value) and (level := rules.broken(rule, value)):

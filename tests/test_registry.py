@@ -137,7 +137,7 @@ def test_an_unknown_penalty_is_refused_at_load(folder):
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("gone")])
 def test_a_plug_in_that_is_no_file_is_refused_and_not_opened(folder, make):
     make(folder / "metrics" / "odd.py")
-    for look in (metrics.available, fingerprint, lambda: metrics.get("odd")):
+    for look in (metrics.available, fingerprint, lambda: metrics.get("odd"), lambda: preset("default")):
         with pytest.raises(UsageError, match=r"E179: the plug-in '.*odd\.py' is no regular file"):
             look()
 

@@ -42,7 +42,7 @@ def metric_weights(given: Metrics | None) -> dict[str, float] | None:
         try:
             number = float(weight)
         except (TypeError, ValueError) as error:
-            raise UsageError("E188", f"the weight of metric {name!r} is {weight!r}", "write NAME=0.5") from error
+            raise UsageError("E188", f"metric {name!r}: {weight!r} is not a number", "write NAME=0.5") from error
         if name in found:
             raise UsageError("E188", f"the metric {name!r} is given twice", "give each name once")
         found[name] = number

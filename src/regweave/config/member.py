@@ -28,6 +28,8 @@ def known(registry: Registry, name: str, options: Mapping[str, Any] | None = Non
         problems = f"{describe_problems(error)}; options are: {allowed}"
         raise ValueError(f"options of {registry.noun} {name!r}: {problems}") from error
     except UsageError as error:
+        if error.code == "E179":  # a plug-in is at fault, not the settings
+            raise
         raise ValueError(f"{error.message}; {error.hint}") from error
 
 

@@ -35,7 +35,7 @@ def pooled(
         for row in found:
             pair = table.setdefault(row["method"], {}).setdefault((split, row["id"]), {})
             pair[str(row["label"])] = row
-    before = {pair: {c: {**row, "dice_after": row["dice_before"]} for c, row in found.items()}
+    before = {pair: {c: {**row, "dice_after": row["dice_start"]} for c, row in found.items()}
               for pair, found in table["uniform"].items()}  # fmt: skip
     singles = [m for m in table if m.startswith("single:")]
     order = ["before", *singles, *(m for m in TITLES if m in table)]

@@ -8,7 +8,7 @@ from typing import Any
 from _common import ROOT, Claim, parser, write
 from _pairs import SETS
 from regweave.datasets.manifest import PairFiles, write_pairs
-from regweave.datasets.planted import ORGANS, RIGHT, planted_pair
+from regweave.datasets.phantom import PLANTED, PLANTED_RIGHT, planted_pair
 from regweave.io import write_image, write_labels
 from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.model.model import Model
@@ -57,9 +57,9 @@ def condense(scores: Scores, model: Model) -> tuple[dict[str, Any], list[Claim]]
             Claim(f"learned − {rival.name}, planted phantoms, mean Dice", found.mean, "+.3f", target=LEAST_GAIN)
         )
     w = model.weights
-    largest = {ORGANS[c]: w.members[int(w.matrix[:, w.classes.index(c)].argmax())] for c in ORGANS}
-    right = sum(largest[organ] == metric for organ, metric in RIGHT.items())
-    claims.append(Claim("organs whose planted metric has the largest weight", right, "d", target=len(RIGHT)))
+    largest = {PLANTED[c]: w.members[int(w.matrix[:, w.classes.index(c)].argmax())] for c in PLANTED}
+    right = sum(largest[organ] == metric for organ, metric in PLANTED_RIGHT.items())
+    claims.append(Claim("organs whose planted metric has the largest weight", right, "d", target=len(PLANTED_RIGHT)))
     content = {
         "before": float(scores.dice(learned, None, "dice_before").mean()),
         "mean_dice": {name: float(scores.dice(m).mean()) for name, m in by_name.items()},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.datasets.cohort import ORGANS, cohort_pair
+from regweave.datasets.phantom import COHORT, cohort_pair
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +19,9 @@ def inner(volume, labels, organ):
 
 
 def test_organs_are_whole_and_move(pair):
-    assert pair.fixed_labels.values() == pair.moving_labels.values() == list(ORGANS)
+    assert pair.fixed_labels.values() == pair.moving_labels.values() == list(COHORT)
     assert pair.fixed_labels.name(1) == "brainstem"
-    for organ in ORGANS:
+    for organ in COHORT:
         fixed, moving = pair.fixed_labels.data == organ, pair.moving_labels.data == organ
         assert min(fixed.sum(), moving.sum()) > 300
         assert 0.7 < fixed.sum() / moving.sum() < 1.4
@@ -31,9 +31,9 @@ def test_organs_are_whole_and_move(pair):
 
 
 def test_each_change_is_there(pair):
-    fixed = {v: inner(pair.fixed, pair.fixed_labels, v) for v in ORGANS}
-    moving = {v: inner(pair.moving, pair.moving_labels, v) for v in ORGANS}
-    changes = {organ.change: value for value, organ in ORGANS.items()}
+    fixed = {v: inner(pair.fixed, pair.fixed_labels, v) for v in COHORT}
+    moving = {v: inner(pair.moving, pair.moving_labels, v) for v in COHORT}
+    changes = {organ.change: value for value, organ in COHORT.items()}
     body = np.median(
         pair.moving.data[pair.moving_labels.data == 0][pair.moving.data[pair.moving_labels.data == 0] > 0.2]
     )
@@ -44,7 +44,7 @@ def test_each_change_is_there(pair):
         assert np.mean((metal < 0.1) | (metal > 0.95)) > 0.3
     coil = changes["coil"]
     assert np.median(fixed[coil]) > np.median(moving[coil]) + 0.03
-    assert {organ.right for organ in ORGANS.values()} == {"sad", "mi", "ncc"}
+    assert {organ.right for organ in COHORT.values()} == {"sad", "mi", "ncc"}
 
 
 def test_the_seed_decides_and_patients_differ(pair):

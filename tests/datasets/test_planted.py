@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.datasets.planted import ORGANS, RIGHT, planted_pair
+from regweave.datasets.phantom import PLANTED, PLANTED_RIGHT, planted_pair
 
 
 @pytest.fixture(scope="module")
@@ -19,17 +19,17 @@ def values(volume, labels, organ):
 
 
 def test_organs_are_there_and_move(pair):
-    assert pair.fixed_labels.values() == pair.moving_labels.values() == list(ORGANS)
-    assert set(RIGHT) == set(ORGANS.values())
-    for organ in ORGANS:
+    assert pair.fixed_labels.values() == pair.moving_labels.values() == list(PLANTED)
+    assert set(PLANTED_RIGHT) == set(PLANTED.values())
+    for organ in PLANTED:
         a, b = pair.fixed_labels.data == organ, pair.moving_labels.data == organ
         assert 0.4 < 2 * (a & b).sum() / (a.sum() + b.sum()) < 0.95
 
 
 def test_contrast_of_each_organ(pair):
     background = np.median(pair.moving.data[pair.moving_labels.data == 0])
-    moving = {o: values(pair.moving, pair.moving_labels, o) for o in ORGANS}
-    fixed = {o: values(pair.fixed, pair.fixed_labels, o) for o in ORGANS}
+    moving = {o: values(pair.moving, pair.moving_labels, o) for o in PLANTED}
+    fixed = {o: values(pair.fixed, pair.fixed_labels, o) for o in PLANTED}
     assert np.median(moving[2]) > background + 0.05 > background - 0.05 > np.median(fixed[2])  # inverted
     far = [np.mean(np.abs(v - 0.75) > 0.15) for v in (moving[1], fixed[1])]
     assert min(far) > 0.3  # random greys

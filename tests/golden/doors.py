@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from regweave.datasets.cohort import cohort_pair
-from regweave.datasets.phantom import make_phantom
-from regweave.datasets.planted import planted_pair
+from regweave.datasets.phantom import cohort_pair, make_phantom, planted_pair
 from regweave.jobs import store, workers
 from regweave.model.model import Model
 from regweave.model.shipped import shipped_models

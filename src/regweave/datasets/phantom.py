@@ -1,17 +1,49 @@
-"""Head-and-neck phantom with a known deformation.
+"""Phantoms: a head and neck with a known deformation, a cohort of patients, and a planted optimum.
 
+Head and neck
+-------------
 The anatomy is a set of implicit functions in the space of the moving image. The fixed image is the same
 anatomy pulled through a smooth diffeomorphism, so its labels are exact and not resampled. Each organ changes
 its contrast between the two images in its own way (kept, scaled, inverted, own texture), as between scanners
 or modalities: no single intensity measure is right everywhere.
+
+Cohort
+------
+Each patient is scanned when treatment is planned and once more later. Organs look like those of a head and neck.
+Between the two scans each of them moves, and changes its intensities in a way that only some metrics allow for:
+
+``metal``
+    The mandible and its neighbourhood are full of black and white voxels, as of dental metal: absolute differences
+    are right, squares and products do not survive.
+``agent``
+    Light and dark change places in and round the parotids, as by a contrast agent: mutual information is right,
+    equal intensities and positive correlation pull tissue over the border.
+``coil``
+    Gain and offset change smoothly over the brainstem, as with another coil: correlation is right, and the texture
+    is too faint for the bins of mutual information.
+
+Planted optimum
+---------------
+In each structure another metric is right, and the others have their optimum elsewhere.
+
+``noise``
+    Absolute differences are right: more than half of the voxels of the organ and round it are replaced by random greys,
+    which squares and products, and so correlation, do not survive, and which fill every bin of mutual information.
+``inverted``
+    Mutual information is right: light and dark change places, so that equal intensities and positive correlation
+    pull tissue over the border.
+``bias``
+    Correlation is right: gain and offset change smoothly over the organ and its neighbourhood, and the texture of both
+    is too faint for the bins of mutual information.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import ndimage
 
 from regweave.types import (
@@ -75,7 +107,7 @@ _ORGANS: dict[int, tuple[str, _Tissue]] = {
 }
 
 
-def _ellipsoid(centre: tuple[float, ...], radii: tuple[float, ...]) -> Surface:
+def _ellipsoid(centre: ArrayLike, radii: ArrayLike) -> Surface:
     c, r = (np.reshape(v, (3, 1, 1, 1)) for v in (centre, radii))
     scale = float(np.min(r))
     return lambda q: (np.sqrt((((q - c) / r) ** 2).sum(0)) - 1.0) * scale
@@ -149,8 +181,10 @@ class _Anatomy:
         return image
 
 
-def _smooth_noise(shape: tuple[int, int, int], sigma: float, rng: np.random.Generator) -> Float64Array:
-    noise = ndimage.gaussian_filter(rng.standard_normal(shape), sigma, mode="nearest")
+def _smooth_noise(
+    shape: tuple[int, int, int], sigma: float, rng: np.random.Generator, mode: str = "nearest"
+) -> Float64Array:
+    noise = ndimage.gaussian_filter(rng.standard_normal(shape), sigma, mode=mode)
     return np.asarray(noise / noise.std())
 
 
@@ -255,3 +289,274 @@ def _scaled_affine(spacing_mm: Float64Array, origin_mm: Float64Array) -> Float64
     affine = np.diag([*spacing_mm, 1.0])
     affine[:3, 3] = origin_mm
     return affine
+
+
+VOXEL_MM = 4.0
+"""Voxel of a cohort and of a planted pair."""
+EDGE_MM = 1.5
+"""Width of the border between two tissues there."""
+MOVE_MM = (9.0, 12.0)
+"""Range of the movement of an organ there."""
+
+
+class _Textures:
+    """Smooth periodic textures, as functions of the place on a grid round the origin."""
+
+    def __init__(self, shape: tuple[int, int, int], sigmas: Sequence[float], rng: np.random.Generator) -> None:
+        affine = np.diag([VOXEL_MM, VOXEL_MM, VOXEL_MM, 1.0])
+        affine[:3, 3] = -VOXEL_MM * (np.array(shape) - 1) / 2
+        self.geometry = Geometry(shape, affine)
+        self._textures = [_smooth_noise(shape, sigma, rng, "wrap") for sigma in sigmas]
+
+    def texture(self, number: int, points: Float64Array) -> Float64Array:
+        index = points / VOXEL_MM + (np.array(self.geometry.shape).reshape(3, 1, 1, 1) - 1) / 2
+        return np.asarray(ndimage.map_coordinates(self._textures[number], index, order=3, mode="grid-wrap"))
+
+
+def _move(rng: np.random.Generator) -> Float64Array:
+    direction = rng.standard_normal(3)
+    return np.asarray(rng.uniform(*MOVE_MM) * direction / np.linalg.norm(direction)).reshape(3, 1, 1, 1)
+
+
+METAL_SHARE = 0.45
+"""Share of voxels that metal makes black or white."""
+METAL_REACH_MM = 24.0
+AGENT_REACH_MM = 16.0
+COIL_REACH_MM = 32.0
+MOVE_REACH_MM = 20.0
+"""Distance over which the movement of an organ fades."""
+BODY = 0.40
+BODY_RADII_MM = (84.0, 90.0, 140.0)
+
+
+@dataclass(frozen=True)
+class Organ:
+    """One structure: its name, what happens to its look, and the metric that stands it."""
+
+    name: str
+    change: str
+    right: str
+    centre_mm: tuple[float, float, float]
+
+
+COHORT = {
+    1: Organ("brainstem", "coil", "ncc", (0.0, 38.0, 36.0)),
+    2: Organ("left parotid", "agent", "mi", (54.0, 20.0, 8.0)),
+    3: Organ("right parotid", "agent", "mi", (-54.0, 20.0, 8.0)),
+    4: Organ("mandible", "metal", "sad", (0.0, -38.0, -40.0)),
+}
+"""By label value; x grows to the left, y to the back, z upwards."""
+RADII_MM = {1: (19.0, 18.0, 32.0), 2: (17.0, 22.0, 27.0), 3: (17.0, 22.0, 27.0)}
+ARCH_MM, ARCH_DEPTH_MM, ARCH_WIDTH_MM = 42.0, 46.0, 13.0
+"""Half the width of the mandible's arch, its depth, and half its thickness."""
+
+
+def _arch(centre: Float64Array, scale: Float64Array) -> Surface:
+    """Half an ellipse, open to the back, as thick as it is high."""
+    x0, y0, z0 = centre
+    half, depth, width = ARCH_MM * scale[0], ARCH_DEPTH_MM * scale[1], ARCH_WIDTH_MM * scale[2]
+    angle = np.linspace(0.0, np.pi, 25)
+    line = np.stack([half * np.cos(angle), depth * (0.5 - np.sin(angle)), np.zeros_like(angle)])
+
+    def distance(points: Float64Array) -> Float64Array:
+        q = points - np.reshape((x0, y0, z0), (3, 1, 1, 1))
+        square = np.full(points.shape[1:], np.inf)
+        for place in line.T:
+            square = np.minimum(square, ((q - place.reshape(3, 1, 1, 1)) ** 2).sum(axis=0))
+        return np.asarray(np.sqrt(square) - width)
+
+    return distance
+
+
+class _Patient(_Textures):
+    """One anatomy: shapes, textures and movements, as functions of the place in the planning scan."""
+
+    def __init__(self, rng: np.random.Generator, shape: tuple[int, int, int]) -> None:
+        super().__init__(shape, (1.6, 1.1, 3.0), rng)
+        self.moves = {value: _move(rng) for value in COHORT}
+        self.centres = {v: np.array(o.centre_mm) + rng.uniform(-4.0, 4.0, 3) for v, o in COHORT.items()}
+        scales = {v: rng.uniform(0.85, 1.1, 3) for v in COHORT}
+        self._distances = {v: _ellipsoid(self.centres[v], np.array(r) * scales[v]) for v, r in RADII_MM.items()}
+        self._distances |= {v: _arch(self.centres[v], scales[v]) for v in COHORT if v not in RADII_MM}
+        self._body = _ellipsoid(np.zeros(3), np.array(BODY_RADII_MM) * rng.uniform(0.95, 1.05, 3))
+
+    def distances(self, points: Float64Array) -> dict[int, Float64Array]:
+        """Signed distance to each organ's wavy surface, about, negative inside."""
+        waves = 2.5 * self.texture(2, points)
+        return {value: distance(points) + waves for value, distance in self._distances.items()}
+
+    def body(self, points: Float64Array) -> Float64Array:
+        return _inside(self._body(points) + 2.5 * self.texture(2, points))
+
+    def moved(self, points: Float64Array) -> Float64Array:
+        """Take a place in the later scan to that of the same tissue in the planning scan."""
+        # Tissue moves as the organs near it do: weights that sum to at most one keep the map one to one.
+        depths = {v: np.maximum(distance(points), 0.0) for v, distance in self._distances.items()}
+        near = {v: np.exp(-(depth**2) / (2 * MOVE_REACH_MM**2)) for v, depth in depths.items()}
+        total = np.maximum(1.0, sum(near.values()))
+        return np.asarray(points + sum(near[v] / total * self.moves[v] for v in near))
+
+
+def cohort_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> ImagePair:
+    """Make the two scans of one patient, with labels: the later one is fixed, the planning one is moving.
+
+    Parameters
+    ----------
+    seed : int
+        Chooses the patient: shapes, textures, movements and noise; the same seed gives the same bits.
+    shape : tuple of three ints
+        Voxels of 4 mm along each axis.
+
+    Examples
+    --------
+    >>> cohort_pair(0, (40, 40, 40)).fixed_labels.name(4)
+    'mandible'
+    """
+    rng = np.random.default_rng(seed)
+    patient = _Patient(rng, shape)
+    planning = _grid(patient.geometry)
+    later = patient.moved(planning)
+    fixed, moving = (_scan(patient, p, rng, later=p is later) for p in (later, planning))
+    return ImagePair(Image.of(*fixed), Image.of(*moving))
+
+
+def _scan(patient: _Patient, points: Float64Array, rng: np.random.Generator, *, later: bool) -> tuple[Volume, LabelMap]:
+    """Look at the tissue at some points."""
+    distances = patient.distances(points)
+    fine = patient.texture(1, points)
+    looks = {
+        "coil": BODY + 0.06 + 0.035 * fine,
+        "agent": BODY + 0.16 * (1 + 0.5 * fine),
+        "metal": 0.75 + 0.03 * fine,
+    }
+    body = patient.body(points)
+    image = body * (BODY + 0.05 * patient.texture(0, points))
+    for value, organ in COHORT.items():
+        share = _inside(distances[value])
+        image = image * (1 - share) + looks[organ.change] * share
+    for value, organ in COHORT.items():
+        image = _CHANGES[organ.change](image, distances[value], points, rng, later)
+    image = image + 0.012 * rng.standard_normal(image.shape)
+    names = {value: organ.name for value, organ in COHORT.items()}
+    depth = np.stack([np.zeros_like(distances[1]), *(distances[value] for value in COHORT)])
+    labels = np.array([0, *COHORT])[depth.argmin(axis=0)].astype(np.uint8)
+    return Volume(image.astype(np.float32), patient.geometry), LabelMap(labels, patient.geometry, names)
+
+
+def _coil(
+    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
+) -> Float64Array:
+    """Change gain and offset round an organ in the later scan."""
+    if not later:
+        return image
+    near = np.exp(-(np.maximum(distance + 12.0, 0.0) ** 2) / (2 * (COIL_REACH_MM - 8.0) ** 2))
+    return np.asarray(image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(points[0] / 17.0)))
+
+
+def _agent(
+    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
+) -> Float64Array:
+    """Let light and dark change places in and round an organ in the later scan."""
+    if not later:
+        return image
+    near = np.exp(-((np.maximum(distance, 0.0) / AGENT_REACH_MM) ** 4))
+    tissue = np.clip(image / BODY, 0.0, 1.0)  # air stays dark
+    return np.asarray(image + 2 * near * tissue * (BODY - image))
+
+
+def _metal(
+    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
+) -> Float64Array:
+    """Make voxels in and round an organ black or white, others in each scan."""
+    near = np.exp(-((np.maximum(distance, 0.0) / METAL_REACH_MM) ** 8))
+    hit = rng.random(image.shape) < METAL_SHARE * near
+    return np.where(hit, rng.integers(0, 2, image.shape), image)
+
+
+_CHANGES = {"coil": _coil, "agent": _agent, "metal": _metal}
+
+
+def _inside(distance: Float64Array) -> Float64Array:
+    return np.asarray(1 / (1 + np.exp(np.clip(distance / EDGE_MM, -30.0, 30.0))))
+
+
+PLANTED = {1: "noise", 2: "inverted", 3: "bias"}
+PLANTED_RIGHT = {"noise": "sad", "inverted": "mi", "bias": "ncc"}
+"""Metric that is right in each organ, by construction."""
+CENTRES_MM = {1: (-44.0, 26.0, 0.0), 2: (44.0, 26.0, 0.0), 3: (0.0, -42.0, 0.0)}
+RADIUS_MM = 24.0
+REACH_MM = 44.0
+NOISE_SHARE = 0.6
+
+
+class _Planted(_Textures):
+    """Shapes and textures of one patient, as functions of the place."""
+
+    def __init__(self, rng: np.random.Generator, shape: tuple[int, int, int]) -> None:
+        self.shapes = {o: RADIUS_MM * rng.uniform(0.85, 1.1, 3) for o in PLANTED}
+        super().__init__(shape, (1.6, 1.1, 1.1, 3.0), rng)
+
+    def inside(self, organ: int, points: Float64Array) -> Float64Array:
+        """Soft mask of an organ: an ellipsoid with a wavy surface."""
+        q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
+        radii = self.shapes[organ].reshape(3, 1, 1, 1)
+        distance = (np.sqrt(((q / radii) ** 2).sum(axis=0)) - 1) * radii.min() + 2.5 * self.texture(3, points)
+        return np.asarray(1 / (1 + np.exp(distance / EDGE_MM)))
+
+    def labels(self, points: Float64Array) -> LabelArray:
+        masks = np.stack([np.full(points.shape[1:], 0.5), *(self.inside(o, points) for o in PLANTED)])
+        return np.asarray(masks.argmax(axis=0), dtype=np.uint8)
+
+
+def planted_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> ImagePair:
+    """Make one pair of images with labels; the seed chooses shapes, textures, noise and deformation.
+
+    Examples
+    --------
+    >>> planted_pair(0, (24, 24, 24)).fixed_labels.values()
+    [1, 2, 3]
+    """
+    rng = np.random.default_rng(seed)
+    patient = _Planted(rng, shape)
+    geometry, grid = patient.geometry, _grid(patient.geometry)
+    moves = {o: _move(rng) for o in PLANTED}
+    field = sum(moves[o] * _bump(o, grid, 32.0) for o in PLANTED)
+    images = (_image(patient, grid + field, fixed=True), _image(patient, grid, fixed=False))
+    volumes = [Volume(_noisy(image, grid, rng).astype(np.float32), geometry) for image in images]
+    labels = [LabelMap(patient.labels(p), geometry, PLANTED) for p in (grid + field, grid)]
+    return ImagePair(Image.of(volumes[0], labels[0]), Image.of(volumes[1], labels[1]))
+
+
+def _noisy(image: Float64Array, grid: Float64Array, rng: np.random.Generator) -> Float64Array:
+    """Add weak noise everywhere, and voxels of random grey round the first organ."""
+    out = image + 0.012 * rng.standard_normal(image.shape)
+    hit = rng.random(image.shape) < NOISE_SHARE * _near(1, grid)
+    out[hit] = rng.random(int(hit.sum()))
+    return np.asarray(out)
+
+
+def _image(patient: _Planted, points: Float64Array, *, fixed: bool) -> Float64Array:
+    """Look at the tissue at some points."""
+    masks = {o: patient.inside(o, points) for o in PLANTED}
+    faint = 1 - 0.65 * _bump(3, points, 34.0)
+    image = 0.40 + 0.05 * faint * patient.texture(0, points)
+    noise = 0.75 + 0.03 * patient.texture(1, points)
+    inverted = 0.40 + (-0.16 if fixed else 0.16) * (1 + 0.5 * patient.texture(2, points))
+    bias = 0.42 + 0.05 * faint * patient.texture(2, points)
+    for organ, look in ((1, noise), (2, inverted), (3, bias)):
+        image = image * (1 - masks[organ]) + look * masks[organ]
+    if fixed:
+        near = _bump(3, points, 30.0)
+        image = image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(points[0] / 17.0))
+    return np.asarray(image)
+
+
+def _near(organ: int, points: Float64Array) -> Float64Array:
+    """One in and round an organ, falling to zero further out."""
+    q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
+    return np.asarray(np.exp(-(((q**2).sum(axis=0) / REACH_MM**2) ** 4)))
+
+
+def _bump(organ: int, points: Float64Array, sigma_mm: float) -> Float64Array:
+    q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
+    return np.asarray(np.exp(-(q**2).sum(axis=0) / (2 * sigma_mm**2)))

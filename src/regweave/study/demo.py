@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from regweave.config.settings import Settings
-from regweave.datasets.cohort import ORGANS, cohort_pair
 from regweave.datasets.folds import split_groups
 from regweave.datasets.manifest import FILES, PairFiles, read_pairs, write_pairs
+from regweave.datasets.phantom import COHORT, cohort_pair
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.io.disk.files import is_file, is_folder
@@ -114,7 +114,7 @@ def make_cohort(
         made[name] = folder / f"{name}.csv"
         write_pairs(made[name], pairs)
     source = f"{n_train + n_test} phantom patients, each scanned at planning and once more later"
-    return Lists(made["train"], made["test"], source, {value: organ.right for value, organ in ORGANS.items()})
+    return Lists(made["train"], made["test"], source, {value: organ.right for value, organ in COHORT.items()})
 
 
 def _write_patient(folder: Path, name: str, pair: ImagePair) -> PairFiles:

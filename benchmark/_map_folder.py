@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from _common import ROOT
-from _pairs import PairName, cases_of, files, subject_of
-from _split import folds_of
+from _pairs import PairName, cases_of, files, folds_of, subject_of
 from regweave import predictors
 from regweave.io import sha256
 from regweave.io.orientation import Orientation
@@ -50,7 +49,7 @@ def map_folder(set_name: str, archive: Path, folder: Path) -> Path:
 
 
 def check(set_name: str, found: Any, folds: dict[str, int]) -> None:
-    """Refuse an archive that lacks a case, or has one of another fold than `_split.py` deals it to."""
+    """Refuse an archive that lacks a case, or has one of another fold than `folds_of` deals it to."""
     missing = [case for case in folds if case not in found]
     wrong = [case for case, fold in folds.items() if f"fold_{case}" in found and int(found[f"fold_{case}"]) != fold]
     unsaid = [case for case in folds if f"fold_{case}" not in found]

@@ -5,17 +5,23 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Schedule, Settings
+from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.datasets.phantom import make_phantom
+from regweave.io import write_image, write_labels
 from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import Inputs, read_inputs
 from regweave.pipeline.recipe import Recipe
@@ -198,6 +204,21 @@ def files(name: PairName) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def pair_files(name: PairName) -> Iterator[Any]:
+    """Files of a pair; a phantom is written for as long as the block lasts."""
+    if name.set != PHANTOM:
+        yield files(name)
+        return
+    with TemporaryDirectory() as folder:
+        pair = make_phantom(int(name.fixed.split("_")[1]), PHANTOM_SHAPE, PHANTOM_SPACING_MM).pair
+        for which in ("fixed", "moving"):
+            write_image(Path(folder, f"{which}.nii.gz"), getattr(pair, which))
+            write_labels(Path(folder, f"{which}_labels.nii.gz"), getattr(pair, f"{which}_labels"))
+        names = ("fixed", "moving", "fixed_labels", "moving_labels")
+        yield {n: Path(folder, f"{n}.nii.gz") for n in names}
+
+
 def settings_of(source: str) -> Settings:
     """Return a preset, or the settings of a TOML file."""
     if source.endswith(".toml"):
@@ -225,3 +246,110 @@ def prepare(name: PairName, settings: Settings, init: str = "none") -> Prepared:
     inputs = read(name)
     recipe = Recipe.resolve(settings, inputs)
     return Prepared(start_pair(inputs, init), recipe.weights, recipe.schedule, settings)
+
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def patients(set_name: str) -> tuple[list[str], list[str]]:
+    """Return the patients for training and those for the test."""
+    names = sorted({subject_of(case) for case in cases_of(set_name)})
+    return names[: len(names) // 2], names[len(names) // 2 :]
+
+
+def training_pairs(set_name: str, limit: int | None) -> list[PairName]:
+    """Pairs of training patients: all of them, or the first of the walk."""
+    return _pairs_among(set_name, patients(set_name)[0], limit)
+
+
+def test_pairs(set_name: str, limit: int | None) -> list[PairName]:
+    """Pairs of test patients: all of them, or the first of the walk."""
+    return _pairs_among(set_name, patients(set_name)[1], limit)
+
+
+def folds_of(set_name: str, seed: int = 0) -> dict[str, int]:
+    """Deal the people of a set to its folds, by seed; return the fold of each case."""
+    people = sorted({subject_of(case) for case in cases_of(set_name)})
+    order = np.random.default_rng(seed).permutation(len(people))
+    fold = {people[k]: place % SETS[set_name].folds for place, k in enumerate(order)}
+    return {case: fold[subject_of(case)] for case in cases_of(set_name)}
+
+
+def fold_pairs(set_name: str, fold: int, limit: int, seed: int = 0) -> list[PairName]:
+    """Pairs of people of one fold, at most so many; a larger limit only adds pairs.
+
+    The next pair is always one whose cases have been used least, the fixed place and the moving place counted apart;
+    the order of equals is drawn by seed.
+    """
+    cases = [case for case, k in folds_of(set_name, seed).items() if k == fold]
+    return covering_pairs(set_name, cases, limit, np.random.default_rng([seed, fold]))
+
+
+def covering_pairs(set_name: str, cases: list[str], limit: int, rng: np.random.Generator) -> list[PairName]:
+    """Pairs of some cases, each time one whose cases have been used least; the order of equals is drawn."""
+    couples = SETS[set_name].couples(cases)
+    couples = [couples[k] for k in rng.permutation(len(couples))]
+    used: Counter[tuple[str, str]] = Counter()
+    out = []
+    while couples and len(out) < limit:
+        fixed, moving = min(couples, key=lambda c: _wear(used, c))
+        couples.remove((fixed, moving))
+        used.update([("fixed", subject_of(fixed)), ("moving", subject_of(moving)), ("case", fixed), ("case", moving)])
+        out.append(PairName(set_name, fixed, moving, subject_of(fixed)))
+    return out
+
+
+def _wear(used: Counter[tuple[str, str]], couple: tuple[str, str]) -> tuple[int, int, int]:
+    people = [subject_of(case) for case in couple]
+    times = [used["fixed", person] + used["moving", person] for person in people]
+    return max(times), used["fixed", people[0]] + used["moving", people[1]], sum(used["case", c] for c in couple)
+
+
+def write_csv(pairs: Iterable[PairName], path: str | Path) -> None:
+    """Write pairs of a real set as a list for `regweave train` and `regweave evaluate`; a group is ``p07+p11``."""
+    write_pairs(path, [_line(pair) for pair in pairs])
+
+
+def _line(name: PairName) -> PairFiles:
+    people = dict.fromkeys(map(subject_of, (name.fixed, name.moving)))
+    return PairFiles(id=f"{name.moving}-to-{name.fixed}", group="+".join(people), **files(name))
+
+
+def _pairs_among(set_name: str, people: Sequence[str], limit: int | None) -> list[PairName]:
+    chosen = [case for case in cases_of(set_name) if subject_of(case) in people]
+    couples = SETS[set_name].couples(chosen)
+    n = len(couples)
+    step = stride(n)
+    walk = [couples[k * step % n] for k in range(n if limit is None else min(limit, n))]
+    return [PairName(set_name, fixed, moving, subject_of(fixed)) for fixed, moving in walk]
+
+
+def stride(n: int) -> int:
+    """Return the number nearest to n times the golden ratio that has no factor in common with n."""
+    return min((k for k in range(1, n + 1) if math.gcd(k, n) == 1), key=lambda k: abs(k - n * GOLDEN))
+
+
+N_DRAWS = 4000
+LEVEL = 0.95
+
+
+def mean_interval(values: Sequence[float], subjects: Sequence[str], seed: int) -> dict[str, float]:
+    """Mean of one value per pair, and its interval from drawing subjects with replacement.
+
+    Returns
+    -------
+    dict
+        ``mean``, ``low`` and ``high`` (the middle 95 % of the drawn means), ``n`` pairs, ``n_subjects``.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    names = sorted(set(subjects))
+    if table.size == 0:
+        return {"mean": float("nan"), "low": float("nan"), "high": float("nan"), "n": 0, "n_subjects": 0}
+    of = [np.flatnonzero([s == name for s in subjects]) for name in names]
+    sums, counts = np.array([table[i].sum() for i in of]), np.array([len(i) for i in of])
+    drawn = np.random.default_rng(seed).integers(0, len(names), (N_DRAWS, len(names)))
+    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {
+        "mean": float(table.mean()), "low": float(low), "high": float(high), "n": table.size, "n_subjects": len(names)
+    }  # fmt: skip

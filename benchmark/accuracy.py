@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from _common import RESULTS, Claim, counted, failure, fingerprint, parser, plain, write
-from _intervals import mean_interval
 from _pairs import (
     SETS,
     PairName,
@@ -27,6 +26,7 @@ from _pairs import (
     all_settings_of,
     choose_pairs,
     choose_set,
+    mean_interval,
     prepare,
     settings_hash,
 )

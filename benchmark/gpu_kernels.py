@@ -1,23 +1,16 @@
-"""Fast kernels of the levels and the refinement on a GPU: the bits of their plain twins, and microseconds of each.
+"""Compare fast kernels of the levels and the refinement on a GPU with their plain twins, bit by bit.
 
-    python benchmark/gpu_kernels.py [--output table.json]
-
-Needs NumPy, a GPU, and the module `_cuda`. The floor is every array of a kernel once through memory.
+Fast kernels have blocks that share memory and cannot run as loops on the host, so no test calls them. Needs NumPy, a
+GPU, and the module `_cuda`; times are measured by `gpu.py`.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 
-BANDWIDTH = 4.3e12
-"""Bytes a second that a copy on an H200 moves."""
 LEVELS = (((32, 22, 32), 6.2, 4), ((64, 64, 64), 6.2, 5), ((64, 64, 64), 3.1, 5), ((128, 128, 128), 6.2, 5))
 """Image, voxels between nodes and edge of a support of a level."""
 GRIDS = (((64, 64, 64), 1.0), ((128, 128, 128), 1.15), ((61, 50, 77), 1.3))
@@ -48,7 +41,6 @@ class Bench:
         self.update = queue.upload(smooth(rng, (3, *nodes), 0.3))
         self.folding = queue.upload(rng.normal(0, 1.5, (3, *nodes)).astype(np.float32))
         self.sums = {r: cuda.local_sums(self.fixed, r) for r in (1, 2, 3)}
-        self.voxels, self.nodes = int(np.prod(shape)), int(np.prod(nodes))
 
     def correlation(self, radius, plain):
         balance = self.cuda.balance(self.u)
@@ -61,12 +53,6 @@ class Bench:
 
     def held(self, update, plain):
         return self.cuda.held_back(self.u, update, self.lattice, 0.1, 8, plain)
-
-    def diffusion(self):
-        return self.cuda.diffusion(self.u, None, [[1.0] * 3] * 3, 0.05)
-
-    def warp(self):
-        return self.cuda.warp(self.moved.reshaped((1, *self.shape)), np.eye(3, 4), self.u)
 
     def check(self):
         """Compare fast kernels with their twins, bit by bit."""
@@ -99,30 +85,6 @@ class Bench:
             found = self.cuda.folded_blocks(self.queue.upload(u), self.shape, (1, 1, 1), reach).numpy()
             assert np.array_equal(found != 0, wide), ("marks", self.shape, reach)
 
-    def table(self):
-        """Microseconds of each part of a step, plain and fast, and the floor."""
-        fast, plain, n = self.descent(), self.descent(), 4 * self.voxels
-        rows = {
-            "warp": (None, self.warp, 5 * n),
-            "diffusion": (None, self.diffusion, 7 * n),
-            "totals": (None, self.correlation(1, False).totals, 2 * n),
-            "gradient and Adam": (
-                lambda: plain.update(self.force, True), lambda: fast.update(self.force, False),
-                3 * n + 4 * self.nodes * (3 + 6 + 4 + 3)),
-            "step": (lambda: self.held(self.update, True), lambda: self.held(self.update, False), 9 * n),
-        }  # fmt: skip
-        for r in (1, 3):
-            rows[f"correlation {2 * r + 1}"] = (
-                lambda r=r: self.correlation(r, True), lambda r=r: self.correlation(r, False), 22 * n)  # fmt: skip
-        return {
-            name: {
-                "plain_us": None if slow is None else timed(self.queue, slow),
-                "fast_us": timed(self.queue, quick),
-                "floor_us": round(1e6 * least / BANDWIDTH, 1),
-            }
-            for name, (slow, quick, least) in rows.items()
-        }
-
 
 class Level:
     """Features of one level on the GPU, and the costs of its labels."""
@@ -147,21 +109,21 @@ class Level:
         return np.linspace(0, n - size, nodes).round().astype(np.int32)
 
     def calls(self, out):
-        """Costs of each metric: a function of plain, and the channels that are read."""
+        """Costs of each metric: a function of plain."""
         cuda, at, haar = self.cuda, self.search[self.edge], self.search[4]
         one, three = self.images[1], self.images[3]
         return {
-            "sad": (lambda plain: cuda.sad_costs(at, *one, out, plain), 1),
-            "ncc": (lambda plain: cuda.ncc_costs(at, *one, out, 1e-4, True, plain), 1),
-            "mi": (lambda plain: cuda.mi_costs(at, *one, out, 8, self.table, plain), 1),
-            "ngf": (lambda plain: cuda.ngf_costs(at, *three, out, plain), 3),
-            "dwt": (lambda plain: cuda.dwt_costs(haar, *one, out, plain), 1),
+            "sad": lambda plain: cuda.sad_costs(at, *one, out, plain),
+            "ncc": lambda plain: cuda.ncc_costs(at, *one, out, 1e-4, True, plain),
+            "mi": lambda plain: cuda.mi_costs(at, *one, out, 8, self.table, plain),
+            "ngf": lambda plain: cuda.ngf_costs(at, *three, out, plain),
+            "dwt": lambda plain: cuda.dwt_costs(haar, *one, out, plain),
         }
 
-    def table_of_costs(self):
-        """Compare fast and plain bit by bit; microseconds of both, and the floor."""
-        rows, out = {}, self.queue.empty((self.n, 27))
-        for name, (call, channels) in self.calls(out).items():
+    def check(self):
+        """Compare fast and plain costs of every metric."""
+        out = self.queue.empty((self.n, 27))
+        for name, call in self.calls(out).items():
             found = []
             for plain in (False, True):
                 self.cuda.copy(self.queue.upload(np.full((self.n, 27), np.nan, dtype=np.float32)), out)
@@ -170,68 +132,18 @@ class Level:
             # Wavelets are contracted otherwise by the compiler.
             far = np.abs(found[0] - found[1]).max()
             assert far <= (1e-7 if name == "dwt" else 0), (name, self.shape, far)
-            least = 4 * (2 * channels * self.voxels + 27 * self.n)
-            rows[f"{name} costs"] = {
-                "plain_us": timed(self.queue, lambda call=call: call(True)),
-                "fast_us": timed(self.queue, lambda call=call: call(False)),
-                "floor_us": round(1e6 * least / BANDWIDTH, 1),
-            }
-        rows["message passing"] = self.messages()
-        return rows
-
-    def messages(self):
-        """TRW-S that ends after one iteration, two passes; the floor is unaries and messages once each way."""
-        rng, line = np.random.default_rng(4), [-1.0, 0.0, 1.0]
-        unary = self.queue.upload(rng.random((self.n, 27)))
-
-        def call(plain):
-            return self.cuda.trws(unary, self.nodes, [line] * 3, 0.0, None, 4, 1e-4, plain)
-
-        least = 2 * 8 * self.n * (27 + 2 * 3 * 27)
-        return {
-            "plain_us": None,
-            "fast_us": timed(self.queue, lambda: call(False)),
-            "floor_us": round(1e6 * least / BANDWIDTH, 1),
-        }
-
-
-def timed(queue, call, repeats=30):
-    """Microseconds of a call, many in a row."""
-    for _ in range(3):
-        call()
-    queue.wait()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    queue.wait()
-    return round(1e6 * (time.perf_counter() - start) / repeats, 1)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--module", default="regweave._cuda")
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
-    cuda = importlib.import_module(given.module)
-    queue, tables = cuda.Queue(0), {}
+    cuda = importlib.import_module(sys.argv[1] if len(sys.argv) > 1 else "regweave._cuda")
+    queue = cuda.Queue(0)
     for shape, spacing in GRIDS:
-        bench = Bench(cuda, queue, shape, spacing)
-        attempts = bench.check()
-        name = "×".join(map(str, shape))
-        tables[name] = bench.table()
-        print(f"\n{name}, control points every {spacing} voxels; same bits as the twins; {attempts} attempts")
-        for part, row in tables[name].items():
-            print(f"  {part:20}" + "".join(f"{key:>10} {value!s:>8}" for key, value in row.items()))
+        attempts = Bench(cuda, queue, shape, spacing).check()
+        print(f"{shape}, control points every {spacing} voxels: same bits as the twins; {attempts} attempts")
     for shape, spacing, edge in LEVELS:
-        name = "×".join(map(str, shape)) + f", nodes every {spacing} voxels"
-        tables[name] = Level(cuda, queue, shape, spacing, edge).table_of_costs()
-        print(f"\n{name}; same bits as the twins")
-        for part, row in tables[name].items():
-            print(f"  {part:20}" + "".join(f"{key:>10} {value!s:>8}" for key, value in row.items()))
-    if given.output is not None:
-        given.output.write_text(json.dumps({"gpu": queue.name, "tables": tables}, indent=1) + "\n", encoding="utf-8")
-    return 0
+        Level(cuda, queue, shape, spacing, edge).check()
+        print(f"{shape}, nodes every {spacing} voxels: same bits as the twins")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,7 +1,9 @@
-"""Measures of the source tree: size, shape, the way of one registration and of one training, start-up time.
+"""Measures of the source tree: its size, and the way of a registration, a training and contours through it.
 
-``python benchmark/house.py --name before --package OTHER/src/regweave`` measures another checkout; ``--against before``
-prints both columns. Reads the tree and runs its commands in processes of their own, so it knows no module by name.
+`python benchmark/house.py` prints a table; `--package OTHER/src/regweave` measures another checkout, `--json FILE`
+keeps the numbers, `--against FILE` prints earlier ones beside them. Reads the tree and runs the program in processes
+of their own, so it knows no module by name. Functions are counted without bodies of modules and classes, lambdas and
+comprehensions; depth is the longest chain of calls of functions of the package.
 """
 
 from __future__ import annotations
@@ -10,25 +12,19 @@ import argparse
 import ast
 import json
 import os
-import re
-import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import nibabel as nib
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmark" / "results"
-START = "import sys; from regweave.cli import main; sys.exit(main(sys.argv[1:]))"
-COMPLETE = {"_REGWEAVE_COMPLETE": "complete_bash", "COMP_WORDS": "regweave reg", "COMP_CWORD": "1"}
-REPEATS = 7
 FILES = ("fixed", "moving", "fixed_labels", "moving_labels")
 SETTINGS = """
 name = "tiny"
@@ -38,125 +34,132 @@ refine = {steps = 1}
 [banks]
 mr = [{name = "sad", metric = "sad"}, {name = "mi", metric = "mi"}, {name = "fine", metric = "ncc", stage = "refine"}]
 """
-QUICK = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
+COMMAND = "import sys; from regweave.cli import main; sys.exit(main(sys.argv[1:]))"
+IN_MEMORY = """
+import nibabel as nib, numpy as np, regweave as rw
+images = [nib.load(f"p0/{name}.nii") for name in ("fixed", "moving")]
+rw.register(*(rw.Volume(np.asarray(i.dataobj, np.float32), rw.Geometry(i.shape, i.affine)) for i in images))
+"""
+STUDY = """
+import sys, pathlib
+sys.path.insert(0, sys.argv[1])
+from made_body import write_study
+write_study(pathlib.Path("study"))
+"""
+TRAIN = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
+JOURNEYS = {
+    "register, labels and page": (COMMAND, "register", "p0/fixed.nii", "p0/moving.nii", "-o", "result",
+                                  "--fixed-labels", "p0/fixed_labels.nii", "--moving-labels", "p0/moving_labels.nii"),
+    "rw.register in memory": (IN_MEMORY,),
+    "train": (COMMAND, "train", "pairs.csv", "-o", "model.json", "--config", "tiny.toml", "--workers", "1", *TRAIN),
+    "contours": (COMMAND, "contours", "study/plan", "study/today", "--rtstruct", "study/plan/set.dcm", "-o", "drawn"),
+}  # fmt: skip
+VALUE_BASES = {"BaseModel", "TypedDict", "NamedTuple"}
 
 
 def main() -> None:
-    """Measure a tree, write the numbers and print them, beside earlier ones if asked to."""
+    """Measure a tree and print the numbers, beside earlier ones if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--package", type=Path, default=ROOT / "src" / "regweave", help="package to measure")
-    parser.add_argument("--name", required=True, help="results go to benchmark/results/house-NAME.json")
-    parser.add_argument("--against", help="name of an earlier measurement to print beside")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
+    parser.add_argument("--against", type=Path, help="such a file, to print beside")
     given = parser.parse_args()
     package = given.package.resolve()
-    found = {**tree(package), **ways(package), **starts(package), **wheel(package.parents[1])}
-    RESULTS.joinpath(f"house-{given.name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    earlier = {}
-    if given.against:
-        earlier = json.loads(RESULTS.joinpath(f"house-{given.against}.json").read_text(encoding="utf-8"))
-    print(table(found, earlier, given.against, given.name))
+    ways = journeys(package)
+    found: dict[str, int | str] = tree(package)
+    options = declarations(package, ways[next(iter(JOURNEYS))])
+    found["declarations of one option of register: median, least, most"] = options
+    for what, functions in ways.items():
+        modules, deepest = len({row[0] for row in functions}), max(int(row[-1]) for row in functions)
+        found[f"{what}: modules / functions / depth"] = f"{modules} / {len(functions)} / {deepest}"
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    earlier = json.loads(given.against.read_text(encoding="utf-8")) if given.against else None
+    print("| measure | before | now |\n|---|---|---|" if earlier else "| measure | now |\n|---|---|")
+    for what, value in found.items():
+        print("| " + " | ".join([what, *([str(earlier.get(what, "–"))] if earlier else []), str(value)]) + " |")
 
 
-def table(found: dict[str, Any], earlier: dict[str, Any], first: str | None, second: str) -> str:
-    """Return the measures as a Markdown table, those of an earlier tree in front."""
-    heads = ["measure", *([first] if first else []), second]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for key, value in found.items():
-        cells = [key.replace("_", " "), *([_cell(earlier.get(key))] if first else []), _cell(value)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {number}" for name, number in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else "–" if value is None else str(value)
-
-
-def tree(package: Path) -> dict[str, Any]:
+def tree(package: Path) -> dict[str, int | str]:
     """Measure what can be read in the sources."""
-    files = sorted(package.rglob("*.py"))
-    sources = {path: path.read_text(encoding="utf-8") for path in files}
-    folders = Counter(str(path.parent.relative_to(package)) for path in files if path.name != "__init__.py")
-    largest = dict(folders.most_common(3))
-    public = {name for path in files if path.parent == package for name in _exported(sources[path])}
-    classes: Counter[str] = Counter()
-    longest = (0, "")
-    for path, source in sources.items():
-        parsed = ast.parse(source)
-        classes.update(n.name for n in ast.walk(parsed) if isinstance(n, ast.ClassDef) and not n.name.startswith("_"))
-        if path.relative_to(package).parts[0] != "cli":
-            named = [
-                (n, f"{path.relative_to(package)} {name}") for name, n in _parameters(parsed) if name not in public
-            ]
-            longest = max([longest, *named])
+    parsed = {path: ast.parse(path.read_text(encoding="utf-8")) for path in package.rglob("*.py")}
+    nodes = [node for module in parsed.values() for node in ast.walk(module)]
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    root = package.parents[1]
     return {
-        "lines_of_python": sum(source.count("\n") for source in sources.values()),
-        "modules": len(files),
-        "folders": len(folders),
-        "modules_of_the_largest_folders": {("." if name == "." else name): n for name, n in largest.items()},
-        "longest_parameter_list": f"{longest[0]} ({longest[1]})",
-        "public_class_names_used_twice": sorted(name for name, n in classes.items() if n > 1),
+        "lines of Python in src": lines(package),
+        "files": len(parsed),
+        "value types": len(value_types([node for node in nodes if isinstance(node, ast.ClassDef)])),
+        "lines of import statements": sum(node.end_lineno - node.lineno + 1 for node in imports if node.end_lineno),
+        "lines of Python in benchmark": lines(root / "benchmark"),
+        "lines of Python in tests": lines(root / "tests"),
     }
 
 
-def _exported(source: str) -> Iterator[str]:
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
-            yield from ast.literal_eval(node.value)
+def lines(folder: Path) -> int:
+    """Lines of all Python files below a folder."""
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in folder.rglob("*.py"))
 
 
-def _parameters(parsed: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield functions with the number of their parameters, without ``self``; ``__init__`` has the name of its class."""
-    owners = {f: c.name for c in ast.walk(parsed) if isinstance(c, ast.ClassDef) for f in c.body}
-    for node in ast.walk(parsed):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-            name = owners.get(node, node.name) if node.name == "__init__" else node.name
-            yield name, len([n for n in names if n not in {"self", "cls"}])
+def value_types(classes: list[ast.ClassDef]) -> set[str]:
+    """Names of dataclasses, models of pydantic, typed dictionaries and named tuples, subclasses included."""
+    bases = {c.name: {ast.unparse(b).split("[")[0].split(".")[-1] for b in c.bases} for c in classes}
+    found = {c.name for c in classes if any("dataclass" in ast.unparse(d) for d in c.decorator_list)}
+    while more := {name for name, of in bases.items() if of & (found | VALUE_BASES)} - found:
+        found |= more
+    return found
 
 
-def ways(package: Path) -> dict[str, Any]:
-    """Count modules and functions that one registration and one training call, workers included."""
+def declarations(package: Path, way: set[tuple[str, ...]]) -> str:
+    """How often an option of `rw.register` is a field or a parameter with a default, in the modules of its journey."""
+    parsed = {name: ast.parse((package / name).read_text(encoding="utf-8")) for name in {row[0] for row in way}}
+    nodes = [node for module in parsed.values() for node in ast.walk(module)]
+    api = [node for name, module in parsed.items() if name.startswith("api") for node in ast.walk(module)]
+    face = next(n for n in [*api, *nodes] if isinstance(n, ast.FunctionDef) and n.name == "register")
+    count = Counter(name for node in nodes for name in declared(node))
+    found = [count[a.arg] for a in face.args.kwonlyargs]
+    return f"{statistics.median(found):g}, {min(found)}, {max(found)}"
+
+
+def declared(node: ast.AST) -> Iterator[str]:
+    """Names of the fields of a class, or of the parameters of a function that have a default."""
+    if isinstance(node, ast.ClassDef):
+        yield from (f.target.id for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name))
+    elif isinstance(node, ast.FunctionDef):
+        positional = [*node.args.posonlyargs, *node.args.args]
+        yield from (a.arg for a in positional[len(positional) - len(node.args.defaults) :])
+        yield from (a.arg for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d is not None)
+
+
+def journeys(package: Path) -> dict[str, set[tuple[str, ...]]]:
+    """Functions that each journey calls, worker processes included: module, name, line, and depth of its calls."""
+    out = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_scans(folder)
-        pair = [f"p0/{name}.nii" for name in FILES]
-        register = ("register", *pair[:2], "--fixed-labels", pair[2], "--moving-labels", pair[3], "-o", "result")
-        train = ("train", "pairs.csv", "-o", "model.json", "--config", "tiny.toml", "--workers", "1", *QUICK)
-        called = {"registration": _trace(package, folder, register), "training": _trace(package, folder, train)}
-    out = {}
-    for way, functions in called.items():
-        modules = {path for path, _, _ in functions}
-        out[f"modules_on_the_way_of_one_{way}"] = len(modules)
-        out[f"folders_on_the_way_of_one_{way}"] = len({str(Path(path).parent) for path in modules})
-        out[f"functions_on_the_way_of_one_{way}"] = len(functions)
+        write_scans(folder)
+        run(package, folder, (STUDY, str(ROOT / "tests" / "dicom")))
+        for what, words in JOURNEYS.items():
+            trace = folder / what
+            trace.mkdir()
+            run(package, folder, words, {"HOUSE_PACKAGE": str(package), "HOUSE_TRACE": str(trace)})
+            written = [line.split("\t") for path in trace.iterdir() for line in path.read_text("utf-8").splitlines()]
+            deepest = max((row[1] for row in written if row[0] == "depth"), key=int)
+            out[what] = {(*row, deepest) for row in written if row[0] != "depth"}
     return out
 
 
-def _trace(package: Path, folder: Path, words: Sequence[str]) -> set[tuple[str, str, str]]:
-    places = (package.parent, Path(__file__).with_name("_trace"))
-    with tempfile.TemporaryDirectory() as told:
-        environment = {"HOUSE_PACKAGE": str(package), "HOUSE_TRACE": told}
-        _python(places, ["-c", START, *words], folder, environment)
-        lines = [line for path in Path(told).iterdir() for line in path.read_text(encoding="utf-8").splitlines()]
-    return {tuple(line.split("\t")) for line in lines}  # type: ignore[misc]
+def run(package: Path, folder: Path, words: Sequence[str], trace: dict[str, str] | None = None) -> None:
+    """Run Python on code of a string, with the package and, where it is traced, with the hook."""
+    places = [str(package.parent), *([str(Path(__file__).with_name("_trace"))] if trace else [])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OPENBLAS_NUM_THREADS": "1", **(trace or {})}
+    command = [sys.executable, "-c", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+    # Contours that need review end with 1.
+    if done.returncode > 1 or "Traceback" in done.stderr:
+        sys.exit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
 
 
-def _python(
-    places: Sequence[Path], words: Sequence[str], folder: Path, more: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(map(str, places))
-    environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **more}
-    run = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, text=True, capture_output=True, check=False
-    )
-    if run.returncode:
-        sys.exit(f"{' '.join(words)} ended with {run.returncode}:\n{run.stderr}")
-    return run
-
-
-def _write_scans(folder: Path) -> None:
+def write_scans(folder: Path) -> None:
     """Write three pairs of 24³ voxels: three balls in noise, shifted against each other."""
     rng = np.random.default_rng(0)
     grid = np.moveaxis(np.indices((24, 24, 24)), 0, -1)
@@ -174,39 +177,6 @@ def _write_scans(folder: Path) -> None:
         rows.append(",".join([f"p{number}", *(f"p{number}/{name}.nii" for name in FILES), f"g{number}"]))
     (folder / "pairs.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     (folder / "tiny.toml").write_text(SETTINGS, encoding="utf-8")
-
-
-def starts(package: Path) -> dict[str, Any]:
-    """Measure start-up, the best of several: seconds of the processor, and memory."""
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name:
-        for what, words, more in (
-            ("python_alone", ["-c", "pass"], {}),
-            ("import_regweave", ["-c", "import regweave"], {}),
-            ("version", ["-c", START, "--version"], {}),
-            ("tab", ["-c", START], COMPLETE),
-        ):
-            found[f"{what}_cpu_s"] = round(min(_cpu_s(package, Path(name), words, more) for _ in range(REPEATS)), 3)
-        times = [
-            _python([package.parent], ["-X", "importtime", "-c", "import regweave"], Path(name), {}) for _ in range(3)
-        ]
-    # The last line of the report is the module that was asked for, with all that it loads.
-    microseconds = [int(re.findall(r"\|\s*(\d+) \| regweave$", run.stderr, flags=re.MULTILINE)[-1]) for run in times]
-    found["import_regweave_importtime_s"] = round(min(microseconds) / 1e6, 3)
-    return found
-
-
-def _cpu_s(package: Path, folder: Path, words: Sequence[str], more: dict[str, str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _python([package.parent], words, folder, more)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def wheel(root: Path) -> dict[str, Any]:
-    """Return the size of the newest built wheel."""
-    built = sorted((root / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
-    return {"wheel_kB": round(built[-1].stat().st_size / 1000) if built else None}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
-"""U-Nets of a cross-validation: for each fold one that never saw its people, and their maps; or one of all people.
+"""U-Nets of a cross-validation: for each fold one that never saw its people, and their maps.
 
 `python benchmark/networks.py --set openkbp_head_neck --mirror --steps 6000 --output maps/openkbp_head_neck.npz` writes
-the archive that `crossval.py`, `segmentation.py` and `ship.py --maps` read: 8-bit probabilities of every image by the
-network of its fold. With ``--all`` one network is trained on all people, and its weights are written for
-``ship.py --network``. Needs PyTorch; on a GPU a fold of head and neck takes about a minute. Stopped, it goes on where
-it was.
+the archive that `crossval.py` reads: 8-bit probabilities of every image by the network of its fold. Needs PyTorch; on a
+GPU a fold of head and neck takes about a minute. Stopped, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from _pairs import SETS, PairName, cases_of, files, subject_of
-from _split import folds_of
+from _pairs import SETS, PairName, cases_of, files, folds_of, subject_of
 from regweave import predictors
 from regweave.pipeline.reading import Reading
 from regweave.predictors import Examples
@@ -80,21 +77,11 @@ def cross_fitted(images: Segmented, args: argparse.Namespace) -> dict[str, Any]:
     return out
 
 
-def of_all(images: Segmented, args: argparse.Namespace) -> dict[str, Any]:
-    """Weights of a network that has seen everyone, and what it needs to be used."""
-    network = fitted(images, list(images), args, "all")
-    weights = {f"w_{name}": array.astype(np.float16) for name, array in network.network.arrays.items()}
-    kept = {"classes": network.classes, "strides": network.network.strides, "spacing": network.spacing_mm}
-    mirrored = {"mirrored": np.array(network.mirrored)} if network.mirrored else {}
-    return weights | {name: np.array(value) for name, value in kept.items()} | mirrored
-
-
 def main() -> None:
     """Train and write."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--set", required=True, choices=sorted(SETS), help="set of REGWEAVE_DATA")
     options.add_argument("--output", type=Path, required=True, help="archive to write")
-    options.add_argument("--all", action="store_true", help="one network of all people, its weights")
     options.add_argument("--width", type=int, default=24)
     options.add_argument("--steps", type=int, default=6000)
     options.add_argument("--minutes", type=float, default=60.0, help="of one network, at most")
@@ -103,7 +90,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     args = options.parse_args()
     images = images_of(args.set)
-    content = of_all(images, args) if args.all else cross_fitted(images, args)
+    content = cross_fitted(images, args)
     part = args.output.with_suffix(".part")
     with part.open("wb") as file:
         np.savez_compressed(file, **content)

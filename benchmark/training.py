@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from _common import Claim, parser, write
-from _pairs import SETS, choose_set
-from _split import training_pairs, write_csv
+from _pairs import SETS, choose_set, training_pairs, write_csv
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.run import train

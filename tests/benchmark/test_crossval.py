@@ -1,8 +1,7 @@
-"""Cross-validation by person: folds, pairs of a fold, and the registration network that stands beside the product."""
+"""Cross-validation by person: folds, pairs of a fold, the choice of each fold, and stored maps."""
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +34,7 @@ def cohort_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("cohort_folder")
 def test_no_person_is_in_two_folds_and_all_folds_are_used() -> None:
-    split, pairs = import_module("_split"), import_module("_pairs")
+    split = pairs = import_module("_pairs")
     for name in ("msd_hippocampus", "acdc_mm"):
         folds = split.folds_of(name)
         assert sorted(folds) == pairs.cases_of(name)
@@ -52,7 +51,7 @@ def test_no_person_is_in_two_folds_and_all_folds_are_used() -> None:
 
 @pytest.mark.usefixtures("cohort_folder")
 def test_pairs_of_a_fold_stay_inside_it_and_wear_people_evenly() -> None:
-    split, pairs = import_module("_split"), import_module("_pairs")
+    split = pairs = import_module("_pairs")
     folds = split.folds_of("msd_hippocampus")
     for fold in range(5):
         found = split.fold_pairs("msd_hippocampus", fold, 100)
@@ -65,7 +64,7 @@ def test_pairs_of_a_fold_stay_inside_it_and_wear_people_evenly() -> None:
 
 
 def test_pairs_use_every_person_before_one_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    split = import_module("_split")
+    split = import_module("_pairs")
     cases = [f"pt_{n}" for n in range(30)]
     for case in cases:
         (tmp_path / "openkbp_head_neck" / case).mkdir(parents=True)
@@ -76,78 +75,8 @@ def test_pairs_use_every_person_before_one_comes_again(tmp_path: Path, monkeypat
     assert sorted(used.count(c) for c in set(used)) == [2] * 6
 
 
-def moving_boxes(net: Any, torch: Any) -> Any:
-    """Eight people with a bright box, each somewhere else along one axis."""
-    images, labels = np.zeros((2, 8, 16, 16, 4), dtype=np.uint8)
-    for k in range(8):
-        box = (k, slice(2 + k, 8 + k), slice(5, 12), slice(1, 3))
-        images[box], labels[box] = 255, 1
-    people = [f"p{k}" for k in range(8)]
-    shapes = [(16, 16, 3)] * 8  # the last plane is padding
-    return net.Cohort(
-        people, people, [k % 4 for k in range(8)], torch.from_numpy(images)[:, None] / 255, torch.from_numpy(labels),
-        shapes, [0, 7], [(f"p{k}", f"p{(k + 4) % 8}") for k in range(8)],
-    )  # fmt: skip
-
-
-def test_registration_network_learns_to_move_boxes_of_people_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
-    net = import_module("_registration_net")
-    monkeypatch.setattr(net, "WIDTHS", (8, 8, 8))
-    monkeypatch.setattr(net, "SQUARINGS", 3)
-    monkeypatch.setattr(net, "SHORT_AXIS", 8)
-    torch.set_num_threads(1)
-    cohort = moving_boxes(net, torch)
-    seen = (0, 1, 4, 5)
-    assert set(cohort.pairs_of([0, 1], within_person=False)) == {(a, b) for a in seen for b in seen if a != b}
-    plan = net.Plan(1e9, steps=300, rate=3e-3, batch=2, smoothness=0.02)
-    trained, steps = net.train(cohort, [0, 1, 3], plan)
-    assert steps == 300
-    rows = [net.judge(cohort, trained, *pair) for pair in ((2, 6), (6, 2))]
-    assert [row["dice_before"]["7"] for row in rows] == pytest.approx([1 / 3] * 2)
-    assert net.mean_dice(rows) > 0.8
-    found = net.cross_validate(cohort, net.Plan(1e9, steps=1), (0.1, 0.5))
-    assert [row["fold"] for row in found["pairs"]] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert set(found["tried"]) == {"0.1", "0.5"}
-
-
-def test_network_reads_a_pack_with_the_structures_that_count(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    net = import_module("_registration_net")
-    listed = {"labels": [3, 5], "people": {"a": "p", "b": "q"}, "folds": {"a": 0, "b": 1}, "test_pairs": [["b", "a"]]}
-    (tmp_path / "set.json").write_text(json.dumps(listed), encoding="utf-8")
-    image, classes = np.full((30, 4, 25), 50, dtype=np.int16), np.array([0, 3, 4, 5])
-    labels = np.tile(np.arange(4, dtype=np.uint8)[:, None], (30, 1, 25))
-    arrays = {"i_a": image, "i_b": image[:28], "l_a": labels, "l_b": labels[:28]}
-    np.savez(tmp_path / "set.npz", **arrays, classes=classes, ct=np.array(True))
-    cohort = net.Cohort.load(tmp_path / "set.npz", "cpu")
-    # Long axes become multiples of 8; label 4, which does not count, is background.
-    assert cohort.images.shape == (2, 1, 32, 4, 32)
-    assert cohort.labels[0, 0, :, 0].tolist() == [0, 1, 0, 2]
-    assert cohort.shapes == [(30, 4, 25), (28, 4, 25)]
-    assert float(cohort.images[0, 0, 0, 0, 0]) == pytest.approx(0.5)
-    assert torch.equal(cohort.masks([0]).sum((2, 3, 4)), torch.tensor([[750.0, 750.0]]))
-
-
-def test_network_warps_against_a_known_shift_and_counts_folds() -> None:
-    torch = pytest.importorskip("torch")
-    net = import_module("_registration_net")
-    volume = torch.arange(4 * 5 * 6, dtype=torch.float32).reshape(1, 1, 4, 5, 6)
-    shift = torch.zeros(1, 3, 4, 5, 6)
-    shift[:, 1] = 1
-    assert torch.allclose(net.warp(volume, shift)[:, :, :, :-1], volume[:, :, :, 1:])
-    assert (net.determinants(shift[0]) == 1).all()
-    shift[0, 0] = -2 * torch.arange(4.0)[:, None, None]
-    assert (net.determinants(shift[0]) == -1).all()
-    half = torch.zeros(1, 1, 4, 5, 6)
-    half[..., :2] = 1
-    whole = torch.zeros_like(half)
-    whole[..., :3] = 1
-    assert float(net.soft_dice(half, whole)) == pytest.approx(0.8)
-
-
 def test_a_fold_chooses_by_the_pairs_of_the_others_alone() -> None:
-    grid = import_module("_crossval_grid")
+    grid = import_module("crossval")
     pairs = {0: [_line("a")], 1: [_line("b")], 2: [_line("c")]}
     dice = {
         ("learned", "bold"): {"a": {"1": 0.9, "2": 0.1}, "b": {"1": 0.2, "2": 0.1}, "c": {"1": 0.3, "2": 0.1}},
@@ -173,7 +102,7 @@ def _line(name: str, group: str = "p") -> Any:
 def test_candidates_give_maps_the_weight_that_they_say() -> None:
     from regweave.config import settings
 
-    grid = import_module("_crossval_grid")
+    grid = import_module("crossval")
     schedule = settings.preset("default").schedule("mr")
     start = schedule.start_weights(0.05, (0, 1, 2))
     table = grid.mixed(start, schedule, grid.Mix({"outline": 8.0}, 0.5))
@@ -185,16 +114,6 @@ def test_candidates_give_maps_the_weight_that_they_say() -> None:
     shares = dict(zip(led.members, led.matrix[:, 1], strict=True))
     metrics = sum(shares[m.name] for m in schedule.discrete if m.stage != "refine" and m.source == "image")
     assert shares["outline-coarse"] == pytest.approx(3 * metrics)
-
-
-def test_every_mix_has_a_name_of_its_own_that_a_model_can_be_made_from() -> None:
-    mixes, chosen = import_module("_crossval_mixes"), import_module("chosen")
-    every = [mix for family in mixes.MIXES.values() for rung in family.values() for mix in rung]
-    for mix in every:
-        assert chosen.parse(mix.name) == mix
-    for rung in (mixes.LEARNED, mixes.MASKED):
-        names = [mix.name for family in mixes.MIXES.values() for mix in family[rung]]
-        assert len(set(names)) == len(names)
 
 
 def rows(gain: float) -> list[dict[str, Any]]:
@@ -221,8 +140,7 @@ def rows(gain: float) -> list[dict[str, Any]]:
 
 
 def test_condensed_numbers_follow_the_rows() -> None:
-    report = import_module("_crossval_report")
-    found = report.condense(rows(0.1), ())
+    found = import_module("crossval").condense(rows(0.1))
     assert found["before"] == pytest.approx(0.15)
     assert found["methods"]["learned"]["mean_dice"] == pytest.approx((0.65 + 0.45) / 2)
     gain = found["differences"]["learned − uniform"]
@@ -231,47 +149,12 @@ def test_condensed_numbers_follow_the_rows() -> None:
     assert found["by_class"]["2"]["mean"] == pytest.approx(0.05)
 
 
-def test_withheld_structures_are_scored_apart() -> None:
-    report = import_module("_crossval_report")
-    found = report.condense(rows(0.1), (2,))
-    assert found["methods"]["learned"]["mean_dice"] == pytest.approx(0.65)
-    assert found["differences"]["learned, mask − segmentation"]["mean"] == pytest.approx(0.1)
-    assert found["withheld_differences"]["learned − default"]["mean"] == pytest.approx(0.05)
-    where = {"data": "set", "settings": "s", "predictor": "p", "withheld": {"2": "organ"}}
-    claims = report.claims_of({**where, **found})
-    assert [c.met for c in claims] == [True, True]
-    worse = report.condense(rows(-0.1), (2,))
-    assert [c.met for c in report.claims_of({**where, **worse})] == [False, False]
-
-
-def test_a_rival_is_compared_on_the_pairs_that_both_have() -> None:
-    report, table = import_module("_crossval_report"), import_module("_crossval_table")
-    found = {"data": "set", **report.condense(rows(0.1), ())}
-    its = [{"pair": f"pair{k}", "dice": {"1": 0.5, "2": None}, "folding_fraction": 0.02} for k in (0, 2, 9)]
-    cells = table.against(found, {"mean_dice": 0.5, "pairs": its}, "net", "learned")
-    ours = (0.6 + 0.45 + 0.64 + 0.45) / 4
-    assert cells[1:5] == ["net", "2", "0.500 (0.500 on 3)", f"{ours:.3f}"]
-    assert cells[5].startswith(f"{ours - 0.5:+.3f} (")
-    assert cells[6] == "2.00"
-
-
-def test_tables_show_every_set_and_what_was_withheld() -> None:
-    report, table = import_module("_crossval_report"), import_module("_crossval_table")
+def test_the_table_shows_every_set() -> None:
+    report, table = import_module("crossval"), import_module("table")
     about = {"data": "no_such_set", "n_people_in_pairs": 12, "true_mm": True, "labels": {"1": "cord", "2": "lens"}}
-    whole = {**about, "withheld": {}, **report.condense(rows(0.1), ())}
-    part = {**about, "withheld": {"2": "lens"}, "mixes_tried": ["fine", "laid"], **report.condense(rows(0.1), (2,))}
-    text = "\n".join(table.crossval_table([whole, part]))
+    text = "\n".join(table.crossval_table([{**about, "withheld": {}, **report.condense(rows(0.1))}]))
     assert "`no_such_set`, 6 pairs, 1.50 and 1.50." in text
     assert "+0.050 (lens)" in text  # the structure that gains least
-    assert "| `no_such_set`, fine, laid | lens | 6 | 0.400 | 0.450 | +0.050 (+0.050 to +0.050) | 0.500 |" in text
-
-
-def test_a_segmentation_takes_what_does_not_count_for_background() -> None:
-    segmentation = import_module("segmentation")
-    maps = np.array([[200, 60, 10], [30, 100, 20], [20, 70, 10]], dtype=np.uint8).reshape(3, 3, 1, 1)
-    assert segmentation.segmented(maps, [1, 4, 6], [1, 4, 6]).ravel().tolist() == [1, 4, 0]
-    # Without structure 4 its share is background's.
-    assert segmentation.segmented(maps, [1, 4, 6], [1, 6]).ravel().tolist() == [1, 0, 0]
 
 
 def stored_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_of: Any) -> tuple[Any, Any, Any]:
@@ -279,7 +162,7 @@ def stored_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_of: Any)
     from regweave.io import write_image
     from regweave.types import Geometry, Volume
 
-    folder, split = import_module("_map_folder"), import_module("_split")
+    folder, split = import_module("_map_folder"), import_module("_pairs")
     data = tmp_path / "data" / "mscmr_cardiac"
     rng = np.random.default_rng(0)
     affine = np.diag([-2.0, -2.0, 3.0, 1.0])  # axes along R, A, S: canonical order reverses two of them
@@ -310,20 +193,20 @@ def test_stored_maps_come_back_on_the_axes_of_the_image(tmp_path: Path, monkeypa
     folder.map_folder("mscmr_cardiac", tmp_path / "maps.npz", tmp_path / "stored")
     volume = Reading().image(path_of("mscmr_04"))
     labels = LabelMap(np.zeros(volume.data.shape, dtype=np.uint8), volume.geometry)
-    fitted = predictors.fit("stored_maps", Examples([volume], [labels], (0, 3, 1), "mr"))
-    weights = WeightTable.constant({"sad": 1.0}, 0.1, (0, 3, 1))
+    fitted = predictors.fit("stored_maps", Examples([volume], [labels], (0, 1, 3), "mr"))
+    weights = WeightTable.constant({"sad": 1.0}, 0.1, (0, 1, 3))
     settings = Settings.model_validate(
         {"name": "s", "smoothness": 0.1, "levels": [{"spacing_mm": 9.0}], "banks": {"mr": [SAD]}}
     )
     Model(weights, settings, "mr", predictor=fitted).save(tmp_path / "model.json")
     again = Model.load(tmp_path / "model.json").predictor
     shares = again.maps(volume).shares
-    np.testing.assert_allclose(shares, maps["mscmr_04"][[2, 0]] / 255, atol=1e-6)
+    np.testing.assert_allclose(shares, maps["mscmr_04"][[0, 2]] / 255, atol=1e-6)
     turn = Orientation.of(volume.geometry)
     turned = Volume(turn.to_canonical(volume.data), turn.canonical, "mr")
     np.testing.assert_array_equal(again.maps(turned).shares, turn.to_canonical(shares))
     told = again.labels(volume).data
-    likeliest = np.array([0, 3, 1])[np.concatenate([1 - shares.sum(0, keepdims=True), shares]).argmax(0)]
+    likeliest = np.array([0, 1, 3])[np.concatenate([1 - shares.sum(0, keepdims=True), shares]).argmax(0)]
     np.testing.assert_array_equal(told, likeliest)
 
 

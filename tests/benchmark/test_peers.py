@@ -44,7 +44,7 @@ def benchmark_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 def case() -> Iterator[tuple[Any, Any]]:
     """A phantom as the methods get it, and the field that maps it exactly."""
     sys.path.insert(0, str(BENCHMARK))
-    run, pairs = import_module("_peer_run"), import_module("_pairs")
+    run, pairs = import_module("peers"), import_module("_pairs")
     from regweave.datasets.phantom import make_phantom
 
     with run.case_of(pairs.PairName(pairs.PHANTOM, "seed_5", "seed_5", "seed_5"), "none") as ready:
@@ -53,7 +53,7 @@ def case() -> Iterator[tuple[Any, Any]]:
 
 
 def fake_method(settings: dict[str, Any]) -> Any:
-    methods = import_module("_peer_methods")
+    methods = import_module("peers")
     return methods.Method("fake", "fake_peer", {"only": settings}, sys.executable, "1", "code")
 
 
@@ -61,7 +61,7 @@ def fake_method(settings: dict[str, Any]) -> Any:
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[Any, Any]) -> Any:
     (tmp_path / "fake_peer.py").write_text(FAKE, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run = import_module("_peer_run")
+    run = import_module("peers")
 
     def with_settings(timeout_s: float = 60.0, **settings: Any) -> Any:
         return run.measure(fake_method(settings), "only", case[0], 2, timeout_s)
@@ -81,7 +81,7 @@ def mean_dice(row: Any) -> float:
 def test_true_field_scores_high_and_its_opposite_low(measure: Any, case: tuple[Any, Any]) -> None:
     ready, truth = case
     right, wrong = measure.field(truth), measure.field(-truth)
-    before = mean_dice(import_module("_peer_run").start_scores(ready))
+    before = mean_dice(import_module("peers").start_scores(ready))
     assert right["error"] is None
     assert mean_dice(right) > 0.9 > before > mean_dice(wrong)
     assert max(right["hd95_mm"].values()) <= 4.3  # √2 voxels: labels are warped to the nearest voxel
@@ -91,7 +91,7 @@ def test_true_field_scores_high_and_its_opposite_low(measure: Any, case: tuple[A
 
 def test_zero_field_gives_the_scores_of_the_start(measure: Any, case: tuple[Any, Any]) -> None:
     ready, truth = case
-    row, start = measure.field(np.zeros_like(truth)), import_module("_peer_run").start_scores(ready)
+    row, start = measure.field(np.zeros_like(truth)), import_module("peers").start_scores(ready)
     assert all(row[key] == start[key] for key in ("dice", "hd95_mm", "folding_fraction", "sdlogj"))
     assert row["seconds"] == 0.25
     assert row["wall_seconds"] > row["cpu_seconds"] / 2 > 0
@@ -123,13 +123,13 @@ def test_bad_fields_are_failures(measure: Any, case: tuple[Any, Any]) -> None:
 
 
 def test_absent_peer_is_a_row(case: tuple[Any, Any]) -> None:
-    run, methods = import_module("_peer_run"), import_module("_peer_methods")
+    run = methods = import_module("peers")
     absent = methods.Method("x", "x", {"a": {}}, "no-python", "none", "", "not installable: no wheel")
     assert run.measure(absent, "a", case[0], 2, 60.0) == {"error": "not installable: no wheel"}
 
 
 def test_choice_of_a_setting_prefers_no_failures_then_dice() -> None:
-    report = import_module("_peer_report")
+    report = import_module("peers")
     row = {"seconds": 1.0, "folding_fraction": 0.0, "error": None}
     good, fair = ({**row, "dice": {"1": d, "2": None}} for d in (0.9, 0.7))
     scores = {
@@ -143,22 +143,20 @@ def test_choice_of_a_setting_prefers_no_failures_then_dice() -> None:
 
 
 def test_table_has_a_row_for_each_method_and_names_failures(case: tuple[Any, Any]) -> None:
-    run, report, table = (import_module(n) for n in ("_peer_run", "_peer_report", "_peer_table"))
+    run = report = import_module("peers")
+    table = import_module("table")
     scores = run.start_scores(case[0])
     ours = [{**scores, "error": None, "subject": s, "seconds": 2.0, "wall_seconds": 3.0} for s in "ab"]
     slow = [{**ours[0], "seconds": 6.0}, {"error": "broke", "subject": "b"}]
     methods = {n: {"version": "1", "summary": report.summarise(r, ours, 0)} for n, r in (("regweave:default", ours), ("slow", slow))}  # fmt: skip  # noqa: E501
-    result = {"data": "set", "nominal_spacing": True, "threads": 2, "training_pairs": ["x"], "test_pairs": ["y", "z"]}
-    text = "\n".join(table.peer_table([{**result, "methods": methods}]))
-    row = next(line for line in text.splitlines() if "`slow` 1" in line)
-    assert "1 of 2: broke" in row
-    assert "| 3.00 |" in row
-    assert "1 training and 2 test pairs" in text
-    assert "slow" in report.text_table(methods)
+    result = {"data": "set", "test_pairs": ["y", "z"], "methods": methods}
+    lines = table.short_table([result])
+    assert any(line.startswith("| `slow` |") and "6.0 s (1 of 2 failed)" in line for line in lines)
+    assert "`set`, 2 pairs" in lines[2]
 
 
 def test_split_keeps_patients_apart_and_a_larger_limit_adds_pairs() -> None:
-    split, pairs = import_module("_split"), import_module("_pairs")
+    split = pairs = import_module("_pairs")
     training, test = split.patients(pairs.PHANTOM)
     assert not set(training) & set(test)
     assert sorted(training + test) == pairs.cases_of(pairs.PHANTOM)
@@ -169,7 +167,7 @@ def test_split_keeps_patients_apart_and_a_larger_limit_adds_pairs() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 12, 20, 380])
 def test_stride_visits_all_pairs_once(n: int) -> None:
-    step = import_module("_split").stride(n)
+    step = import_module("_pairs").stride(n)
     assert sorted(k * step % n for k in range(n)) == list(range(n))
 
 
@@ -178,7 +176,7 @@ def test_stride_visits_all_pairs_once(n: int) -> None:
 def test_lists_of_pairs_can_be_read_and_do_not_leak(data_root: Path, tmp_path: Path, name: str) -> None:
     from regweave.datasets.manifest import check_leak, read_pairs
 
-    split = import_module("_split")
+    split = import_module("_pairs")
     lists = []
     for pairs in (split.training_pairs(name, 6), split.test_pairs(name, None)):
         split.write_csv(pairs, tmp_path / "pairs.csv")
@@ -222,7 +220,7 @@ def shifted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_known_shift_is_recovered_in_lps_millimetres(adapter: str, shifted: tuple[Path, Any, Any]) -> None:
-    methods, run = import_module("_peer_methods"), import_module("_peer_run")
+    methods = run = import_module("peers")
     chosen = next(m for m in methods.choose_methods([], [], [1]) if m.adapter == adapter)
     if chosen.missing is not None:
         pytest.skip(chosen.missing)

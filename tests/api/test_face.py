@@ -172,7 +172,7 @@ def test_warp_does_what_the_command_does(pair, result, tmp_path):
     assert (labels.data == read_labels(tmp_path / "l.nii").data).mean() > 0.9999
     with pytest.raises(rw.RegweaveError, match="E117"):
         rw.warp(pair.moving, result.inverse, pair.fixed, to="fixed")
-    assert set(GridWords.__annotations__) == {"to", "other_grid", "nifti_frame", "follow_links"}
+    assert set(GridWords.__annotations__) == {"to", "other_grid", "whole_scan", "nifti_frame", "follow_links"}
 
 
 def test_warp_on_a_grid_of_another_resolution(pair, result):

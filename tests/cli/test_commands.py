@@ -46,7 +46,8 @@ ENDS = Ends("fixed_to_moving", FIXED, MOVING)
 def case(tmp_path):
     rng = np.random.default_rng(0)
     write_image(tmp_path / "fixed.nii.gz", Volume(rng.normal(0, 1, FIXED.shape).astype(np.float32), FIXED))
-    moving = Volume(rng.normal(-300, 200, MOVING.shape).astype(np.float32), MOVING)
+    air = rng.random(MOVING.shape) < 0.3
+    moving = Volume(np.where(air, -1000.0, rng.normal(40, 12, MOVING.shape)).astype(np.float32), MOVING)  # a CT
     write_image(tmp_path / "moving.nii.gz", moving)
     labels = np.zeros(MOVING.shape, np.uint16)
     labels[4:9, 4:9, 4:9] = 300

@@ -40,15 +40,16 @@ def narrow(monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
 
 
-@pytest.mark.parametrize("name", ["", "warp", "presets", "weights", *COMMANDS])
-def test_help_fits_80_columns_and_is_plain(name, narrow, capsys):
-    assert main([*name.split(), "--help"]) == 0
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= WIDTH
-    assert "\x1b" not in text
-    assert "…" not in re.sub(r"gz …\)", "", text)  # no summary is cut
-    assert ("Examples" in text) == (name not in program.COMMANDS or name in COMMANDS)
-    assert ("Exit status:" in text) == (name == "")
+@pytest.mark.usefixtures("narrow")
+def test_help_fits_80_columns_and_is_plain(capsys):
+    for name in ("", "warp", "presets", "weights", *COMMANDS):
+        assert main([*name.split(), "--help"]) == 0
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= WIDTH, name
+        assert "\x1b" not in text, name
+        assert "…" not in re.sub(r"gz …\)", "", text), name  # no summary is cut
+        assert ("Examples" in text) == (name not in program.COMMANDS or name in COMMANDS), name
+        assert ("Exit status:" in text) == (name == ""), name
 
 
 def test_help_lists_every_exit_status_of_the_program():
@@ -56,15 +57,15 @@ def test_help_lists_every_exit_status_of_the_program():
     assert stated == {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_example_is_a_call_that_the_command_understands(name):
-    calls = [line.strip().removeprefix("regweave ") for line in COMMANDS[name].epilog.splitlines()[1:]]
-    assert calls
-    for call in calls:
-        assert len(call) <= WIDTH - 2 - len("regweave ")
-        words = call.partition(">")[0].split()
-        assert words[: len(name.split())] == name.split()
-        COMMANDS[name].make_context(name, words[len(name.split()) :])  # raises on an unknown or missing word
+def test_every_example_is_a_call_that_the_command_understands():
+    for name, command in COMMANDS.items():
+        calls = [line.strip().removeprefix("regweave ") for line in command.epilog.splitlines()[1:]]
+        assert calls, name
+        for call in calls:
+            assert len(call) <= WIDTH - 2 - len("regweave "), call
+            words = call.partition(">")[0].split()
+            assert words[: len(name.split())] == name.split(), call
+            command.make_context(name, words[len(name.split()) :])  # raises on an unknown or missing word
 
 
 def test_options_stand_in_known_panels_and_commands_in_those_of_the_list():

@@ -31,9 +31,9 @@ def find(name: str) -> object:
     raise AssertionError(f"there is no module for {name}")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_function_exists(name: str) -> None:
-    assert callable(find(name))
+def test_functions_exist() -> None:
+    assert len(NAMES) > 40
+    assert [name for name in NAMES if not callable(find(name))] == []
 
 
 def test_every_equation_and_the_algorithm_have_a_row() -> None:

@@ -39,18 +39,18 @@ def reference_flow(terminals, edges):
     return maximum_flow(graph, n, n + 1).flow_value
 
 
-@pytest.mark.parametrize("density", [0.2, 0.6, 1.0])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 7), (4, 1, 3), (3, 4, 5), (6, 7, 5)])
-def test_maximum_flow_equals_scipy_and_the_cut(shape, density):
-    rng = np.random.default_rng(3)
-    for _ in range(8):
-        terminals, arcs, edges = random_grid(shape, rng, density)
-        value, side = _core_test.grid_maxflow(terminals, arcs, shape)
-        assert value == reference_flow(terminals, edges)
-        p, q, capacity = edges
-        cut = capacity[side[p] & ~side[q]].sum()
-        cut += np.maximum(terminals, 0)[~side].sum() + np.maximum(-terminals, 0)[side].sum()
-        assert cut == value
+def test_maximum_flow_equals_scipy_and_the_cut():
+    for shape in [(1, 1, 1), (1, 1, 7), (4, 1, 3), (3, 4, 5), (6, 7, 5)]:
+        for density in [0.2, 0.6, 1.0]:
+            rng = np.random.default_rng(3)
+            for _ in range(8):
+                terminals, arcs, edges = random_grid(shape, rng, density)
+                value, side = _core_test.grid_maxflow(terminals, arcs, shape)
+                assert value == reference_flow(terminals, edges)
+                p, q, capacity = edges
+                cut = capacity[side[p] & ~side[q]].sum()
+                cut += np.maximum(terminals, 0)[~side].sum() + np.maximum(-terminals, 0)[side].sum()
+                assert cut == value
 
 
 def test_the_source_side_is_the_smallest_minimum_cut():
@@ -74,17 +74,17 @@ def reference_message(f, offsets, weight, shift):
     return out
 
 
-@pytest.mark.parametrize("counts", [(3, 3, 3), (5, 5, 5), (7, 7, 7), (2, 5, 3), (1, 4, 1), (1, 1, 1)])
-def test_messages_equal_the_brute_force_minimum(counts):
-    rng = np.random.default_rng(1)
-    offsets = [np.sort(rng.normal(size=k)) for k in counts]
-    f, weight = rng.normal(size=counts), 0.7
-    for shift in [(0.0, 0.0, 0.0), (0.4, -1.0, 0.1)]:
-        expected = reference_message(f, offsets, weight, shift)
-        got = _core_test.separable_message(f, *offsets, weight, shift, False)
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
-    got = _core_test.separable_message(f, *offsets, weight, (0.0, 0.0, 0.0), True)
-    np.testing.assert_allclose(got, reference_message(f, offsets, weight, (0.0, 0.0, 0.0)), rtol=0, atol=1e-14)
+def test_messages_equal_the_brute_force_minimum():
+    for counts in [(3, 3, 3), (5, 5, 5), (7, 7, 7), (2, 5, 3), (1, 4, 1), (1, 1, 1)]:
+        rng = np.random.default_rng(1)
+        offsets = [np.sort(rng.normal(size=k)) for k in counts]
+        f, weight = rng.normal(size=counts), 0.7
+        for shift in [(0.0, 0.0, 0.0), (0.4, -1.0, 0.1)]:
+            expected = reference_message(f, offsets, weight, shift)
+            got = _core_test.separable_message(f, *offsets, weight, shift, False)
+            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)
+        got = _core_test.separable_message(f, *offsets, weight, (0.0, 0.0, 0.0), True)
+        np.testing.assert_allclose(got, reference_message(f, offsets, weight, (0.0, 0.0, 0.0)), rtol=0, atol=1e-14)
 
 
 def test_separable_message_is_the_minimum_over_all_label_pairs():
@@ -130,17 +130,17 @@ def reference_moves(energy, labels, *, expand):
 
 # A strong pairwise term makes many nodes candidates that only a cut can tell apart; with a weak one most are settled
 # before. Between evenly spaced offsets no term of a step is truncated, so that the choice of nodes is the best one.
-@pytest.mark.parametrize("weight", [0.02, 0.2, 1.0])
-@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 3, 3), (9, 1, 1)])
-@pytest.mark.parametrize("expand", [False, True])
-def test_moves_equal_the_best_choice_of_nodes(shape, weight, expand):
-    rng = np.random.default_rng(4)
-    line = np.array([-1.0, 0.0, 1.0])
-    for elastic in (False, True) if not expand else (False,):
-        n = int(np.prod(shape))
-        base = rng.normal(0, 0.5, (n, 3)) if elastic else None
-        energy = Energy(rng.random((n, 9)), shape, (line, line, line[:1]), weight, base)
-        start = rng.integers(0, 9, n).astype(np.int32)
-        found = _core_test.binary_moves(energy.unary, shape, *energy.offsets, weight, base, start, expand)
-        assert np.array_equal(found, reference_moves(energy, start, expand=expand))
-        assert energy(found) <= energy(start)
+def test_moves_equal_the_best_choice_of_nodes():
+    for expand in [False, True]:
+        for shape in [(2, 2, 2), (1, 3, 3), (9, 1, 1)]:
+            for weight in [0.02, 0.2, 1.0]:
+                rng = np.random.default_rng(4)
+                line = np.array([-1.0, 0.0, 1.0])
+                for elastic in (False, True) if not expand else (False,):
+                    n = int(np.prod(shape))
+                    base = rng.normal(0, 0.5, (n, 3)) if elastic else None
+                    energy = Energy(rng.random((n, 9)), shape, (line, line, line[:1]), weight, base)
+                    start = rng.integers(0, 9, n).astype(np.int32)
+                    found = _core_test.binary_moves(energy.unary, shape, *energy.offsets, weight, base, start, expand)
+                    assert np.array_equal(found, reference_moves(energy, start, expand=expand))
+                    assert energy(found) <= energy(start)

@@ -6,12 +6,11 @@ Each pair is registered with each preset in a process of its own, one thread eac
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ TARGETS = {"paper@1 levels": 0.085, "default@5 levels": 0.115, "default@5 refine
 TARGET_SET = "ibsr18_64"
 STAGES = ("levels", "refined")
 
-Key = tuple[str, str, str, str, str]
+Key = tuple[str, ...]
 
 
 def judge(p: Prepared, displacement: Float32Array | None, labels: Sequence[int]) -> dict[str, Any]:
@@ -88,7 +87,7 @@ class Ledger:
             lines = path.read_text(encoding="utf-8").splitlines()
             # A run that was killed may have left half a line at the end.
             rows = [json.loads(line) for line in lines if line.endswith("}")]
-            self._rows = {_key(r["key"]): r for r in rows if r["error"] is None}
+            self._rows = {tuple(r["key"]): r for r in rows if r["error"] is None}
 
     def get(self, key: Key) -> dict[str, Any] | None:
         """Return the row of a key, if it is there."""
@@ -101,17 +100,12 @@ class Ledger:
             file.write(json.dumps(plain(self._rows[key])) + "\n")
 
 
-def _key(parts: Sequence[str]) -> Key:
-    fixed, moving, init, settings, code = parts
-    return fixed, moving, init, settings, code
-
-
 def collect(
     names: Sequence[PairName], all_settings: Sequence[Settings], init: str, workers: int, ledger: Ledger
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure every pair with every preset, in parallel; rows by preset, in the order of the pairs."""
     code = fingerprint()
-    keys = {(s.name, n): _key((n.fixed, n.moving, init, settings_hash(s), code)) for n in names for s in all_settings}
+    keys = {(s.name, n): (n.fixed, n.moving, init, settings_hash(s), code) for n in names for s in all_settings}
     todo = [(s, n) for n in names for s in all_settings if ledger.get(keys[s.name, n]) is None]
     print(f"{len(keys) - len(todo)} registrations are known, {len(todo)} to do", flush=True)
     failed: dict[tuple[str, PairName], dict[str, Any]] = {}
@@ -121,7 +115,8 @@ def collect(
         running = {pool.submit(measure, n, s, init): (s, n) for s, n in todo}
         for count, future in enumerate(as_completed(running), 1):
             s, n = running[future]
-            row = _outcome(future)
+            died = future.exception()
+            row = future.result() if died is None else {"error": failure(died)}
             if row["error"] is None:
                 ledger.add(keys[s.name, n], row)
             else:
@@ -130,13 +125,6 @@ def collect(
     return {
         s.name: [_named(n, failed.get((s.name, n)) or ledger.get(keys[s.name, n])) for n in names] for s in all_settings
     }
-
-
-def _outcome(future: Future[dict[str, Any]]) -> dict[str, Any]:
-    try:
-        return future.result()
-    except Exception as error:  # the process died
-        return {"error": failure(error)}
 
 
 def _named(name: PairName, row: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -160,36 +148,22 @@ def summarise(rows: Sequence[Mapping[str, Any]], stage: str, seed: int) -> dict[
     done = [r for r in rows if r["error"] is None]
     subjects = [r["subject"] for r in done]
     gains = [mean_dice(r[stage]) - mean_dice(r["before"]) for r in done]
-    labels = list(done[0][stage]["dice"]) if done else []
     return {
-        "before": _mean([mean_dice(r["before"]) for r in done]),
-        "after": _mean([mean_dice(r[stage]) for r in done]),
+        "before": mean_of([mean_dice(r["before"]) for r in done]),
+        "after": mean_of([mean_dice(r[stage]) for r in done]),
         "gain": mean_interval(gains, subjects, seed),
-        "worst_gain": min(gains, default=float("nan")),
-        "labels": {v: {when: _mean([r[when]["dice"][v] for r in done]) for when in ("before", stage)} for v in labels},
-        "folding_fraction": _mean([r[stage]["folding_fraction"] for r in done]),
-        "pairs_with_folds": sum(r[stage]["folding_fraction"] > 0 for r in done),
-        "min_jacobian": min((r[stage]["min_jacobian"] for r in done), default=float("nan")),
-        "sdlogj": _mean([r[stage]["sdlogj"] for r in done]),
-        "seconds": _mean([r[stage]["seconds"] for r in done]),
+        "folding_fraction": mean_of([r[stage]["folding_fraction"] for r in done]),
+        "sdlogj": mean_of([r[stage]["sdlogj"] for r in done]),
+        "seconds": mean_of([r[stage]["seconds"] for r in done]),
         "n": len(done),
         "failed": len(rows) - len(done),
     }
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def mean_of(values: Sequence[float | None]) -> float:
+    """Mean over the numbers that are there."""
     kept = [v for v in values if v is not None and np.isfinite(v)]
     return float(np.mean(kept)) if kept else float("nan")
-
-
-def compare(better: tuple[str, str], worse: tuple[str, str], runs: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Paired difference of two variants, each a preset and a stage, over the pairs that both finished."""
-    (name_b, stage_b), (name_w, stage_w) = better, worse
-    both = [
-        (b, w) for b, w in zip(runs[name_b], runs[name_w], strict=True) if b["error"] is None and w["error"] is None
-    ]
-    difference = [mean_dice(b[stage_b]) - mean_dice(w[stage_w]) for b, w in both]
-    return mean_interval(difference, [b["subject"] for b, _ in both], seed)
 
 
 def claims_of(variant: str, summary: Mapping[str, Any], data: str, complete: bool) -> list[Claim]:
@@ -227,14 +201,9 @@ def main() -> None:
         "data": data,
         "credit": SETS[chosen].credit,
         "init": args.init,
-        "labels": SETS[chosen].labels,
         "settings": {s.name: settings_hash(s) for s in all_settings},
         "code": fingerprint(),
         "summary": summaries,
-        "differences": {
-            f"{' '.join(b)} minus {' '.join(a)}": compare(b, a, runs, args.seed)
-            for a, b in itertools.pairwise(variants)
-        },
         "pairs": runs,
     }
     write(args.output or f"accuracy-{chosen}", args.seed, content, claims)

@@ -179,9 +179,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=[])
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter with itk-elastix and antspyx")
-    parser.add_argument(
-        "--output", type=Path, default=Path("clinic.json"), help="rows; those that are there are not run again"
-    )
+    rows_of = "rows; those that are there are not run again"
+    parser.add_argument("--output", type=Path, default=Path("clinic.json"), help=rows_of)
     parser.add_argument("--name", default="clinic", help="of the result")
     given = parser.parse_args()
     rows = _earlier(given.output)

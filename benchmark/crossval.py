@@ -516,9 +516,7 @@ def main(words: Sequence[str] | None = None) -> None:
     families = f"families of mixes to choose among, of {', '.join(MIXES)}"
     options.add_argument("--mixes", type=_words, default=("fine",), help=families)
     options.add_argument("--singles", type=_words, default=(), help="single metrics to try; by default all")
-    options.add_argument(
-        "--measured", type=int, default=None, help="pairs of a fold whose folds and surfaces are measured; all"
-    )
+    options.add_argument("--measured", type=int, default=None, help="pairs of a fold with folds and surfaces; all")
     options.add_argument("--name", default="", help="last part of the names of folder and result")
     options.add_argument("--work", type=Path, default=ROOT / "build" / "crossval", help="folder for what is computed")
     options.add_argument("--workers", type=int, default=1)
@@ -547,15 +545,10 @@ def about(study: Study) -> Mapping[str, Any]:
         "n_folds": of.folds,
         "singles_tried": list(study.singles) or "all",
         "mixes_tried": list(study.mixes),
-        "n_measured": len(measured_pairs(study)),
+        "n_measured": sum(len(pairs[: study.n_measured]) for pairs in study.pairs().values()),
         "n_people": len({subject_of(case) for case in cases_of(study.set)}),
         "n_people_in_pairs": len(people),
     }
-
-
-def measured_pairs(study: Study) -> list[PairFiles]:
-    """Pairs whose folds and surfaces are measured."""
-    return [pair for pairs in study.pairs().values() for pair in pairs[: study.n_measured]]
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -132,6 +132,19 @@ class Level:
             # Wavelets are contracted otherwise by the compiler.
             far = np.abs(found[0] - found[1]).max()
             assert far <= (1e-7 if name == "dwt" else 0), (name, self.shape, far)
+        self.check_messages()
+
+    def check_messages(self):
+        """Compare message passing, whose blocks wait for each other, with its twin and with itself."""
+        rng, line = np.random.default_rng(4), [-1.0, 0.0, 1.0]
+        unary = self.queue.upload(rng.random((self.n, 27)))
+        base = self.queue.upload(rng.normal(0, 0.2, (self.n, 3)))
+        for weight, start in ((0.02, None), (0.1, base), (0.4, None)):
+            found = []
+            for plain in (False, False, True):
+                labels, *numbers = self.cuda.trws(unary, self.nodes, [line] * 3, weight, start, 30, 1e-4, plain)
+                found.append((labels.numpy().tobytes(), *numbers))
+            assert found[0] == found[1] == found[2], ("messages", self.shape, weight)
 
 
 def main():

@@ -30,7 +30,7 @@ import numpy as np
 import regweave
 from _common import RESULTS, ROOT, failure, fingerprint, parser, write
 from _pairs import SETS, PairName, choose_set, mean_interval, pair_files, patients, test_pairs, training_pairs
-from accuracy import Ledger, mean_dice
+from accuracy import Ledger, mean_dice, mean_of
 from regweave.datasets.manifest import check_leak
 from regweave.errors import RegweaveError
 from regweave.io import fill_value, write_image, write_labels
@@ -266,18 +266,13 @@ START = "start"
 Row = Mapping[str, Any]
 
 
-def finished(rows: Sequence[Row]) -> list[Row]:
-    """Rows without an error."""
-    return [r for r in rows if r["error"] is None]
-
-
 def tuning_score(rows: Sequence[Row]) -> dict[str, Any]:
     """What a setting reaches on some pairs; all that a choice between settings may look at."""
-    done = finished(rows)
+    done = [r for r in rows if r["error"] is None]
     return {
-        "dice": _mean([mean_dice(r) for r in done]),
-        "seconds": _mean([r.get("seconds") for r in done]),
-        "folding_fraction": _mean([r["folding_fraction"] for r in done]),
+        "dice": mean_of([mean_dice(r) for r in done]),
+        "seconds": mean_of([r.get("seconds") for r in done]),
+        "folding_fraction": mean_of([r["folding_fraction"] for r in done]),
         "n": len(done),
         "failed": len(rows) - len(done),
         "errors": sorted({r["error"] for r in rows if r["error"] is not None}),
@@ -291,7 +286,7 @@ def best(scores: Mapping[str, Row]) -> str:
 
 def summarise(rows: Sequence[Row], ours: Sequence[Row], seed: int) -> dict[str, Any]:
     """Means over the pairs, and what they are against our default on the pairs that both finished."""
-    done = finished(rows)
+    done = [r for r in rows if r["error"] is None]
     both = [(r, o) for r, o in zip(rows, ours, strict=True) if r["error"] is None and o["error"] is None]
     timed = [(r, o) for r, o in both if r.get("seconds") and o.get("seconds")]
     subjects = [r["subject"] for r, _ in both]
@@ -299,28 +294,15 @@ def summarise(rows: Sequence[Row], ours: Sequence[Row], seed: int) -> dict[str, 
         **tuning_score(rows),
         "dice": mean_interval([mean_dice(r) for r in done], [r["subject"] for r in done], seed),
         "difference": mean_interval([mean_dice(r) - mean_dice(o) for r, o in both], subjects, seed),
-        "labels": by_label(done, "dice"),
-        "labels_hd95_mm": by_label(done, "hd95_mm"),
-        "hd95_mm": _mean([v for r in done for v in r["hd95_mm"].values()]),
-        "sdlogj": _mean([r["sdlogj"] for r in done]),
+        "hd95_mm": mean_of([v for r in done for v in r["hd95_mm"].values()]),
+        "sdlogj": mean_of([r["sdlogj"] for r in done]),
         "pairs_with_folds": sum(r["folding_fraction"] > 0 for r in done),
         "min_jacobian": min((r["min_jacobian"] for r in done), default=float("nan")),
-        "wall_seconds": _mean([r.get("wall_seconds") for r in done]),
-        "cpu_seconds": _mean([r.get("cpu_seconds") for r in done]),
+        "wall_seconds": mean_of([r.get("wall_seconds") for r in done]),
+        "cpu_seconds": mean_of([r.get("cpu_seconds") for r in done]),
         "peak_memory_mb": max((r.get("peak_memory_mb", 0.0) for r in done), default=float("nan")),
         "seconds_ratio": float(np.median([r["seconds"] / o["seconds"] for r, o in timed])) if timed else None,
     }
-
-
-def by_label(rows: Sequence[Row], what: str) -> dict[str, float]:
-    """Mean of each label over the rows that have it."""
-    labels = list(rows[0][what]) if rows else []
-    return {v: _mean([r[what][v] for r in rows]) for v in labels}
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    kept = [v for v in values if v is not None and np.isfinite(v)]
-    return float(np.mean(kept)) if kept else float("nan")
 
 
 class Bench:

@@ -28,17 +28,6 @@ def from_itk(vectors: Any) -> Any:
     return np.asarray(vectors).transpose(3, 2, 1, 0)
 
 
-def from_voxels(displacement: Any, fixed: Any) -> Any:
-    """Turn (X, Y, Z, 3) in voxels of the fixed image into (3, X, Y, Z) in LPS millimetres."""
-    matrix = np.reshape(fixed.GetDirection(), (3, 3)) * np.asarray(fixed.GetSpacing())
-    return np.moveaxis(np.asarray(displacement, dtype=np.float64) @ matrix.T, -1, 0)
-
-
-def from_ras(displacement: Any) -> Any:
-    """Turn (X, Y, Z, 3) in RAS millimetres into (3, X, Y, Z) in LPS millimetres."""
-    return np.moveaxis(np.asarray(displacement) * np.array([-1.0, -1.0, 1.0]), -1, 0)
-
-
 def write(path: str, field: Any) -> None:
     """Write a field as an array of 32-bit floats."""
     np.save(Path(path), np.ascontiguousarray(field, dtype=np.float32))

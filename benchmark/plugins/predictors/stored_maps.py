@@ -37,20 +37,10 @@ def image_key(volume: Volume) -> str:
 
 @dataclass(frozen=True)
 class StoredMaps:
-    """Maps of some structures of the images of a folder.
+    """Maps of some structures of the images of a folder, at full resolution.
 
-    Parameters
-    ----------
-    folder : Path
-        Arrays by image, and ``about.json`` with the classes and the hash of the source.
-    classes : tuple of ints
-        Label values, the background 0 first; a structure of the folder that is not among them is background.
-    modality : "ct" or "mr"
-        Of the images.
-    voxel_mm : float
-        Smallest spacing of the images: maps are at full resolution.
-    record : mapping
-        Mean Dice of the network's segmentations, out of fold.
+    The folder has an array for each image, and ``about.json`` with the classes and the hash of the source. Classes have
+    the background 0 first; a structure of the folder that is not among them is background.
     """
 
     folder: Path

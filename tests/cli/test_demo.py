@@ -148,15 +148,16 @@ def test_learned_weights_win_on_held_out_phantoms(tmp_path):
     assert dice["learned"][0] > max(dice[name][0] for name in dice if name != "learned" and "no masks" not in name)
 
 
-def test_table_is_plain_text_with_the_mean_as_last_row() -> None:
-    score = PairScore((StructureScore(2, "cord", "scored", 0.5, 0.9), StructureScore(6, "airway", "scored", 0.7, 0.8)))
+def test_table_is_plain_text_with_the_mean_first_and_the_worst_next() -> None:
+    cord = StructureScore(2, "cord", "scored", 0.5, 0.9, dice_start=0.6)
+    score = PairScore((cord, StructureScore(6, "airway", "scored", 0.7, 0.8)))
     stream = StringIO()
     Console(file=stream, width=80).print(overlap_table(score, plain=True))
     lines = [line.split() for line in stream.getvalue().splitlines()]
     assert lines[1:] == [
-        ["structure", "before", "after", "change"],
-        ["cord", "0.500", "0.900", "+0.400"],
-        ["airway", "0.700", "0.800", "+0.100"],
-        ["mean", "0.600", "0.850", "+0.250"],
+        ["structure", "as", "loaded", "after", "start", "after"],
+        ["mean", "0.600", "-", "0.850"],
+        ["airway", "0.700", "-", "0.800"],
+        ["cord", "0.500", "0.600", "0.900"],
     ]
     assert stream.getvalue().isascii()

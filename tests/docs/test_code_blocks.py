@@ -241,7 +241,7 @@ def test_pages_that_extend_the_package_do(page_folder: Path, little_work: None) 
         titles = [block.title for block in blocks if block.title]
         assert all(any(title.endswith(f"{name}.py") for title in titles) for name in names)
         lines = [line for block in blocks if block.tag == "sh" for line in commands_of(block.text)]
-        assert sum("pytest" in line for line in lines) == tests
+        assert sum("conformance" in line or "pytest" in line for line in lines) == tests
 
 
 def test_a_block_that_fails_is_seen(page_folder: Path, little_work: None) -> None:

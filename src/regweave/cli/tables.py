@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import typer
@@ -50,17 +50,19 @@ def overlap_table(score: PairScore, *, plain: bool) -> Table:
     for heading in ("as loaded", "after start", "after"):
         table.add_column(heading, justify="right")
     table.add_column("")
+    none = "-" if plain else "–"
+
+    def shown(values: Iterable[float]) -> list[str]:
+        return [none if math.isnan(value) else f"{value:.3f}" for value in values]
+
     if score.counted:
-        table.add_row("mean", *(f"{value:.3f}" for value in score.means().values()), "")
+        table.add_row("mean", *shown(score.means().values()), "")
     ordered = sorted(score.structures, key=lambda s: (not s.counted, s.dice_after if s.counted else s.label))
     for s in ordered[:MOST_LINES]:
         name = Text(short(s.name, LONGEST_IN_TEXT))
         state = "" if s.state == "scored" else NOTES[s.state]
-        dice = (s.dice_before, s.dice_start, s.dice_after)
-        table.add_row(
-            name, *("–" if math.isnan(value) else f"{value:.3f}" for value in dice),
-            Text(state, "red" if s.counted else "dim"),
-        )  # fmt: skip
+        dice = shown((s.dice_before, s.dice_start, s.dice_after))
+        table.add_row(name, *dice, Text(state, "red" if s.counted else "dim"))
     if len(ordered) > MOST_LINES:
         table.add_row(Text(f"{len(ordered) - MOST_LINES} more in result.json", "dim"), "", "", "", "")
     return table

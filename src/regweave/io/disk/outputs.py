@@ -119,10 +119,10 @@ def lock(folder: Path) -> int | None:
 
 
 @contextmanager
-def _part_of(path: Path) -> Iterator[Path]:
+def _part_of(path: Path, *, parents: bool = False) -> Iterator[Path]:
     """Make and lock a hidden folder beside an output; remove it at the end unless it was renamed."""
     part = path.with_name(f".{_stem(path)}.part-{secrets.token_hex(8)}")
-    part.mkdir(parents=True)
+    part.mkdir(parents=parents)
     held = lock(part)
     try:
         yield part
@@ -357,7 +357,7 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
             message = f"another command is writing the output '{folder}' now"
             raise RegweaveError("E154", message, "wait until it has ended, or choose another -o")
         created = [parent for parent in target.parents if not parent.exists()]
-        with _part_of(target) as part:
+        with _part_of(target, parents=True) as part:
             yield part
             ledger.write(part)
             if not _publish_folder(part, target, before):

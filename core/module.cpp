@@ -20,6 +20,7 @@ void register_intensity(nb::module_&);
 void register_numbers(nb::module_&);
 void register_network(nb::module_&);
 void register_perceptron(nb::module_&);
+void register_plane_distance(nb::module_&);
 void register_refine(nb::module_&);
 void register_self_similarity(nb::module_&);
 void register_support_shares(nb::module_&);
@@ -47,6 +48,7 @@ NB_MODULE(REGWEAVE_MODULE, m) {
     register_numbers(m);
     register_network(m);
     register_perceptron(m);
+    register_plane_distance(m);
     register_refine(m);
     register_self_similarity(m);
     register_support_shares(m);

@@ -78,6 +78,13 @@ CALLS = {
     "enclosed": ((LABELS == 1).astype(np.uint8), 2),
     "surface_net": ((LABELS == 1).astype(np.uint8), (1.0, 2.0, 3.0)),
     "distance_to_surface": (FIELDS.reshape(-1, 3).astype(float), WEIGHT.ravel()[:90].reshape(10, 3, 3).astype(float)),
+    "plane_distance": (
+        (LABELS[0] == 1).astype(np.uint8),
+        np.array([[0.5, 0.5], [2.5, 1.5]]),
+        np.array([[2.5, 1.5], [0.5, 0.5]]),
+        (1.0, 2.0),
+        1.5,
+    ),
     "log_spread": (WEIGHT.ravel(), 0.5, 1e-9, 1e9),
     "round_trip": (FIELDS[0], -FIELDS[0], *(m.tolist() for m in (MATRIX, MATRIX, SHRUNKEN, MATRIX))),
     "normal_equations": (FIELDS[0], MATRIX, LABELS, WEIGHT.astype(float), IMAGES[0, 0].astype(float), 4),

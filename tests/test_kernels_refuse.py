@@ -110,6 +110,10 @@ GOOD: dict[str, Callable[[], dict[str, Any]]] = {
     "profiles": lambda: {"image": f32(4, 5, 6), "level": 0.5},
     "histogram": lambda: {"image": f32(4, 5, 6), "edges": line()},
     "enclosed": lambda: {"mask": np.ones((4, 5, 6), dtype=np.uint8), "axes": 2},
+    "plane_distance": lambda: {
+        "inside": np.ones((4, 5), dtype=np.uint8), "start": np.ones((3, 2)), "end": np.zeros((3, 2)),
+        "step": (1.0, 2.0), "band": 2.5,
+    },
     "surface_net": lambda: {"mask": np.ones((4, 5, 6), dtype=np.uint8), "spacing": (1.0, 2.0, 3.0)},
     "distance_to_surface": lambda: {"points": np.ones((7, 3)), "triangles": np.eye(3)[None] * np.ones((2, 1, 1))},
     "log_spread": lambda: {"values": f32(7), "shift": 0.0, "least": 1e-9, "most": 1e9},
@@ -285,6 +289,11 @@ BAD: dict[str, list[dict[str, Any]]] = {
         {"edges": line(0.0, 0.0)}, {"edges": line(1.0, 0.0)},
     ],
     "enclosed": [*({"mask": np.ones(g, dtype=np.uint8)} for g in EMPTY), {"axes": 0}, {"axes": 4}],
+    "plane_distance": [
+        {"inside": np.ones((0, 5), dtype=np.uint8)}, {"inside": np.ones((4, 0), dtype=np.uint8)},
+        {"start": np.ones((2, 2))}, {"start": np.ones((3, 3))}, {"end": np.full((3, 2), NAN)},
+        {"start": np.full((3, 2), INF)}, {"step": (0.0, 1.0)}, {"step": (1.0, NAN)}, {"band": -1.0}, {"band": INF},
+    ],
     "surface_net": [
         *({"mask": np.ones(g, dtype=np.uint8)} for g in EMPTY),
         *({"spacing": v} for v in ((1.0, 0.0, 1.0), (1.0, 1.0, NAN), (INF, 1.0, 1.0), (1.0, -1.0, 1.0))),

@@ -271,6 +271,13 @@ def perceptron_cross_entropy(
     output: NDArray[numpy.float64],
     output_bias: NDArray[numpy.float64],
 ) -> tuple[float, NDArray[numpy.float64]]: ...
+def plane_distance(
+    inside: NDArray[numpy.uint8],
+    start: NDArray[numpy.float64],
+    end: NDArray[numpy.float64],
+    step: Sequence[float] | NDArray[numpy.float64],
+    band: float,
+) -> NDArray[numpy.float32]: ...
 def absolute_force(
     fixed: NDArray[numpy.float32],
     moved: NDArray[numpy.float32],

@@ -12,6 +12,7 @@ from scipy import ndimage
 
 from regweave.contours.regions import even_odd, region_of, rings_of
 from regweave.io.dicom.series import Series, SliceGrid
+from regweave.kernels.numbers import plane_distance
 from regweave.kernels.threads import side_by_side
 from regweave.types import Float32Array, Float64Array, Structure
 
@@ -29,8 +30,6 @@ STEP_MM = 1 / 512
 """Unit of stored distances: 16 bits hold `FAR_MM`, and thirty structures of a large scan take half of the memory."""
 ON_PLANE = 0.005
 """Share of a gap within which a point lies on the first or last plane."""
-PAIRS = 2_000_000
-"""Pairs of samples and edges that are measured at once."""
 
 
 @dataclass(frozen=True)
@@ -176,47 +175,9 @@ def signed_distance(size: tuple[int, int], rings: Sequence[Float64Array], step_m
     step_mm : two floats
         Distance of samples along u and v.
     """
-    inside = even_odd(size, rings)
-    sampling = (float(step_mm[1]), float(step_mm[0]))
-    away = ndimage.distance_transform_edt(~inside, sampling)
-    if inside.any():  # the nearest sample outside is never beyond the box around what is inside
-        v, u = (np.flatnonzero(inside.any(axis=axis)) for axis in (1, 0))
-        box = slice(max(v[0] - 1, 0), v[-1] + 2), slice(max(u[0] - 1, 0), u[-1] + 2)
-        away[box] += ndimage.distance_transform_edt(inside[box], sampling)
-    rough = np.maximum(away - 0.5 * min(sampling), 0.0)
-    exact = _near(size, rings, np.asarray(step_mm))
-    known = np.isfinite(exact)
-    # The rough distance may not fall below what the band has not reached.
-    unsigned = np.where(known, exact, np.maximum(rough, BAND * min(sampling)))
-    return np.where(inside, -unsigned, unsigned).astype(np.float32)
-
-
-def _near(size: tuple[int, int], rings: Sequence[Float64Array], step_mm: Float64Array) -> Float64Array:
-    """Distance to the nearest edge for samples within `BAND` samples of one, infinite elsewhere."""
-    found = np.full(size[0] * size[1], np.inf)
-    start = np.concatenate(rings)
-    end = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
-    low = np.maximum(np.floor(np.minimum(start, end) - BAND), 0).astype(np.int64)
-    high = np.minimum(np.ceil(np.maximum(start, end) + BAND), np.array(size[::-1]) - 1).astype(np.int64)
-    wide, tall = np.maximum(high - low + 1, 0).T
-    count = wide * tall
-    bounds = np.searchsorted(np.cumsum(count), np.arange(PAIRS, int(count.sum()) + PAIRS, PAIRS), side="left") + 1
-    first = 0
-    for last in np.minimum(bounds, len(count)):
-        part = slice(first, int(last))
-        edge = np.repeat(np.arange(part.start, part.stop), count[part])
-        if len(edge):
-            n = np.arange(len(edge)) - np.repeat(np.cumsum(count[part]) - count[part], count[part])
-            u, v = low[edge, 0] + n % wide[edge], low[edge, 1] + n // wide[edge]
-            away = _to_edges(np.stack([u, v], axis=1) * step_mm, start[edge] * step_mm, end[edge] * step_mm)
-            np.minimum.at(found, v * size[1] + u, away)
-        first = int(last)
-    found = np.where(found <= BAND * float(step_mm.min()), found, np.inf)
-    return found.reshape(size)
-
-
-def _to_edges(points: Float64Array, start: Float64Array, end: Float64Array) -> Float64Array:
-    along = end - start
-    length = np.maximum((along**2).sum(axis=1), 1e-12)
-    t = np.clip(((points - start) * along).sum(axis=1) / length, 0.0, 1.0)
-    return np.asarray(np.linalg.norm(points - start - t[:, None] * along, axis=1))
+    edges = (
+        np.concatenate([np.zeros((0, 2)), *rings]),
+        np.concatenate([np.zeros((0, 2)), *(np.roll(ring, -1, axis=0) for ring in rings)]),
+    )
+    inside = even_odd(size, rings).view(np.uint8)
+    return plane_distance(inside, *edges, (float(step_mm[0]), float(step_mm[1])), BAND)

@@ -8,10 +8,12 @@ from regweave._core import (
     histogram,
     log_spread,
     normal_equations,
+    plane_distance,
     profiles,
     surface_net,
 )
 
 __all__ = [
-    "distance_to_surface", "enclosed", "histogram", "log_spread", "normal_equations", "profiles", "surface_net"
+    "distance_to_surface", "enclosed", "histogram", "log_spread", "normal_equations", "plane_distance", "profiles",
+    "surface_net"
 ]  # fmt: skip

@@ -103,15 +103,6 @@ EVIDENCE = {
     },
     "surrogate_and_dice": [line(), line(share=0.5, dice_learned=None)],
     "smoothness": {"smoothness": 0.1, "curve": CURVE, "refine": {"smoothness": 1.0, "curve": CURVE}},
-    "overlays": {
-        "joint": {
-            "level": 2,
-            "axes": ["i", "j"],
-            "imputed": {"loss": 0.1, "rows": ["0 0 0.5 0", "0 0 0 0"]},
-            "predicted": {"loss": 0.2, "rows": ["0 0 0.25 0", "0 0 0 0"]},
-            "counts": ["0 1", "0 0"],
-        }
-    },
 }
 
 

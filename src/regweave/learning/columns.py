@@ -15,7 +15,6 @@ from regweave.config.settings import Schedule
 from regweave.learning.cccp import Iteration
 from regweave.learning.lssvm import Fit, fit_lssvm
 from regweave.learning.options import LssvmOptions
-from regweave.learning.overlay import overlay
 from regweave.learning.samples import Sample, first_steps, samples_at
 from regweave.registration.align import Step
 from regweave.types import ImagePair, WeightTable
@@ -41,7 +40,6 @@ class FittedColumns:
     history: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     n_inferences: int = 0
     n_registrations: int = 0
-    overlays: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def surrogate(self) -> tuple[float, float] | None:
         """Mean loss Δ of the predictions under the start and under what was learned; None for a search."""
@@ -133,10 +131,7 @@ class Trainer:
             if not samples:
                 return _Rounds(None, n_registrations, 0)
             fit = fit_lssvm(samples, w0, self.options, engine=self.schedule.solver, mapper=self.mapper)
-            shown = max(samples, key=lambda s: s.level)
-            # One inference for the record: it teaches nothing and does not count.
-            seen = overlay(shown, fit.imputed[shown.key], fit.weights, self.schedule.solver)
-            found = _Rounds(fit, n_registrations, found.n_inferences + fit.history[-1].n_inferences, seen)
+            found = _Rounds(fit, n_registrations, found.n_inferences + fit.history[-1].n_inferences)
         return found
 
     def _samples(self, trajectory: WeightTable, classes: tuple[int, ...], one_class: bool) -> list[list[Sample] | None]:
@@ -176,7 +171,6 @@ class Trainer:
             {name: [_curve(i) for i in fit.history] for name, fit in fits.items()},
             sum(rounds.n_inferences for rounds in found.values()),
             sum(rounds.n_registrations for rounds in found.values()),
-            {name: rounds.seen for name, rounds in found.items() if rounds.seen is not None},
         )
 
 
@@ -195,7 +189,6 @@ class _Rounds:
     fit: Fit | None
     n_registrations: int
     n_inferences: int
-    seen: dict[str, Any] | None = None
 
 
 def _in_both(pair: ImagePair) -> set[int]:

@@ -198,23 +198,6 @@ class FitPoint(_Part):
     mean_dice: Number = None
 
 
-class OverlayRows(_Part):
-    """Displacements of one slice of nodes, a text line for each row, and their loss."""
-
-    loss: Number = None
-    rows: tuple[str, ...] = ()
-
-
-class OverlayRecord(_Part):
-    """Imputed beside predicted displacements of one training pair, in one slice."""
-
-    level: int | None = None
-    axes: tuple[str, ...] = ()
-    imputed: OverlayRows = OverlayRows()
-    predicted: OverlayRows = OverlayRows()
-    counts: tuple[str, ...] = ()
-
-
 class LeftOutDice(_Part):
     """Dice of a predictor's segmentations of left-out images, by class and on average."""
 
@@ -269,8 +252,8 @@ class TrainingRecord(_Part):
         None where nothing learned is used; see ``judged``.
     learned, learned_by_fold
         Weights before share and gates, (M, C), on all pairs and on each fold.
-    history, overlays : mappings
-        Learning curve and picture of each fit.
+    history : mapping
+        Learning curve of each fit.
     predictor : PredictorChoice, optional
         What left-out patients said of the kinds of predictors, where they were asked.
     """
@@ -300,7 +283,6 @@ class TrainingRecord(_Part):
     learned: tuple[tuple[Number, ...], ...] = ()
     learned_by_fold: tuple[tuple[tuple[Number, ...], ...], ...] = ()
     history: dict[str, tuple[FitPoint, ...]] = {}
-    overlays: dict[str, OverlayRecord | None] = {}
     predictor_groups: tuple[str, ...] = ()
     predictor: PredictorChoice | None = None
 

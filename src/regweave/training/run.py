@@ -250,7 +250,6 @@ def _record(
         "learned": learned.weights.matrix.tolist(),
         "learned_by_fold": [columns.weights.matrix.tolist() for columns in state.by_fold],
         "history": dict(learned.history),
-        "overlays": dict(learned.overlays),
     }
 
 

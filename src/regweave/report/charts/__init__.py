@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from regweave.report.charts.grouped import bar_chart, box_plot
 from regweave.report.charts.lines import interval_plot, line_chart
-from regweave.report.charts.overlay import overlay_chart
 from regweave.report.charts.steps import step_chart
 from regweave.report.charts.svg import STYLE
 
-__all__ = ["STYLE", "bar_chart", "box_plot", "interval_plot", "line_chart", "overlay_chart", "step_chart"]
+__all__ = ["STYLE", "bar_chart", "box_plot", "interval_plot", "line_chart", "step_chart"]

@@ -9,8 +9,8 @@ import numpy as np
 from markupsafe import Markup
 
 from regweave.model.model import Model
-from regweave.model.record import Candidate, FitPoint, OverlayRecord, Tuning
-from regweave.report.charts import bar_chart, interval_plot, line_chart, overlay_chart
+from regweave.model.record import Candidate, FitPoint, Tuning
+from regweave.report.charts import bar_chart, interval_plot, line_chart
 from regweave.types import Float64Array
 
 HALF = 560.0
@@ -27,13 +27,11 @@ def of_model(model: Model) -> dict[str, list[Markup]]:
     """Draw all charts of a model, by the section of the page they belong to; a list may be empty."""
     record = model.training
     tuned = {"levels": record.smoothness, "refine": record.smoothness and record.smoothness.refine}
-    overlays = {_fit_name(model, name): of for name, of in record.overlays.items() if of is not None}
     return {
         "weights": weights(model),
         "gates": [gates(model)],
         "curves": curves(model),
         "surrogate": surrogate(record.surrogate_and_dice) if record.surrogate_and_dice else [],
-        "overlays": [_overlay(name, of) for name, of in overlays.items()],
         "smoothness": [chart for name, of in tuned.items() if of is not None and (chart := _tuning(name, of))],
     }
 
@@ -124,12 +122,6 @@ def surrogate(candidates: Sequence[Candidate]) -> list[Markup]:
         _half(losses, "Surrogate loss of the candidates", "candidate", "mean loss Δ"),
         _half(dice, "Dice of left-out masks", "candidate", "mean Dice"),
     ]
-
-
-def _overlay(name: str, record: OverlayRecord) -> Markup:
-    parts = {"predicted": record.predicted, "imputed": record.imputed}
-    lines = {key: (part.rows, _number(part.loss)) for key, part in parts.items()}
-    return overlay_chart(lines, record.counts, record.axes, title=name)
 
 
 def _tuning(name: str, tuned: Tuning) -> Markup:

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from exhaustive import EXHAUSTIVE
 
 from regweave import engines
 from regweave.energy.assemble import TIE_BREAK, assemble, solve
@@ -123,7 +124,7 @@ def test_each_problem_attains_its_own_minimum(displaced, elastic, coefficient):
     for seed, shape in enumerate(SHAPES):
         terms = random_terms(seed, shape, displaced=displaced, elastic=elastic)
         weights = random_weights(seed)
-        found = engines.solver("exhaustive")(assemble(terms, weights, coefficient))
+        found = EXHAUSTIVE(assemble(terms, weights, coefficient))
         values = [
             slow_energy(terms, weights, d) + coefficient * slow_loss(terms, d) + slow_tie_break(terms, d)
             for d in all_labellings(terms)[:: 1 if shape == SHAPES[0] and not displaced else 7]
@@ -142,7 +143,7 @@ def test_engines_solve_all_three_problems(engine, coefficient):
     for seed in range(4):
         terms, weights = random_terms(seed, displaced=seed % 2 == 1), random_weights(seed)
         energy = assemble(terms, weights, coefficient)
-        best = engines.solver("exhaustive")(energy).energy
+        best = EXHAUSTIVE(energy).energy
         typical = np.median([energy(d) for d in all_labellings(terms)[::37]])
         found = engines.solver(engine)(energy)
         assert found.lower_bound <= best + 1e-9
@@ -152,7 +153,7 @@ def test_engines_solve_all_three_problems(engine, coefficient):
 @pytest.mark.parametrize(("displaced", "elastic"), KINDS)
 def test_slack_bounds_the_loss_of_the_prediction(displaced, elastic):
     """max_D [w·Ψ(D̂) − w·Ψ(D) + Δ(D)] ≥ Δ(D*) for the prediction D* and any D̂: the hinge of eq. (10)."""
-    exact = engines.solver("exhaustive")
+    exact = EXHAUSTIVE
     for seed in range(6):
         terms = random_terms(seed, displaced=displaced, elastic=elastic)
         weights, rng = random_weights(seed), np.random.default_rng(seed)
@@ -188,7 +189,7 @@ def test_tie_break_prefers_to_stay_and_is_small():
 @pytest.mark.parametrize("coefficient", [0.0, 2.5, -1.0], ids=["predict", "impute", "violate"])
 def test_one_function_predicts_imputes_and_violates(coefficient):
     terms, weights = random_terms(3), random_weights(3)
-    solution = solve(terms, weights, engines.solver("exhaustive"), coefficient, tie_break=0.0)
+    solution = solve(terms, weights, EXHAUSTIVE, coefficient, tie_break=0.0)
     values = [
         slow_energy(terms, weights, labels) + coefficient * slow_loss(terms, labels)
         for labels in itertools.product(range(8), repeat=4)

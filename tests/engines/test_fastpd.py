@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from math import prod
 
+import exhaustive
 import numpy as np
 import pytest
 
 from regweave import engines
-from regweave.engines import exhaustive, fastpd, icm
+from regweave.engines import fastpd, icm
 from regweave.types import Energy
 
 

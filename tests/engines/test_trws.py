@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from math import prod
 
+import exhaustive
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from regweave.engines import exhaustive, trws
+from regweave.engines import trws
 from regweave.types import Energy
 
 

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from exhaustive import EXHAUSTIVE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +80,7 @@ def fit(samples, **changes) -> Fit:
     options = LssvmOptions(C=20.0, eta=3.0, epsilon=1e-3, max_outer=10)
     others = {name: value for name, value in changes.items() if name not in named}
     options = replace(options, **{name: changes[name] for name in named})
-    return fit_lssvm(samples, W0, options, **{"engine": "exhaustive", **others})
+    return fit_lssvm(samples, W0, options, **{"engine": EXHAUSTIVE, **others})
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 1.0, 5.0]), st.sampled_from([1.0, 30.0, 300.0]), st.booleans())
@@ -109,7 +110,7 @@ def test_with_bounds_the_objective_never_rises_beyond_the_gap(engine):
         assert (np.diff([it.upper for it in found.history]) <= 1e-9).all()
 
 
-@pytest.mark.parametrize("engine", ["exhaustive", "trws", "fastpd", "icm"])
+@pytest.mark.parametrize("engine", [EXHAUSTIVE, "trws", "fastpd", "icm"])
 def test_no_constraint_is_violated_by_more_than_the_certified_epsilon(engine):
     """Over all labellings; and at most ε where inference is exact."""
     for seed in range(5):
@@ -126,7 +127,7 @@ def test_no_constraint_is_violated_by_more_than_the_certified_epsilon(engine):
         )
         assert worst <= found.epsilon + 1e-7
         assert found.converged
-        if engine == "exhaustive":
+        if engine is EXHAUSTIVE:
             assert found.epsilon <= 1e-3
         if engine == "icm":
             assert found.epsilon == np.inf
@@ -146,7 +147,7 @@ def test_the_end_allows_for_the_gap_of_inference(gap):
 
     w0 = W0.as_vector()
     for seed in range(5):
-        oracle = Loose(several(seed), "exhaustive")
+        oracle = Loose(several(seed), EXHAUSTIVE)
         imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
         oracle.restart(w0)
         convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, imputed)
@@ -162,7 +163,7 @@ def test_cutting_planes_reach_the_minimum_over_all_constraints():
 
     samples = several(3)
     w0, lower = W0.as_vector(), np.append(np.zeros(6), 0.05)
-    oracle = Oracle(samples, "exhaustive")
+    oracle = Oracle(samples, EXHAUSTIVE)
     imputed = np.stack([d.psi for d in oracle.run(w0, 3.0)])
     oracle.restart(w0)
     found = cutting_plane.minimise(oracle, Convex(Regulariser(w0, 1.0, lower), 50.0, imputed), 1e-7, 200)
@@ -179,7 +180,7 @@ def test_slacks_bound_the_loss_of_every_labelling_below_the_imputed_one():
     """ξ + ε ≥ Δ(D) + w·(Ψ(D̂) − Ψ(D)) for all D, hence ξ + ε ≥ Δ of the prediction."""
     for seed in range(5):
         samples = several(seed)
-        oracle, w0 = Oracle(samples, "exhaustive"), W0.as_vector()
+        oracle, w0 = Oracle(samples, EXHAUSTIVE), W0.as_vector()
         imputed = oracle.run(w0, 3.0)
         convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 30.0, np.stack([d.psi for d in imputed]))
         oracle.restart(w0)
@@ -208,7 +209,7 @@ def test_slacks_of_a_fit_bound_its_predictions():
 
 def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
     samples = several(2)
-    oracle, w = Oracle(samples, "exhaustive"), W0.as_vector()
+    oracle, w = Oracle(samples, EXHAUSTIVE), W0.as_vector()
     found = cccp._impute(oracle, w, 2.0, ())
     for d, (psi, delta) in zip(found, map(all_planes, samples), strict=True):
         assert d.value == pytest.approx((psi @ w + 2 * delta).min(), abs=1e-6)
@@ -222,7 +223,7 @@ def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
             worst = [(p[0], d[0], float(p[0] @ w + 2 * d[0])) for p, d in planes]
             return [cutting_plane.Found(zero, p, float(d), v, -1.0) for p, d, v in worst]
 
-    again = cccp._impute(Poor(samples, "exhaustive"), w, 2.0, found)
+    again = cccp._impute(Poor(samples, EXHAUSTIVE), w, 2.0, found)
     assert [d.labels.tolist() for d in again] == [d.labels.tolist() for d in found]
     assert [d.value for d in again] == pytest.approx([d.value for d in found])
     assert [d.lower_bound for d in again] == [-1.0] * 4
@@ -230,7 +231,7 @@ def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
 
 def test_known_planes_are_scored_before_inference():
     samples = several(4)
-    oracle, w0 = Oracle(samples, "exhaustive"), W0.as_vector()
+    oracle, w0 = Oracle(samples, EXHAUSTIVE), W0.as_vector()
     convex = Convex(Regulariser(w0, 1.0, np.zeros(7)), 50.0, np.stack([d.psi for d in oracle.run(w0, 3.0)]))
     oracle.restart(w0)
     first = cutting_plane.minimise(oracle, convex, 1e-3, 100)
@@ -247,7 +248,7 @@ def test_known_planes_are_scored_before_inference():
 
 def test_weaker_planes_are_discarded_and_counted():
     samples, w = several(5, 1), W0.as_vector()
-    oracle = Oracle(samples, "exhaustive")
+    oracle = Oracle(samples, EXHAUSTIVE)
     psi, delta = all_planes(samples[0])
     impossible = cutting_plane.Found(np.zeros(4, np.int32), psi[0], 100.0, 0.0, 0.0)
     oracle.pools[0].insert(impossible)

@@ -176,4 +176,3 @@ def test_a_class_that_no_pair_shows_keeps_the_start(pairs):
 def test_surrogate_of_several_columns_is_their_mean():
     history = {"3": [{"predicted_loss": 0.4}, {"predicted_loss": 0.1}], "4": [{"predicted_loss": 0.6}]}
     assert FittedColumns(START, history).surrogate() == pytest.approx((0.5, 0.35))
-    assert FittedColumns(START, {"search": [{"mean_dice": 0.5}]}).surrogate() is None

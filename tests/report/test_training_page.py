@@ -227,13 +227,6 @@ def test_parts_of_another_kind_are_refused_by_name(tmp_path):
             write_page(path)
 
 
-def test_a_search_has_its_own_curve(tmp_path):
-    curve = [{"number": i, "mean_dice": 0.5 + 0.1 * i} for i in range(3)]
-    text = write_page(save(tmp_path / "mine.json", {**EVIDENCE, "history": {"search": curve}})).read_text()
-    assert "mean Dice of training masks" in text
-    assert "Duality gap" not in text
-
-
 def test_no_model_no_page(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(RegweaveError, match="E170"):

@@ -70,11 +70,11 @@ def test_the_command_has_the_same_defaults():
 
 def test_set_params():
     learner = MetricLearner(C=5.0)
-    assert learner.set_params(C=7.0, method="search") is learner
-    assert (learner.C, learner.method) == (7.0, "search")
+    assert learner.set_params(C=7.0, method="global") is learner
+    assert (learner.C, learner.method) == (7.0, "global")
     with pytest.raises(ValueError, match=r"unknown parameter 'c'.*C"):
         learner.set_params(c=1.0)
-    assert repr(learner) == "MetricLearner(method='search', C=7.0)"
+    assert repr(learner) == "MetricLearner(method='global', C=7.0)"
 
 
 def test_fit_gives_the_model_of_the_command(fitted, training_list, tmp_path):

@@ -331,26 +331,20 @@ def test_withheld_structures_are_background_like_those_not_chosen(training_list,
         run(pairs, tmp_path / "n.json", training_list, withhold=(9,))
 
 
-@pytest.mark.parametrize("method", ["lssvm", "lssvm-joint", "global", "search"])
+@pytest.mark.parametrize("method", ["lssvm", "lssvm-joint", "global"])
 @pytest.mark.parametrize("levels", ["all", "finest"])
 def test_every_method(method, levels, training_list, tmp_path):
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
-    options = {"method": method, "levels": levels, "gate": False, "classes": (3, 4), "budget": 20, "epsilon": 0.01}
+    options = {"method": method, "levels": levels, "gate": False, "classes": (3, 4), "epsilon": 0.01}
     found = run(pairs, tmp_path / "m.json", training_list, **options)
     assert found.model.levels == levels
     matrix = found.model.weights.matrix
     assert (matrix >= 0).all()
     np.testing.assert_allclose(matrix.sum(axis=0), 1)
-    if method != "search":  # ten candidates may all be worse than the start
-        assert (matrix != 1 / 3).any()
-        assert (method == "global") == bool((matrix == matrix[:, :1]).all())
-    curves = {"lssvm": {"0", "3", "4"}, "lssvm-joint": {"joint"}, "global": {"all"}, "search": {"search"}}
+    assert (matrix != 1 / 3).any()
+    assert (method == "global") == bool((matrix == matrix[:, :1]).all())
+    curves = {"lssvm": {"0", "3", "4"}, "lssvm-joint": {"joint"}, "global": {"all"}}
     assert set(found.evidence["history"]) == curves[method]
-    if method == "search":
-        assert found.evidence["registrations"] <= 2 * (len(FACTORS) + len(REFINE_FACTORS)) + 20
-        scores = [row["mean_dice"] for row in found.evidence["history"]["search"]]
-        assert scores == sorted(scores)
-        assert scores[0] == pytest.approx(found.evidence["smoothness"]["refine"]["mean_dice"])
 
 
 @pytest.mark.parametrize(
@@ -426,7 +420,6 @@ def test_refusals(training_list, four, base, tmp_path, monkeypatch):
         {"folds": 1}, {"classes": ()}, {"classes": (0, 1)}, {"max_pairs": 0}, {"max_memory_mb": 0.0},
         {"tune_pairs": 0}, {"judge_pairs": 1},
         {"withhold": (0,)}, {"classes": (1, 2), "withhold": (2,)},
-        {"method": "search", "budget": 19},
     ):  # fmt: skip
         with pytest.raises(UsageError, match="E194"):
             train(four, out, **options(**changes))

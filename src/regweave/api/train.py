@@ -74,7 +74,7 @@ def train(
     **words
         Fields of the training: ``method``, ``classes``, ``withhold``, ``C``, ``alpha``, ``eta``, ``epsilon``,
         ``rounds``, ``signed``, ``levels``, ``folds``, ``max_pairs``, ``tune_pairs``, ``judge_pairs``,
-        ``max_memory_mb``, ``refinement_learner``, ``structure_start``, ``budget``, ``gate``, ``seed``, ``predictor``,
+        ``max_memory_mb``, ``refinement_learner``, ``structure_start``, ``gate``, ``seed``, ``predictor``,
         ``predictor_options``; and how files are read,
         as in `regweave.register`.
 

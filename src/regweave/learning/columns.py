@@ -42,8 +42,8 @@ class FittedColumns:
     n_registrations: int = 0
 
     def surrogate(self) -> tuple[float, float] | None:
-        """Mean loss Δ of the predictions under the start and under what was learned; None for a search."""
-        ends = [(c[0]["predicted_loss"], c[-1]["predicted_loss"]) for c in self.history.values() if _is_fit(c)]
+        """Mean loss Δ of the predictions under the start and under what was learned; None without a curve."""
+        ends = [(c[0]["predicted_loss"], c[-1]["predicted_loss"]) for c in self.history.values()]
         if not ends:
             return None
         before, after = np.mean(ends, axis=0)
@@ -195,10 +195,6 @@ def _in_both(pair: ImagePair) -> set[int]:
     """Structures of both label maps: one that only one image shows costs the same whatever the deformation."""
     maps = (pair.fixed_labels, pair.moving_labels)
     return set.intersection(*(set() if labels is None else set(labels.values()) for labels in maps))
-
-
-def _is_fit(curve: Sequence[Mapping[str, Any]]) -> bool:
-    return "predicted_loss" in curve[0]
 
 
 def _curve(iteration: Iteration) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class Candidate(_Part):
 
 
 class FitPoint(_Part):
-    """One outer iteration of a fit; for a search, one candidate with its Dice."""
+    """One outer iteration of a fit."""
 
     number: int | None = None
     objective: Number = None
@@ -195,7 +195,6 @@ class FitPoint(_Part):
     predicted_loss: Number = None
     imputed_loss: Number = None
     certified_epsilon: Number = None
-    mean_dice: Number = None
 
 
 class LeftOutDice(_Part):

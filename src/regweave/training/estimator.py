@@ -36,7 +36,7 @@ class MetricLearner:
     Parameters
     ----------
     method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, tune_pairs, judge_pairs,
-    max_memory_mb, refinement_learner, structure_start, budget, gate, seed, predictor, predictor_options
+    max_memory_mb, refinement_learner, structure_start, gate, seed, predictor, predictor_options
         As in `regweave.training.options.TrainOptions`.
     preset, config, metrics, loss, workers
         As in `regweave.training.run.train`.
@@ -87,7 +87,6 @@ class MetricLearner:
         max_memory_mb: float = 1500.0,
         refinement_learner: RefinementLearner = "dice",
         structure_start: StructureStart = "auto",
-        budget: int = 400,
         gate: bool = True,
         seed: int = 0,
         predictor: str = "perceptron",
@@ -116,7 +115,6 @@ class MetricLearner:
         self.max_memory_mb = max_memory_mb
         self.refinement_learner = refinement_learner
         self.structure_start = structure_start
-        self.budget = budget
         self.gate = gate
         self.seed = seed
         self.predictor = predictor

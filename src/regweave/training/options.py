@@ -15,13 +15,13 @@ from regweave.errors import UsageError
 from regweave.learning.options import ALPHAS, LssvmOptions
 from regweave.model.model import Levels
 
-MethodName = Literal["lssvm", "lssvm-joint", "global", "search"]
+MethodName = Literal["lssvm", "lssvm-joint", "global"]
 RefinementLearner = Literal["dice", "svm"]
 StructureStart = Literal["auto", "keep"]
 GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 """Values tried for hyper-parameters that are not given."""
 LEAST = {
-    "epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "budget": 1, "max_pairs": 1, "seed": 0,
+    "epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "max_pairs": 1, "seed": 0,
     "tune_pairs": 1, "judge_pairs": 2,
 }  # fmt: skip
 """Smallest value of each number; epsilon and the memory must be above theirs."""
@@ -37,8 +37,8 @@ class TrainOptions:
 
     Parameters
     ----------
-    method : "lssvm", "lssvm-joint", "global" or "search"
-        One class at a time as in the paper, all classes at once, one column for all, or direct search on Dice.
+    method : "lssvm", "lssvm-joint" or "global"
+        One class at a time as in the paper, all classes at once, or one column for all.
     classes : tuple of ints, optional
         Label values to learn; other labels become background. By default all, if every label map shows the same ones.
     withhold : tuple of ints, optional
@@ -64,8 +64,6 @@ class TrainOptions:
     structure_start : "auto" or "keep"
         Try a start from structures, which left-out patients judge, or keep that of the settings: structures that nobody
         labelled may lose by the former.
-    budget : int
-        Registrations that one search may spend.
     gate : bool
         Use a column only where left-out patients gained by it; without it, everything that was learned is used.
     seed : int
@@ -94,7 +92,6 @@ class TrainOptions:
     max_memory_mb: float = 1500.0
     refinement_learner: RefinementLearner = "dice"
     structure_start: StructureStart = "auto"
-    budget: int = 400
     gate: bool = True
     seed: int = 0
     predictor: str | None = "perceptron"
@@ -109,15 +106,14 @@ class TrainOptions:
         return tuple(kind for kind, needs in needed.items() if needs is None or extras.installed(needs[0]))
 
     def grid(self) -> list[LssvmOptions]:
-        """Hyper-parameters to try; a search has none."""
+        """Hyper-parameters to try."""
         values = {k: (v,) if (v := getattr(self, k)) is not None else GRID[k] for k in GRID}
-        tried = [
+        return [
             LssvmOptions(C=c, alpha=a, eta=e, epsilon=self.epsilon, rounds=self.rounds, signed=self.signed)
             for c in values["C"]
             for a in values["alpha"]
             for e in values["eta"]
         ]
-        return tried[:1] if self.method == "search" else tried
 
     def check(self) -> None:
         """Refuse what no training can mean, and a training without the packages that it needs."""
@@ -149,7 +145,7 @@ class TrainOptions:
         if both or min(withheld, default=1) < 1:
             message = f"structures to withhold are {list(withheld)}, to learn {list(self.classes or ())}"
             raise UsageError("E194", message, "give label values of 1 or more, each as one or the other")
-        extras.require("cma" if self.method == "search" else "daqp", "train", "learning")
+        extras.require("daqp", "train", "learning")
 
     def _check_predictor(self) -> None:
         if self.predictor == AUTO:

@@ -8,11 +8,9 @@ from functools import partial
 from typing import Any
 
 from regweave.datasets.coverage import cover_patients
-from regweave.errors import UsageError
 from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of, next_values
 from regweave.jobs.scoring import mean_over_pairs, pair_score
 from regweave.kernels.threads import kernel_threads
-from regweave.learning.search import LEAST_CANDIDATES
 from regweave.measures.scores import PairScore
 from regweave.pipeline.reading import in_one_numbering
 from regweave.pipeline.recipe import with_stated
@@ -20,7 +18,7 @@ from regweave.predictors import Choice
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.columns.learner import ColumnLearner
 from regweave.training.columns.selection import Attempt, ColumnSelection, Trial, rebalance, strengthen, try_columns
-from regweave.training.options import CHOICES, TrainOptions
+from regweave.training.options import CHOICES
 from regweave.training.predictor_choice import choose_predictors, with_record
 from regweave.training.predictor_fits import PredictorFits, segmented_images
 from regweave.training.predictors_by_fold import Predictors
@@ -48,20 +46,11 @@ def scan_dataset(context: TrainingContext, state: Listed) -> Scanned:
     if len(tuning) < len(state.pairs):
         text = f"{len(tuning)} to tune and {len(judged)} to judge with of {len(state.pairs)} pairs, patients evenly"
         log.tell("note", text)
-    if options.method == "search":
-        _check_budget(options, len(judged))
     context.folds(judged)  # before anything is computed: too few patients are an error of the list
     return state.then(
         Scanned, judged=judged, tuning=tuning, scan=found, classes=classes, skipped=skipped, modality=bank,
         run=state.run.reading_by(reading), settings=state.settings.model_copy(update={"modality": bank}),
     )  # fmt: skip
-
-
-def _check_budget(options: TrainOptions, n_pairs: int) -> None:
-    n = min(n_pairs, options.max_pairs or n_pairs)
-    if options.budget < LEAST_CANDIDATES * n:
-        message = f"a budget of {options.budget} registrations is too small for {n} pairs"
-        raise UsageError("E194", message, f"give at least {LEAST_CANDIDATES * n}, or lower --max-pairs")
 
 
 def tune(context: TrainingContext, state: Scanned) -> Tuned:

@@ -55,9 +55,7 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Model to write: JSON, or .zip, as a network needs.")],
     preset: Annotated[str, method_option(help="Settings by name.", autocompletion=complete_preset)] = "default",
     config: Annotated[Path | None, method_option(help="Settings from a TOML file.")] = None,
-    method: Annotated[
-        str, method_option(help="Kind of learning: lssvm, lssvm-joint, global or search.")
-    ] = "lssvm-joint",
+    method: Annotated[str, method_option(help="Kind of learning: lssvm, lssvm-joint or global.")] = "lssvm-joint",
     metrics: Annotated[str | None, method_option(help="Members or metrics of the bank, separated by commas.")] = None,
     loss: Annotated[str | None, method_option(help="Loss on the masks: dice, voxel, surface, landmark.")] = None,
     classes: Annotated[str | None, input_option(help="Structures to learn, label values with commas.")] = None,
@@ -84,7 +82,6 @@ def train(
     structure_start: Annotated[
         str, method_option(help="Try a start from structures (auto), or keep that of the settings (keep).")
     ] = "auto",
-    budget: Annotated[int, method_option(help="Registrations that one search may spend.")] = 400,
     gate: Annotated[bool, method_option(help="Use a column only where left-out patients gained.")] = True,
     seed: Annotated[int, method_option(help="Chooses folds and pairs.")] = 0,
     predictor: Annotated[
@@ -134,7 +131,7 @@ def train(
                 alpha=alpha, eta=eta, epsilon=epsilon, rounds=rounds, signed=signed, levels=levels, folds=folds,
                 max_pairs=max_pairs, tune_pairs=tune_pairs,
                 judge_pairs=judge_pairs, max_memory_mb=max_memory_mb,
-                refinement_learner=refinement_learner, structure_start=structure_start, budget=budget, gate=gate,
+                refinement_learner=refinement_learner, structure_start=structure_start, gate=gate,
                 seed=seed, predictor=predictor,
                 predictor_options=parse_options(predictor_option or [], "--predictor-option"),
                 nifti_frame=nifti_frame, nonfinite=nonfinite, label_names=label_names,

@@ -88,26 +88,19 @@ def gates(model: Model) -> Markup:
 
 
 def curves(model: Model) -> list[Markup]:
-    """Draw objective, gap and losses of each fit; for a search, the Dice of each candidate."""
-    history = {_fit_name(model, name): points for name, points in model.training.history.items() if points}
-    fits = {name: points for name, points in history.items() if points[0].objective is not None}
-    searches = {name: points for name, points in history.items() if points[0].mean_dice is not None}
-    charts = []
-    if searches:
-        charts.append(_half(_lines(searches, mean_dice=""), "Search", "candidate", "mean Dice of training masks"))
-    if fits:
-        # With more than one fit, the chart of the gap alone tells how far the bounds are apart.
-        bounds = {"objective": ", attained", **({"upper": ", upper bound"} if len(fits) == 1 else {})}
-        charts += [
-            _half(_lines(fits, **bounds), "Objective, eq. (7)", "outer iteration", "objective"),
-            _half(_lines(fits, duality_gap=""), "Duality gap", "outer iteration", "gap", log_y=True),
-            _half(
-                _lines(fits, predicted_loss=", predicted", imputed_loss=", imputed"),
-                "Loss on samples", "outer iteration", "mean loss Δ",
-            ),
-            _half(_lines(fits, slack_sum=""), "Sum of the slacks", "outer iteration", "slack"),
-        ]  # fmt: skip
-    return charts
+    """Draw objective, gap and losses of each fit."""
+    fits = {_fit_name(model, name): points for name, points in model.training.history.items() if points}
+    if not fits:
+        return []
+    # With more than one fit, the chart of the gap alone tells how far the bounds are apart.
+    bounds = {"objective": ", attained", **({"upper": ", upper bound"} if len(fits) == 1 else {})}
+    losses = {"predicted_loss": ", predicted", "imputed_loss": ", imputed"}
+    return [
+        _half(_lines(fits, **bounds), "Objective, eq. (7)", "outer iteration", "objective"),
+        _half(_lines(fits, duality_gap=""), "Duality gap", "outer iteration", "gap", log_y=True),
+        _half(_lines(fits, **losses), "Loss on samples", "outer iteration", "mean loss Δ"),
+        _half(_lines(fits, slack_sum=""), "Sum of the slacks", "outer iteration", "slack"),
+    ]
 
 
 def surrogate(candidates: Sequence[Candidate]) -> list[Markup]:

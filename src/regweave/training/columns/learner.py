@@ -17,14 +17,13 @@ from regweave.jobs.kept import Kept
 from regweave.kernels.threads import in_this_call, kernel_threads
 from regweave.learning.columns import FittedColumns, Mapper, Trainer
 from regweave.learning.options import LssvmOptions
-from regweave.learning.search import search
 from regweave.pipeline.memory import forecast
 from regweave.pipeline.prepare import start_pair
 from regweave.pipeline.reading import read_inputs
 from regweave.pipeline.recipe import with_structure_maps
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.starts.structures import started_from_structures
-from regweave.training.candidates import CandidateRunner, overall
+from regweave.training.candidates import CandidateRunner
 from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import within
@@ -46,7 +45,7 @@ class ColumnLearner:
     scan : DatasetScan
         Grids of the images, by pair.
     candidates : CandidateRunner
-        Registers for a search; its settings and rules of reading hold for every method.
+        Its settings, predictors and rules of reading are those of the registrations.
     log : TrainingLog
         Counts the work.
     kept : Kept
@@ -84,8 +83,6 @@ class ColumnLearner:
 
     def learn(self, w0: WeightTable, pairs: Sequence[PairFiles], options: LssvmOptions) -> FittedColumns:
         """Learn from pairs that `sampled` chose; columns keep the start's balance with the smoothness."""
-        if self.options.method == "search":
-            return self._search(w0, pairs)
         schedule = self.schedule.for_levels()
         start = w0.select(tuple(m.name for m in schedule.bank))
         with self._parallel() as mapper:
@@ -101,7 +98,7 @@ class ColumnLearner:
     def sampled(self, pairs: Sequence[PairFiles]) -> list[PairFiles]:
         """Take some pairs at random, as the paper does, where a limit is given or the memory sets one."""
         ordered = sorted(pairs, key=lambda p: p.id)
-        limit = np.inf if self.options.method == "search" else self.options.max_memory_mb
+        limit = self.options.max_memory_mb
         rng = np.random.default_rng(self.options.seed)
         chosen = within([self._sample_mb(p) for p in ordered], limit, rng, self.options.max_pairs)
         if len(chosen) < min(len(ordered), self.options.max_pairs or len(ordered)):
@@ -118,15 +115,6 @@ class ColumnLearner:
         displaced = self.schedule.class_at == "displaced" and columns > 1
         per_label = len(self.schedule.for_levels().bank) + 1 + (columns if displaced else 0)
         return 4.0 * sum(s.n_nodes * (s.n_labels * per_label + columns) for s in used) / 2**20
-
-    def _search(self, w0: WeightTable, pairs: Sequence[PairFiles]) -> FittedColumns:
-        def score(candidates: Sequence[WeightTable]) -> list[float]:
-            found = self.candidates([(w, pairs) for w in candidates])
-            return [overall(scores) for scores in found]
-
-        found = search(score, w0, self.options.budget // len(pairs), self.options.seed)
-        curve = [{"number": i, "mean_dice": v} for i, v in enumerate(found.history)]
-        return FittedColumns(found.weights, {"search": curve})
 
     def _load(self, pair: PairFiles) -> ImagePair:
         """Read a pair at its start."""

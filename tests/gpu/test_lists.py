@@ -129,7 +129,7 @@ def test_training_registers_and_follows_trajectories_on_a_gpu(with_twin, ran, tr
     walked, align = [], samples.align
     monkeypatch.setattr(samples, "align", lambda *a, **k: walked.append(k["device"].name) or align(*a, **k))
     listed = training_list.write(tmp_path / "list.csv", *(training_list.line(number) for number in range(2)))
-    options = {"method": "global", "gate": False, "predictor": "gaussian", "folds": 2}
+    options = {"method": "global", "gate": False, "predictor": "perceptron", "folds": 2}
     model = rw.train(listed, config=training_list.settings, workers=1, device="cuda", **options)
     assert model.training.device == "cuda"
     assert walked == ["cuda:0"] * 2

@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from scipy import ndimage, stats
+from scipy import ndimage
 
 from regweave import predictors
 from regweave.io.images import read_image, read_labels
-from regweave.predictors import Examples, Parts, gaussian
+from regweave.predictors import Examples, Parts
 from regweave.predictors import _features as _class_features
 from regweave.predictors import _voxelwise as voxelwise
 from regweave.predictors import perceptron as _perceptron
@@ -54,13 +54,13 @@ def training():
     return volumes, labels
 
 
-def fit(volumes, labels, classes=CLASSES, modality="mr", *, kind="perceptron", like=None, **more) -> VoxelPredictor:
-    return predictors.fit(kind, Examples(volumes, labels, classes, modality, **more), like)
+def fit(volumes, labels, classes=CLASSES, modality="mr", *, like=None, **more) -> VoxelPredictor:
+    return predictors.fit("perceptron", Examples(volumes, labels, classes, modality, **more), like)
 
 
-@pytest.fixture(scope="module", params=["gaussian", "perceptron"])
-def predictor(request, quick, training) -> VoxelPredictor:
-    return fit(*training, kind=request.param)
+@pytest.fixture(scope="module")
+def predictor(quick, training) -> VoxelPredictor:
+    return fit(*training)
 
 
 def dice(a: np.ndarray, b: np.ndarray) -> float:
@@ -99,8 +99,7 @@ def test_maps_of_a_finer_image_lies_where_the_image_does(predictor):
     affine[:3, 3] = (-0.75, -0.75, 0.0)
     found, coarse = predictor.maps(Volume(fine, Geometry(fine.shape, affine))), predictor.maps(volume)
     np.testing.assert_allclose(found.geometry.affine, volume.geometry.affine)
-    # The window is from percentiles, and a quadratic border answers to it more than a smooth one.
-    np.testing.assert_allclose(found.shares, coarse.shares, atol=5e-3 if predictor.kind == "perceptron" else 0.06)
+    np.testing.assert_allclose(found.shares, coarse.shares, atol=5e-3)  # the window is from percentiles
 
 
 def test_maps_does_not_depend_on_how_the_axes_are_stored(predictor):
@@ -131,7 +130,7 @@ def test_maps_of_labels_are_the_share_of_each_structure_in_a_block(predictor):
 def test_the_rarity_of_another_is_taken_without_holding_images_out(predictor, training, monkeypatch):
     monkeypatch.setattr(voxelwise, "_score", lambda *_: pytest.fail("scored"))
     other = replace(predictor, record={"rarity": 0.5})
-    found = fit(training[0][:2], training[1][:2], kind=predictor.kind, like=other)
+    found = fit(training[0][:2], training[1][:2], like=other)
     assert found.record == {"rarity": 0.5}
 
 
@@ -173,7 +172,7 @@ def test_json_gives_back_the_same_predictor(predictor):
     content = predictor.save().to_json()
     back = predictors.load(Parts.from_json(json.loads(json.dumps(content))))
     assert back.save().to_json() == content
-    assert ("kind" in content) == (predictor.kind != "perceptron")
+    assert "kind" not in content
     volume, _ = planted(79)
     np.testing.assert_array_equal(back.maps(volume).shares, predictor.maps(volume).shares)
 
@@ -250,7 +249,7 @@ def test_refuses_what_does_not_fit(quick, training, change, message):
 
 def test_refuses_stored_numbers_that_do_not_fit(predictor):
     content = predictor.save().to_json()
-    arrays = content[predictor.kind]
+    arrays = content["perceptron"]
 
     def load(**change):
         return predictors.load(Parts.from_json({**content, **change}))
@@ -259,13 +258,12 @@ def test_refuses_stored_numbers_that_do_not_fit(predictor):
         load(features=0)
     with pytest.raises(ValueError, match="2 classes, but the classifier tells 3"):
         load(classes=[0, 2])
-    bias = "hidden_bias" if predictor.kind == "perceptron" else "bias"
     with pytest.raises(ValueError, match="do not fit"):
-        load(**{predictor.kind: {**arrays, bias: arrays[bias][1:]}})
-    with pytest.raises(ValueError, match=rf"class_predictor\.{predictor.kind}\.{bias} is no array of numbers"):
-        load(**{predictor.kind: {**arrays, bias: ["x"]}})
+        load(perceptron={**arrays, "hidden_bias": arrays["hidden_bias"][1:]})
+    with pytest.raises(ValueError, match=r"class_predictor\.perceptron\.hidden_bias is no array of numbers"):
+        load(perceptron={**arrays, "hidden_bias": ["x"]})
     with pytest.raises(KeyError):
-        load(**{predictor.kind: {}})
+        load(perceptron={})
 
 
 def test_features_of_another_image_kind_are_refused(quick, training):
@@ -274,23 +272,6 @@ def test_features_of_another_image_kind_are_refused(quick, training):
     fewer = {**content["perceptron"], "hidden": content["perceptron"]["hidden"][1:]}
     with pytest.raises(ValueError, match=f"{n - 1} features, mr images have {n}"):
         predictors.load(Parts.from_json({**content, "perceptron": fewer}))
-
-
-def test_gaussian_scores_against_scipy():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(300, 4)) @ rng.normal(size=(4, 4)) + np.repeat(rng.normal(size=(3, 4)) * 2, 100, axis=0)
-    numbers = np.repeat(np.arange(3), 100)
-    found = gaussian.fit_gaussians(x, numbers, 3, rng, shrinkage=0.0)
-    spread = x.std(axis=0) + 1e-6
-    constants = []
-    for c in range(3):
-        rows = x[numbers == c]
-        cov = np.cov(rows.T) + gaussian.RIDGE * np.diag(spread**2)
-        density = stats.multivariate_normal(rows.mean(axis=0), cov).logpdf(x)
-        difference = found.scores(x.astype(np.float32))[:, c] - density
-        np.testing.assert_allclose(difference, difference[0], atol=2e-3)
-        constants.append(difference[0])
-    np.testing.assert_allclose(constants, constants[0], atol=2e-3)  # the same for all classes: it decides nothing
 
 
 def test_blocks_of_the_working_grid_against_a_loop():

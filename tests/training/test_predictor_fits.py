@@ -60,14 +60,14 @@ def test_the_same_fit_is_taken_from_the_store(images, fits, fitted):
     assert [p.suffix for p in fits.store.iterdir()] == [".zip"]
 
 
-def test_other_images_patients_seed_or_kind_are_other_fits(images, fits, fitted):
+def test_other_images_patients_seed_or_options_are_other_fits(images, fits, fitted):
     first = fits(images, None)
     fits(images[:-1], None)
     changed = replace(images[0], sha256=("0" * 64, images[0].sha256[1]))
     fits([changed, *images[1:]], None)
     fits([replace(images[0], patients=frozenset({"other"})), *images[1:]], None)
     replace(fits, seed=1)(images, None)
-    replace(fits, kind=Choice("gaussian"))(images, None)
+    replace(fits, kind=Choice("perceptron", {"hidden": 8}))(images, None)
     fits(images, first)
     assert len(fitted) == 7
 

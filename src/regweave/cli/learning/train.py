@@ -85,7 +85,7 @@ def train(
     gate: Annotated[bool, method_option(help="Use a column only where left-out patients gained.")] = True,
     seed: Annotated[int, method_option(help="Chooses folds and pairs.")] = 0,
     predictor: Annotated[
-        str, method_option(help="What tells structures without labels: perceptron, unet, gaussian, or auto.")
+        str, method_option(help="What tells structures without labels: perceptron, unet, or auto.")
     ] = "perceptron",
     predictor_option: Annotated[
         list[str] | None, method_option(help="Option of the predictor, such as width=24; may be repeated.")

@@ -109,7 +109,7 @@ WORDS = {
     "errors": "codes and next steps",
     "io": "disk ↔ values",
     "jobs": "workers, stores, clusters",
-    "kernels": "the door to C++",
+    "kernels": "threads, fields, GPU",
     "learning": "latent structured SVM",
     "losses": "Δ between masks",
     "measures": "Dice, surfaces, verdict",

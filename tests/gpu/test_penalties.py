@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.kernels import forces
+from regweave import _core
 from regweave.registration.data_terms import _typical
 
 SHAPE = (9, 8, 10)
 FACTORS = [[1.0, 0.7, 1.4], [0.6, 1.1, 0.9], [1.3, 0.8, 1.2]]
 PENALTIES = {
-    "absolute": lambda f, m, w, g: forces.absolute_force(f, m, w, g, 0.01),
-    "tensor": forces.tensor_force,
-    "r1": lambda f, m, w, g: forces.correlation_force(f, m, w, g, 1, 1e-4, True),
-    "r3": lambda f, m, w, g: forces.correlation_force(f, m, w, g, 3, 1e-2, False),
-    "r12": lambda f, m, w, g: forces.correlation_force(f, m, w, g, 12, 1e-3, True),
+    "absolute": lambda f, m, w, g: _core.absolute_force(f, m, w, g, 0.01),
+    "tensor": _core.tensor_force,
+    "r1": lambda f, m, w, g: _core.correlation_force(f, m, w, g, 1, 1e-4, True),
+    "r3": lambda f, m, w, g: _core.correlation_force(f, m, w, g, 3, 1e-2, False),
+    "r12": lambda f, m, w, g: _core.correlation_force(f, m, w, g, 12, 1e-3, True),
 }
 RADII = {"r1": (1, 1e-4, True), "r3": (3, 1e-2, False), "r12": (12, 1e-3, True)}
 
@@ -67,9 +67,9 @@ def test_smoothness_is_that_of_the_core(twin, device, rng, stiff):
     u, stiffness = rng.normal(size=(3, *SHAPE)).astype(np.float32), rng.random(SHAPE, dtype=np.float32)
     force = np.zeros_like(u)
     if stiff:
-        cost = forces.stiff_diffusion_force(u, stiffness, force, FACTORS)
+        cost = _core.stiff_diffusion_force(u, stiffness, force, FACTORS)
     else:
-        cost = forces.diffusion_force(u, force, FACTORS)
+        cost = _core.diffusion_force(u, force, FACTORS)
     balance = twin.diffusion(device.upload(u), device.upload(stiffness) if stiff else None, FACTORS, 0.3)
     data, smooth = balance.totals()
     assert (data, smooth) == (0, pytest.approx(cost, rel=1e-6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.kernels import costs
+from regweave import _core
 from regweave.metrics import mind
 
 
@@ -14,7 +14,7 @@ def test_self_similarity_is_that_of_the_core(twin, device, rng, distance, radius
     image = rng.random((9, 6, 8), dtype=np.float32)
     image[:3] = 0.5  # flat: the least noise decides
     pairs = np.array(mind.PAIRS, dtype=np.int32) * np.int32(distance)
-    expected = costs.self_similarity(image, pairs, radius, *mind.NOISE_RANGE)
+    expected = _core.self_similarity(image, pairs, radius, *mind.NOISE_RANGE)
     assert expected.std() > 0.1
     found = twin.self_similarity(device.upload(image), pairs, radius, *mind.NOISE_RANGE).numpy()
     np.testing.assert_allclose(found, expected, atol=2e-5)

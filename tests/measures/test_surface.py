@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from regweave.kernels.numbers import distance_to_surface, surface_net
+from regweave._core import distance_to_surface, surface_net
 from regweave.kernels.threads import kernel_threads
 from regweave.measures import assd_mm, hd95_mm, surface_distances
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from regweave._core import perceptron_cross_entropy
 from regweave._core.builds import load, usable
-from regweave.kernels.network import perceptron_cross_entropy
 from regweave.kernels.threads import kernel_threads
 from regweave.predictors.perceptron import Options, fit_perceptron
 

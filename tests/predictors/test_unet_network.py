@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from regweave import _core
 from regweave._core.builds import load, usable
-from regweave.kernels import network as kernels
 from regweave.kernels.threads import kernel_threads
 from regweave.predictors._unet.network import Network, filled_shape, layer_shapes
 
@@ -50,7 +50,7 @@ def test_coarse_image_counts_as_if_its_voxels_were_repeated(stride):
     image, coarse = normal(4, 6, 10, 5), normal(*(n // s for n, s in zip((4, 6, 10), stride, strict=True)), 7)
     weight, scale, shift = normal(16, 12, 3, 3, 3), normal(16), normal(16, seed=1)
 
-    found = kernels.convolution_block(image, coarse, stride, weight, scale, shift)
+    found = _core.convolution_block(image, coarse, stride, weight, scale, shift)
 
     both = np.concatenate([image, repeated(coarse, stride)], axis=-1)
     np.testing.assert_allclose(found, slow_block(both, weight, scale, shift), atol=2e-5)
@@ -60,7 +60,7 @@ def test_coarse_image_counts_as_if_its_voxels_were_repeated(stride):
 def test_pooling_keeps_the_largest_of_each_block(stride):
     image = normal(4, 6, 12, 5)
 
-    found = kernels.max_pool(image, stride)
+    found = _core.max_pool(image, stride)
 
     x, y, z = (n // s for n, s in zip((4, 6, 12), stride, strict=True))
     blocks = image.reshape(x, stride[0], y, stride[1], z, stride[2], 5)
@@ -70,11 +70,11 @@ def test_pooling_keeps_the_largest_of_each_block(stride):
 def test_shares_are_a_softmax():
     image, weight, bias = 5 * normal(3, 4, 5, 8), normal(4, 8), normal(4)
 
-    found = kernels.class_shares(image, weight, bias)
+    found = _core.class_shares(image, weight, bias)
 
     odds = np.exp(image.astype(np.float64) @ weight.T + bias)
     np.testing.assert_allclose(found, np.moveaxis(odds / odds.sum(axis=-1, keepdims=True), -1, 0), atol=1e-6)
-    assert (kernels.class_shares(1e4 * image, weight, bias).sum(axis=0) == 1).all()
+    assert (_core.class_shares(1e4 * image, weight, bias).sum(axis=0) == 1).all()
 
 
 def network(n_channels=2, width=8, n_classes=4, strides=((2, 2, 1), (2, 2, 2))) -> Network:

@@ -7,7 +7,8 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from regweave.kernels import fields, numbers
+from regweave import _core
+from regweave.kernels import fields
 from regweave.kernels.threads import kernel_threads
 from regweave.spatial.jacobian import determinant, log_deviation
 from regweave.types import Field, Geometry
@@ -72,7 +73,7 @@ def test_planes_of_a_field_as_a_list(rng):
 def test_profiles_are_sums_of_the_bright_voxels(rng):
     image = rng.random(SHAPE, dtype=np.float32)
     bright = np.where(image > 0.4, image, 0).astype(np.float64)
-    for axis, found in enumerate(numbers.profiles(image, 0.4)):
+    for axis, found in enumerate(_core.profiles(image, 0.4)):
         np.testing.assert_allclose(found, bright.sum(axis=tuple(a for a in range(3) if a != axis)))
 
 
@@ -80,7 +81,7 @@ def test_profiles_are_sums_of_the_bright_voxels(rng):
 def test_histogram_is_that_of_numpy(rng, bins):
     image = np.round(rng.normal(size=SHAPE) * 50).astype(np.float32)  # whole numbers, many of them on an edge
     edges = np.linspace(-60.0, 77.0, bins + 1)
-    np.testing.assert_array_equal(numbers.histogram(image, edges), np.histogram(image, edges)[0])
+    np.testing.assert_array_equal(_core.histogram(image, edges), np.histogram(image, edges)[0])
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
@@ -91,7 +92,7 @@ def test_enclosed_voxels_lie_between_two_of_the_mask(rng, axes):
         for axis in range(3):
             line = mask[tuple(slice(None) if a == axis else i for a, i in enumerate(index))]
             count[index] += line[: index[axis] + 1].any() and line[index[axis] :].any()
-    found = numbers.enclosed(mask.view(np.uint8), axes)
+    found = _core.enclosed(mask.view(np.uint8), axes)
     np.testing.assert_array_equal(found, mask | (count >= axes))
 
 
@@ -99,7 +100,7 @@ def test_spread_of_logarithms(rng):
     values = rng.normal(1.0, 0.5, size=200_000).astype(np.float32)
     for shift in (0.0, 3.0):
         logs = np.log(np.clip(values.astype(np.float64) + shift, 1e-9, 1e9))
-        mean, deviation = numbers.log_spread(values, shift, 1e-9, 1e9)
+        mean, deviation = _core.log_spread(values, shift, 1e-9, 1e9)
         np.testing.assert_allclose((mean, deviation), (logs.mean(), logs.std()), rtol=1e-10)
     assert np.isnan(log_deviation(np.float32([1.0, np.nan]), 1e-9, 1e9))
 
@@ -144,6 +145,6 @@ def test_normal_equations_are_those_of_centred_columns(rng, threads):
         columns[:, here] -= np.average(columns[:, here], axis=1, weights=weight.ravel()[here])[:, None]
     weighted = columns * weight.ravel()
     with kernel_threads(threads):
-        matrix, slope = numbers.normal_equations(gradient, np.eye(4)[:3].copy(), bins, weight, residual, 5)
+        matrix, slope = _core.normal_equations(gradient, np.eye(4)[:3].copy(), bins, weight, residual, 5)
     np.testing.assert_allclose(matrix, weighted @ columns.T, atol=1e-9)
     np.testing.assert_allclose(slope, weighted @ residual.ravel(), atol=1e-9)

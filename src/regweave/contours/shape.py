@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from regweave._core import plane_distance
 from regweave.contours.regions import even_odd, region_of, rings_of
 from regweave.io.dicom.series import Series, SliceGrid
-from regweave.kernels.numbers import plane_distance
 from regweave.kernels.threads import side_by_side
 from regweave.types import Float32Array, Float64Array, Structure
 

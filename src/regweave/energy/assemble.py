@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from regweave.kernels.costs import weighted_unaries
+from regweave._core import weighted_unaries
 from regweave.types import Energy, Float64Array, Solution, Terms, WeightTable
 
 TIE_BREAK = 1e-4

@@ -6,9 +6,8 @@ from typing import Self
 
 from pydantic import Field
 
-from regweave import engines
+from regweave import _core, engines
 from regweave.engines._problem import check
-from regweave.kernels import solvers
 from regweave.types import Energy, IntArray, Solution
 
 
@@ -72,4 +71,4 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
     array([0, 0], dtype=int32)
     """
     problem = check(energy, init)
-    return problem.solution(*solvers.fastpd(*problem.arrays, options.max_iter, options.bound_passes))
+    return problem.solution(*_core.fastpd(*problem.arrays, options.max_iter, options.bound_passes))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from regweave import engines
+from regweave import _core, engines
 from regweave.engines._problem import check
-from regweave.kernels import solvers
 from regweave.types import Energy, IntArray, Solution
 
 
@@ -64,4 +63,4 @@ def minimize(energy: Energy, init: IntArray | None = None, options: Options = DE
     array([0, 0], dtype=int32)
     """
     problem = check(energy, init)
-    return problem.solution(*solvers.trws(*problem.arrays, options.max_iter, options.tol))
+    return problem.solution(*_core.trws(*problem.arrays, options.max_iter, options.tol))

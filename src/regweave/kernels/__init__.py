@@ -1,6 +1,6 @@
-"""Compiled kernels: arrays in, arrays out, no policy.
+"""Python side of the compiled kernels in `regweave._core`: threads, GPUs, the build, and those of fields as one set.
 
-The only importer of the extension module. Its entries check shapes, types and ranges themselves and raise `ValueError`;
+Kernels take arrays and return arrays. They check shapes, types and ranges themselves and raise `ValueError`;
 `tests/test_kernels_refuse.py` has a table of wrong calls for each.
 """
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave.kernels import costs
+from regweave import _core
 from regweave.losses import Offsets, Options
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
@@ -40,7 +40,7 @@ def volume(
     losses, present = np.empty(shape, dtype=np.float32), np.empty((*shape[:2], 1), dtype=np.float32)
     for c in range(len(fixed)):
         arguments = (fixed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
-        sizes = costs.mean_volume(*arguments) + grid.pool(fixed[c])[:, None]
-        losses[c] = _loss(costs.overlap_volume(*arguments), sizes)
+        sizes = _core.mean_volume(*arguments) + grid.pool(fixed[c])[:, None]
+        losses[c] = _loss(_core.overlap_volume(*arguments), sizes)
         present[c] = (sizes > EMPTY).any(axis=1, keepdims=True)
     return _mean_over_present(losses, present)

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy import ndimage
 
-from regweave import losses
-from regweave.kernels import costs
+from regweave import _core, losses
 from regweave.losses import Offsets
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array, Float64Array
@@ -87,7 +86,7 @@ def volume(
     missed = grid.pool(weighted * fixed)
     errors = np.stack(
         [
-            costs.overlap_volume(signed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
+            _core.overlap_volume(signed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
             for c in range(len(fixed))
         ]
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave.kernels import costs
+from regweave import _core
 from regweave.losses import Offsets, Options
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
@@ -33,7 +33,7 @@ def volume(
     """Loss of every label, (N, L)."""
     errors = np.stack(
         [
-            costs.sad_volume(fixed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
+            _core.sad_volume(fixed[c : c + 1], moved[c : c + 1], *grid.support_arguments, *offsets)
             for c in range(len(fixed))
         ]
     )

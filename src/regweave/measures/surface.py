@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import ndimage
 
-from regweave.kernels.numbers import distance_to_surface, surface_net
+from regweave._core import distance_to_surface, surface_net
 from regweave.types import Float64Array
 
 MOST_POINTS = 10_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regweave.kernels import filters
+from regweave import _core
 from regweave.types import Float32Array
 
 
@@ -10,5 +10,5 @@ def smooth(image: Float32Array, sigma_voxels: float) -> Float32Array:
     """Convolve with a Gaussian cut at two standard deviations; edge voxels repeat outside."""
     if sigma_voxels == 0:
         return image
-    out: Float32Array = filters.gaussian(image[None], (sigma_voxels,) * 3, 2.0)[0]
+    out: Float32Array = _core.gaussian(image[None], (sigma_voxels,) * 3, 2.0)[0]
     return out

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave import metrics
-from regweave.kernels import costs
+from regweave import _core, metrics
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
@@ -51,4 +50,4 @@ def volume(
     fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: metrics.Offsets, options: Options
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
-    return costs.dwt_volume(fixed, moved, *wavelet_support(grid).support_arguments, *offsets)
+    return _core.dwt_volume(fixed, moved, *wavelet_support(grid).support_arguments, *offsets)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from regweave import metrics
-from regweave.kernels import filters
+from regweave import _core, metrics
 from regweave.metrics._smooth import smooth
 from regweave.metrics.sad import cost, volume
 from regweave.types import Float32Array
@@ -29,4 +28,4 @@ class Options(metrics.Options):
 
 def features(image: Float32Array, options: Options) -> Float32Array:
     """Gradient magnitude per voxel of the smoothed image, (1, X, Y, Z)."""
-    return filters.gradient_magnitude(smooth(image, options.sigma_voxels))
+    return _core.gradient_magnitude(smooth(image, options.sigma_voxels))

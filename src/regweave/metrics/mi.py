@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from regweave import metrics
-from regweave.kernels import costs, fields, filters
+from regweave import _core, metrics
+from regweave.kernels import fields
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.intensity import sampled
 from regweave.types import Float32Array
@@ -38,7 +38,7 @@ def prepare(image: Float32Array) -> Float32Array:
     background of most images, does not count as foreground.
     """
     knots, ranks = rank_knots(sampled(image), image.min())
-    return filters.lookup(image, knots.astype(np.float64), ranks.astype(np.float64))
+    return _core.lookup(image, knots.astype(np.float64), ranks.astype(np.float64))
 
 
 def rank_knots(values: Float32Array, low: np.float32) -> tuple[Float32Array, Float32Array]:
@@ -88,4 +88,4 @@ def volume(
     n = n_bins(grid, options)
     scale = np.full(1, n, dtype=np.float32)
     w, j = fields.scale_channels(moved, scale), fields.scale_channels(fixed, scale)
-    return costs.mi_volume(j, w, *grid.support_arguments, *offsets, n)
+    return _core.mi_volume(j, w, *grid.support_arguments, *offsets, n)

@@ -11,8 +11,7 @@ from itertools import combinations
 import numpy as np
 from pydantic import Field
 
-from regweave import metrics
-from regweave.kernels import costs
+from regweave import _core, metrics
 from regweave.metrics.sad import cost, volume
 from regweave.types import Float32Array
 
@@ -50,4 +49,4 @@ def features(image: Float32Array, options: Options) -> Float32Array:
     distances of a voxel the smallest is taken off, and their mean is the noise level that they are divided by.
     """
     pairs = np.array(PAIRS, dtype=np.int32) * np.int32(options.distance_voxels)
-    return costs.self_similarity(image, pairs, options.radius_voxels, *NOISE_RANGE)
+    return _core.self_similarity(image, pairs, options.radius_voxels, *NOISE_RANGE)

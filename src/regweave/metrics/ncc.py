@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from regweave import metrics
-from regweave.kernels import costs
+from regweave import _core, metrics
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
 
@@ -57,5 +56,5 @@ def volume(
     """Return the cost of every label, (N, L)."""
     arguments = (*grid.support_arguments, *offsets, options.variance_floor, options.squared)
     channels = zip(fixed[:, None], moved[:, None], strict=True)
-    each = [costs.ncc_volume(f, m, *arguments) for f, m in channels]
+    each = [_core.ncc_volume(f, m, *arguments) for f, m in channels]
     return each[0] if len(each) == 1 else np.asarray(np.mean(each, axis=0, dtype=np.float32))

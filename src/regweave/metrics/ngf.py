@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from regweave import metrics
-from regweave.kernels import costs, filters
+from regweave import _core, metrics
 from regweave.metrics._smooth import smooth
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Float32Array
@@ -36,7 +35,7 @@ class Options(metrics.Options):
 
 def features(image: Float32Array, options: Options) -> Float32Array:
     """Return the normalised gradient per voxel, (3, X, Y, Z), of length below 1."""
-    return filters.gradient_direction(smooth(image, options.sigma_voxels), options.edge)
+    return _core.gradient_direction(smooth(image, options.sigma_voxels), options.edge)
 
 
 def cost(fixed: Float32Array, moved: Float32Array, grid: ControlGrid, options: Options) -> Float32Array:
@@ -49,4 +48,4 @@ def volume(
     fixed: Float32Array, moved: Float32Array, grid: ControlGrid, offsets: metrics.Offsets, options: Options
 ) -> Float32Array:
     """Return the cost of every label, (N, L)."""
-    return costs.ngf_volume(fixed, moved, *grid.support_arguments, *offsets)
+    return _core.ngf_volume(fixed, moved, *grid.support_arguments, *offsets)

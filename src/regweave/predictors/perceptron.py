@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from regweave import registry
-from regweave.kernels.network import perceptron_cross_entropy
+from regweave._core import perceptron_cross_entropy
 from regweave.predictors._voxelwise import VoxelPredictor, by_blocks, fit_voxelwise
 from regweave.predictors.base import Examples, Parts, Predictor
 from regweave.types import Float32Array, Float64Array, IntArray

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from regweave import metrics
+from regweave import _core, metrics
 from regweave.config.member import Member
 from regweave.config.settings import Refine
 from regweave.energy.cost_volume import Comparison
 from regweave.kernels import fields
-from regweave.kernels import forces as kernels
 from regweave.registration.class_weights import ClassWeights, stretch
 from regweave.registration.exact import SMALL_DIFFERENCE, exact_forces, has_slope
 from regweave.registration.scene import Scene
@@ -33,7 +32,7 @@ def absolute(
     fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
 ) -> float:
     """Sum over voxels of weight × mean over channels of √(d² + ε²) − ε."""
-    return kernels.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE)
+    return _core.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE)
 
 
 def correlation(
@@ -43,14 +42,14 @@ def correlation(
     settings = (radius, options.variance_floor, options.squared)
     share = weight if len(fixed) == 1 else weight * np.float32(1 / len(fixed))
     channels = zip(fixed[:, None], moved[:, None], strict=True)
-    return float(sum(kernels.correlation_force(f, m, share, force, *settings) for f, m in channels))
+    return float(sum(_core.correlation_force(f, m, share, force, *settings) for f, m in channels))
 
 
 def tensor(
     fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
 ) -> float:
     """Sum over voxels of weight × ½ |ff' − mm'|²."""
-    return kernels.tensor_force(fixed, moved, weight, force)
+    return _core.tensor_force(fixed, moved, weight, force)
 
 
 PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlation, "tensor": tensor}
@@ -133,9 +132,9 @@ def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: floa
     s = stretch(scene.geometry)
     factor = [[smoothness * float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
     if objective.stiffness is None:
-        smooth = kernels.diffusion_force(u, force, factor)
+        smooth = _core.diffusion_force(u, force, factor)
     else:
-        smooth = kernels.stiff_diffusion_force(u, objective.stiffness, force, factor)
+        smooth = _core.stiff_diffusion_force(u, objective.stiffness, force, factor)
     if objective.bending_mm:
         smooth += bending(u, force, scene.geometry, smoothness, objective.bending_mm)
     return host_forces(scene, objective.terms, u, force), smooth, force
@@ -146,7 +145,7 @@ def bending(u: Float32Array, force: Float32Array, geometry: Geometry, smoothness
     s, voxel_mm = stretch(geometry), float(np.exp(np.log(geometry.spacing_mm).mean()))
     weight = smoothness * (length_mm / voxel_mm) ** 2
     factor = [[[weight * float(s[c] / (s[a] * s[b])) ** 2 for b in range(3)] for a in range(3)] for c in range(3)]
-    return kernels.bending_force(u, force, factor)
+    return _core.bending_force(u, force, factor)
 
 
 def host_forces(scene: Scene, terms: Sequence[DataTerm], u: Float32Array, force: Float32Array) -> float:
@@ -169,4 +168,4 @@ def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) 
 
 def _typical(force: Float32Array) -> float:
     """Root mean square of the force over voxels, each voxel weighted by its own square: flat regions do not count."""
-    return max(float(np.sqrt(kernels.mean_square_force(force))), LEAST_FORCE)
+    return max(float(np.sqrt(_core.mean_square_force(force))), LEAST_FORCE)

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from regweave import _core
 from regweave.config.member import Member
 from regweave.energy.cost_volume import Comparison
-from regweave.kernels import forces as kernels
 from regweave.registration.scene import Scene, view_of
 from regweave.types import Float32Array
 
@@ -27,7 +27,7 @@ def absolute(
     options: Any,
 ) -> float:  # fmt: skip
     """Add the derivative of `data_terms.absolute` by the moved image; return the cost."""
-    return kernels.absolute_slope(fixed, moved, weight, slope, scale, SMALL_DIFFERENCE)
+    return _core.absolute_slope(fixed, moved, weight, slope, scale, SMALL_DIFFERENCE)
 
 
 def correlation(
@@ -36,7 +36,7 @@ def correlation(
 ) -> float:  # fmt: skip
     """Add the derivative of `data_terms.correlation` by the moved image; return the cost."""
     settings = (scale, radius, options.variance_floor, options.squared)
-    return kernels.correlation_slope(fixed, moved, weight, slope, *settings)
+    return _core.correlation_slope(fixed, moved, weight, slope, *settings)
 
 
 SMALL_DIFFERENCE = 0.01
@@ -85,5 +85,5 @@ def exact_forces(
         of, options = SLOPES[term.member.metric], term.member.metric_options()
         images = (features.fixed[0], features.moved[0])
         cost += of(*images, term.weight, slope, 1 / (high - low), term.radius, options)
-    kernels.pulled_force(scene.moving_channels.raw(scene.moving_factors), scene.matrix, u, slope, force)
+    _core.pulled_force(scene.moving_channels.raw(scene.moving_factors), scene.matrix, u, slope, force)
     return cost

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from regweave import notices
+from regweave import _core, notices
 from regweave.errors import UsageError
 from regweave.io.modality import with_modality
-from regweave.kernels import numbers
 from regweave.registration.starts.correlation_ratio import PyramidLevel, coarser
 from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.masking import extrapolated, inside
@@ -157,7 +156,7 @@ def _centre_of_mass(volume: Volume) -> Float64Array:
     """LPS centre of the intensities above the mean, inside the mask; the middle of the grid where there are none."""
     found, level = inside(volume), float(volume.data.mean())
     data = volume.data if found is None else np.where(found, volume.data, np.float32(level))
-    along = numbers.profiles(np.ascontiguousarray(data, dtype=np.float32), level)
+    along = _core.profiles(np.ascontiguousarray(data, dtype=np.float32), level)
     total = along[0].sum()
     if total == 0.0:
         return volume.geometry.points((np.array(volume.geometry.shape) - 1.0) / 2.0)

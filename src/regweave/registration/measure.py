@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave import losses
+from regweave import _core, losses
 from regweave.config.member import Member
 from regweave.config.settings import Schedule
 from regweave.energy.cost_volume import cost_volume, fit_scales
-from regweave.kernels import costs as kernels
 from regweave.kernels import fields
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
@@ -92,7 +91,7 @@ def _class_shares(scene: Scene, u: Float32Array, around: Around) -> Float32Array
         return rule(box.shares(numbers_of(labels, classes), len(classes)))
     masks = one_hot(labels, classes)
     where = (*box.support_arguments, *around.labels.offsets)
-    return rule(np.stack([kernels.mean_volume(m[None], m[None], *where) for m in masks], axis=-1))
+    return rule(np.stack([_core.mean_volume(m[None], m[None], *where) for m in masks], axis=-1))
 
 
 def loss(scene: Scene, u: Float32Array, around: Around, structures: Sequence[int] | None) -> Float32Array:

@@ -9,12 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
-from regweave import metrics
+from regweave import _core, metrics
 from regweave.config.member import Member
 from regweave.config.settings import Schedule
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
-from regweave.kernels import fields, forces
+from regweave.kernels import fields
 from regweave.registration.structure_channels import ComparedMaps
 from regweave.spatial.channels import Channels, View
 from regweave.spatial.intensity import apply_window
@@ -106,13 +106,13 @@ class Scene:
 
     def pulled(self, u: Float32Array) -> Float32Array:
         """Return the intensities of the moving image, pulled through u."""
-        return forces.pulled_image(self.moving_channels.raw(self.moving_factors), self.matrix, u)
+        return _core.pulled_image(self.moving_channels.raw(self.moving_factors), self.matrix, u)
 
     def fixed_view(self, view: View) -> Float32Array:
         """Return the fixed image as a view shows it."""
         if self.late and view.plain:
             still = fields.zero_field(self.geometry.shape)
-            raw = forces.pulled_image(self.fixed_channels.raw(self.factors), np.eye(3, 4), still)
+            raw = _core.pulled_image(self.fixed_channels.raw(self.factors), np.eye(3, 4), still)
             return apply_window(raw, self.fixed_channels.window(view))
         return self.fixed_channels.view(view, self.factors)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import ndimage
 
+from regweave import _core
 from regweave.config.settings import Refine
-from regweave.kernels import fields, filters, forces
+from regweave.kernels import fields
 from regweave.registration.class_weights import stretch
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, change_level
@@ -46,7 +47,7 @@ class Descent:
         self._done += 1
         g = fields.ffd_adjoint(force, self._grid.origin, self._grid.spacing, self._grid.nodes)
         keep = (FIRST_MOMENT, SECOND_MOMENT)
-        return forces.descend(
+        return _core.descend(
             g, self._first, self._second, self._stretch, self._done, keep, self._length, self._reach, QUIET
         )
 
@@ -66,7 +67,7 @@ def smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Arr
     least = min(LEAST_JACOBIAN, float(fields.jacobian(u).min()))
     while sigma_mm > LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
         sigma = sigma_mm / geometry.spacing_mm
-        out = filters.gaussian(u, sigma, CUT)
+        out = _core.gaussian(u, sigma, CUT)
         if fields.jacobian(out).min() >= least:
             return out
         sigma_mm /= 2

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from regweave.kernels import filters
+from regweave import _core
 from regweave.spatial.intensity import Window, apply_window, default_window
 from regweave.spatial.masking import extrapolated, inside
 from regweave.spatial.pyramid import Factors, shrink
@@ -54,7 +54,7 @@ class Channels:
         if key not in self._level:
             data = self._shrunken(View(view.window, 0.0, view.prepare), factors)
             if view.sigma_voxels:
-                data = filters.gaussian(data[None], (view.sigma_voxels,) * 3, CUT)[0]
+                data = _core.gaussian(data[None], (view.sigma_voxels,) * 3, CUT)[0]
             self._level = {k: v for k, v in self._level.items() if k[1] == factors}
             self._level[key] = np.ascontiguousarray(data, dtype=np.float32)
         return self._level[key]

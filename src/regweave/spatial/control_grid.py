@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from regweave.kernels import costs
+from regweave import _core
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray
 
 SLACK = 1e-4
@@ -108,11 +108,11 @@ class ControlGrid:
 
     def means(self, values: Float32Array) -> Float32Array:
         """Return what `pool` does of one image, (X, Y, Z) to (N,), by a kernel."""
-        return costs.support_means(np.ascontiguousarray(values, dtype=np.float32), *self.support_arguments)
+        return _core.support_means(np.ascontiguousarray(values, dtype=np.float32), *self.support_arguments)
 
     def shares(self, numbers: IntArray, n: int) -> Float32Array:
         """Count numbers from 0 to n - 1 in the support of each node: (X, Y, Z) to shares (N, n)."""
-        return costs.support_shares(np.ascontiguousarray(numbers, dtype=np.int32), *self.support_arguments, n)
+        return _core.support_shares(np.ascontiguousarray(numbers, dtype=np.int32), *self.support_arguments, n)
 
     def patches(self, values: Float32Array) -> Float32Array:
         """Voxels in the support of each node: (X, Y, Z) to (N, *support)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave.kernels import filters, numbers
+from regweave import _core
 from regweave.types import Float32Array, Float64Array, IntArray, Modality
 
 Window = tuple[float, float]
@@ -34,7 +34,7 @@ def apply_window(image: Float32Array, window: Window) -> Float32Array:
     low, high = window
     values = np.ascontiguousarray(image, dtype=np.float32)
     solid = values if values.ndim == 3 else values.reshape(1, 1, -1)
-    return filters.window(solid, low, high).reshape(values.shape)
+    return _core.window(solid, low, high).reshape(values.shape)
 
 
 def histogram(image: Float32Array, edges: Float64Array) -> IntArray:
@@ -45,4 +45,4 @@ def histogram(image: Float32Array, edges: Float64Array) -> IntArray:
     >>> histogram(np.float32([[[0.0, 1.0, 2.0]]]), np.array([0.0, 1.0, 2.0])).tolist()
     [1, 2]
     """
-    return np.asarray(numbers.histogram(np.ascontiguousarray(image, dtype=np.float32), edges))
+    return np.asarray(_core.histogram(np.ascontiguousarray(image, dtype=np.float32), edges))

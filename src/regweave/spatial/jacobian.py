@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from regweave.kernels import fields, numbers
+from regweave import _core
+from regweave.kernels import fields
 from regweave.spatial.warp import slabs, to_voxels
 from regweave.types import Field, Float32Array, Geometry
 
@@ -59,4 +60,4 @@ def log_deviation(values: Float32Array, least: float, most: float, shift: float 
     >>> log_deviation(np.float32([1.0, 1.0]), 1e-9, 1e9)
     0.0
     """
-    return numbers.log_spread(np.ascontiguousarray(values.ravel(), dtype=np.float32), shift, least, most)[1]
+    return _core.log_spread(np.ascontiguousarray(values.ravel(), dtype=np.float32), shift, least, most)[1]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from regweave.kernels import numbers
+from regweave import _core
 from regweave.types import Float32Array, Image, Volume
 
 
@@ -47,4 +47,4 @@ def enclosed(mask: NDArray[np.bool_], axes: int) -> NDArray[np.bool_]:
     >>> enclosed(np.array([True, False, True, False]).reshape(4, 1, 1), 1).ravel().tolist()
     [True, True, True, False]
     """
-    return np.asarray(numbers.enclosed(np.ascontiguousarray(mask).view(np.uint8), axes)).view(np.bool_)
+    return np.asarray(_core.enclosed(np.ascontiguousarray(mask).view(np.uint8), axes)).view(np.bool_)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave.kernels import fields, filters
+from regweave import _core
+from regweave.kernels import fields
 from regweave.types import Float32Array, Float64Array, Geometry
 
 Factors = tuple[int, int, int]
@@ -24,7 +25,7 @@ def shrink(image: Float32Array, factors: Factors) -> Float32Array:
     """Mean of each block of voxels; the last block along an axis is filled with the edge voxel."""
     if factors == (1, 1, 1):
         return image
-    return filters.block_mean(np.ascontiguousarray(image, dtype=np.float32), factors)
+    return _core.block_mean(np.ascontiguousarray(image, dtype=np.float32), factors)
 
 
 def change_level(u: Float32Array, before: Factors, after: Factors, shape: tuple[int, int, int]) -> Float32Array:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.kernels import network as kernels
+from regweave import _core
 from regweave.types import Float32Array
 
 Stride = tuple[int, int, int]
@@ -77,7 +77,7 @@ class Network:
         """Return the probability of each class, (C, X, Y, Z), for input channels (I, X, Y, Z)."""
         x, y, z = channels.shape[1:]
         weight = self.arrays["head.weight"].reshape(self.n_classes, self.width)
-        found = kernels.class_shares(self._decoded(channels), weight, self.arrays["head.bias"])
+        found = _core.class_shares(self._decoded(channels), weight, self.arrays["head.bias"])
         return np.ascontiguousarray(found[:, :x, :y, :z])
 
     def features(self, channels: Float32Array) -> Float32Array:
@@ -93,7 +93,7 @@ class Network:
         skips = []
         for scale, stride in enumerate(self.strides):
             skips.append(self._blocks(f"down{scale}", image))
-            image = kernels.max_pool(skips[-1], stride)
+            image = _core.max_pool(skips[-1], stride)
         image = self._blocks(f"down{len(self.strides)}", image)
         for scale, stride in reversed(list(enumerate(self.strides))):
             image = self._blocks(f"up{scale}", skips.pop(), image, stride)
@@ -103,8 +103,8 @@ class Network:
         self, name: str, image: Float32Array, coarse: Float32Array | None = None, stride: Stride = (1, 1, 1)
     ) -> Float32Array:
         parts = [[self.arrays[f"{name}.{k}.{part}"] for part in ("weight", "scale", "shift")] for k in (0, 1)]
-        return kernels.convolution_block(
-            kernels.convolution_block(image, coarse, stride, *parts[0]), None, (1, 1, 1), *parts[1]
+        return _core.convolution_block(
+            _core.convolution_block(image, coarse, stride, *parts[0]), None, (1, 1, 1), *parts[1]
         )
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.kernels import fields, numbers
+from regweave import _core
+from regweave.kernels import fields
 from regweave.spatial.masking import inside
 from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.spatial.warp import inverse_of, voxel_matrix
@@ -159,7 +160,7 @@ class PyramidLevel:
         """Return the Gauss–Newton matrix (12, 12) and right-hand side (12,); the table follows the map."""
         shape = self.fixed.geometry.shape
         weight, residual = match.weight.reshape(shape), match.residual.reshape(shape)
-        return numbers.normal_equations(self.gradient, match.matrix, self.bins.reshape(shape), weight, residual, N_BINS)
+        return _core.normal_equations(self.gradient, match.matrix, self.bins.reshape(shape), weight, residual, N_BINS)
 
 
 def coarser(volume: Volume, step_mm: float, *, bone: bool = False) -> Coarse:

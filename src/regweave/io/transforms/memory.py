@@ -15,7 +15,7 @@ from regweave.io.write import sitk_image
 from regweave.types import Field, Float64Array, Geometry, Transform
 
 LARGEST_DISPLACEMENT_MM = 1e5
-LARGEST_SCALE, LARGEST_SHIFT_MM = 1e3, 1e8
+LARGEST_SCALE, LARGEST_SHIFT_MM = 1e3, 1e7
 """Beyond these a matrix is an error of a program: a magnification of a thousand, a shift of a hundred kilometres."""
 ANYWHERE = Geometry((2, 2, 2), np.eye(4))
 """Grid of the zero field of a linear transform that nobody gave a grid for; its value holds everywhere."""

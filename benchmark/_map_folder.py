@@ -19,8 +19,8 @@ from _pairs import PairName, cases_of, files, folds_of, subject_of
 from regweave import predictors
 from regweave.io import sha256
 from regweave.io.orientation import Orientation
-from regweave.pipeline.reading import Reading
 from regweave.registry import FOLDERS
+from regweave.run.reading import Reading
 
 PLUGINS = ROOT / "benchmark" / "plugins"
 

@@ -22,9 +22,9 @@ from regweave.config.settings import Schedule, Settings
 from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
-from regweave.pipeline.prepare import start_pair
-from regweave.pipeline.reading import Inputs, read_inputs
-from regweave.pipeline.recipe import Recipe
+from regweave.run.prepare import start_pair
+from regweave.run.reading import Inputs, read_inputs
+from regweave.run.recipe import Recipe
 from regweave.types import ImagePair, WeightTable
 
 PHANTOM = "phantom"

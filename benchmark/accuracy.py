@@ -31,9 +31,9 @@ from _pairs import (
 )
 from regweave.config.settings import Settings
 from regweave.measures import dice, regularity
-from regweave.pipeline.machine import allowed_threads
 from regweave.registration.align import align
 from regweave.registration.refine import refine
+from regweave.run.machine import allowed_threads
 from regweave.spatial import to_field, warp_labels
 from regweave.types import Field, Float32Array, Transform
 

@@ -35,9 +35,9 @@ from regweave.jobs.store import Outcome, content_hash
 from regweave.measures import dice
 from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.model.model import Model
-from regweave.pipeline.reading import Reading
 from regweave.predictors import Examples, Predictor
 from regweave.registration.initial import STRUCTURES
+from regweave.run.reading import Reading
 from regweave.training.refinement.background import background_of
 from regweave.types import WeightTable
 

@@ -22,10 +22,10 @@ from _pairs import SETS, Prepared, choose_pairs, choose_set, prepare, settings_o
 from accuracy import judge
 from regweave.kernels import gpu
 from regweave.kernels.threads import kernel_threads
-from regweave.pipeline.machine import allowed_threads
 from regweave.registration import devices
 from regweave.registration.align import align
 from regweave.registration.refine import refine
+from regweave.run.machine import allowed_threads
 
 SIZES = {
     "64³": ("ibsr18_64_affine", "none"),

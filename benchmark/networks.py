@@ -17,9 +17,9 @@ import numpy as np
 
 from _pairs import SETS, PairName, cases_of, files, folds_of, subject_of
 from regweave import predictors
-from regweave.pipeline.reading import Reading
 from regweave.predictors import Examples
 from regweave.predictors.unet import NetworkPredictor
+from regweave.run.reading import Reading
 from regweave.types import LabelMap, Volume
 
 Segmented = dict[str, tuple[Volume, LabelMap]]

@@ -37,8 +37,8 @@ from regweave.io import fill_value, write_image, write_labels
 from regweave.measures import dice, hd95_mm, regularity
 from regweave.model.model import Model
 from regweave.model.shipped import find_model
-from regweave.pipeline.prepare import start_pair
-from regweave.pipeline.reading import Reading, as_stored, read_inputs
+from regweave.run.prepare import start_pair
+from regweave.run.reading import Reading, as_stored, read_inputs
 from regweave.spatial import warp_image, warp_labels
 from regweave.types import Field, ImagePair, LabelMap, Transform
 

@@ -116,7 +116,7 @@ WORDS = {
     "metrics": "similarity metrics",
     "model": "learned weights on disk",
     "notices": "warnings of a run",
-    "pipeline": "one registration",
+    "run": "one registration",
     "predictors": "structure maps",
     "registration": "start, levels, refinement",
     "registry": "plug-ins",

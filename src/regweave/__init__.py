@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from regweave.config.settings import Settings, preset, preset_names
     from regweave.errors import RegweaveError, RegweaveWarning
     from regweave.model.model import Model
-    from regweave.pipeline.result import Result
-    from regweave.pipeline.saved import load
-    from regweave.pipeline.stages.progress import Progress
+    from regweave.run.result import Result
+    from regweave.run.saved import load
+    from regweave.run.stages.progress import Progress
     from regweave.study.evaluate import evaluate
     from regweave.training.estimator import MetricLearner
     from regweave.types import Field, Geometry, Image, LabelMap, Transform, Volume, WeightTable
@@ -63,10 +63,10 @@ _HOMES = {
     "LabelMap": "types",
     "MetricLearner": "training.estimator",
     "Model": "model.model",
-    "Progress": "pipeline.stages.progress",
+    "Progress": "run.stages.progress",
     "RegweaveError": "errors",
     "RegweaveWarning": "errors",
-    "Result": "pipeline.result",
+    "Result": "run.result",
     "Settings": "config.settings",
     "Transform": "types",
     "Volume": "types",
@@ -74,7 +74,7 @@ _HOMES = {
     "batch": "api.batch",
     "evaluate": "study.evaluate",
     "examples": "api",
-    "load": "pipeline.saved",
+    "load": "run.saved",
     "models": "api.models",
     "preset": "config.settings",
     "preset_names": "config.settings",

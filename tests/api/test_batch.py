@@ -170,7 +170,7 @@ def test_resume_believes_only_what_is_there(folder, tmp_path):
 
 
 def _counted(ran):
-    from regweave.pipeline.register import register
+    from regweave.run.register import register
 
     def run(**arguments):
         ran.append(arguments)

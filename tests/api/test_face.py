@@ -30,7 +30,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.io.images import read_image, read_labels
-from regweave.pipeline.reading import Reading, ReadingWords
+from regweave.run.reading import Reading, ReadingWords
 from regweave.training.options import TrainOptions
 
 NAMES = {

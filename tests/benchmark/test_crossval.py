@@ -185,8 +185,8 @@ def test_stored_maps_come_back_on_the_axes_of_the_image(tmp_path: Path, monkeypa
     from regweave.config.settings import Settings
     from regweave.io.orientation import Orientation
     from regweave.model.model import Model
-    from regweave.pipeline.reading import Reading
     from regweave.predictors import Examples
+    from regweave.run.reading import Reading
     from regweave.types import LabelMap, Volume, WeightTable
 
     folder, maps, path_of = stored_folder(tmp_path, monkeypatch, lambda fold: fold)

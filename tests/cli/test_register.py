@@ -26,7 +26,7 @@ from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
 from regweave.model.model import Model
-from regweave.pipeline.register import register
+from regweave.run.register import register
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 SETTINGS = Settings.model_validate(

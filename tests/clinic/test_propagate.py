@@ -22,8 +22,8 @@ from regweave.clinic.quality import kinds_done
 from regweave.contours import dice_of_areas
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_points
-from regweave.pipeline.saved import load
 from regweave.report.registration import write_page
+from regweave.run.saved import load
 from regweave.types import Field, Transform
 
 WHERE = smooth_map(3, 6.0)

@@ -15,9 +15,9 @@ from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Settings, preset, validate
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.model.model import Model
-from regweave.pipeline.memory import check_memory, forecast
 from regweave.predictors._unet.network import Network, layer_shapes
 from regweave.predictors.unet import NetworkPredictor
+from regweave.run.memory import check_memory, forecast
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Geometry
 
@@ -108,7 +108,7 @@ def test_more_control_points_than_memory(monkeypatch):
     geometry = Geometry((200, 200, 200), np.diag([2.0, 2.0, 2.0, 1.0]))
     fine = validate({**MINIMAL, "levels": [{"spacing_mm": 1.0}], "reference_mm": 1.0}, "s")
     assert forecast(geometry, geometry, fine, "mr", probe=False).sizes[0].n_nodes == 399**3
-    monkeypatch.setattr("regweave.pipeline.memory.physical_memory_mb", lambda: 8000.0)
+    monkeypatch.setattr("regweave.run.memory.physical_memory_mb", lambda: 8000.0)
     with pytest.raises(ResourceError, match="E140"):
         check_memory(geometry, geometry, fine, "mr")
 
@@ -117,7 +117,7 @@ def test_a_class_predictor_on_a_whole_head_counts(monkeypatch):
     """Features of every voxel of 1 mm: six gigabytes, though the registration itself needs two."""
     head = Geometry((256, 256, 220), np.eye(4))
     plan = forecast(head, head, preset("default"), "mr", probe=False)
-    monkeypatch.setattr("regweave.pipeline.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
+    monkeypatch.setattr("regweave.run.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
     known = Model.load(Path(__file__).parents[1] / "model/tissue.json").predictor
     coarse, fine = (replace(known, sizes=replace(known.sizes, voxel_mm=mm)) for mm in (4.0, 1.0))
     check_memory(head, head, preset("default"), "mr", 0, coarse)
@@ -130,7 +130,7 @@ def test_a_network_counts_by_its_own_account(monkeypatch):
     layers = {name: np.zeros(shape) for name, shape in layer_shapes(1, 16, 3, 4).items()}
     network = NetworkPredictor((0, 1, 2), "mr", (4.0, 4.0, 4.0), Network.of(layers, ((2, 2, 2),) * 3))
     plan = forecast(head, head, preset("default"), "mr", probe=False)
-    monkeypatch.setattr("regweave.pipeline.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
+    monkeypatch.setattr("regweave.run.memory.physical_memory_mb", lambda: plan.peak_memory_mb + 100)
     check_memory(head, head, preset("default"), "mr", 0, network)
     with pytest.raises(ResourceError, match="E140"):
         check_memory(head, head, preset("default"), "mr", 0, replace(network, spacing_mm=(1.0, 1.0, 1.0)))

@@ -18,10 +18,10 @@ from regweave.jobs.scoring import pair_score, score_pair
 from regweave.jobs.workers import Team, on_processes
 from regweave.kernels import gpu
 from regweave.learning import samples
-from regweave.pipeline import prepare
-from regweave.pipeline.reading import Reading
 from regweave.registration import devices
 from regweave.registration.cuda import device, opening
+from regweave.run import prepare
+from regweave.run.reading import Reading
 
 TWO = ((gpu.Gpu("one", 1 << 30, (9, 0)), gpu.Gpu("two", 1 << 30, (9, 0))), "")
 

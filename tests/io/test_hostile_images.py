@@ -19,7 +19,7 @@ from regweave.io import image_sha256, inspect_image, read_image, read_labels, re
 from regweave.io.disk import limits
 from regweave.io.formats.inflate import CHUNK, Inflated
 from regweave.jobs.runner import Runner
-from regweave.pipeline.reading import Reading
+from regweave.run.reading import Reading
 
 SHAPE = (8, 7, 6)
 MHD = (

@@ -26,7 +26,7 @@ from regweave.io.disk.texts import (
 )
 from regweave.model.model import Model
 from regweave.model.shipped import find_model
-from regweave.pipeline.prepare import start_pair
+from regweave.run.prepare import start_pair
 
 READERS = {
     "m.json": (Model.load, "E170"),

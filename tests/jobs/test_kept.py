@@ -11,8 +11,8 @@ from regweave.jobs import scoring
 from regweave.jobs.kept import Kept
 from regweave.jobs.scoring import ScoringTask, score_dice, score_pair
 from regweave.model.model import Model
-from regweave.pipeline import prepare
-from regweave.pipeline.reading import Reading
+from regweave.run import prepare
+from regweave.run.reading import Reading
 
 
 @dataclass(frozen=True)

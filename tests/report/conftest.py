@@ -11,9 +11,9 @@ import pytest
 from regweave.config.settings import Settings
 from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
 from regweave.report.registration import write_page
+from regweave.run.reading import Reading
+from regweave.run.register import register
 
 SETTINGS = Settings.model_validate(
     {

@@ -12,11 +12,11 @@ from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.io.points import write_points
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.pipeline.saved import load
 from regweave.report import registration
 from regweave.report.registration import registration_page, write_page
 from regweave.report.viewer.contents import read_contents
 from regweave.report.viewer.data import prepare
+from regweave.run.saved import load
 from regweave.types import Geometry
 
 

@@ -25,10 +25,10 @@ from regweave.jobs.store import Outcome
 from regweave.measures import assd_mm, dice, hd95_mm
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
 from regweave.report.evaluation import write_page
 from regweave.report.records import LabelledStructure, ResultRecord
+from regweave.run.reading import Reading
+from regweave.run.register import register
 from regweave.spatial.warp import warp_labels
 from regweave.study.comparison import Scores, compare
 from regweave.study.evaluate import COLUMNS, evaluate

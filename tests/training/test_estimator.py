@@ -13,8 +13,8 @@ from regweave.cli.learning.train import train as command
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.learning.options import LssvmOptions
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
+from regweave.run.reading import Reading
+from regweave.run.register import register
 from regweave.training.options import GRID, TrainOptions
 from regweave.training.run import train
 

@@ -11,8 +11,8 @@ import pytest
 from regweave import predictors
 from regweave.datasets.manifest import PairFiles
 from regweave.io import image_sha256
-from regweave.pipeline.reading import Reading
 from regweave.predictors import Choice
+from regweave.run.reading import Reading
 from regweave.training.predictor_fits import PredictorFits, SegmentedImage
 from regweave.training.predictors_by_fold import COSTLY_PARTS, Predictors
 

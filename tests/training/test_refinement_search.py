@@ -16,10 +16,10 @@ from regweave.datasets.manifest import PairFiles
 from regweave.jobs.kept import Kept
 from regweave.jobs.methods import REFINE
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.pipeline.reading import read_inputs
 from regweave.predictors.base import Examples
 from regweave.predictors.perceptron import Options
 from regweave.predictors.perceptron import fit as fit_perceptron
+from regweave.run.reading import read_inputs
 from regweave.training.candidates import CandidateRunner
 from regweave.training.columns import learner
 from regweave.training.log import TrainingLog

@@ -13,7 +13,7 @@ from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.jobs.kept import Kept
 from regweave.jobs.placement import Placement
-from regweave.pipeline.reading import Reading
+from regweave.run.reading import Reading
 from regweave.training.candidates import CandidateRunner
 from regweave.training.columns.learner import ColumnLearner
 from regweave.training.log import TrainingLog

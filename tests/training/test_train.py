@@ -22,10 +22,10 @@ from regweave.jobs.methods import FACTORS, REFINE_FACTORS
 from regweave.jobs.scoring import score_dice
 from regweave.learning.samples import first_steps, samples_at
 from regweave.model.model import Model
-from regweave.pipeline.prepare import start_pair
-from regweave.pipeline.reading import Reading, read_inputs
-from regweave.pipeline.register import register
 from regweave.report.training import write_page
+from regweave.run.prepare import start_pair
+from regweave.run.reading import Reading, read_inputs
+from regweave.run.register import register
 from regweave.training import run as run_module
 from regweave.training.columns.selection import STRENGTHS
 from regweave.training.log import TrainProgress

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regweave.model.model import Model
-from regweave.pipeline.register import register
+from regweave.run.register import register
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.run import train

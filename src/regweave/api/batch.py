@@ -27,10 +27,10 @@ from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks, worker_coun
 from regweave.jobs.workers import Team
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.measures.verdict import Verdict, failed, tally
-from regweave.pipeline.reading import ReadingWords, reading_of
-from regweave.pipeline.result import Result
-from regweave.pipeline.saved import load
 from regweave.report import batch as page
+from regweave.run.reading import ReadingWords, reading_of
+from regweave.run.result import Result
+from regweave.run.saved import load
 
 STORE = "tasks"
 RESULTS = ("results.csv", "results.json", INDEX)

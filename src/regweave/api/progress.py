@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from regweave.io.libraries import in_notebook
 from regweave.jobs.store import BatchProgress
-from regweave.pipeline.stages.progress import STAGES, Progress
+from regweave.run.stages.progress import STAGES, Progress
 from regweave.training.log import TrainProgress
 
 BAR = 20

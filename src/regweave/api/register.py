@@ -16,10 +16,10 @@ from regweave.errors import UsageError
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, read_rules
 from regweave.model.model import Model
-from regweave.pipeline import register as pipeline
-from regweave.pipeline.reading import ReadingWords, reading_of
-from regweave.pipeline.result import Result
-from regweave.pipeline.stages.progress import OnProgress
+from regweave.run import register as pipeline
+from regweave.run.reading import ReadingWords, reading_of
+from regweave.run.result import Result
+from regweave.run.stages.progress import OnProgress
 from regweave.types import Image, LabelMap, Transform, Volume
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from regweave.datasets.in_memory import Pairs
 from regweave.jobs.cluster import Cluster
 from regweave.jobs.store import BatchProgress
 from regweave.model.model import Model
-from regweave.pipeline.reading import Reading, ReadingWords
+from regweave.run.reading import Reading, ReadingWords
 from regweave.training import run
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions

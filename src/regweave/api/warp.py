@@ -26,7 +26,7 @@ from regweave.io.readers import as_path, dicom_series, find
 from regweave.io.transforms.ends_check import require_direction, require_reference
 from regweave.io.transforms.files import DICOM_SUFFIXES
 from regweave.io.transforms.memory import ANYWHERE
-from regweave.pipeline.result import Result
+from regweave.run.result import Result
 from regweave.spatial import warp as spatial
 from regweave.types import Direction, Field, Float64Array, Geometry, LabelMap, Transform, Volume
 

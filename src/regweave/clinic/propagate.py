@@ -26,11 +26,11 @@ from regweave.kernels.threads import kernel_threads
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, clinic_rules
 from regweave.model.model import Model
-from regweave.pipeline.machine import allowed_threads
-from regweave.pipeline.outputs import OutputImages
-from regweave.pipeline.register import register
-from regweave.pipeline.result import Result
 from regweave.registration import devices
+from regweave.run.machine import allowed_threads
+from regweave.run.outputs import OutputImages
+from regweave.run.register import register
+from regweave.run.result import Result
 from regweave.spatial.warp import warp_labels
 from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
 

@@ -13,7 +13,7 @@ from regweave.clinic.scans.prepared import PreparedScans
 from regweave.clinic.scans.similarity import bones_bent, correlation, moved_inside
 from regweave.clinic.start import Start, missing_ends
 from regweave.io.grids import overlap_fraction
-from regweave.pipeline.result import Result
+from regweave.run.result import Result
 
 REVIEW = "UNAPPROVED – needs review by a qualified person"
 

@@ -20,8 +20,8 @@ from regweave.jobs.scoring import pair_score
 from regweave.jobs.store import Outcome
 from regweave.model.model import Model
 from regweave.model.shipped import find_model
-from regweave.pipeline.reading import Reading, pair_modalities
-from regweave.pipeline.recipe import predictor_of
+from regweave.run.reading import Reading, pair_modalities
+from regweave.run.recipe import predictor_of
 
 FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
 """Smoothness values that tuning may take, against that of the settings: nine over three decades."""

@@ -18,11 +18,11 @@ from regweave.jobs.store import Outcome
 from regweave.measures.rules import Rules, default_rules, parse_rules
 from regweave.model.model import Model
 from regweave.model.shipped import find_model
-from regweave.pipeline.outputs import check_outputs
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
-from regweave.pipeline.result import Result
 from regweave.registration.initial import METHODS
+from regweave.run.outputs import check_outputs
+from regweave.run.reading import Reading
+from regweave.run.register import register
+from regweave.run.result import Result
 
 COMPANIONS = ("fixed_labels", "moving_labels", *MASKS)
 COLUMNS = TableColumns(

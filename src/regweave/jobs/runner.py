@@ -15,7 +15,7 @@ from regweave.jobs.program import UNUSED
 from regweave.jobs.scoring import ScoringTask, score_dice, score_pair
 from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks, worker_count
 from regweave.jobs.workers import Team
-from regweave.pipeline.reading import Reading
+from regweave.run.reading import Reading
 
 
 class Runner:

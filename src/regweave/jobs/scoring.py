@@ -18,10 +18,10 @@ from regweave.config.settings import Settings
 from regweave.jobs.kept import Kept
 from regweave.measures.scores import PairScore
 from regweave.model.model import Model
-from regweave.pipeline.machine import peak_memory_mb, spare_memory_mb
-from regweave.pipeline.prepare import Request
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register, score_trial
+from regweave.run.machine import peak_memory_mb, spare_memory_mb
+from regweave.run.prepare import Request
+from regweave.run.reading import Reading
+from regweave.run.register import register, score_trial
 
 PROCESS = Path("/proc/self")
 
@@ -43,7 +43,7 @@ class ScoringTask:
     predict_classes : bool
         Let the model's class predictor choose the weights; the moving labels are for scoring alone.
     device : str
-        What computes, as in `regweave.pipeline.register.register`.
+        What computes, as in `regweave.run.register.register`.
     """
 
     files: Mapping[str, Any]

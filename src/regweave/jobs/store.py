@@ -25,8 +25,8 @@ from regweave.io import atomic_path
 from regweave.jobs.cluster import Cluster, as_cluster, on_cluster
 from regweave.jobs.program import program_hash
 from regweave.jobs.workers import Answer, Answers, Function, Team, on_processes
-from regweave.pipeline.machine import MAX_THREADS, allowed_threads
 from regweave.predictors import Predictor
+from regweave.run.machine import MAX_THREADS, allowed_threads
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from regweave.errors import RegweaveError
 from regweave.kernels.threads import kernel_threads
-from regweave.pipeline.machine import share_memory
 from regweave.registration.cuda import opening
+from regweave.run.machine import share_memory
 
 PATIENCE_S = 30
 """How long to wait for a process that has ended its pipe."""

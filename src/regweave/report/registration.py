@@ -25,8 +25,6 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import STATES, StructureScore
 from regweave.measures.verdict import DOUBTFUL, Verdict, in_words, judge
-from regweave.pipeline.record import model_words, start_words
-from regweave.pipeline.saved import load
 from regweave.report.charts import step_chart
 from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render
@@ -38,6 +36,8 @@ from regweave.report.viewer.data import Shown, prepare, viewer_data
 from regweave.report.viewer.maps import jacobian_by_label, jacobian_of
 from regweave.report.viewer.pictures import pictures
 from regweave.report.viewer.volumes import BUDGETS
+from regweave.run.record import model_words, start_words
+from regweave.run.saved import load
 
 SCRIPTS = (
     "volume.js", "contour.js", "paint.js", "decor.js", "viewer.js", "pointer.js", "structures.js", "controls.js",

@@ -21,7 +21,7 @@ from regweave.io.records.effort import write_effort
 from regweave.io.records.folders import DEMO_EVALUATION, DEMO_MODEL
 from regweave.jobs.store import BatchProgress
 from regweave.model.model import Model
-from regweave.pipeline.reading import Reading
+from regweave.run.reading import Reading
 from regweave.study.demo_summary import summarise
 from regweave.study.evaluate import evaluate
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs

@@ -30,7 +30,7 @@ from regweave.jobs.store import OnBatchProgress, Outcome, worker_count
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.measures.scores import When
 from regweave.model.model import Model
-from regweave.pipeline.reading import Reading, ReadingWords, in_one_numbering, reading_of
+from regweave.run.reading import Reading, ReadingWords, in_one_numbering, reading_of
 from regweave.study.comparison import Scores, compare
 from regweave.study.summary import summary_text
 from regweave.types import Float64Array

@@ -14,8 +14,8 @@ from regweave.io.records.folders import PAGE_RECORD, PAGES
 from regweave.jobs.methods import Method
 from regweave.jobs.scoring import pair_score
 from regweave.measures.rules import Rules
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
+from regweave.run.reading import Reading
+from regweave.run.register import register
 from regweave.study.comparison import Scores
 
 

@@ -22,8 +22,8 @@ from regweave.jobs.scoring import mean_over_pairs, pair_score
 from regweave.jobs.store import worker_count
 from regweave.model.model import Levels
 from regweave.model.record import TrainingRecord
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
+from regweave.run.reading import Reading
+from regweave.run.register import register
 from regweave.training.log import TrainProgress
 from regweave.training.options import MethodName, RefinementLearner, StructureStart, TrainOptions
 from regweave.training.run import fit_model, training_settings

@@ -15,8 +15,8 @@ from regweave.datasets.manifest import PairFiles
 from regweave.jobs.program import UNUSED, program_hash
 from regweave.jobs.store import content_hash
 from regweave.model.archive import read_archive, write_archive
-from regweave.pipeline.reading import Reading
 from regweave.predictors import Choice, Examples, Parts, Predictor
+from regweave.run.reading import Reading
 from regweave.types import Geometry, LabelMap, Modality, Volume
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from regweave.learning.columns import FittedColumns
 from regweave.model.archive import SUFFIX
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
-from regweave.pipeline.reading import Reading
+from regweave.run.reading import Reading
 from regweave.training.columns.learner import ColumnLearner
 from regweave.training.columns.selection import ColumnSelection
 from regweave.training.log import TrainingLog, TrainProgress

@@ -11,7 +11,7 @@ from regweave.config.settings import BANKS
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
 from regweave.io.modality import BankName, Stated, bank_of
-from regweave.pipeline.reading import Reading
+from regweave.run.reading import Reading
 from regweave.types import Geometry, LabelMap, Modality
 
 SHOWN = 5

@@ -12,9 +12,9 @@ from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of, 
 from regweave.jobs.scoring import mean_over_pairs, pair_score
 from regweave.kernels.threads import kernel_threads
 from regweave.measures.scores import PairScore
-from regweave.pipeline.reading import in_one_numbering
-from regweave.pipeline.recipe import with_stated
 from regweave.predictors import Choice
+from regweave.run.reading import in_one_numbering
+from regweave.run.recipe import with_stated
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.columns.learner import ColumnLearner
 from regweave.training.columns.selection import Attempt, ColumnSelection, Trial, rebalance, strengthen, try_columns

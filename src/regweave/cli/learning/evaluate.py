@@ -35,8 +35,8 @@ from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled, RegweaveError, UsageError
 from regweave.io.records.folders import REPORT, RESULTS
 from regweave.jobs.cluster import WAIT_S
-from regweave.pipeline.reading import Reading, ReadingWords
 from regweave.report import evaluation
+from regweave.run.reading import Reading, ReadingWords
 from regweave.study import evaluate as workflow
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 

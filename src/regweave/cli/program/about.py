@@ -17,8 +17,8 @@ from regweave import kernels
 from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import JsonOption
 from regweave.kernels import gpu
-from regweave.pipeline.machine import allowed_threads
 from regweave.registry import plugins_found
+from regweave.run.machine import allowed_threads
 
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 

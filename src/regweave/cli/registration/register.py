@@ -41,13 +41,13 @@ from regweave.io.dicom.series import series_by_place
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.notices import terminal_safe
-from regweave.pipeline import register as pipeline
-from regweave.pipeline.outputs import FILES, parse_outputs
-from regweave.pipeline.reading import Reading, ReadingWords
-from regweave.pipeline.record import model_words, start_words
-from regweave.pipeline.rerun import recorded_call, recorded_rules
-from regweave.pipeline.result import Result
-from regweave.pipeline.saved import put_away
+from regweave.run import register as pipeline
+from regweave.run.outputs import FILES, parse_outputs
+from regweave.run.reading import Reading, ReadingWords
+from regweave.run.record import model_words, start_words
+from regweave.run.rerun import recorded_call, recorded_rules
+from regweave.run.result import Result
+from regweave.run.saved import put_away
 
 PAGE = FILES["report"]
 

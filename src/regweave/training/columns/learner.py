@@ -17,12 +17,12 @@ from regweave.jobs.kept import Kept
 from regweave.kernels.threads import in_this_call, kernel_threads
 from regweave.learning.columns import FittedColumns, Mapper, Trainer
 from regweave.learning.options import LssvmOptions
-from regweave.pipeline.memory import forecast
-from regweave.pipeline.prepare import start_pair
-from regweave.pipeline.reading import read_inputs
-from regweave.pipeline.recipe import with_structure_maps
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.starts.structures import started_from_structures
+from regweave.run.memory import forecast
+from regweave.run.prepare import start_pair
+from regweave.run.reading import read_inputs
+from regweave.run.recipe import with_structure_maps
 from regweave.training.candidates import CandidateRunner
 from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions

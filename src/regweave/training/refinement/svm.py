@@ -16,7 +16,7 @@ import numpy as np
 from regweave.config.settings import Schedule
 from regweave.datasets.manifest import PairFiles
 from regweave.jobs.store import content_hash
-from regweave.pipeline.prepare import Request, Stopwatch, afresh, align_levels, prepare
+from regweave.run.prepare import Request, Stopwatch, afresh, align_levels, prepare
 from regweave.spatial.warp import to_field
 from regweave.training.columns.learner import ColumnLearner
 from regweave.training.refinement.columns import Preferences

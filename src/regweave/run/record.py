@@ -13,7 +13,7 @@ from regweave.io.modality import describe_modalities
 from regweave.io.structure_names import StructureMatch
 from regweave.model.model import Model
 from regweave.model.shipped import find_model, shipped_models
-from regweave.pipeline.reading import Inputs, Reading
+from regweave.run.reading import Inputs, Reading
 from regweave.types import ImagePair, LabelMap
 
 MEMORY = "field in memory"

@@ -15,10 +15,10 @@ from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.jobs.registrations import COLUMNS
 from regweave.measures.regularity import regularity
-from regweave.pipeline.memory import BYTES_PER_VOXEL, forecast
-from regweave.pipeline.reading import read_inputs
-from regweave.pipeline.register import register
-from regweave.pipeline.rerun import recorded_call
+from regweave.run.memory import BYTES_PER_VOXEL, forecast
+from regweave.run.reading import read_inputs
+from regweave.run.register import register
+from regweave.run.rerun import recorded_call
 from regweave.types import Geometry, LabelMap
 
 SETTINGS = Settings.model_validate(

@@ -23,14 +23,14 @@ from regweave.errors import UsageError
 from regweave.io.disk.files import exists
 from regweave.io.transforms.ends_check import require_direction
 from regweave.model.model import Model
-from regweave.pipeline.reading import Inputs, Reading, read_inputs
-from regweave.pipeline.recipe import ClassesFrom, Recipe, doubt_volumes, predictor_of, with_stated
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
 from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.starts.structures import started_from_structures
+from regweave.run.reading import Inputs, Reading, read_inputs
+from regweave.run.recipe import ClassesFrom, Recipe, doubt_volumes, predictor_of, with_stated
 from regweave.types import Field, Geometry, ImagePair
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def afresh(key: Hashable, make: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class Request:
-    """One registration as it is asked for; see `regweave.pipeline.register.register` for the fields.
+    """One registration as it is asked for; see `regweave.run.register.register` for the fields.
 
     ``identity`` names the content of all sources, so that what is made of them can be kept; None keeps nothing.
     """

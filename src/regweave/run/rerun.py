@@ -14,8 +14,8 @@ from regweave.io.disk.files import is_file, is_folder
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.measures.rules import Rules, default_rules, parse_rules
 from regweave.model.shipped import shipped_models
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.record import MEMORY
+from regweave.run.reading import Reading
+from regweave.run.record import MEMORY
 
 RECORD = "result.json"
 INPUTS = ("fixed", "moving", "fixed_labels", "moving_labels", "fixed_mask", "moving_mask")

@@ -28,19 +28,19 @@ from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_land
 from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Verdict, judge
-from regweave.pipeline import outputs
-from regweave.pipeline.machine import allowed_threads
-from regweave.pipeline.outputs import OutputImages
-from regweave.pipeline.recipe import ClassesFrom
-from regweave.pipeline.record import RunRecord
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
+from regweave.run import outputs
+from regweave.run.machine import allowed_threads
+from regweave.run.outputs import OutputImages
+from regweave.run.recipe import ClassesFrom
+from regweave.run.record import RunRecord
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_image, warp_labels, warp_points
 from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTable
 
 if TYPE_CHECKING:
-    from regweave.pipeline.saved import SavedImages
+    from regweave.run.saved import SavedImages
 
 SCHEMA = 3
 """Layout of ``result.json``; in 3 Dice before is as loaded, and the start and the model have what was used."""

@@ -21,12 +21,12 @@ from regweave.io.records import view
 from regweave.measures.inverse import InverseError
 from regweave.measures.landmarks import LandmarkScore
 from regweave.measures.scores import PairScore
-from regweave.pipeline.outputs import FILES
-from regweave.pipeline.record import RunRecord
-from regweave.pipeline.rerun import recorded_rules
-from regweave.pipeline.result import RECORD, Result
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
+from regweave.run.outputs import FILES
+from regweave.run.record import RunRecord
+from regweave.run.rerun import recorded_rules
+from regweave.run.result import RECORD, Result
 from regweave.spatial.invert import invert
 from regweave.types import Field, LabelMap, Transform, Volume, WeightTable
 

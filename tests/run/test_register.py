@@ -21,12 +21,12 @@ from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_linear, write_transform
 from regweave.io.orientation import Orientation
 from regweave.model.model import Model
-from regweave.pipeline import register as workflow
-from regweave.pipeline.prepare import Request, afresh
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
-from regweave.pipeline.stages.progress import Progress
 from regweave.registration.align import align
+from regweave.run import register as workflow
+from regweave.run.prepare import Request, afresh
+from regweave.run.reading import Reading
+from regweave.run.register import register
+from regweave.run.stages.progress import Progress
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_points
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, WeightTable

@@ -19,11 +19,11 @@ from regweave.io.modality import BankName, Stated, bank_of
 from regweave.io.structure_names import StructureMatch, match_structures, real_names
 from regweave.model.model import Model
 from regweave.model.shipped import shipped_models
-from regweave.pipeline.memory import check_memory
-from regweave.pipeline.reading import Inputs, Reading
 from regweave.predictors import Predictor
 from regweave.predictors.base import TrainedResolution, maps_from_labels
 from regweave.registration.initial import STRUCTURES
+from regweave.run.memory import check_memory
+from regweave.run.reading import Inputs, Reading
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
 FINER = 2.0

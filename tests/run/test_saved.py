@@ -13,8 +13,8 @@ import pytest
 from regweave.config.settings import preset
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
-from regweave.pipeline.register import register
-from regweave.pipeline.saved import load
+from regweave.run.register import register
+from regweave.run.saved import load
 from regweave.spatial.warp import warp_image, warp_points
 
 SMALL = preset("default").model_copy(update={"levels": preset("default").levels[:1]})

@@ -18,10 +18,12 @@ from regweave.kernels.threads import kernel_threads
 from regweave.measures.regularity import regularity
 from regweave.measures.scores import PairScore
 from regweave.model.model import Model
-from regweave.pipeline.machine import allowed_threads, peak_memory_mb
-from regweave.pipeline.memory import forecast
-from regweave.pipeline.outputs import OutputImages
-from regweave.pipeline.prepare import (
+from regweave.registration import devices
+from regweave.registration.refine import Refinement
+from regweave.run.machine import allowed_threads, peak_memory_mb
+from regweave.run.memory import forecast
+from regweave.run.outputs import OutputImages
+from regweave.run.prepare import (
     Keep,
     Prepared,
     Request,
@@ -32,14 +34,12 @@ from regweave.pipeline.prepare import (
     refine_field,
     require_start,
 )
-from regweave.pipeline.reading import Reading, as_stored
-from regweave.pipeline.record import RunRecord, model_record, run_record, start_record, structure_record
-from regweave.pipeline.result import Result
-from regweave.pipeline.stages.measurements import inverse_measures, look_out, residual_inside, score_of
-from regweave.pipeline.stages.node_evidence import Witness
-from regweave.pipeline.stages.progress import OnProgress, RegistrationTeller
-from regweave.registration import devices
-from regweave.registration.refine import Refinement
+from regweave.run.reading import Reading, as_stored
+from regweave.run.record import RunRecord, model_record, run_record, start_record, structure_record
+from regweave.run.result import Result
+from regweave.run.stages.measurements import inverse_measures, look_out, residual_inside, score_of
+from regweave.run.stages.node_evidence import Witness
+from regweave.run.stages.progress import OnProgress, RegistrationTeller
 from regweave.spatial.invert import invert
 from regweave.spatial.masking import inside
 from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels

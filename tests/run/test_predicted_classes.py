@@ -14,8 +14,8 @@ from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels
 from regweave.model.model import Model
-from regweave.pipeline.register import register
 from regweave.predictors import Examples, Predictor
+from regweave.run.register import register
 from regweave.study.evaluate import evaluate
 from regweave.types import LabelMap, WeightTable
 
@@ -166,7 +166,7 @@ def test_command_line_says_where_the_classes_come_from(model, files, tmp_path, c
 
 
 def test_reading_keeps_chosen_labels_only(files):
-    from regweave.pipeline.reading import Reading
+    from regweave.run.reading import Reading
 
     image = read_image(files["moving"])
     kept = Reading(classes=(2, 3)).labels(files["moving_labels"], image.geometry)

@@ -12,9 +12,9 @@ from regweave.config.settings import Level, Settings
 from regweave.errors import RegweaveError, ResourceError
 from regweave.io.modality import BankName
 from regweave.metrics import sad
-from regweave.pipeline.machine import physical_memory_mb
 from regweave.predictors import Predictor
 from regweave.predictors.base import MemoryAccount, WorkingGrid
+from regweave.run.machine import physical_memory_mb
 from regweave.spatial.channels import KEPT_VOXELS
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet

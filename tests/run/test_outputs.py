@@ -13,7 +13,7 @@ from regweave.config.settings import preset
 from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_image
-from regweave.pipeline.outputs import usual_outputs
+from regweave.run.outputs import usual_outputs
 from regweave.spatial import warp_image, warp_points
 
 ALWAYS = {"result.json", ".regweave-result"}

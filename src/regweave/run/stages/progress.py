@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regweave.pipeline.memory import Plan
 from regweave.registration.align import Step
 from regweave.registration.refine import RefineStep
+from regweave.run.memory import Plan
 
 STAGES = {
     "read": "reading",

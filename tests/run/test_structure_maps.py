@@ -22,12 +22,12 @@ from regweave.jobs.runner import Runner
 from regweave.jobs.scoring import score_dice
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
 from regweave.predictors import Examples
 from regweave.predictors._features import Sizes
 from regweave.registration.data_terms import counted_once
 from regweave.registration.scene import Scene
+from regweave.run.reading import Reading
+from regweave.run.register import register
 from regweave.spatial.warp import voxel_matrix
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import PredictorFits, SegmentedImage
@@ -297,7 +297,7 @@ def test_without_a_mask_members_of_the_levels_inherit_from_members_of_the_levels
 
 def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, monkeypatch):
     files = training_list.files(0)
-    monkeypatch.setattr("regweave.pipeline.prepare.start_pair", lambda *_: pytest.fail("began to compute"))
+    monkeypatch.setattr("regweave.run.prepare.start_pair", lambda *_: pytest.fail("began to compute"))
     with pytest.raises(RegweaveError, match=r"E170.*class predictor makes out"):
         register(files["fixed"], files["moving"], model=replace(model, predictor=None))
 

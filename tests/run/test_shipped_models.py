@@ -14,8 +14,8 @@ from regweave.errors import RegweaveError
 from regweave.jobs.methods import model_methods
 from regweave.model.model import Model
 from regweave.model.shipped import find_model, shipped_models
-from regweave.pipeline.reading import Reading
-from regweave.pipeline.register import register
+from regweave.run.reading import Reading
+from regweave.run.register import register
 
 
 @pytest.mark.parametrize("name", shipped_models())

@@ -16,8 +16,8 @@ from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import read_image, read_transform, sha256, write_image, write_labels, write_linear
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
-from regweave.pipeline.register import register
-from regweave.pipeline.rerun import recorded_call
+from regweave.run.register import register
+from regweave.run.rerun import recorded_call
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 SMALL = Settings.model_validate(

@@ -18,9 +18,9 @@ from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.modality import modality_of
 from regweave.io.structure_names import StructureMatch
 from regweave.model.model import Model
-from regweave.pipeline.reading import Reading, in_one_numbering
-from regweave.pipeline.recipe import Recipe, doubt_volumes
-from regweave.pipeline.register import register
+from regweave.run.reading import Reading, in_one_numbering
+from regweave.run.recipe import Recipe, doubt_volumes
+from regweave.run.register import register
 from regweave.training.scan import choose_bank, scan
 from regweave.types import Image, ImagePair, LabelMap, StructureMaps, Volume, WeightTable
 

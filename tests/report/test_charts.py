@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regweave.report.charts import bar_chart, box_plot, interval_plot, line_chart
-from regweave.report.charts.grouped import Box
+from regweave.report.charts.plots import Box
 from regweave.report.charts.svg import DARK, LIGHT, NAMESPACE, STYLE, scale
 
 HOSTILE = '</svg><script>alert("1")</script>\x00\x1b&\'"'

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from regweave.report.viewer.closeups import closeups
-from regweave.report.viewer.pictures import square_rows
+from regweave.report.viewer.pictures import closeups, square_rows
 from regweave.types import Geometry
 
 

@@ -14,8 +14,7 @@ from regweave.io.points import write_points
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.report import registration
 from regweave.report.registration import registration_page, write_page
-from regweave.report.viewer.contents import read_contents
-from regweave.report.viewer.data import prepare
+from regweave.report.viewer.data import prepare, read_contents
 from regweave.run.saved import load
 from regweave.types import Geometry
 

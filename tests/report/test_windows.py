@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from regweave.report.viewer.maps import jacobian_by_label
-from regweave.report.viewer.structures import structures
-from regweave.report.viewer.volumes import Display
-from regweave.report.viewer.windows import MARGIN, content_box, windows
+from regweave.report.viewer.volumes import MARGIN, Display, content_box, structures, windows
 from regweave.types import Geometry
 
 CT = {"fixed": "ct", "moving": "ct", "bank": "ct"}

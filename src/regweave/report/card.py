@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from regweave import extras
 from regweave.io.libraries import in_notebook
 from regweave.report.page import environment
-from regweave.report.viewer.png import data_address, encode_png
+from regweave.report.viewer.pictures import data_address, encode_png
 from regweave.report.viewer.volumes import Display
 from regweave.types import Float32Array, Volume
 

@@ -13,8 +13,8 @@ from regweave.report import evaluation, registration, training
 from regweave.report.card import fusion, sheet
 from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
-from regweave.report.viewer.contents import IMAGES
-from regweave.report.viewer.png import data_address, encode_png
+from regweave.report.viewer.data import IMAGES
+from regweave.report.viewer.pictures import data_address, encode_png
 
 
 def write_page(folder: str | Path) -> Path:

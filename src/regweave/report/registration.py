@@ -30,11 +30,9 @@ from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render
 from regweave.report.records import Provenance, ResultRecord
 from regweave.report.signoff import signoff_names
-from regweave.report.viewer.closeups import closeups
-from regweave.report.viewer.contents import STRUCTURE_SET, Contents, read_contents
-from regweave.report.viewer.data import Shown, prepare, viewer_data
+from regweave.report.viewer.data import STRUCTURE_SET, Contents, Shown, prepare, read_contents, viewer_data
 from regweave.report.viewer.maps import jacobian_by_label, jacobian_of
-from regweave.report.viewer.pictures import pictures
+from regweave.report.viewer.pictures import closeups, pictures
 from regweave.report.viewer.volumes import BUDGETS
 from regweave.run.record import model_words, start_words
 from regweave.run.saved import load

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
 
 from regweave.io import atomic_path
 from regweave.io.records.effort import StageCost, read_effort
 from regweave.io.records.folders import DEMO, INDEX
 from regweave.measures.statistics import patients_of
 from regweave.model.model import Model
-from regweave.model.record import GateRecord, StageCount, TrainingRecord
-from regweave.report.charts import STYLE
-from regweave.report.charts import training as charts
+from regweave.model.record import Candidate, FitPoint, GateRecord, StageCount, TrainingRecord, Tuning
+from regweave.report.charts import STYLE, bar_chart, interval_plot, line_chart
 from regweave.report.page import asset, render
+from regweave.types import Float64Array
 
 
 def page_path(model: Path) -> Path:
@@ -54,9 +58,9 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCost], back: tu
         "model": model,
         "record": record,
         "recorded": record.model_fields_set,
-        "class_name": partial(charts.class_name, model),
+        "class_name": partial(class_name, model),
         "patients": {patient for group in record.groups for patient in patients_of(group)},
-        "charts": charts.of_model(model),
+        "charts": of_model(model),
         "columns": list(zip(w.classes, w.matrix.T.tolist(), strict=True)),
         "gates": [(c, record.gates.get(str(c), GateRecord())) for c in w.classes] if record.gates else [],
         "members": [(line, {p.factor: p.mean_dice for p in line.curve}) for line in members],
@@ -81,3 +85,146 @@ def _stages(record: TrainingRecord, effort: Mapping[str, StageCost]) -> dict[str
     seconds = [of.seconds for of in effort.values()]
     total = sum(s for s in seconds if s is not None) if seconds and None not in seconds else None
     return {**costs, "all": StageCost(registrations=record.registrations, inferences=record.inferences, seconds=total)}
+
+
+HALF = 560.0
+"""Width of a chart that shares its row."""
+Series = Mapping[str, Sequence[tuple[float, float]]]
+
+
+def class_name(model: Model, value: int) -> str:
+    """Return the name of a class, or its number."""
+    return model.class_names.get(value, "background" if value == 0 else str(value))
+
+
+def of_model(model: Model) -> dict[str, list[Markup]]:
+    """Draw all charts of a model, by the section of the page they belong to; a list may be empty."""
+    record = model.training
+    tuned = {"levels": record.smoothness, "refine": record.smoothness and record.smoothness.refine}
+    return {
+        "weights": weights(model),
+        "gates": [gates(model)],
+        "curves": curves(model),
+        "surrogate": surrogate(record.surrogate_and_dice) if record.surrogate_and_dice else [],
+        "smoothness": [chart for name, of in tuned.items() if of is not None and (chart := _tuning(name, of))],
+    }
+
+
+def weights(model: Model) -> list[Markup]:
+    """Draw the weights that are used, and those that were learned before the gates, with the spread of the folds."""
+    record, w = model.training, model.weights
+    spread = _spread(model)
+    used = [_number(record.share) * record.strength(c) if record.uses_column(c) else 0.0 for c in w.classes]
+    charts = [bar_chart(_bars(model, w.matrix, spread * used), title="Weights of the model by class", x_label="weight")]
+    learned = _matrix(record.learned, w.matrix.shape)
+    if learned is not None:
+        title = "Learned on all pairs, before share and gates"
+        charts.append(bar_chart(_bars(model, learned, spread), title=title, x_label="weight"))
+    return charts
+
+
+def _spread(model: Model) -> Float64Array:
+    """Return the standard deviation of each learned weight over the folds, (M, C); NaN where there are no two."""
+    shape = model.weights.matrix.shape
+    found = [m for m in (_matrix(f, shape) for f in model.training.learned_by_fold) if m is not None]
+    return np.std(found, axis=0, ddof=1) if len(found) > 1 else np.full(shape, np.nan)
+
+
+def _matrix(rows: Sequence[Sequence[float | None]], shape: tuple[int, ...]) -> Float64Array | None:
+    if (len(rows), *{len(row) for row in rows}) != shape:
+        return None
+    return np.array(rows, dtype=np.float64)
+
+
+def _bars(model: Model, matrix: Float64Array, spread: Float64Array) -> dict[str, dict[str, tuple[float, float]]]:
+    w = model.weights
+    names = _distinct([class_name(model, c) for c in w.classes], w.classes)
+    return {
+        name: {m: (float(matrix[i, k]), float(spread[i, k])) for i, m in enumerate(w.members)}
+        for k, name in enumerate(names)
+    }
+
+
+def _distinct(names: Sequence[str], values: Sequence[int]) -> list[str]:
+    """Add the label value to names that come twice."""
+    return [name if names.count(name) == 1 else f"{name} ({value})" for name, value in zip(names, values, strict=True)]
+
+
+def gates(model: Model) -> Markup:
+    """Draw the gain of each class with one standard error to each side, as the gate sees it."""
+    rows = []
+    for c in model.weights.classes:
+        gate = model.training.gates.get(str(c))
+        gain, error = (math.nan, math.nan) if gate is None else (_number(gate.gain), _number(gate.standard_error))
+        name = f"{class_name(model, c)}: {'learned' if model.training.uses_column(c) else 'uniform'}"
+        rows.append((name, gain, gain - error, gain + error))
+    return interval_plot(rows, title="Gain on left-out pairs ± one standard error", x_label="Dice, learned − uniform")
+
+
+def curves(model: Model) -> list[Markup]:
+    """Draw objective, gap and losses of each fit."""
+    fits = {_fit_name(model, name): points for name, points in model.training.history.items() if points}
+    if not fits:
+        return []
+    # With more than one fit, the chart of the gap alone tells how far the bounds are apart.
+    bounds = {"objective": ", attained", **({"upper": ", upper bound"} if len(fits) == 1 else {})}
+    losses = {"predicted_loss": ", predicted", "imputed_loss": ", imputed"}
+    return [
+        _half(_lines(fits, **bounds), "Objective, eq. (7)", "outer iteration", "objective"),
+        _half(_lines(fits, duality_gap=""), "Duality gap", "outer iteration", "gap", log_y=True),
+        _half(_lines(fits, **losses), "Loss on samples", "outer iteration", "mean loss Δ"),
+        _half(_lines(fits, slack_sum=""), "Sum of the slacks", "outer iteration", "slack"),
+    ]
+
+
+def surrogate(candidates: Sequence[Candidate]) -> list[Markup]:
+    """Draw losses and Dice of the candidates, one above the other by number."""
+
+    def series(**names: str) -> Series:
+        return {name: list(enumerate(_numbers(candidates, key), start=1)) for key, name in names.items()}
+
+    losses = series(surrogate_uniform="before learning", surrogate_learned="after")
+    dice = series(dice_uniform="uniform", dice_learned="learned", dice_gated="gated")
+    return [
+        _half(losses, "Surrogate loss of the candidates", "candidate", "mean loss Δ"),
+        _half(dice, "Dice of left-out masks", "candidate", "mean Dice"),
+    ]
+
+
+def _tuning(name: str, tuned: Tuning) -> Markup:
+    """Draw the Dice of the uniform bank over the smoothness that was tried; warn where the curve has not turned."""
+    curve = [(p.smoothness, _number(p.mean_dice)) for p in tuned.curve if p.smoothness is not None]
+    points = [(math.log10(smoothness), dice) for smoothness, dice in curve if smoothness > 0]
+    if not points:
+        return Markup()
+    title = f"Uniform bank, {name}: smoothness {_number(tuned.smoothness):.4g} is taken"
+    chart = _half({"training pairs": points}, title, "log₁₀ smoothness", "mean Dice")
+    note = Markup('<p class="warn">The best value is the last one that was tried: the curve has not turned.</p>')
+    return chart + note if tuned.smoothness in (curve[0][0], curve[-1][0]) else chart
+
+
+def _fit_name(model: Model, key: str) -> str:
+    """Name a fit: a class by its name, others by the method's word."""
+    words = {"joint": "all classes", "all": "one column"}
+    return class_name(model, int(key)) if key.isdecimal() else words.get(key, key)
+
+
+def _lines(fits: Mapping[str, Sequence[FitPoint]], **names: str) -> Series:
+    """Return a line for each figure and each fit; ``names`` says what comes after the name of the fit."""
+    return {
+        fit + ending: list(zip(_numbers(points, "number"), _numbers(points, key), strict=True))
+        for key, ending in names.items()
+        for fit, points in fits.items()
+    }
+
+
+def _numbers(rows: Iterable[object], key: str) -> list[float]:
+    return [_number(getattr(row, key)) for row in rows]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _half(series: Series, title: str, x: str, y: str, *, log_y: bool = False) -> Markup:
+    return line_chart(series, title=title, x_label=x, y_label=y, log_y=log_y, width=HALF)

@@ -6,9 +6,7 @@ are written out. Numbers that are not finite are left out.
 
 from __future__ import annotations
 
-from regweave.report.charts.grouped import bar_chart, box_plot
-from regweave.report.charts.lines import interval_plot, line_chart
-from regweave.report.charts.steps import step_chart
+from regweave.report.charts.plots import bar_chart, box_plot, interval_plot, line_chart, step_chart
 from regweave.report.charts.svg import STYLE
 
 __all__ = ["STYLE", "bar_chart", "box_plot", "interval_plot", "line_chart", "step_chart"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels, write_points
+from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, Volume
 
 NAMES = {1: "mandible", 2: "left parotid", 3: "right parotid"}

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from regweave.config.settings import Settings
-from regweave.datasets.phantom import PhantomPair, make_phantom
 from regweave.io import write_image, write_labels
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.predictors import _voxelwise, perceptron
+from regweave.study.phantoms import PhantomPair, make_phantom
 
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
 TINY = Settings.model_validate(

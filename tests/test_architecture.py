@@ -89,7 +89,7 @@ def test_the_program_starts_without_what_unix_alone_has() -> None:
 
 
 def test_phantom_needs_nothing_but_the_types() -> None:
-    assert set(re.findall(r"regweave\.(\w+)", sources()["datasets/phantom.py"])) == {"types"}
+    assert set(re.findall(r"regweave\.(\w+)", sources()["study/phantoms.py"])) == {"types"}
 
 
 def test_no_file_names_a_machine_path() -> None:

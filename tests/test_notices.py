@@ -11,8 +11,8 @@ import pytest
 
 import regweave
 from regweave import notices
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveWarning
+from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap
 
 

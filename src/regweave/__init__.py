@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from regweave.api import examples
     from regweave.api.batch import batch
     from regweave.api.contours import propagate_contours
     from regweave.api.models import models
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from regweave.run.result import Result
     from regweave.run.saved import load
     from regweave.run.stages.progress import Progress
+    from regweave.study import examples
     from regweave.study.evaluate import evaluate
     from regweave.training.estimator import MetricLearner
     from regweave.types import Field, Geometry, Image, LabelMap, Transform, Volume, WeightTable
@@ -73,7 +73,7 @@ _HOMES = {
     "WeightTable": "types",
     "batch": "api.batch",
     "evaluate": "study.evaluate",
-    "examples": "api",
+    "examples": "study",
     "load": "run.saved",
     "models": "api.models",
     "preset": "config.settings",

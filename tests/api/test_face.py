@@ -26,11 +26,11 @@ from regweave.cli.learning import evaluate as evaluate_command
 from regweave.cli.learning import train as train_command
 from regweave.cli.registration import batch as batch_command
 from regweave.cli.registration import register as register_command
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.io.images import read_image, read_labels
 from regweave.run.reading import Reading, ReadingWords
+from regweave.study.phantoms import make_phantom
 from regweave.training.options import TrainOptions
 
 NAMES = {

@@ -14,12 +14,12 @@ from regweave import errors
 from regweave.cli import main
 from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
-from regweave.datasets.phantom import make_phantom
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.predictors import _voxelwise, perceptron
 from regweave.study import demo
+from regweave.study.phantoms import make_phantom
 from regweave.training.options import TrainOptions
 
 TINY = Settings.model_validate(

@@ -22,11 +22,11 @@ import SimpleITK as sitk  # noqa: N813
 from regweave.cli import main
 from regweave.config.choice import metric_weights
 from regweave.config.settings import Settings, parse, preset, preset_names
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
 from regweave.model.model import Model
 from regweave.run.register import register
+from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 SETTINGS = Settings.model_validate(

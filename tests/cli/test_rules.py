@@ -7,10 +7,10 @@ import json
 import pytest
 
 from regweave.cli import main
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import EXIT_VERDICT
 from regweave.io import write_image, write_labels
 from regweave.measures.rules import default_rules, read_rules
+from regweave.study.phantoms import make_phantom
 
 SETTINGS = """
 name = "small"

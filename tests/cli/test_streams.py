@@ -12,8 +12,8 @@ from rich.console import Console
 
 from regweave.cli import main
 from regweave.cli.streams import guarded_streams
-from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image
+from regweave.study.phantoms import make_phantom
 
 REGWEAVE = f"'{sys.executable}' -c 'import sys; from regweave.cli import main; sys.exit(main())'"
 linux = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

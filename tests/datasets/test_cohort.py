@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.datasets.phantom import COHORT, cohort_pair
+from regweave.study.phantoms import COHORT, cohort_pair
 
 
 @pytest.fixture(scope="module")

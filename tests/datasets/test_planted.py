@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.datasets.phantom import PLANTED, PLANTED_RIGHT, planted_pair
+from regweave.study.phantoms import PLANTED, PLANTED_RIGHT, planted_pair
 
 
 @pytest.fixture(scope="module")

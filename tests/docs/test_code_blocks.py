@@ -26,7 +26,6 @@ from pathlib import Path
 import pytest
 
 from regweave import losses, metrics, registry
-from regweave.api import examples
 from regweave.cli import main
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Settings
@@ -34,6 +33,7 @@ from regweave.jobs import methods
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.predictors import _voxelwise, perceptron
+from regweave.study import examples
 from regweave.training import options as train_options
 from regweave.training import stages
 from regweave.training.columns import selection as cross_validation

@@ -11,7 +11,7 @@ import pytest
 
 import regweave as rw
 from regweave import metrics
-from regweave.datasets.phantom import make_phantom
+from regweave.study.phantoms import make_phantom
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from regweave.datasets.phantom import cohort_pair, make_phantom, planted_pair
 from regweave.jobs import store, workers
 from regweave.model.model import Model
 from regweave.model.shipped import shipped_models
 from regweave.predictors import _voxelwise, perceptron
 from regweave.study import demo
+from regweave.study.phantoms import cohort_pair, make_phantom, planted_pair
 
 __all__ = ["field_of", "little_work", "model_classes", "phantom", "shipped_models"]
 

@@ -10,7 +10,6 @@ import pytest
 
 from regweave import kernels
 from regweave.config.settings import Refine, Schedule, preset
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import ResourceError, UsageError
 from regweave.kernels import gpu
 from regweave.registration import devices
@@ -18,6 +17,7 @@ from regweave.registration.align import align
 from regweave.registration.cpu import CPU
 from regweave.registration.cuda import memory, opening
 from regweave.registration.refine import refine
+from regweave.study.phantoms import make_phantom
 
 LEVELS = [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 30.0, "steps": 2}]
 PLAN = Schedule(levels=LEVELS, bank=preset("default").banks["mr"])

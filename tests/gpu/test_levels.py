@@ -9,11 +9,11 @@ import pytest
 
 from regweave import metrics
 from regweave.config.settings import Schedule
-from regweave.datasets.phantom import make_phantom
 from regweave.registration.align import align, label_set
 from regweave.registration.cpu import CPU
 from regweave.registration.measure import Around
 from regweave.spatial.control_grid import ControlGrid
+from regweave.study.phantoms import make_phantom
 from regweave.types import Image, LabelMap, StructureMaps, WeightTable
 
 BANK = [

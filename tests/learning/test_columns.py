@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from regweave.config.settings import Schedule
-from regweave.datasets.phantom import make_phantom
 from regweave.jobs.kept import Kept
 from regweave.learning import columns as module
 from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import fit_lssvm
 from regweave.learning.options import LssvmOptions
 from regweave.learning.samples import first_steps, samples_at
+from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, WeightTable
 
 SCHEDULE = Schedule.model_validate(

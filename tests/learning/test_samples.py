@@ -10,7 +10,6 @@ import pytest
 
 from regweave import engines
 from regweave.config.settings import Schedule
-from regweave.datasets.phantom import make_phantom
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
 from regweave.learning.lssvm import fit_lssvm
@@ -27,6 +26,7 @@ from regweave.learning.samples import (
     samples_at,
 )
 from regweave.registration.align import align
+from regweave.study.phantoms import make_phantom
 from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-0.2, 0.0, 0.2]),) * 3

@@ -9,11 +9,11 @@ import pytest
 import pywt
 
 from regweave import metrics
-from regweave.api import conformance
-from regweave.api.conformance import grid_of, smooth_image
 from regweave.errors import UsageError
 from regweave.metrics import dwt, mi, mind, ncc, sad
 from regweave.spatial.label_set import LabelSet
+from regweave.study import conformance
+from regweave.study.conformance import grid_of, smooth_image
 
 
 @pytest.fixture(params=metrics.available())

@@ -10,12 +10,12 @@ from scipy import ndimage
 
 from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Schedule, preset
-from regweave.datasets.phantom import make_phantom
 from regweave.registration.align import align
 from regweave.registration.class_weights import ClassWeights
 from regweave.registration.data_terms import SMALL_DIFFERENCE, data_terms, forces
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
+from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
 
 SHAPE = (24, 20, 18)

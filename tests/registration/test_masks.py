@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from regweave.config.settings import Refine, Schedule
-from regweave.datasets.phantom import make_phantom
 from regweave.registration.align import align
 from regweave.registration.initial import initial_affine
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.spatial.warp import to_voxels
+from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
 SCHEDULE = Schedule.model_validate(

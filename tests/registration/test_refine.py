@@ -11,7 +11,6 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.config.settings import Refine, Schedule, preset, preset_names
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveWarning
 from regweave.registration.align import align
 from regweave.registration.refine import Refinement, refine, warn_if_left_out
@@ -19,6 +18,7 @@ from regweave.registration.steps import unfolded
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.pyramid import change_level
 from regweave.spatial.warp import to_field
+from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Image, ImagePair, WeightTable
 
 SHAPE = (32, 32, 32)

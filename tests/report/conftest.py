@@ -9,11 +9,11 @@ import nibabel as nib
 import pytest
 
 from regweave.config.settings import Settings
-from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
 from regweave.report.registration import write_page
 from regweave.run.reading import Reading
 from regweave.run.register import register
+from regweave.study.phantoms import make_phantom
 
 SETTINGS = Settings.model_validate(
     {

@@ -10,7 +10,6 @@ import pytest
 from regweave import notices
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import read_pairs, write_pairs
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.jobs.registrations import COLUMNS
@@ -19,6 +18,7 @@ from regweave.run.memory import BYTES_PER_VOXEL, forecast
 from regweave.run.reading import read_inputs
 from regweave.run.register import register
 from regweave.run.rerun import recorded_call
+from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap
 
 SETTINGS = Settings.model_validate(

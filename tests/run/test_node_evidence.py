@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from regweave.config.settings import Settings
-from regweave.datasets.phantom import make_phantom
 from regweave.registration.align import Step
 from regweave.report.viewer.maps import on_image
 from regweave.run.register import register
 from regweave.run.stages.node_evidence import node_maps
 from regweave.spatial.control_grid import ControlGrid
+from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Solution, Terms, WeightTable
 
 SETTINGS = Settings.model_validate(

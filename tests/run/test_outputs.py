@@ -10,11 +10,11 @@ import SimpleITK as sitk  # noqa: N813
 from regweave import register
 from regweave.cli import main
 from regweave.config.settings import preset
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_image
 from regweave.run.outputs import usual_outputs
 from regweave.spatial import warp_image, warp_points
+from regweave.study.phantoms import make_phantom
 
 ALWAYS = {"result.json", ".regweave-result"}
 

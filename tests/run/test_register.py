@@ -16,7 +16,6 @@ from scipy.spatial.transform import Rotation
 import regweave
 from regweave import _core, notices
 from regweave.config.settings import Settings
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_linear, write_transform
 from regweave.io.orientation import Orientation
@@ -29,6 +28,7 @@ from regweave.run.register import register
 from regweave.run.stages.progress import Progress
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_points
+from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LPS_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])

@@ -11,13 +11,13 @@ import pytest
 from regweave import notices
 from regweave.cli import main
 from regweave.config.settings import Settings
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import read_image, read_transform, sha256, write_image, write_labels, write_linear
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.run.register import register
 from regweave.run.rerun import recorded_call
+from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 SMALL = Settings.model_validate(

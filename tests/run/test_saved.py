@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from regweave.config.settings import preset
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.run.register import register
 from regweave.run.saved import load
 from regweave.spatial.warp import warp_image, warp_points
+from regweave.study.phantoms import make_phantom
 
 SMALL = preset("default").model_copy(update={"levels": preset("default").levels[:1]})
 SMALL = SMALL.model_copy(update={"refine": SMALL.refine.model_copy(update={"steps": 3})})

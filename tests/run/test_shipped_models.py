@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from regweave.config import settings as registration_settings
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.jobs.methods import model_methods
 from regweave.model.model import Model
 from regweave.model.shipped import find_model, shipped_models
 from regweave.run.reading import Reading
 from regweave.run.register import register
+from regweave.study.phantoms import make_phantom
 
 
 @pytest.mark.parametrize("name", shipped_models())

@@ -9,7 +9,7 @@ import pytest
 
 from regweave import _core, engines, register
 from regweave.config.settings import preset
-from regweave.datasets.phantom import make_phantom
+from regweave.study.phantoms import make_phantom
 from regweave.types import Energy
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from regweave.datasets.manifest import read_pairs
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
 from regweave.io.records.demo import DemoSummary
@@ -17,6 +16,7 @@ from regweave.model.record import TrainingRecord
 from regweave.study.comparison import Scores
 from regweave.study.demo import SETTINGS, make_cohort, split_folder
 from regweave.study.demo_summary import summarise
+from regweave.study.phantoms import make_phantom
 from regweave.types import WeightTable
 
 

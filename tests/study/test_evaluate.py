@@ -16,7 +16,6 @@ from rich.console import Console
 from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
 from regweave.datasets.manifest import FILES, PairFiles
-from regweave.datasets.phantom import make_phantom
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
@@ -32,6 +31,7 @@ from regweave.run.register import register
 from regweave.spatial.warp import warp_labels
 from regweave.study.comparison import Scores, compare
 from regweave.study.evaluate import COLUMNS, evaluate
+from regweave.study.phantoms import make_phantom
 from regweave.study.summary import summary_text
 from regweave.types import LabelMap, WeightTable
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from regweave.datasets.manifest import PairFiles, write_pairs
-from regweave.datasets.phantom import PLANTED, PLANTED_RIGHT, planted_pair
 from regweave.io import write_image, write_labels
 from regweave.study.evaluate import evaluate
+from regweave.study.phantoms import PLANTED, PLANTED_RIGHT, planted_pair
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
 

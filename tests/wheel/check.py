@@ -41,7 +41,7 @@ def check_package() -> None:
 def check_registration() -> None:
     """A phantom comes to lie on its moved copy, with the shipped settings."""
     from regweave import register
-    from regweave.datasets.phantom import make_phantom
+    from regweave.study.phantoms import make_phantom
 
     pair = make_phantom(seed=5, shape=(26, 24, 22), spacing_mm=(8.0, 8.0, 9.0)).pair
     result = register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)

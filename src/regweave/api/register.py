@@ -113,7 +113,7 @@ def register(
     Examples
     --------
     >>> import regweave as rw
-    >>> from regweave.datasets.phantom import make_phantom
+    >>> from regweave.study.phantoms import make_phantom
     >>> pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
     >>> result = rw.register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
     >>> result.regularity["folding_fraction"]

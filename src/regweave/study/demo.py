@@ -12,7 +12,6 @@ import numpy as np
 from regweave.config.settings import Settings
 from regweave.datasets.folds import split_groups
 from regweave.datasets.manifest import FILES, PairFiles, read_pairs, write_pairs
-from regweave.datasets.phantom import COHORT, cohort_pair
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.io.disk.files import is_file, is_folder
@@ -24,6 +23,7 @@ from regweave.model.model import Model
 from regweave.run.reading import Reading
 from regweave.study.demo_summary import summarise
 from regweave.study.evaluate import evaluate
+from regweave.study.phantoms import COHORT, cohort_pair
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions

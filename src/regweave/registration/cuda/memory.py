@@ -30,7 +30,7 @@ def needed_bytes(pair: ImagePair, schedule: Schedule) -> int:
     Examples
     --------
     >>> from regweave.config.settings import preset
-    >>> from regweave.datasets.phantom import make_phantom
+    >>> from regweave.study.phantoms import make_phantom
     >>> pair = make_phantom(0, (32, 32, 32), (4.0, 4.0, 4.0)).pair
     >>> 5e6 < needed_bytes(pair, preset("default").schedule("mr")) < 5e7
     True

@@ -46,16 +46,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import ndimage
 
-from regweave.types import (
-    Field,
-    Float64Array,
-    Geometry,
-    Image,
-    ImagePair,
-    LabelArray,
-    LabelMap,
-    Volume,
-)
+from regweave.types import Field, Float64Array, Geometry, Image, ImagePair, LabelArray, LabelMap, Volume
 
 MIN_JACOBIAN = 0.3
 """Smallest volume change that the true deformation may have."""

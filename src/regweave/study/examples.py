@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from regweave.datasets.manifest import FILES, PairFiles, write_pairs
-from regweave.datasets.phantom import make_phantom
 from regweave.io import write_image, write_labels
+from regweave.study.phantoms import make_phantom
 from regweave.types import Image, ImagePair, LabelMap
 
 NAMES = {1: "mandible", 2: "left parotid", 3: "right parotid"}

@@ -1,4 +1,4 @@
-"""Checks that every metric passes, and a plug-in should: ``python -m regweave.api.conformance NAME``.
+"""Checks that every metric passes, and a plug-in should: ``python -m regweave.study.conformance NAME``.
 
 NAME is a metric that is installed, lies in a folder of ``REGWEAVE_PLUGINS``, or was added by the program.
 """

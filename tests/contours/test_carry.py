@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "dicom"))
 from made_dicom import Made, Roi, circle, keyhole, write_rtstruct, write_series
 
 from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
-from regweave.contours.preimage import preimages
+from regweave.contours.carry import preimages
 from regweave.contours.regions import even_odd, region_of, rings_of
 from regweave.contours.shape import signed_distance
 from regweave.io.dicom.rtstruct import read_rtstruct

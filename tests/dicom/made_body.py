@@ -11,7 +11,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, Roi, write_rtstruct, write_series
 
-from regweave.contours.outline import outlines
+from regweave.contours.regions import outlines
 
 ORGANS = {
     "Liver": ((22.0, -5.0, 24.0), (12.0, 14.0, 16.0), 70.0),

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, image, save
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.dicom import pixels
+from regweave.io.dicom import series as pixels
 from regweave.io.dicom.series import read_series
 
 MADE = Made(size=(24, 20), spacing=(1.0, 1.0), along=(0.0, 2.0, 4.0, 6.0))

@@ -16,9 +16,8 @@ from regweave.clinic.propagate import ContoursRequest, Propagation, propagate
 from regweave.clinic.stages import OnStage
 from regweave.errors import RegweaveError
 from regweave.io import prepare_output
-from regweave.io.dicom.folder import files_in
-from regweave.io.dicom.series import series_by_place
-from regweave.io.dicom.values import Series
+from regweave.io.dicom.parse import files_in
+from regweave.io.dicom.series import Series, series_by_place
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.rules import Rules, clinic_rules, read_rules
 from regweave.model.model import Model

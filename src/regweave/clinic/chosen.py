@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from regweave import notices
 from regweave.errors import UsageError
-from regweave.io.dicom.write.structure_set import checked_names
+from regweave.io.dicom.rtstruct import checked_names
 from regweave.types import LeftOut, Structure, StructureSet
 
 OUTLINE = re.compile(r"^(body|external|skin|patient|outer ?contour|ext(ernal)?[ _-]?contour)$", re.IGNORECASE)

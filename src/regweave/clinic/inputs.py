@@ -8,11 +8,9 @@ from typing import Any
 
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.dicom.folder import scan
-from regweave.io.dicom.parse import require_same_patient
+from regweave.io.dicom.parse import require_same_patient, scan
 from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
-from regweave.io.dicom.series import list_series, read_series
-from regweave.io.dicom.values import Series
+from regweave.io.dicom.series import Series, list_series, read_series
 from regweave.types import StructureSet
 
 

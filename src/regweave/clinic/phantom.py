@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from regweave.contours.outline import outlines
-from regweave.io.dicom.values import DicomSlice, Series, SliceGrid
+from regweave.contours.regions import outlines
+from regweave.io.dicom.series import DicomSlice, Series, SliceGrid
 from regweave.types import Contour, Float32Array, Float64Array, Geometry, Identity, Structure, StructureSet, Volume
 
 Map = Callable[[Float64Array], Float64Array]

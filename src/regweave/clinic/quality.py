@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from regweave.clinic.scans.pair import box_round
 from regweave.contours import Shape, carry, overlap_ml, shape_of, volume_ml
-from regweave.contours.outline import outlines
-from regweave.contours.regions import region_of
-from regweave.io.dicom.values import Series
+from regweave.contours.regions import outlines, region_of
+from regweave.io.dicom.series import Series
 from regweave.measures.rules import Rules
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, judge, structure_number

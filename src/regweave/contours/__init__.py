@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from regweave.contours.areas import dice_of_areas, overlap_ml, regions_of, volume_ml
 from regweave.contours.carry import carry, carry_set
 from regweave.contours.labels import draw_labels, label_values
+from regweave.contours.regions import dice_of_areas, overlap_ml, regions_of, volume_ml
 from regweave.contours.shape import Shape, shape_of
 
 __all__ = [

@@ -12,8 +12,8 @@ from regweave import notices
 from regweave.clinic.scans.patient import BODY_HU, tissue_values
 from regweave.clinic.scans.prepared import PreparedScans
 from regweave.contours import dice_of_areas, overlap_ml, regions_of
-from regweave.contours.outline import outlines
-from regweave.io.dicom.values import Series
+from regweave.contours.regions import outlines
+from regweave.io.dicom.series import Series
 from regweave.spatial.warp import warp_labels
 from regweave.types import Contour, Field, Float64Array, Geometry, LabelMap, Structure, Transform
 

@@ -20,10 +20,8 @@ from regweave.io.dicom.parse import (
     require_class,
     text,
 )
-from regweave.io.dicom.pixels import require_bits
-from regweave.io.dicom.placement import directions
-from regweave.io.dicom.values import Series
-from regweave.io.dicom.write.objects import new_object, reference, save, sequence
+from regweave.io.dicom.series import Series, directions, require_bits
+from regweave.io.dicom.write import new_object, reference, save, sequence
 from regweave.io.disk.files import damaged
 from regweave.io.formats.validate import volume_shape
 from regweave.io.geometry import make_geometry

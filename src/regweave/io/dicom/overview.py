@@ -9,7 +9,7 @@ from typing import Any
 from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io.dicom.dose import read_dose
-from regweave.io.dicom.folder import ObjectFile, scan
+from regweave.io.dicom.parse import ObjectFile, scan
 from regweave.io.dicom.reg import read_reg
 from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
 from regweave.io.dicom.series import Series, list_series, read_series

@@ -1,18 +1,22 @@
-"""RT structure sets: read against the series on which they are drawn."""
+"""RT structure sets: read against the series on which they are drawn, and written for another one."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydicom.dataelem import RawDataElement
 from pydicom.multival import MultiValue
+from pydicom.tag import Tag
 
-from regweave import notices
-from regweave.errors import RegweaveError
+from regweave import __version__, notices
+from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import (
     decimals,
     guarded,
@@ -25,12 +29,10 @@ from regweave.io.dicom.parse import (
     require_same_patient,
     text,
 )
-from regweave.io.dicom.values import Series
-from regweave.io.dicom.write.structure_set import write_rtstruct
+from regweave.io.dicom.series import DicomSlice, Series
+from regweave.io.dicom.write import STUDY_CLASS, item, new_object, reference, references, save, sequence
 from regweave.io.disk.files import damaged
-from regweave.types import Colour, Contour, Float64Array, LeftOut, Structure, StructureSet
-
-__all__ = ["read_drawn", "read_rtstruct", "referenced_series", "write_rtstruct"]
+from regweave.types import PALETTE, Colour, Contour, Float64Array, LeftOut, Structure, StructureSet
 
 RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
 CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
@@ -39,7 +41,7 @@ FLAT = 0.1
 ON_SLICE, ROUNDING_MM = 0.02, 0.06
 """Share of a gap, and length, by which a contour may be away from its slice without a word."""
 FAR_MM = 1000.0
-CONTOUR_DATA = 0x30060050
+CONTOUR_DATA = Tag(0x30060050)
 LONGEST_NAME = 64
 BESIDE = "lie beside the images of the series"
 
@@ -102,7 +104,7 @@ def read_drawn(path: Path) -> tuple[Structure, ...]:
         drawings = _drawings(data, subject)
         found = []
         for number, name in zip(counted, _names(rois, counted, subject), strict=True):
-            drawn = [one for item in drawings[number] for one in items(item, "ContourSequence")]
+            drawn = [one for part in drawings[number] for one in items(part, "ContourSequence")]
             read = [(text(one, "ContourGeometricType"), _points(one, subject)) for one in drawn]
             closed = tuple(Contour(points) for kind, points in read if kind in CLOSED and len(points) > 2)
             single = np.reshape([points for kind, points in read if kind == "POINT"], (-1, 3)).astype(float)
@@ -149,7 +151,7 @@ def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure
             left_out.append(LeftOut(name, "drawn in another frame of reference"))
             continue
         drawn = drawings[number]
-        contours = [one for item in drawn for one in items(item, "ContourSequence")]
+        contours = [one for part in drawn for one in items(part, "ContourSequence")]
         empty = Structure(number, name, kinds.get(number, ""), _colour(drawn, subject))
         structure, reasons = placer.place(empty, contours, f"{subject}, structure '{name}'")
         left_out += [LeftOut(name, reason) for reason in reasons]
@@ -212,9 +214,9 @@ def _listed(names: list[str]) -> str:
 
 def _colour(drawn: list[Any], subject: str) -> Colour | None:
     """Return the stated colour; what is none is left to whoever shows the structure."""
-    for item in drawn:
+    for one in drawn:
         with suppress(RegweaveError):
-            r, g, b = (int(v) for v in numbers(item, "ROIDisplayColor", 3, subject).clip(0, 255))
+            r, g, b = (int(v) for v in numbers(one, "ROIDisplayColor", 3, subject).clip(0, 255))
             return r, g, b
     return None
 
@@ -341,3 +343,154 @@ def _points(contour: Any, subject: str) -> Float64Array:
         raise damaged(subject, f"a contour says {stated} points and holds {flat.size / 3:g}")
     points = flat.reshape(-1, 3)
     return points[:-1] if len(points) > 1 and np.array_equal(points[0], points[-1]) else points
+
+
+SAFE_NAME = 16
+LONGEST_REMARK = 200
+
+
+def write_rtstruct(
+    path: str | Path,
+    structures: StructureSet,
+    series: Series,
+    *,
+    source: StructureSet,
+    names: Mapping[str, str] | None = None,
+    remarks: Mapping[int, str] | None = None,
+) -> None:
+    """Write structures drawn on a series as a new set that nobody has approved.
+
+    Parameters
+    ----------
+    path : path
+    structures : StructureSet
+        Contours on slices of ``series``, each with its ``image``; structures without contours and points are not
+        written.
+    series : Series
+        Gives patient, study, frame of reference and the images that are referred to.
+    source : StructureSet
+        The planning set: its predecessor. Nothing else of it is copied.
+    names : mapping, optional
+        New names of structures.
+    remarks : mapping, optional
+        What was found wrong with a structure, by its number: ROI Description, at most `LONGEST_REMARK` characters.
+
+    Raises
+    ------
+    RegweaveError
+        E165 where there is nothing to write, E166 for names that DICOM does not allow or that are not unique.
+    """
+    drawn = [one for one in structures.structures if one.contours or len(one.points)]
+    if not drawn:
+        raise RegweaveError("E165", "no structure has a contour on this series", "look at the registration")
+    called = checked_names(drawn, names or {})
+    with guarded("the structure set"):
+        data = new_object(series, RTSTRUCT, "RTSTRUCT", "Propagated contours, not approved")
+        _describe(data, series, source)
+        number = iter(range(1, 1 << 31))
+        data.StructureSetROISequence = sequence(
+            [_roi(one, called[one.number], data, (remarks or {}).get(one.number, "")) for one in drawn]
+        )
+        data.ROIContourSequence = sequence(
+            [_drawing(one, series, number, PALETTE[k % len(PALETTE)]) for k, one in enumerate(drawn)]
+        )
+        data.RTROIObservationsSequence = sequence([_observation(one) for one in drawn])
+    save(path, data)
+
+
+def checked_names(structures: Sequence[Structure], names: Mapping[str, str]) -> dict[int, str]:
+    """Return the names to write by number, or raise E166; W225 for those that some systems cut."""
+    called = {one.number: names.get(one.name, one.name).strip() for one in structures}
+    if len(called) < len(structures):
+        raise UsageError("E166", "two structures have the same number", "give each its own")
+    for name in called.values():
+        if not name or len(name) > LONGEST_NAME or "\\" in name or not name.isprintable():
+            message = f"{name[:80]!r} cannot be the name of a structure: 1 to {LONGEST_NAME} characters, no backslash"
+            raise UsageError("E166", message, "rename it with a name map")
+    twice = sorted({name for name in called.values() if list(called.values()).count(name) > 1})
+    if twice:
+        raise UsageError("E166", f"several structures have the name {twice[0]!r}", "rename them with a name map")
+    long = [name for name in called.values() if len(name) > SAFE_NAME]
+    if long:
+        listed = ", ".join(long[:5]) + (" …" if len(long) > 5 else "")
+        notices.warn(f"W225: names of more than {SAFE_NAME} characters, which some planning systems cut: {listed}")
+    return called
+
+
+def _describe(data: Any, series: Series, source: StructureSet) -> None:
+    """Label, dates, approval, predecessor and the images that the set refers to."""
+    now = datetime.now()
+    label = f"RW {now:%Y%m%d}"
+    data.StructureSetLabel = label if label != source.label else f"{label} B"
+    data.StructureSetDate, data.StructureSetTime = f"{now:%Y%m%d}", f"{now:%H%M%S}"
+    data.OperatorsName, data.ApprovalStatus = "", "UNAPPROVED"
+    listed = item(SeriesInstanceUID=series.identity.series_uid, ContourImageSequence=references(series))
+    study = item(
+        ReferencedSOPClassUID=STUDY_CLASS,
+        ReferencedSOPInstanceUID=series.identity.study_uid,
+        RTReferencedSeriesSequence=[listed],
+    )
+    frame = item(FrameOfReferenceUID=data.FrameOfReferenceUID, RTReferencedStudySequence=[study])
+    data.ReferencedFrameOfReferenceSequence = sequence([frame])
+    if source.instance_uid:
+        data.PredecessorStructureSetSequence = sequence([reference(RTSTRUCT, source.instance_uid)])
+
+
+def _roi(structure: Structure, name: str, data: Any, remark: str) -> Any:
+    return item(
+        **({"ROIDescription": remark[:LONGEST_REMARK]} if remark else {}),
+        ROINumber=structure.number,
+        ReferencedFrameOfReferenceUID=data.FrameOfReferenceUID,
+        ROIName=name,
+        ROIGenerationAlgorithm="AUTOMATIC",
+        ROIGenerationDescription=f"regweave {__version__}: carried over by a registration",
+    )
+
+
+def _observation(structure: Structure) -> Any:
+    kind = structure.kind if re.fullmatch(r"[A-Z0-9_ ]{0,16}", structure.kind) else ""
+    return item(
+        ObservationNumber=structure.number,
+        ReferencedROINumber=structure.number,
+        RTROIInterpretedType=kind,
+        ROIInterpreter="",
+    )
+
+
+def _drawing(structure: Structure, series: Series, number: Any, spare: Colour) -> Any:
+    made = []
+    for contour in structure.contours:
+        if contour.image is None:
+            raise RegweaveError("E165", f"a contour of {structure.name!r} lies on no slice", "place it on one")
+        points = rounded(contour.points_mm)
+        if len(points) >= 3:
+            made.append(_contour("CLOSED_PLANAR", points, series.slices[contour.image], next(number)))
+    along = np.array([one.along_mm for one in series.slices])
+    for point in structure.points:
+        near = series.slices[int(np.argmin(np.abs(along - point @ series.grid.normal)))]
+        made.append(_contour("POINT", point.reshape(1, 3), near, next(number)))
+    return item(
+        ROIDisplayColor=list(structure.colour or spare),
+        ReferencedROINumber=structure.number,
+        ContourSequence=made,
+    )
+
+
+def rounded(points: Float64Array) -> Float64Array:
+    """Round to a thousandth of a millimetre and drop points that have become equal to the one before them."""
+    found = np.round(points, 3) + 0.0
+    return np.asarray(found[(found != np.roll(found, 1, axis=0)).any(axis=1)])
+
+
+def _contour(kind: str, points: Float64Array, image: DicomSlice, number: int) -> Any:
+    made = item(
+        ContourImageSequence=[reference(image.class_uid, image.instance_uid)],
+        ContourGeometricType=kind,
+        NumberOfContourPoints=len(points),
+        ContourNumber=number,
+    )
+    # Written as bytes: a value object for each of a million numbers takes longer than all else.
+    text = "\\".join([f"{value:.3f}" for value in points.ravel().tolist()]).encode("ascii")
+    text += b" " * (len(text) % 2)
+    made[CONTOUR_DATA] = RawDataElement(CONTOUR_DATA, "DS", len(text), text, 0, True, True)
+    return made

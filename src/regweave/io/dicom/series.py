@@ -1,37 +1,147 @@
-"""DICOM image series: slices placed one by one, and the even grid that registration uses."""
+"""DICOM image series: chosen from a folder, each slice placed by its own position, its pixels put on an even grid."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from pydicom.pixels.decoders.base import get_decoder
+from pydicom.uid import UID
+from scipy import ndimage
 
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.dicom.folder import FolderContents, SeriesSource, SliceHeader, named, remark, scan
-from regweave.io.dicom.parse import guarded, identity_in, numbers, text
-from regweave.io.dicom.pixels import require_plain, slice_values
-from regweave.io.dicom.placement import place, require_complete, slice_grid
-from regweave.io.dicom.stack import is_even, stack
-from regweave.io.dicom.values import DicomSlice, Series, SeriesFiles, SliceGrid
+from regweave.io.dicom.parse import (
+    FolderContents,
+    SeriesSource,
+    SliceHeader,
+    guarded,
+    identity_in,
+    integer,
+    items,
+    named,
+    number,
+    numbers,
+    read_dataset,
+    remark,
+    scan,
+    text,
+)
+from regweave.io.disk.files import damaged, open_file
 from regweave.io.disk.limits import require_memory
 from regweave.io.formats.validate import volume_shape
-from regweave.types import Modality, Volume
+from regweave.io.geometry import make_geometry
+from regweave.types import Float32Array, Float64Array, Geometry, Identity, Modality, Volume
 
-__all__ = [
-    "DicomSlice",
-    "Series",
-    "SeriesFiles",
-    "SeriesSource",
-    "SliceGrid",
-    "choose_series",
-    "list_series",
-    "read_series",
-    "series_by_place",
-]
+
+@dataclass(frozen=True)
+class SeriesFiles:
+    """Files of one series; printing it shows no identity.
+
+    Parameters
+    ----------
+    modality : str
+        ``CT``, ``MR``, ``PT`` …
+    number : int
+        How many images.
+    hash : str
+        Twelve hexadecimal digits by which ``series=`` chooses it.
+    spacing_mm : three floats, optional
+        Column, row and median slice spacing; None where they cannot be read.
+    label : str
+        Number, description, contrast agent and date of the series, for a person who has to choose.
+    """
+
+    modality: str
+    number: int
+    hash: str
+    spacing_mm: tuple[float, float, float] | None
+    label: str = field(repr=False)
+    files: tuple[Path, ...] = field(repr=False)
+    identity: Identity = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DicomSlice:
+    """One image of a series.
+
+    Parameters
+    ----------
+    class_uid, instance_uid : str
+        Identifiers that contours refer to.
+    position_mm : float array of shape (3,)
+        Centre of the first pixel, LPS.
+    along_mm : float
+        Position along the normal of the slices.
+    """
+
+    class_uid: str = field(repr=False)
+    instance_uid: str = field(repr=False)
+    position_mm: Float64Array
+    along_mm: float
+
+
+@dataclass(frozen=True)
+class SliceGrid:
+    """In-plane grid that all slices of a series share.
+
+    Parameters
+    ----------
+    row, column, normal : float arrays of shape (3,)
+        Where the column index grows, where the row index grows, and their cross product.
+    spacing_mm : two floats
+        Distance of pixels along ``row`` and along ``column``.
+    size : two ints
+        Pixels along ``row`` and along ``column``.
+    """
+
+    row: Float64Array
+    column: Float64Array
+    normal: Float64Array
+    spacing_mm: tuple[float, float]
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Series:
+    """An image series.
+
+    Parameters
+    ----------
+    image : Volume
+        Voxels on an even grid, for registration. The values of the slices themselves where these are even and straight,
+        else interpolated between their true positions.
+    slices : tuple of DicomSlice
+        The true slices, ascending along the normal.
+    grid : SliceGrid
+    identity : Identity
+    modality : str
+        ``CT``, ``MR`` …
+    exact : bool
+        Whether ``image`` holds the slices as they are.
+    study : mapping
+        What new objects of the same study copy from its images.
+    """
+
+    image: Volume
+    slices: tuple[DicomSlice, ...] = field(repr=False)
+    grid: SliceGrid = field(repr=False)
+    identity: Identity
+    modality: str
+    exact: bool = True
+    study: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def frame_uid(self) -> str:
+        """Frame of reference."""
+        return self.identity.frame_uid
+
 
 MODALITIES: dict[str, Modality] = {"CT": "ct", "MR": "mr", "PT": "pet"}
 OUTSIDE = {"CT": -1000.0}
@@ -187,3 +297,460 @@ def _lines(listed: Sequence[SeriesFiles]) -> list[str]:
         label = ", ".join(filter(None, (one.label, place)))
         found.append(f"{one.hash}  {one.modality}, {one.number} images{spacing}" + (f"\n    {label}" if label else ""))
     return found
+
+
+SAME_DIRECTION = 1e-3
+SAME_PLACE_MM = 0.005
+SAME_GAP = 0.02
+"""Share of the usual gap by which gaps of even slices may differ."""
+THICK = 1.25
+"""Slices thicker than this many steps overlap: two passes of one scan fill gaps, two scans of one region overlap."""
+SCANS = (
+    "AcquisitionNumber", "SeriesNumber", "StudyInstanceUID", "TemporalPositionIdentifier", "EchoNumbers",
+    "ConvolutionKernel", "KVP", "ImageType",
+)  # fmt: skip
+"""Elements by which two scans that share a SeriesInstanceUID may differ."""
+MOST_SCANS, LEAST_SLICES = 4, 4
+
+
+def place(headers: Sequence[SliceHeader], subject: str) -> tuple[list[SliceHeader], list[DicomSlice], SliceGrid]:
+    """Sort the images of a series along their normal.
+
+    Raises
+    ------
+    RegweaveError
+        E111 degenerate directions, E113 images that do not make one stack: other sizes, directions or modalities, two
+        at one place, two scans; E123 one identifier for several images, E162 images of two patients.
+    """
+    grid = slice_grid(headers[0])
+    _require_one_stack(headers, grid, subject)
+    placed = sorted(((_slice(header, grid), header) for header in headers), key=lambda pair: pair[0].along_mm)
+    kept = [placed[0]]
+    for one, header in placed[1:]:
+        last = kept[-1][0]
+        if one.along_mm - last.along_mm > SAME_PLACE_MM:
+            kept.append((one, header))
+        elif one.instance_uid != last.instance_uid or not one.instance_uid:
+            message = f"{subject} has two different images at {one.along_mm:.3f} mm along the normal"
+            hint = "it holds several phases, echoes or reconstructions: export one of them alone"
+            raise RegweaveError("E113", message, hint)
+    if len(kept) < len(placed):
+        notices.warn(f"W222: {len(placed) - len(kept)} images of {subject} are there twice; one of each is used")
+    uids = {one.instance_uid for one, _ in kept} - {""}
+    if uids and len(uids) < len(kept):
+        message = f"{subject} has {len(kept)} different images with {len(uids)} different SOPInstanceUIDs"
+        raise RegweaveError("E123", message, "export the series again: contours refer to an image by this identifier")
+    _require_one_scan([header for _, header in kept], np.array([one.along_mm for one, _ in kept]), subject)
+    return [header for _, header in kept], [one for one, _ in kept], grid
+
+
+def slice_grid(header: SliceHeader) -> SliceGrid:
+    """Read directions, spacing and size of one image."""
+    data, subject = header.dataset, header.subject
+    row, column = directions(data, subject)
+    down, across = numbers(data, "PixelSpacing", 2, subject)  # row spacing first
+    size = tuple(integer(data, word, None, subject) for word in ("Columns", "Rows"))
+    if min(down, across) <= 0 or min(size) < 1 or max(size) > 65535:
+        raise RegweaveError("E111", f"{subject} has no pixels of a positive size", "export the series again")
+    return SliceGrid(row, column, np.cross(row, column), (float(across), float(down)), (size[0], size[1]))
+
+
+def directions(data: Any, subject: str) -> tuple[Float64Array, Float64Array]:
+    """Return the unit vectors of ImageOrientationPatient, or raise E111 where they are none or not at right angles."""
+    cosines = numbers(data, "ImageOrientationPatient", 6, subject)
+    row, column = cosines[:3], cosines[3:]
+    lengths = np.linalg.norm(row), np.linalg.norm(column)
+    if min(lengths) < 0.5 or abs(row @ column) > 0.01 or max(abs(n - 1) for n in lengths) > 0.01:
+        message = f"{subject} has an ImageOrientationPatient that is not two unit vectors at right angles"
+        raise RegweaveError("E111", message, "export it again")
+    row = row / lengths[0]
+    column = column - (column @ row) * row
+    return row, np.asarray(column / np.linalg.norm(column))
+
+
+def _slice(header: SliceHeader, grid: SliceGrid) -> DicomSlice:
+    data = header.dataset
+    position = numbers(data, "ImagePositionPatient", 3, header.subject)
+    uid = text(data, "SOPInstanceUID")
+    return DicomSlice(text(data, "SOPClassUID"), uid, position, float(position @ grid.normal))
+
+
+def _require_one_stack(headers: Sequence[SliceHeader], grid: SliceGrid, subject: str) -> None:
+    first = identity_in(headers[0].dataset)
+    kinds = {(text(header.dataset, "Modality"), text(header.dataset, "SOPClassUID")) for header in headers}
+    if len(kinds) > 1:
+        named = " and ".join(sorted({modality for modality, _ in kinds}))
+        message = f"{subject} mixes images of {len(kinds)} kinds under one SeriesInstanceUID: {named}"
+        raise RegweaveError("E113", message, "export each series alone")
+    for header in headers[1:]:
+        other = slice_grid(header)
+        turned = max(np.abs(a - b).max() for a, b in ((grid.row, other.row), (grid.column, other.column)))
+        away = np.abs(np.subtract(grid.spacing_mm, other.spacing_mm)).max()
+        if turned > SAME_DIRECTION or away > SAME_DIRECTION * max(grid.spacing_mm) or grid.size != other.size:
+            message = f"{subject} mixes images of different direction, size or pixel spacing, so they are no stack"
+            raise RegweaveError("E113", message, "export one reconstruction alone, without localisers")
+        identity = identity_in(header.dataset)
+        if (identity.patient_id, identity.patient_name) != (first.patient_id, first.patient_name):
+            raise RegweaveError("E162", f"{subject} holds images of two patients", "separate them first")
+        if identity.frame_uid != first.frame_uid:
+            message = f"{subject} holds images of two frames of reference"
+            raise RegweaveError("E160", message, "export the series again, one frame of reference")
+
+
+def _require_one_scan(headers: Sequence[SliceHeader], along_mm: Float64Array, subject: str) -> None:
+    """Raise E113 for scans whose slices lie between each other, each even and complete alone.
+
+    Passes of one scan interleave as well, but together they are even and their slices are no thicker than the step.
+    """
+    if len(along_mm) < 2 * LEAST_SLICES:
+        return
+    gaps = np.diff(along_mm)
+    step = float(np.median(gaps))
+    even = np.abs(gaps - step).max() <= SAME_GAP * step
+    counted = _counted(headers)
+    stated = [
+        float(value) for header in headers if (value := remark(header, "SliceThickness")).replace(".", "").isdigit()
+    ]
+    thickness = float(np.median(stated)) if stated else 0.0
+    if even and (thickness <= THICK * step if thickness else counted is None or _monotone(counted)):
+        return
+    for word, labels in _splits(headers, counted):
+        parts = [along_mm[labels == one] for one in np.unique(labels)]
+        steps = [float(np.median(np.diff(part))) for part in parts]
+        alone = all(np.abs(np.diff(p) - s).max() <= SAME_GAP * s for p, s in zip(parts, steps, strict=True))
+        shared = min(p[-1] for p in parts) - max(p[0] for p in parts)
+        if alone and min(steps) > THICK * step and shared > 0.5 * min(np.ptp(p) for p in parts):
+            listed = " and ".join(f"{len(p)} images every {s:.3g} mm" for p, s in zip(parts, steps, strict=True))
+            message = f"{subject} holds {len(parts)} scans whose slices lie between each other: {listed} ({word})"
+            raise RegweaveError("E113", message, "export one of the scans alone, or name its files in a list")
+
+
+def _splits(headers: Sequence[SliceHeader], counted: Float64Array | None) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield ways to divide images, in order of place, into scans of at least `LEAST_SLICES`: name and label of each."""
+    for word in SCANS:
+        labels = np.array([remark(header, word) for header in headers])
+        sizes = np.unique(labels, return_counts=True)[1]
+        if 2 <= len(sizes) <= MOST_SCANS and sizes.min() >= LEAST_SLICES:
+            yield f"told apart by {word}", labels
+    if counted is not None and not _monotone(counted):
+        for parts in range(2, min(MOST_SCANS, len(headers) // LEAST_SLICES) + 1):
+            turns = np.arange(len(headers)) % parts
+            if all(_monotone(counted[turns == k]) for k in range(parts)):
+                yield "told apart by InstanceNumber", turns
+
+
+def _counted(headers: Sequence[SliceHeader]) -> Float64Array | None:
+    found = [remark(header, "InstanceNumber") for header in headers]
+    return np.array(found, dtype=np.float64) if all(one.isdigit() for one in found) else None
+
+
+def _monotone(values: Float64Array) -> bool:
+    steps = np.diff(values)
+    return bool((steps > 0).all() or (steps < 0).all())
+
+
+def require_complete(along_mm: Float64Array, subject: str) -> None:
+    """Raise E113 where single gaps are whole multiples of an otherwise even spacing: images are missing there.
+
+    A series may change its spacing; then neighbouring gaps change with it.
+    """
+    gaps = np.diff(along_mm)
+    if len(gaps) < 3:
+        return
+    usual = float(np.median(gaps))
+    even = np.abs(gaps - usual) <= SAME_GAP * usual
+    steps = np.rint(gaps / usual)
+    whole = (steps >= 2) & (np.abs(gaps - steps * usual) <= SAME_GAP * usual * steps)
+    beside = np.concatenate([[True], even[:-1]]) & np.concatenate([even[1:], [True]])
+    missing = np.flatnonzero(whole & beside)
+    if even.mean() < 0.5 or not len(missing):
+        return
+    lost = int((steps[missing] - 1).sum())
+    where = ", ".join(f"{along_mm[k]:.2f} and {along_mm[k + 1]:.2f}" for k in missing[:5])
+    count = f"{lost} image{'s' if lost > 1 else ''}"
+    message = f"{subject} lacks {count}: gaps of more than {usual:.3g} mm between {where} mm along the normal"
+    raise RegweaveError("E113", message, "export the whole series; gaps='keep' in Python interpolates across them")
+
+
+EVEN = 0.02
+"""Share of the spacing by which slices may lie off an even and straight stack."""
+MOST_REFINEMENT = 4
+"""Planes that an uneven stack may get for each of its own."""
+ROWS = 8
+Read = Callable[[int], Float32Array]
+
+
+def is_even(slices: Sequence[DicomSlice], grid: SliceGrid) -> bool:
+    """Tell whether slices lie on an even grid with perpendicular axes, to a fiftieth of a voxel."""
+    positions = np.stack([one.position_mm for one in slices])
+    along = positions @ grid.normal
+    step = (along[-1] - along[0]) / max(len(slices) - 1, 1)
+    off = np.abs(along - (along[0] + step * np.arange(len(slices)))).max()
+    return bool(off <= EVEN * step and _drift(slices, grid).max() <= EVEN * min(grid.spacing_mm))
+
+
+def stack(
+    slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float, subject: str
+) -> tuple[Float32Array, Geometry]:
+    """Return voxels [i, j, k] and their place.
+
+    Parameters
+    ----------
+    slices : sequence of DicomSlice
+        Ascending along the normal.
+    grid : SliceGrid
+    read : function
+        Gives the values [row, column] of a slice by its number.
+    fill : float
+        Value beside sheared slices.
+    subject : str
+        How messages call the series; E111 where its lengths are no millimetres.
+    """
+    along = np.array([one.along_mm for one in slices])
+    if is_even(slices, grid):
+        step = (along[-1] - along[0]) / (len(slices) - 1)
+        shape = (len(slices), grid.size[1], grid.size[0])
+        geometry = _geometry(grid, slices[0].position_mm, step, shape, subject)
+        planes = np.empty(shape, dtype=np.float32)
+        for k in range(len(slices)):
+            planes[k] = read(k)
+        return _turned(planes), geometry
+    return _resampled(slices, grid, read, fill, subject)
+
+
+def _resampled(
+    slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float, subject: str
+) -> tuple[Float32Array, Geometry]:
+    """Interpolate linearly between the true positions of the slices, onto planes of the median gap."""
+    along = np.array([one.along_mm for one in slices])
+    extent = float(along[-1] - along[0])
+    gap = max(float(np.median(np.diff(along))), extent / (MOST_REFINEMENT * (len(slices) - 1)))
+    count = round(extent / gap) + 1
+    wanted = np.linspace(along[0], along[-1], max(count, 2))
+    drift = _drift(slices, grid, signed=True) / np.asarray(grid.spacing_mm)
+    low = np.where(np.ptp(drift, axis=0) > EVEN, np.floor(drift.min(axis=0)), 0.0)
+    more = np.where(np.ptp(drift, axis=0) > EVEN, np.ceil(drift.max(axis=0)), 0.0) - low
+    columns, rows = (int(n + m) for n, m in zip(grid.size, more, strict=True))
+    spread = low * np.asarray(grid.spacing_mm)
+    origin = slices[0].position_mm + spread[0] * grid.row + spread[1] * grid.column
+    geometry = _geometry(grid, origin, extent / (len(wanted) - 1), (len(wanted), rows, columns), subject)
+    planes = np.empty((len(wanted), rows, columns), dtype=np.float32)
+    kept: dict[int, Float32Array] = {}
+    for k, w in enumerate(wanted):
+        below = int(np.clip(np.searchsorted(along, w, side="right") - 1, 0, len(along) - 2))
+        kept = {n: kept[n] if n in kept else _in_place(read(n), drift[n] - low, (rows, columns), fill)
+                for n in (below, below + 1)}  # fmt: skip
+        t = np.float32((w - along[below]) / (along[below + 1] - along[below]))
+        planes[k] = kept[below] + t * (kept[below + 1] - kept[below])
+    return _turned(planes), geometry
+
+
+def _in_place(values: Float32Array, shift: Float64Array, shape: tuple[int, int], fill: float) -> Float32Array:
+    """Put one slice on the common grid; ``shift`` is along columns and rows, in pixels."""
+    if shape == values.shape and np.abs(shift).max() <= EVEN:
+        return values
+    room = np.full(shape, fill, dtype=np.float32)
+    room[: values.shape[0], : values.shape[1]] = values
+    moved: Float32Array = ndimage.shift(room, (shift[1], shift[0]), order=1, mode="constant", cval=fill)
+    return moved
+
+
+def _drift(slices: Sequence[DicomSlice], grid: SliceGrid, *, signed: bool = False) -> Float64Array:
+    """In-plane distance of each slice's first pixel from that of the first slice, along rows and columns, (n, 2)."""
+    away = np.stack([one.position_mm for one in slices]) - slices[0].position_mm
+    found = np.stack([away @ grid.row, away @ grid.column], axis=1)
+    return found if signed else np.abs(found)
+
+
+def _turned(planes: Float32Array) -> Float32Array:
+    """Turn [plane, row, column] into [i, j, k], some rows at a time, which caches bear better."""
+    out = np.empty(planes.shape[::-1], dtype=np.float32)
+    for first in range(0, planes.shape[1], ROWS):
+        part = slice(first, first + ROWS)
+        out[:, part] = planes[:, part].transpose(2, 1, 0)
+    return out
+
+
+def _geometry(grid: SliceGrid, origin: Float64Array, step: float, shape: tuple[int, ...], subject: str) -> Geometry:
+    affine = np.eye(4)
+    affine[:3, 0], affine[:3, 1] = grid.row * grid.spacing_mm[0], grid.column * grid.spacing_mm[1]
+    affine[:3, 2], affine[:3, 3] = grid.normal * step, origin
+    return make_geometry(shape[::-1], affine, subject)
+
+
+IMPLICIT, BIG_ENDIAN = "1.2.840.10008.1.2", "1.2.840.10008.1.2.2"
+NATIVE = (IMPLICIT, "1.2.840.10008.1.2.1", BIG_ENDIAN, "")
+GDCM, CHARLS, OPENJPEG = "python-gdcm", "pyjpegls", "pylibjpeg-openjpeg"
+PLUG_INS = {
+    "1.2.840.10008.1.2.4.50": ("JPEG baseline", GDCM), "1.2.840.10008.1.2.4.51": ("JPEG extended", GDCM),
+    "1.2.840.10008.1.2.4.57": ("JPEG lossless", GDCM), "1.2.840.10008.1.2.4.70": ("JPEG lossless", GDCM),
+    "1.2.840.10008.1.2.4.80": ("JPEG-LS", CHARLS), "1.2.840.10008.1.2.4.81": ("JPEG-LS", CHARLS),
+    "1.2.840.10008.1.2.4.90": ("JPEG 2000", OPENJPEG), "1.2.840.10008.1.2.4.91": ("JPEG 2000", OPENJPEG),
+    "1.2.840.10008.1.2.4.201": ("HTJ2K", OPENJPEG), "1.2.840.10008.1.2.4.202": ("HTJ2K", OPENJPEG),
+    "1.2.840.10008.1.2.5": ("RLE", "pydicom"),
+}  # fmt: skip
+"""Compressions by transfer syntax: name, and a package of the extra that decodes it."""
+ENHANCED = {
+    "1.2.840.10008.5.1.4.1.1.2.1": "Enhanced CT", "1.2.840.10008.5.1.4.1.1.4.1": "Enhanced MR",
+    "1.2.840.10008.5.1.4.1.1.130": "Enhanced PET", "1.2.840.10008.5.1.4.1.1.4.3": "Enhanced MR colour",
+    "1.2.840.10008.5.1.4.1.1.2.2": "Legacy Converted Enhanced CT",
+    "1.2.840.10008.5.1.4.1.1.4.4": "Legacy Converted Enhanced MR",
+}  # fmt: skip
+AIR_HU = -1000.0
+
+
+def require_plain(header: SliceHeader) -> None:
+    """Raise E163 for what is no single grey image, many frames, colour, odd bits; E123 for bits that contradict."""
+    data = header.dataset
+    name = ENHANCED.get(text(data, "SOPClassUID"))
+    frames = number(data, "NumberOfFrames", 1, header.subject)
+    if name is not None or frames != 1:
+        found = f"{name or 'a multi-frame object'} of {frames:g} frames"
+        hint = "export it as single-frame slices; dcm4che's and dcm2niix's converters do that too"
+        raise RegweaveError("E163", f"{header.subject} is {found}, which is not read", hint)
+    samples, bits = number(data, "SamplesPerPixel", 1, header.subject), number(data, "BitsAllocated", None, "it")
+    if samples != 1 or not text(data, "PhotometricInterpretation").startswith("MONOCHROME"):
+        message = f"{header.subject} is a colour image, needed is one grey value a pixel"
+        raise RegweaveError("E163", message, "name the series of the grey images")
+    if bits not in (8, 16, 32):
+        message = f"{header.subject} has {bits:g} bits a pixel, read are 8, 16 and 32"
+        raise RegweaveError("E163", message, "export the series again with 16 bits")
+    require_bits(data, header.subject)
+
+
+def require_bits(data: Any, subject: str) -> None:
+    """Raise E123 unless the bits of a pixel are the lowest ones of those allocated, and their sign is stated."""
+    allocated, signed = (
+        integer(data, "BitsAllocated", None, subject),
+        integer(data, "PixelRepresentation", None, subject),
+    )
+    stored = integer(data, "BitsStored", allocated, subject)
+    high = integer(data, "HighBit", stored - 1, subject)
+    if not 0 < stored <= allocated or high != stored - 1 or signed not in (0, 1):
+        found = f"BitsAllocated {allocated}, BitsStored {stored}, HighBit {high}, PixelRepresentation {signed}"
+        allowed = "1 to BitsAllocated bits, HighBit one less than BitsStored, PixelRepresentation 0 or 1"
+        raise RegweaveError("E123", f"{subject} has {found}, allowed are {allowed}", "export it again")
+
+
+def slice_values(header: SliceHeader) -> Float32Array:
+    """Return the values of one slice [row, column] in the units of its own rescaling."""
+    with guarded(header.subject):
+        data = header.dataset
+        stored = _stored(header)
+        lut = items(data, "ModalityLUTSequence")
+        if lut:
+            return _looked_up(stored, lut[0], header)
+        slope = number(data, "RescaleSlope", 1.0, header.subject)
+        if slope == 0:
+            raise damaged(header.subject, "its RescaleSlope is 0")
+        exact = np.float64 if stored.dtype.itemsize > 2 else np.float32  # single precision holds 24 bits
+        values: NDArray[Any] = stored.astype(exact)
+        values *= exact(slope)
+        values += exact(number(data, "RescaleIntercept", 0.0, header.subject))
+        if text(data, "Modality") == "CT":
+            values[_padding(stored, header)] = AIR_HU
+        return values.astype(np.float32, copy=False)
+
+
+def _stored(header: SliceHeader) -> NDArray[Any]:
+    data, subject = header.dataset, header.subject
+    rows, columns = (integer(data, word, None, subject) for word in ("Rows", "Columns"))
+    syntax = str(data.file_meta.get("TransferSyntaxUID", ""))
+    if syntax not in NATIVE:
+        return _unpacked(header, syntax, (rows, columns))
+    bits, signed = (integer(data, word, None, subject) for word in ("BitsAllocated", "PixelRepresentation"))
+    implicit, swapped = _encoding(data)
+    kind = np.dtype(f"{'>' if swapped else '<'}{'i' if signed else 'u'}{bits // 8}")
+    needed = rows * columns * kind.itemsize
+    with open_file(header.path) as stream:
+        stream.seek(header.offset)
+        head = stream.read(12)
+        length = _pixel_length(head, implicit, swapped, subject)
+        stream.seek(header.offset + (8 if implicit else 12))
+        raw = stream.read(min(length, needed + needed % 2))
+    if length not in (needed, needed + needed % 2):
+        raise damaged(subject, f"{rows} × {columns} pixels of {bits} bits are {needed} bytes, it holds {length}")
+    if swapped and bits == 8 and head[4:6] == b"OW":  # two pixels are one word, and its bytes are swapped
+        raw = np.frombuffer(raw[: len(raw) // 2 * 2], dtype="<u2").byteswap().tobytes()
+    raw = raw[:needed]
+    if len(raw) < needed:
+        raise damaged(subject, f"{needed} bytes of pixels expected, {len(raw)} found")
+    pixels = np.frombuffer(raw, dtype=kind).astype(kind.newbyteorder("="), copy=False).reshape(rows, columns)
+    return _used_bits(pixels, integer(data, "BitsStored", bits, subject), bits)
+
+
+def _encoding(data: Any) -> tuple[bool, bool]:
+    """Tell whether elements are without their type, and whether numbers are big endian; found out where not stated."""
+    syntax = str(data.file_meta.get("TransferSyntaxUID", ""))
+    if syntax:
+        return syntax == IMPLICIT, syntax == BIG_ENDIAN
+    implicit, little = data.original_encoding
+    return implicit is not False, little is False
+
+
+def _pixel_length(head: bytes, implicit: bool, swapped: bool, subject: str) -> int:
+    """Return the length that the element of the pixel data states, or raise E102 where it is another element."""
+    order = ">" if swapped else "<"
+    if len(head) < 12 or struct.unpack(f"{order}HH", head[:4]) != (0x7FE0, 0x0010):
+        raise damaged(subject, "it holds no pixel data")
+    at = 4 if implicit else 8
+    return int(struct.unpack(f"{order}I", head[at : at + 4])[0])
+
+
+def _used_bits(pixels: NDArray[Any], stored: int, allocated: int) -> NDArray[Any]:
+    """Clear the bits above those that are stored, which may hold anything, and extend the sign."""
+    if not 0 < stored < allocated:
+        return pixels
+    spare = allocated - stored
+    return np.asarray(np.right_shift(np.left_shift(pixels, spare), spare))
+
+
+def _unpacked(header: SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArray[Any]:
+    name = PLUG_INS.get(syntax)
+    if name is None:
+        message = f"{header.subject} has pixels in a transfer syntax that is not read"
+        raise RegweaveError("E163", message, "export the series uncompressed (Explicit VR Little Endian)")
+    dataset, _ = read_dataset(header.path, header.subject)
+    try:
+        found = np.asarray(dataset.pixel_array)
+    except RuntimeError:  # pydicom's answer where no plug-in knows the syntax, or none can decode these pixels
+        raise _not_decoded(header.subject, syntax, *name) from None
+    if found.shape != shape:
+        raise damaged(header.subject, f"its pixels have shape {found.shape}, its header says {shape}")
+    return _used_bits(found, integer(dataset, "BitsStored", 0, header.subject), 8 * found.dtype.itemsize)
+
+
+def _not_decoded(subject: str, syntax: str, name: str, package: str) -> RegweaveError:
+    if not get_decoder(UID(syntax)).is_available:
+        message = f"{subject} has pixels compressed as {name}, and the plug-in that decodes them, {package}, is missing"
+        return UsageError(
+            "E163", message, f'pip install "regweave[dicom]", which brings {package}; or export uncompressed'
+        )
+    message = f"{subject} has pixels compressed as {name} that no installed plug-in can decode"
+    return RegweaveError("E163", message, "export the series uncompressed; 12-bit lossy JPEG has no free decoder here")
+
+
+def _looked_up(stored: NDArray[Any], lut: Any, header: SliceHeader) -> Float32Array:
+    """Apply a modality look-up table; values outside take the nearest entry, as the standard says."""
+    subject = header.subject
+    count, first, _ = (int(n) for n in numbers(lut, "LUTDescriptor", 3, subject))
+    table = lut.get("LUTData", None)
+    if isinstance(table, bytes):
+        table = np.frombuffer(table, dtype=">u2" if _encoding(header.dataset)[1] else "<u2")
+    entries = np.asarray([] if table is None else table, dtype=np.float32).ravel()
+    if entries.size != (count or 65536):
+        raise damaged(subject, f"its modality look-up table has {entries.size} entries, it says {count or 65536}")
+    return entries[np.clip(stored.astype(np.int64) - first, 0, entries.size - 1)]
+
+
+def _padding(stored: NDArray[Any], header: SliceHeader) -> NDArray[np.bool_]:
+    """Mark pixels outside of what was scanned."""
+    data = header.dataset
+    if data.get("PixelPaddingValue", None) in (None, ""):
+        return np.zeros(stored.shape, dtype=bool)
+    value = number(data, "PixelPaddingValue", None, header.subject)
+    limit = number(data, "PixelPaddingRangeLimit", value, header.subject)
+    if stored.dtype.kind == "i" and value > np.iinfo(stored.dtype).max:  # written without its sign
+        turn = 2.0 ** (8 * stored.dtype.itemsize)
+        value, limit = value - turn, limit - turn
+    return (stored >= min(value, limit)) & (stored <= max(value, limit))

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave.io import readers
-from regweave.io.dicom.folder import holds_dicom
-from regweave.io.dicom.parse import looks_like_dicom
+from regweave.io.dicom.parse import holds_dicom, looks_like_dicom
 from regweave.io.dicom.series import choose_series, read_series
 from regweave.io.disk.files import is_file, is_folder, suffix_of
 from regweave.io.formats.stored import Stored

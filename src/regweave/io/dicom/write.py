@@ -13,7 +13,7 @@ from pydicom.uid import ImplicitVRLittleEndian, generate_uid
 
 from regweave import __version__
 from regweave.io.dicom.parse import guarded
-from regweave.io.dicom.values import Series
+from regweave.io.dicom.series import Series
 from regweave.io.disk.outputs import atomic_path
 
 MAKER = "regweave"

@@ -28,7 +28,7 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from _common import Claim, write
-from regweave.clinic.chosen import is_of_dose
+from regweave.clinic.structures import is_of_dose
 from regweave.types import Structure
 
 PLASTIMATCH = """[GLOBAL]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.clinic.scans.consistency import BothWays, run_back
-from regweave.clinic.scans.pair import WorkingScan
+from regweave.clinic.scans import WorkingScan
+from regweave.clinic.start import BothWays, run_back
 from regweave.types import Field, Geometry, Transform, Volume
 
 GRID = Geometry((20, 18, 16), np.diag([2.0, 2.0, 3.0, 1.0]))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.clinic.scans.pair import working_scan
-from regweave.clinic.scans.patient import patient_mask, tissue_values, trusted_region, without_couch
-from regweave.clinic.scans.working import MOST_VOXELS, crop_round
+from regweave.clinic.patient import patient_mask, tissue_values, trusted_region, without_couch
+from regweave.clinic.scans import MOST_VOXELS, crop_round, working_scan
 from regweave.errors import RegweaveWarning
 from regweave.types import Geometry, Volume
 

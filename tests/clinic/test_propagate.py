@@ -16,8 +16,18 @@ from playwright.sync_api import sync_playwright
 
 from regweave.api.contours import propagate_contours, write_contours
 from regweave.cli import main
-from regweave.clinic.commission import COUCH_MM, PhantomTrial, even_slices, judged, measured, trials
-from regweave.clinic.phantom import ORGANS, inner_points, make_scan, smooth_map
+from regweave.clinic.commission import (
+    COUCH_MM,
+    ORGANS,
+    PhantomTrial,
+    even_slices,
+    inner_points,
+    judged,
+    make_scan,
+    measured,
+    smooth_map,
+    trials,
+)
 from regweave.clinic.quality import kinds_done
 from regweave.contours import dice_of_areas
 from regweave.errors import RegweaveError, UsageError

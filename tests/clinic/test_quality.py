@@ -7,12 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from regweave.clinic.phantom import make_scan
+from regweave.clinic.commission import make_scan
 from regweave.clinic.propagate import _is_absent
 from regweave.clinic.quality import RegisteredPair, flagged, structure_row
-from regweave.clinic.scans.pair import WorkingScan
-from regweave.clinic.scans.similarity import bones_bent, moved_inside
-from regweave.clinic.start import missing_ends
+from regweave.clinic.scans import WorkingScan
+from regweave.clinic.start import bones_bent, missing_ends, moved_inside
 from regweave.contours import carry, shape_of
 from regweave.measures.rules import clinic_rules
 from regweave.types import Field, Geometry, Transform, Volume

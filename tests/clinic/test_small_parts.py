@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.clinic.chosen import choose
 from regweave.clinic.files import read_name_map
 from regweave.clinic.quality import flagged, kinds_done
 from regweave.clinic.settings import intra_patient_settings
+from regweave.clinic.structures import choose
 from regweave.errors import UsageError
 from regweave.measures.rules import clinic_rules, parse_rules
 from regweave.measures.scores import PairScore

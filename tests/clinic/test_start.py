@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from regweave.clinic import start
-from regweave.clinic.scans.pair import WorkingScan
-from regweave.clinic.scans.similarity import alike, correlation
+from regweave.clinic.scans import WorkingScan
+from regweave.clinic.start import alike, correlation
 from regweave.errors import RegweaveWarning
 from regweave.types import Field, Geometry, Transform, Volume
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import shapely
 
-from regweave.clinic.phantom import make_scan
+from regweave.clinic.commission import make_scan
 from regweave.contours import draw_labels, label_values
 from regweave.types import Structure
 

@@ -15,8 +15,8 @@ from made_body import ORGANS, PLAN, TODAY, write_study
 from made_dicom import Roi, circle, write_rtstruct
 
 from regweave.cli import main
-from regweave.clinic.scans.field_of_view import cuts_patient, field_of_view, trusted
-from regweave.clinic.scans.hounsfield import HounsfieldMap, hounsfield_map
+from regweave.clinic.patient import cuts_patient, field_of_view, trusted
+from regweave.clinic.scans import HounsfieldMap, hounsfield_map
 from regweave.contours import dice_of_areas
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series

@@ -9,8 +9,7 @@ import numpy as np
 import pydicom
 import pytest
 
-from regweave.clinic.commission import even_slices
-from regweave.clinic.phantom import make_scan
+from regweave.clinic.commission import even_slices, make_scan
 from regweave.contours import carry_set
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.types import Field, Transform

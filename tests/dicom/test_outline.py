@@ -18,9 +18,8 @@ from regweave.api.contours import propagate_contours
 from regweave.cli import main
 from regweave.clinic.inputs import Sources, read_scans
 from regweave.clinic.quality import RegisteredPair, flagged, outline_row
-from regweave.clinic.rigid import rigid_pair, rigid_reason, rigid_row
-from regweave.clinic.scans.outline import find_outline
-from regweave.clinic.scans.prepared import prepare
+from regweave.clinic.scans import prepare
+from regweave.clinic.structures import find_outline, rigid_pair, rigid_reason, rigid_row
 from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series

@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from regweave import notices
-from regweave.clinic.chosen import choose, is_outline, require_names
 from regweave.clinic.inputs import Scans, Sources, read_scans
-from regweave.clinic.quality import RegisteredPair, flagged, outline_row, outside_share, structure_row
-from regweave.clinic.rigid import rigid_pair, rigid_reason, rigid_row
-from regweave.clinic.scans.consistency import BothWays, run_back
-from regweave.clinic.scans.outline import find_outline, plane_of
-from regweave.clinic.scans.pair import WorkingScan, label_map
-from regweave.clinic.scans.prepared import PreparedScans, prepare
-from regweave.clinic.section import section_of
+from regweave.clinic.quality import RegisteredPair, flagged, outline_row, outside_share, section_of, structure_row
+from regweave.clinic.scans import PreparedScans, WorkingScan, label_map, prepare
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.stages import OnStage, Teller
-from regweave.clinic.start import Start, find_start
+from regweave.clinic.start import BothWays, Start, find_start, run_back
+from regweave.clinic.structures import (
+    choose,
+    find_outline,
+    is_outline,
+    plane_of,
+    require_names,
+    rigid_pair,
+    rigid_reason,
+    rigid_row,
+)
 from regweave.contours import Shape, carry, draw_labels, label_values, shape_of
 from regweave.errors import RegweaveError
 from regweave.kernels.threads import kernel_threads

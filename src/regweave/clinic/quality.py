@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.clinic.scans.pair import box_round
+from regweave.clinic.scans import PreparedScans, box_round
+from regweave.clinic.start import BothWays, Start, bones_bent, correlation, missing_ends, moved_inside
 from regweave.contours import Shape, carry, overlap_ml, shape_of, volume_ml
 from regweave.contours.regions import outlines, region_of
 from regweave.io.dicom.series import Series
+from regweave.io.grids import overlap_fraction
 from regweave.measures.rules import Rules
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, judge, structure_number
+from regweave.run.result import Result
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_points
 from regweave.types import Float32Array, Float64Array, Geometry, Structure, Transform
@@ -324,3 +330,55 @@ def whole_numbers(plan: Series, today: Series) -> dict[str, Any]:
         "plan": f"{plan.modality}, {plan.image.geometry.summary}, {len(plan.slices)} slices",
         "today": f"{today.modality}, {today.image.geometry.summary}, {len(today.slices)} slices",
     }
+
+
+REVIEW = "UNAPPROVED – needs review by a qualified person"
+
+
+def section_of(ready: PreparedScans, start: Start, result: Result, back: BothWays | None) -> dict[str, Any]:
+    """Return what is told of a propagation apart from its structures, as JSON values."""
+    scans, today, plan = ready.scans, ready.today, ready.plan
+    numbers = whole_numbers(scans.plan, scans.today)
+    settings = json.dumps(result.settings.model_dump(mode="json"), sort_keys=True)
+    there = result.inverse_consistency_mm
+    two_ct = scans.today.modality == scans.plan.modality == "CT"
+    signs = {
+        "bones_bent_mm": _known(bones_bent(today, result.transform)),
+        "displacement_p95_mm": _known(moved_inside(today, result.transform)),
+    }
+    overlap = overlap_fraction(today.image.geometry, plan.image.geometry, start.transform.affine)
+    return {
+        "status": REVIEW,
+        "patient_sha": scans.today.identity.patient_hash,
+        "plan_sha": scans.plan.identity.series_hash,
+        "today_sha": scans.today.identity.series_hash,
+        "settings_sha": hashlib.sha256(settings.encode()).hexdigest()[:16],
+        "whole": {
+            **numbers,
+            "overlap_percent": 100 * overlap,
+            "today_values": _values(ready),
+            "field_of_view": "part of the patient" if today.seen is not None else "whole patient",
+            "missing_ends": missing_ends(today, plan, start.transform),
+            "start": start.method,
+            "similarity_headers": _known(start.headers),
+            "similarity_before": _known(start.chosen),
+            "similarity_after": _known(correlation(today, plan, result.transform)),
+            **(signs if two_ct else {}),
+            "folding_percent": 100 * result.regularity["folding_fraction"],
+            "inverse_mean_mm": _known(there["mean"]), "inverse_p95_mm": _known(there["p95"]),
+            "inverse_max_mm": _known(there["max"]),
+            **({} if back is None else back.numbers(today)),
+        },
+        "tests": kinds_done(both_ways=back is not None),
+        "tests_source": TESTS_SOURCE,
+    }  # fmt: skip
+
+
+def _values(ready: PreparedScans) -> str:
+    if ready.mapped is not None:
+        return f"HU by {ready.mapped.words}"
+    return "HU taken from the file" if ready.scans.today.modality == "CT" else "taken from the file"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

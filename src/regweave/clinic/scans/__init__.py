@@ -1,1 +1,0 @@
-"""Scans as they are registered: patient, working copy, masks, similarity."""

@@ -1,0 +1,331 @@
+"""Choice of structures: carried over, the patient's outline, or left out with a reason."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+from scipy.spatial import cKDTree
+
+from regweave import notices
+from regweave.clinic.patient import BODY_HU, tissue_values
+from regweave.clinic.quality import RegisteredPair, structure_row
+from regweave.clinic.scans import PreparedScans, WorkingScan, box_round
+from regweave.contours import Shape, dice_of_areas, overlap_ml, regions_of
+from regweave.contours.regions import outlines
+from regweave.errors import UsageError
+from regweave.io.dicom.rtstruct import checked_names
+from regweave.io.dicom.series import Series
+from regweave.spatial.warp import inverse_of, warp_labels, warp_points
+from regweave.types import Contour, Field, Float64Array, Geometry, LabelMap, LeftOut, Structure, StructureSet, Transform
+
+OUTLINE = re.compile(r"^(body|external|skin|patient|outer ?contour|ext(ernal)?[ _-]?contour)$", re.IGNORECASE)
+DOSE = re.compile(r"^(dose\b.*|.*\b\d+([.,]\d+)? ?\[?(c?gy)\]?|.*\b\d+ ?% ?(isodose)?|iso ?dose.*)$", re.IGNORECASE)
+MARGIN_NOTE = "re-derive from CTV"
+"""A planning target is a clinical target with a margin: propagated it is neither."""
+
+
+@dataclass(frozen=True)
+class StructureChoice:
+    """Structures of a plan and what becomes of each.
+
+    Parameters
+    ----------
+    carried : tuple of Structure
+        Go through the transform.
+    outlines : tuple of Structure
+        The patient's outline: found in today's scan or carried (`regweave.clinic.structures`).
+    left_out : tuple of LeftOut
+        Not taken, and why.
+    notes : mapping
+        What a reader must know of a structure, by its number.
+    """
+
+    carried: tuple[Structure, ...]
+    outlines: tuple[Structure, ...]
+    left_out: tuple[LeftOut, ...]
+    notes: dict[int, str]
+
+
+def is_outline(structure: Structure) -> bool:
+    """Tell whether a structure is the patient's outline, by its type or else its name.
+
+    Examples
+    --------
+    >>> is_outline(Structure(1, "BODY")), is_outline(Structure(2, "body of mandible"))
+    (True, False)
+    """
+    return structure.kind == "EXTERNAL" or (not structure.kind and bool(OUTLINE.match(structure.name.strip())))
+
+
+def is_of_dose(structure: Structure) -> bool:
+    """Tell whether a structure was made from a dose, so that it belongs to the plan and not to the patient.
+
+    Examples
+    --------
+    >>> [is_of_dose(Structure(1, name)) for name in ("Dose 5200[cGy]", "95% isodose", "GTV")]
+    [True, True, False]
+    """
+    return structure.kind in {"DOSE_REGION", "TREATED_VOLUME", "IRRAD_VOLUME"} or bool(
+        DOSE.match(structure.name.strip())
+    )
+
+
+def choose(planned: StructureSet, names: Collection[str] | None) -> StructureChoice:
+    """Decide what becomes of each structure of a plan.
+
+    Parameters
+    ----------
+    planned : StructureSet
+    names : collection of str, optional
+        Structures that are asked for: all others are left out, and these are carried whatever they are.
+
+    Raises
+    ------
+    UsageError
+        E165 for a name that the plan does not have.
+    """
+    _require_known(planned.structures, names)
+    carried, outlines, left, notes = [], [], list(planned.left_out), {}
+    for one in planned.structures:
+        asked = names is not None and one.name in names
+        if names is not None and not asked:
+            left.append(LeftOut(one.name, "not asked for"))
+        elif is_of_dose(one) and not asked:
+            left.append(LeftOut(one.name, "made from a dose: it belongs to the plan; ask for it by name"))
+        elif is_outline(one) and one.contours:
+            outlines.append(one)
+        else:
+            carried.append(one)
+            if one.kind == "PTV" or (not one.kind and one.name.upper().startswith("PTV")):
+                notes[one.number] = MARGIN_NOTE
+    return StructureChoice(tuple(carried), tuple(outlines), tuple(left), notes)
+
+
+def require_names(structures: Sequence[Structure], names: Mapping[str, str]) -> None:
+    """Raise E166 for new names that cannot be written, before anything is computed; W234 where none is known."""
+    with notices.muted():
+        checked_names(structures, names)
+    if names and not {one.name for one in structures} & set(names):
+        notices.warn(f"W234: none of the {len(names)} names of the name map is that of a structure; all keep their own")
+
+
+def _require_known(structures: Sequence[Structure], names: Collection[str] | None) -> None:
+    unknown = sorted(set(names or ()) - {one.name for one in structures})
+    if names is not None and (unknown or not names):
+        has = ", ".join(one.name for one in structures)
+        lower = {one.name.casefold(): one.name for one in structures}
+        near = [lower[m] for name in unknown for m in difflib.get_close_matches(name.casefold(), lower, 1)]
+        meant = f"did you mean {', '.join(map(repr, near))}? " if near else ""
+        what = ", ".join(map(repr, unknown)) or "(none named)"
+        raise UsageError("E165", f"the plan has no structure {what}", f"{meant}it has {has}")
+
+
+DEVICES = {"FIXATION", "SUPPORT"}
+BENT = {"EXTERNAL", "BOLUS"}
+"""Types that may lie outside the skin and still follow it."""
+NEAR_MM = 50.0
+"""Tissue whose motion a device follows lies at most this much farther away than the nearest."""
+MOST_POINTS = 50_000
+LEAST_INSIDE = 0.5
+"""Share of a structure inside the body from which it is tissue."""
+
+
+def rigid_reason(shape: Shape, plan: WorkingScan) -> str:
+    """Return why a structure is moved rigidly; empty where it is carried as tissue.
+
+    Of its points those between the first and last slice of the plan count: beyond them the body is not known.
+    """
+    one = shape.structure
+    if one.kind in DEVICES:
+        return f"moved rigidly: a {one.kind.lower()} device is not bent"
+    if plan.body is None or one.kind in BENT:
+        return ""
+    grid = plan.image.geometry
+    back = np.linalg.inv(grid.affine)
+    index = np.rint(_inner_points(shape, grid) @ back[:3, :3].T + back[:3, 3]).astype(int)
+    index = index[(index[:, 2] >= 0) & (index[:, 2] < grid.shape[2])]
+    if not len(index):
+        return ""
+    shown = index[((index >= 0) & (index < grid.shape)).all(axis=1)]
+    inside = plan.body[tuple(shown.T)].sum() / len(index)
+    return "moved rigidly: it lies outside the body" if inside < LEAST_INSIDE else ""
+
+
+def _inner_points(shape: Shape, grid: Geometry) -> Float64Array:
+    """Voxel centres inside a structure; its own points where it is smaller than a voxel or has no contours."""
+    drawn = [contour.points_mm for contour in shape.structure.contours]
+    box = box_round(np.concatenate(drawn), grid) if drawn else None
+    inside = np.zeros((0, 3)) if box is None else box.points_mm[shape.at(box.points_mm) < 0]
+    return inside if len(inside) else np.concatenate([*drawn, shape.structure.points])
+
+
+def rigid_pair(shape: Shape, found: RegisteredPair, today: WorkingScan) -> RegisteredPair:
+    """Return a registration by the rigid motion that fits the transform best in the tissue near a structure."""
+    one = shape.structure
+    there = warp_points(np.concatenate([*(c.points_mm for c in one.contours), one.points]), found.inverse)
+    grid = today.image.geometry
+    flat = np.flatnonzero(np.ones(grid.shape, dtype=bool) if today.body is None else today.body)
+    index = np.unravel_index(flat[:: max(1, len(flat) // MOST_POINTS)], grid.shape)
+    points = grid.points(np.stack(index, axis=1).astype(np.float64))
+    away, _ = cKDTree(there).query(points)
+    points = points[away <= away.min() + NEAR_MM]
+    affine = rigid_fit(points, warp_points(points, found.transform))
+    still = Field.zero(grid)
+    return replace(
+        found, transform=Transform(still, affine), inverse=Transform(still, inverse_of(affine)),
+        jacobian=np.broadcast_to(np.float32(1.0), grid.shape),
+    )  # fmt: skip
+
+
+def rigid_row(
+    shape: Shape, carried: Structure, rigid: RegisteredPair, start: Float64Array, note: str
+) -> dict[str, Any]:
+    """Measure a structure that was moved rigidly; its displacement is counted from the start (4, 4), as all are."""
+    row = structure_row(shape, carried, rigid, note)
+    places = np.concatenate([*(c.points_mm for c in carried.contours), carried.points])
+    if not len(places):
+        return row
+    there, back = warp_points(places, rigid.transform), np.linalg.inv(start)
+    moved = there @ back[:3, :3].T + back[:3, 3] - places
+    length = np.linalg.norm(moved, axis=1)
+    return row | {
+        "centroid_shift_mm": float(np.linalg.norm(moved.mean(axis=0))),
+        "displacement_mean_mm": float(length.mean()), "displacement_max_mm": float(length.max()),
+    }  # fmt: skip
+
+
+def rigid_fit(points: Float64Array, moved: Float64Array) -> Float64Array:
+    """Return the rotation and shift (4, 4) that take points (n, 3) nearest to others, by least squares.
+
+    Examples
+    --------
+    >>> points = np.eye(3)
+    >>> rigid_fit(points, points + 2.0)[:3, 3].round(6).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    middle, there = points.mean(axis=0), moved.mean(axis=0)
+    u, _, v = np.linalg.svd((moved - there).T @ (points - middle))
+    turn = u @ np.diag([1.0, 1.0, np.sign(np.linalg.det(u @ v))]) @ v
+    affine = np.eye(4)
+    affine[:3, :3], affine[:3, 3] = turn, there - turn @ middle
+    return affine
+
+
+FAR = 1000.0
+LEAST_ML = 1e-9
+APART_MM, APART_MM2 = 5.0, 10.0
+"""A part as large as this so far from the other outline, an ear or a piece of a mask, is no skin of both."""
+LEAST_DICE, LEAST_SLICE_DICE = 0.992, 0.985
+"""Dice of the plan's outline and the skin found in the plan's CT, whole and on each slice, from which both agree.
+
+Outlines that their program drew at the skin have .996 and .998 on every slice, one that was drawn .7 mm inside .987,
+a loose one .952. A CT that is its own plan keeps .99."""
+
+
+def find_outline(planned: Structure, ready: PreparedScans, *, carry: bool = False) -> tuple[Structure | None, str]:
+    """Find the patient's outline in today's CT, if the same method returns the plan's outline in the plan's CT.
+
+    Parameters
+    ----------
+    planned : Structure
+        The plan's outline.
+    ready : PreparedScans
+    carry : bool
+        Find nothing: the outline is to be carried.
+
+    Returns
+    -------
+    Structure or None
+        None where the plan's outline is to be carried.
+    str
+        What was done, and why.
+    """
+    today, plan, scans = ready.today, ready.plan, ready.scans
+    if carry or (obstacle := _obstacle(ready)):
+        return None, "carried, as asked for" if carry else f"carried: {obstacle}"
+    assert plan.body is not None
+    assert today.body is not None
+    again = draw_outline(planned, scans.plan, plan.body, plan.image.geometry)
+    if differs := _difference(planned, again, scans.plan):
+        return None, f"carried: the plan's outline is not the skin found in the plan's CT ({differs})"
+    skin = draw_outline(planned, scans.today, today.body, today.image.geometry)
+    if not skin.contours:
+        return None, "carried: no skin was found in today's CT"
+    same = f"the same method gives the plan's outline at Dice {dice_of_areas(planned, again, scans.plan):.3f}"
+    return skin, f"re-contoured automatically in today's CT; {same}"
+
+
+def _difference(planned: Structure, again: Structure, plan: Series) -> str:
+    """Return how two outlines differ in words; empty where both are one object."""
+    volumes, (one, other) = overlap_ml(planned, again, plan), (regions_of(s, plan) for s in (planned, again))
+    by_slice = 2 * volumes[:, 2] / np.maximum(volumes[:, :2].sum(axis=1), LEAST_ML)
+    dice, least = dice_of_areas(planned, again, plan), float(by_slice[volumes[:, 0] > 0].min(initial=1.0))
+    if not dice >= LEAST_DICE or least < LEAST_SLICE_DICE:
+        return f"Dice {dice:.3f}, lowest slice {least:.3f}"
+    apart = [
+        k for k in one.keys() & other.keys()
+        if max(a.difference(b.buffer(APART_MM)).area for a, b in ((one[k], other[k]), (other[k], one[k]))) > APART_MM2
+    ]  # fmt: skip
+    return f"Dice {dice:.3f}, but more than {APART_MM:g} mm apart on {len(apart)} slices" if apart else ""
+
+
+def _obstacle(ready: PreparedScans) -> str:
+    """Return why no skin can be found in both scans; empty where it can."""
+    today, plan, scans = ready.today, ready.plan, ready.scans
+    if scans.today.modality != "CT" or scans.plan.modality != "CT":
+        return "the skin is found in CT alone"
+    if today.seen is not None or plan.seen is not None:  # its rim is no skin
+        return "the field of view of a scan cuts the patient"
+    if today.body is None or plan.body is None:
+        return f"no patient was found in {'the plan' if plan.body is None else 'today'}'s CT"
+    return ""
+
+
+def draw_outline(structure: Structure, today: Series, body: NDArray[np.bool_], grid: Geometry) -> Structure:
+    """Draw the patient's outline where the scan falls below `BODY_HU`, to a fraction of a pixel.
+
+    Parameters
+    ----------
+    structure : Structure
+        Gives number, name, type and colour.
+    today : Series
+    body : boolean array
+        The patient on ``grid``, without the couch and filled.
+    """
+    with notices.unheard():  # `working_scan` has warned
+        image = tissue_values(today.image)
+    known = warp_labels(LabelMap(body.astype(np.uint8), grid), Transform(Field.zero(image.geometry))).data != 0
+    contours: list[Contour] = []
+    step = today.grid.spacing_mm
+    u, v = (np.arange(float(n)) * s for n, s in zip(today.grid.size, step, strict=True))
+    for k, one in enumerate(today.slices):
+        plane = plane_of(image.geometry, one.position_mm)
+        if plane is None or not known[..., plane].any():
+            continue
+        level = _level(image.data[..., plane], known[..., plane])
+        for ring in outlines(level.T, u, v):
+            points = one.position_mm + np.outer(ring[:, 0], today.grid.row) + np.outer(ring[:, 1], today.grid.column)
+            contours.append(Contour(points, image=k))
+    return replace(structure, contours=tuple(contours))
+
+
+def plane_of(grid: Geometry, position_mm: Float64Array) -> int | None:
+    """Return the plane of an even grid that is nearest to a slice; None beyond the grid."""
+    back = np.linalg.inv(grid.affine)
+    k = round(float((back @ [*position_mm, 1.0])[2]))
+    return k if 0 <= k < grid.shape[2] else None
+
+
+def _level(plane: NDArray[np.float32], inside: NDArray[np.bool_]) -> Float64Array:
+    """Negative inside the patient; its zero lies where the skin's edge falls below the limit."""
+    core = ndimage.binary_erosion(inside, iterations=2, border_value=1)
+    near = ndimage.binary_dilation(inside, iterations=2)
+    level = BODY_HU - plane.astype(np.float64)
+    return np.asarray(np.where(core, -FAR, np.where(near, level, FAR)))

@@ -38,7 +38,7 @@ from regweave.model.model import Model
 from regweave.predictors import Examples, Predictor
 from regweave.registration.initial import STRUCTURES
 from regweave.run.reading import Reading
-from regweave.training.refinement.background import background_of
+from regweave.training.refinement import background_of
 from regweave.types import WeightTable
 
 COMPARED = "compared"

@@ -35,8 +35,8 @@ from regweave.datasets.manifest import check_leak
 from regweave.errors import RegweaveError
 from regweave.io import fill_value, write_image, write_labels
 from regweave.measures import dice, hd95_mm, regularity
+from regweave.model import find_model
 from regweave.model.model import Model
-from regweave.model.shipped import find_model
 from regweave.run.prepare import start_pair
 from regweave.run.reading import Reading, as_stored, read_inputs
 from regweave.spatial import warp_image, warp_labels

@@ -16,7 +16,7 @@ from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
-from regweave.predictors import _voxelwise, perceptron
+from regweave.predictors import perceptron
 from regweave.study.phantoms import PhantomPair, make_phantom
 
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
@@ -148,6 +148,6 @@ def in_process():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "on_processes", here)
-        patch.setattr(_voxelwise, "SAMPLES", 1000)
+        patch.setattr(perceptron, "SAMPLES", 1000)
         patch.setattr(perceptron, "STEPS", 5)
         yield patch

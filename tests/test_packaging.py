@@ -14,7 +14,7 @@ import pytest
 import regweave
 from regweave import extras
 from regweave.errors import UsageError
-from regweave.model.shipped import shipped_models
+from regweave.model import shipped_models
 from regweave.training.options import TrainOptions
 
 ROOT = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ for module, names in {signal: ("SIGHUP", "pthread_sigmask"), os: ("sysconf", "sc
     for name in names:
         delattr(module, name)
 import regweave
-others = ("__main__", "_unet.module", "_unet.samples", "_unet.training")  # the last three need PyTorch
+others = ("__main__", "_unet_training")  # the last needs PyTorch
 names = [m.name for m in pkgutil.walk_packages(regweave.__path__, "regweave.") if not m.name.endswith(others)]
 for name in names:
     importlib.import_module(name)

@@ -17,7 +17,7 @@ from regweave.config.settings import Settings
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.predictors import _voxelwise, perceptron
+from regweave.predictors import perceptron
 from regweave.study import demo
 from regweave.study.phantoms import make_phantom
 from regweave.training.options import TrainOptions
@@ -47,7 +47,7 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "on_processes", here)
-        patch.setattr(_voxelwise, "SAMPLES", 1000)
+        patch.setattr(perceptron, "SAMPLES", 1000)
         patch.setattr(perceptron, "STEPS", 5)
         patch.setattr(demo, "SETTINGS", TINY)
         patch.setattr(demo, "OPTIONS", TrainOptions(C=10.0, alpha=1.0, eta=1.0, epsilon=0.1, folds=2))

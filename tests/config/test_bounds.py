@@ -15,7 +15,7 @@ from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Settings, preset, validate
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.model.model import Model
-from regweave.predictors._unet.network import Network, layer_shapes
+from regweave.predictors._network import Network, layer_shapes
 from regweave.predictors.unet import NetworkPredictor
 from regweave.run.memory import check_memory, forecast
 from regweave.spatial.control_grid import ControlGrid

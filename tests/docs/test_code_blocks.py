@@ -32,12 +32,12 @@ from regweave.config.settings import Settings
 from regweave.jobs import methods
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
-from regweave.predictors import _voxelwise, perceptron
+from regweave.predictors import perceptron
 from regweave.study import examples
+from regweave.training import columns as cross_validation
 from regweave.training import options as train_options
-from regweave.training import stages
-from regweave.training.columns import selection as cross_validation
-from regweave.training.refinement import members, search
+from regweave.training import refinement, refinement_weights
+from regweave.training import run as stages
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -193,12 +193,12 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examples, "SHAPE", (20, 20, 20))
     monkeypatch.setattr(examples, "SPACING_MM", (9.0, 9.0, 9.0))
     monkeypatch.setattr(batch, "on_processes", here)
-    for module in (stages, methods, members, search):
+    for module in (stages, methods, refinement_weights, refinement):
         monkeypatch.setattr(module, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
     monkeypatch.setattr(train_options, "GRID", {**train_options.GRID, "alpha": (1.0,)})
     for name, few in {"SHARES": (1.0,), "BALANCES": (), "STRENGTHS": (3.0,)}.items():
         monkeypatch.setattr(cross_validation, name, few)
-    monkeypatch.setattr(_voxelwise, "SAMPLES", 500)
+    monkeypatch.setattr(perceptron, "SAMPLES", 500)
     monkeypatch.setattr(perceptron, "STEPS", 3)
 
 

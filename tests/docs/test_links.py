@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from regweave.model import shipped_models
 from regweave.model.model import Model
-from regweave.model.shipped import shipped_models
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

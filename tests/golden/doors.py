@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from regweave.jobs import store, workers
+from regweave.model import shipped_models
 from regweave.model.model import Model
-from regweave.model.shipped import shipped_models
-from regweave.predictors import _voxelwise, perceptron
+from regweave.predictors import perceptron
 from regweave.study import demo
 from regweave.study.phantoms import cohort_pair, make_phantom, planted_pair
 
@@ -59,7 +59,7 @@ def little_work() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "on_processes", here)
-        patch.setattr(_voxelwise, "SAMPLES", 1000)
+        patch.setattr(perceptron, "SAMPLES", 1000)
         patch.setattr(perceptron, "STEPS", 5)
         patch.setattr(demo, "OPTIONS", replace(demo.OPTIONS, alpha=1.0, epsilon=0.1))
         patch.setattr(demo, "SETTINGS", demo.SETTINGS.model_copy(update={"levels": demo.SETTINGS.levels[:1]}))

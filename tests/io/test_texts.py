@@ -24,8 +24,8 @@ from regweave.io.disk.texts import (
     read_json,
     read_text,
 )
+from regweave.model import find_model
 from regweave.model.model import Model
-from regweave.model.shipped import find_model
 from regweave.run.prepare import start_pair
 
 READERS = {

@@ -12,8 +12,7 @@ from regweave.config.settings import Schedule
 from regweave.jobs.kept import Kept
 from regweave.learning import columns as module
 from regweave.learning.columns import FittedColumns, Trainer
-from regweave.learning.lssvm import fit_lssvm
-from regweave.learning.options import LssvmOptions
+from regweave.learning.lssvm import LssvmOptions, fit_lssvm
 from regweave.learning.samples import first_steps, samples_at
 from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, WeightTable

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regweave.errors import RegweaveWarning
-from regweave.learning import cccp, cutting_plane
+from regweave.learning import cutting_plane
+from regweave.learning import lssvm as cccp
 from regweave.learning.cutting_plane import Convex, Oracle
-from regweave.learning.lssvm import Fit, fit_lssvm
-from regweave.learning.options import LssvmOptions
+from regweave.learning.lssvm import Fit, LssvmOptions, fit_lssvm
 from regweave.learning.qp import Regulariser
 from regweave.learning.samples import Sample, can_lose
 from regweave.types import Terms, WeightTable

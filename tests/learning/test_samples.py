@@ -12,8 +12,7 @@ from regweave import engines
 from regweave.config.settings import Schedule
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
-from regweave.learning.lssvm import fit_lssvm
-from regweave.learning.options import LssvmOptions
+from regweave.learning.lssvm import LssvmOptions, fit_lssvm
 from regweave.learning.samples import (
     Sample,
     Task,

@@ -12,9 +12,9 @@ import pytest
 
 from regweave.config.settings import BANKS
 from regweave.errors import RegweaveError
-from regweave.model.checks import MODALITIES, check_arrays, check_model
+from regweave.model import shipped_models
+from regweave.model.archive import MODALITIES, check_arrays, check_model
 from regweave.model.model import Model
-from regweave.model.shipped import shipped_models
 from regweave.predictors import Parts
 
 SHIPPED = json.loads(Path(__file__).with_name("tissue.json").read_text(encoding="utf-8"))

@@ -14,12 +14,11 @@ from safetensors.numpy import save
 
 from regweave.cli.learning.weights import as_dict, as_text
 from regweave.errors import RegweaveError, UsageError
-from regweave.model import archive
+from regweave.model import archive, shipped_models
 from regweave.model.model import Model
 from regweave.model.record import ModelCard
-from regweave.model.shipped import shipped_models
 from regweave.predictors import Parts
-from regweave.predictors._unet.network import Network, layer_shapes
+from regweave.predictors._network import Network, layer_shapes
 from regweave.predictors.unet import NetworkPredictor
 
 TISSUE = Path(__file__).with_name("tissue.json")

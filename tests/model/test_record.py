@@ -7,9 +7,9 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from regweave.model import shipped_models
 from regweave.model.archive import is_archive, read_archive
 from regweave.model.record import TrainingRecord
-from regweave.model.shipped import shipped_models
 
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))

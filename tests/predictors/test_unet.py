@@ -13,10 +13,8 @@ from regweave import predictors
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.measures.overlap import dice
 from regweave.predictors import Examples, Parts
-from regweave.predictors._unet.grid import NetworkGrid, likeliest
-from regweave.predictors._unet.intensities import strides_for
-from regweave.predictors._unet.network import Network, layer_shapes
-from regweave.predictors.unet import NetworkPredictor, load, mirror_places, spared
+from regweave.predictors._network import Network, layer_shapes
+from regweave.predictors.unet import NetworkGrid, NetworkPredictor, likeliest, load, mirror_places, spared, strides_for
 from regweave.types import Geometry, LabelMap, Volume
 
 STRIDES = ((2, 2, 1), (2, 2, 2))

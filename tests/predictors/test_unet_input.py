@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.predictors._unet.intensities import channels, n_channels, strides_for
+from regweave.predictors.unet import channels, n_channels, strides_for
 
 
 def test_ct_channels_are_two_fixed_windows():

@@ -8,7 +8,7 @@ import pytest
 from regweave import _core
 from regweave._core.builds import load, usable
 from regweave.kernels.threads import kernel_threads
-from regweave.predictors._unet.network import Network, filled_shape, layer_shapes
+from regweave.predictors._network import Network, filled_shape, layer_shapes
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

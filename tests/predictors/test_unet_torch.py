@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.predictors._unet.network import Network
+from regweave.predictors._network import Network
 
 pytest.importorskip("torch", reason="needs the extra 'net'")
 
 import torch
 
-from regweave.predictors._unet import training
-from regweave.predictors._unet.module import probabilities
-from regweave.predictors._unet.samples import SegmentedTensors
+from regweave.predictors import _unet_training as training
+from regweave.predictors._unet_training import SegmentedTensors, probabilities
 
 STRIDES = ((2, 2, 1), (2, 2, 2))
 

@@ -14,10 +14,10 @@ from regweave import predictors
 from regweave.io.images import read_image, read_labels
 from regweave.predictors import Examples, Parts
 from regweave.predictors import _features as _class_features
-from regweave.predictors import _voxelwise as voxelwise
 from regweave.predictors import perceptron as _perceptron
-from regweave.predictors._voxelwise import VoxelPredictor
+from regweave.predictors import perceptron as voxelwise
 from regweave.predictors.base import BLUR_VOXELS, maps_from_labels
+from regweave.predictors.perceptron import VoxelPredictor
 from regweave.types import Geometry, LabelMap, Volume
 
 SHAPE = (26, 24, 20)

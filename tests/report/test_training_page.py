@@ -16,7 +16,7 @@ from regweave.io.records.effort import effort_path, read_effort, write_effort
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.report.training import write_page
-from regweave.training.log import TrainingLog
+from regweave.training.state import TrainingLog
 from regweave.types import WeightTable
 
 HOSTILE = '<img src=x onerror="alert(1)">'

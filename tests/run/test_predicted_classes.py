@@ -25,7 +25,7 @@ CLASSES = tuple(range(7))
 
 @pytest.fixture(scope="module")
 def predictor(training_list, in_process) -> Predictor:
-    in_process.setattr("regweave.predictors._voxelwise.SAMPLES", 4000)
+    in_process.setattr("regweave.predictors.perceptron.SAMPLES", 4000)
     in_process.setattr("regweave.predictors.perceptron.STEPS", 30)
     files = [training_list.files(n) for n in (1, 2, 3)]
     labels = [read_labels(f["moving_labels"]) for f in files]

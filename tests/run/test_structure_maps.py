@@ -29,11 +29,10 @@ from regweave.registration.scene import Scene
 from regweave.run.reading import Reading
 from regweave.run.register import register
 from regweave.spatial.warp import voxel_matrix
+from regweave.training import refinement as search
 from regweave.training.options import TrainOptions
-from regweave.training.predictor_fits import PredictorFits, SegmentedImage
-from regweave.training.predictors_by_fold import Predictors
-from regweave.training.refinement import search
-from regweave.training.refinement.members import RefinementWeights, judge_without_mask
+from regweave.training.predictor_fits import PredictorFits, Predictors, SegmentedImage
+from regweave.training.refinement_weights import RefinementWeights, judge_without_mask
 from regweave.training.run import fit_model
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
@@ -164,7 +163,7 @@ def test_a_voxel_of_a_coarse_map_counts_once(settings):
 
 @pytest.fixture(scope="module")
 def model(training_list, settings, in_process) -> Model:
-    in_process.setattr("regweave.predictors._voxelwise.SAMPLES", 4000)
+    in_process.setattr("regweave.predictors.perceptron.SAMPLES", 4000)
     in_process.setattr("regweave.predictors.perceptron.STEPS", 30)
     files = [training_list.files(n) for n in (1, 2, 3)]
     reading = Reading()

@@ -10,10 +10,10 @@ import pytest
 from regweave.datasets.folds import Fold
 from regweave.datasets.manifest import PairFiles
 from regweave.learning.columns import FittedColumns
-from regweave.learning.options import LssvmOptions
+from regweave.learning.lssvm import LssvmOptions
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.training.candidates import Gate, gain_interval
-from regweave.training.columns.selection import (
+from regweave.training.columns import (
     BALANCES,
     ColumnSelection,
     Trial,

@@ -16,12 +16,10 @@ from regweave.datasets.manifest import PairFiles
 from regweave.errors import UsageError
 from regweave.predictors import Choice, Examples, Parts
 from regweave.registry import Options
-from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
-from regweave.training.predictor_choice import choose_predictors, with_record
-from regweave.training.predictor_fits import PredictorFits, SegmentedImage
-from regweave.training.predictors_by_fold import Predictors
+from regweave.training.predictor_fits import PredictorFits, Predictors, SegmentedImage, choose_predictors, with_record
 from regweave.training.run import train
+from regweave.training.state import TrainingLog
 from regweave.types import Geometry, LabelMap, Volume
 
 SHAPE = (6, 6, 6)

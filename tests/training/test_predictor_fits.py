@@ -13,8 +13,7 @@ from regweave.datasets.manifest import PairFiles
 from regweave.io import image_sha256
 from regweave.predictors import Choice
 from regweave.run.reading import Reading
-from regweave.training.predictor_fits import PredictorFits, SegmentedImage
-from regweave.training.predictors_by_fold import COSTLY_PARTS, Predictors
+from regweave.training.predictor_fits import COSTLY_PARTS, PredictorFits, Predictors, SegmentedImage
 
 pytestmark = pytest.mark.usefixtures("in_process")
 

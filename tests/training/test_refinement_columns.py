@@ -11,9 +11,11 @@ from regweave.datasets.folds import one_by_one
 from regweave.datasets.manifest import PairFiles
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.statistics import error_by_patient
-from regweave.training.refinement.columns import (
+from regweave.training.refinement_weights import (
     SHARES,
     SMOOTHNESS,
+    Curve,
+    RefinementWeights,
     by_curves,
     column_table,
     gains_by_structure,
@@ -22,7 +24,6 @@ from regweave.training.refinement.columns import (
     shrunken_gains,
     weigh_by_structure,
 )
-from regweave.training.refinement.members import Curve, RefinementWeights
 from regweave.types import WeightTable
 
 CLASSES = (0, 3, 5)

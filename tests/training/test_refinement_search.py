@@ -20,15 +20,13 @@ from regweave.predictors.base import Examples
 from regweave.predictors.perceptron import Options
 from regweave.predictors.perceptron import fit as fit_perceptron
 from regweave.run.reading import read_inputs
+from regweave.training import columns as learner
+from regweave.training import refinement as module
+from regweave.training import refinement as stage
 from regweave.training.candidates import CandidateRunner
-from regweave.training.columns import learner
-from regweave.training.log import TrainingLog
 from regweave.training.options import TrainOptions
-from regweave.training.refinement import search as module
-from regweave.training.refinement import stage
-from regweave.training.refinement.search import LEVEL_SHARES, RefinementSearch
-from regweave.training.refinement.start import as_started, may_lay, starting
-from regweave.training.state import TrainingContext
+from regweave.training.refinement import LEVEL_SHARES, RefinementSearch, as_started, may_lay, starting
+from regweave.training.state import TrainingContext, TrainingLog
 from regweave.types import Geometry, LabelMap, Volume
 
 CLASSES = (0, 1, 2)

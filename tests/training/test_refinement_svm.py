@@ -15,11 +15,11 @@ from regweave.jobs.kept import Kept
 from regweave.jobs.placement import Placement
 from regweave.run.reading import Reading
 from regweave.training.candidates import CandidateRunner
-from regweave.training.columns.learner import ColumnLearner
-from regweave.training.log import TrainingLog
+from regweave.training.columns import ColumnLearner
 from regweave.training.options import TrainOptions
-from regweave.training.refinement.svm import RefinementSvm, as_level, trust
+from regweave.training.refinement import RefinementSvm, as_level, trust
 from regweave.training.scan import scan
+from regweave.training.state import TrainingLog
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 CLASSES, N = (0, 1, 2), 24

@@ -10,7 +10,7 @@ import pytest
 from regweave.datasets.folds import Fold, one_by_one
 from regweave.datasets.manifest import PairFiles
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.training.refinement.members import FACTORS, MAP_FACTORS, mix_refinement
+from regweave.training.refinement_weights import FACTORS, MAP_FACTORS, mix_refinement
 from regweave.types import WeightTable
 
 START = WeightTable(

@@ -27,12 +27,12 @@ from regweave.run.prepare import start_pair
 from regweave.run.reading import Reading, read_inputs
 from regweave.run.register import register
 from regweave.training import run as run_module
-from regweave.training.columns.selection import STRENGTHS
-from regweave.training.log import TrainProgress
+from regweave.training.columns import STRENGTHS
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import segmented_images, within
 from regweave.training.run import train
 from regweave.training.scan import scan
+from regweave.training.state import TrainProgress
 from regweave.types import LabelMap, WeightTable
 
 QUICK = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.05, rounds=1, folds=2)
@@ -40,8 +40,8 @@ WORDS = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--roun
 CHILD = """
 import sys
 from regweave.cli import main
-from regweave.predictors import _voxelwise, perceptron
-_voxelwise.SAMPLES, perceptron.STEPS = 1000, 5
+from regweave.predictors import perceptron
+perceptron.SAMPLES, perceptron.STEPS = 1000, 5
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """

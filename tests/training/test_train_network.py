@@ -9,9 +9,9 @@ import pytest
 
 from regweave.model.model import Model
 from regweave.run.register import register
-from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
+from regweave.training.state import TrainProgress
 
 pytestmark = pytest.mark.usefixtures("in_process")
 OPTIONS = TrainOptions(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from regweave.measures.statistics import patients_of
+from regweave.model import shipped_models
 from regweave.model.model import Model
 from regweave.model.record import ModelCard, TrainingRecord
-from regweave.model.shipped import shipped_models
 from regweave.predictors import Predictor
 
 WIDTH = 80

@@ -13,7 +13,7 @@ from typing import Any, Self
 from regweave.io.libraries import in_notebook
 from regweave.jobs.store import BatchProgress
 from regweave.run.stages.progress import STAGES, Progress
-from regweave.training.log import TrainProgress
+from regweave.training.state import TrainProgress
 
 BAR = 20
 """Characters of the bar."""

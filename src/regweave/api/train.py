@@ -18,8 +18,8 @@ from regweave.jobs.store import BatchProgress
 from regweave.model.model import Model
 from regweave.run.reading import Reading, ReadingWords
 from regweave.training import run
-from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
+from regweave.training.state import TrainProgress
 
 OPTIONS = {f.name for f in fields(TrainOptions)}
 READING = set(ReadingWords.__annotations__) - OPTIONS

@@ -15,7 +15,7 @@ from regweave.io.formats.nifti_frame import NiftiFrame
 from regweave.io.formats.validate import NonFinite
 from regweave.io.modality import Stated
 from regweave.jobs.cluster import Cluster
-from regweave.model.shipped import shipped_models
+from regweave.model import shipped_models
 
 FrameOption = Annotated[
     NiftiFrame, input_option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")

@@ -18,8 +18,8 @@ from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
 from regweave.jobs.scoring import pair_score
 from regweave.jobs.store import Outcome
+from regweave.model import find_model
 from regweave.model.model import Model
-from regweave.model.shipped import find_model
 from regweave.run.reading import Reading, pair_modalities
 from regweave.run.recipe import predictor_of
 

@@ -16,8 +16,8 @@ from regweave.io.disk.files import is_file
 from regweave.jobs.scoring import forget_peak, measured_peak_mb
 from regweave.jobs.store import Outcome
 from regweave.measures.rules import Rules, default_rules, parse_rules
+from regweave.model import find_model
 from regweave.model.model import Model
-from regweave.model.shipped import find_model
 from regweave.registration.initial import METHODS
 from regweave.run.outputs import check_outputs
 from regweave.run.reading import Reading

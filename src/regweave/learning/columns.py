@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from regweave.config.settings import Schedule
-from regweave.learning.cccp import Iteration
-from regweave.learning.lssvm import Fit, fit_lssvm
-from regweave.learning.options import LssvmOptions
+from regweave.learning.lssvm import Fit, Iteration, LssvmOptions, fit_lssvm
 from regweave.learning.samples import Sample, first_steps, samples_at
 from regweave.registration.align import Step
 from regweave.types import ImagePair, WeightTable

@@ -21,10 +21,19 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import BankName
-from regweave.model.archive import SUFFIX, Arrays, is_archive, read_archive, write_archive
-from regweave.model.checks import check_arrays, check_model, require_listable, require_plugins
+from regweave.model import find_model
+from regweave.model.archive import (
+    SUFFIX,
+    Arrays,
+    check_arrays,
+    check_model,
+    is_archive,
+    read_archive,
+    require_listable,
+    require_plugins,
+    write_archive,
+)
 from regweave.model.record import ModelCard, TrainingRecord
-from regweave.model.shipped import find_model
 from regweave.predictors import Parts, Predictor
 from regweave.types import WeightTable
 

@@ -1,25 +1,205 @@
-"""Convolutional network of U-Net form as a predictor: PyTorch trains it, compiled kernels run it."""
+"""Intensity normalisation and pooling strides of a convolutional network.
+
+Only NumPy is imported: a machine that trains a network needs nothing else of the package.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from regweave import extras, notices, registry
 from regweave.errors import UsageError
 from regweave.io.orientation import nearest_axes
 from regweave.io.structure_names import normalised
+from regweave.kernels import fields
 from regweave.kernels.threads import present_threads
-from regweave.predictors._unet.grid import NetworkGrid, Shape, likeliest
-from regweave.predictors._unet.intensities import VERSION, channels, n_channels, strides_for
-from regweave.predictors._unet.network import ALIGNMENT, WIDEST, Network, filled_shape
-from regweave.predictors._voxelwise import class_numbers, require_classes
+from regweave.predictors._features import WorkingGrid
+from regweave.predictors._network import ALIGNMENT, WIDEST, Network, filled_shape
 from regweave.predictors.base import Examples, Parts, Predictor
-from regweave.types import Float32Array, Geometry, LabelMap, Modality, StructureMaps, Volume
+from regweave.predictors.perceptron import class_numbers, require_classes
+from regweave.spatial.pyramid import Factors, shrink
+from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, Modality, StructureMaps, Volume
+
+VERSION = 1
+"""Changes whenever the same image gives other channels."""
+SOFT_TISSUE_HU = (-160.0, 240.0)
+ALL_TISSUE_HU = (-1000.0, 1500.0)
+PERCENTILES = (0.5, 99.5)
+"""Of the voxels above the minimum of an MR image, which is what surrounds the body: they become -1 and 1."""
+MR_RANGE = (-1.2, 1.5)
+"""Where mapped MR intensities are cut: a vessel far above the percentile must not drown the rest."""
+
+SCALES = 4
+LEAST_VOXELS = 4
+"""Voxels along an axis that pooling leaves, where there were so many."""
+LATE = 1.5
+"""An axis is pooled once its voxels are at most this many times as long as the shortest: thick slices wait."""
+
+
+def n_channels(modality: Literal["ct", "mr"]) -> int:
+    """Count the channels that `channels` gives."""
+    return 2 if modality == "ct" else 1
+
+
+def channels(data: NDArray[Any], modality: Literal["ct", "mr"]) -> NDArray[np.float32]:
+    """Map intensities to about -1 to 1.
+
+    Parameters
+    ----------
+    data : array of shape (X, Y, Z)
+        Hounsfield units, or the intensities of an MR image in any scale.
+    modality : "ct" or "mr"
+        Two fixed windows, or one by the percentiles of the image.
+
+    Returns
+    -------
+    float32 array of shape (I, X, Y, Z)
+        Two channels for CT, soft tissue first, and one for MR.
+
+    Examples
+    --------
+    >>> channels(np.array([-1024.0, 40.0, 1500.0]), "ct").tolist()
+    [[-1.0, 0.0, 1.0], [-1.0, -0.168..., 1.0]]
+    """
+    image = np.asarray(data, dtype=np.float32)
+    if modality == "ct":
+        return np.stack([_mapped(image, *window).clip(-1, 1) for window in (SOFT_TISSUE_HU, ALL_TISSUE_HU)])
+    inside = image[image > image.min()]
+    low, high = np.percentile(inside, PERCENTILES) if len(inside) else (float(image.min()), np.inf)
+    return _mapped(image, float(low), float(high)).clip(*MR_RANGE)[None]
+
+
+def _mapped(image: NDArray[np.float32], low: float, high: float) -> NDArray[np.float32]:
+    """Send ``low`` to -1 and ``high`` to 1; an image of a single value above its minimum has no range to divide by."""
+    span = high - low if high > low else 1.0
+    return np.asarray((image - np.float32(low)) * np.float32(2 / span) - np.float32(1))
+
+
+def strides_for(spacing_mm: Sequence[float], shape: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """Choose how far each axis is pooled between scales, so that voxels become cubes first.
+
+    Parameters
+    ----------
+    spacing_mm : three numbers
+        Distance of the voxels along the axes.
+    shape : three ints
+        Voxels along the axes of a middling image.
+
+    Returns
+    -------
+    tuple of `SCALES` - 1 tuples of three ints
+        1 or 2 for each axis, the finest scale first.
+
+    Examples
+    --------
+    >>> strides_for((2.5, 2.5, 10.0), (64, 64, 12))
+    ((2, 2, 1), (2, 2, 1), (2, 2, 2))
+    """
+    spacing, sizes, found = np.array(spacing_mm, dtype=np.float64), np.array(shape), []
+    for _ in range(SCALES - 1):
+        large = sizes >= 2 * LEAST_VOXELS
+        pooled = large & (spacing <= LATE * spacing[large].min()) if large.any() else large
+        x, y, z = (2 if axis else 1 for axis in pooled)
+        found.append((x, y, z))
+        spacing, sizes = spacing * (x, y, z), -(-sizes // (x, y, z))
+    return tuple(found)
+
+
+ALIKE = (0.8, 1.25)
+"""Ratios of the voxels of an image to those of the network between which the image is taken as it is."""
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class NetworkGrid:
+    """Grid of a network over an image, laid along the axes of the image.
+
+    Parameters
+    ----------
+    image : Geometry
+        Grid of the image.
+    laid : Geometry
+        Grid of the network: the same box, with axes in the order of the image.
+    """
+
+    image: Geometry
+    laid: Geometry
+
+    @classmethod
+    def of(cls, image: Geometry, spacing_mm: Sequence[float]) -> NetworkGrid:
+        """Lay voxels of about ``spacing_mm``, along L, P and S, over the box of an image."""
+        wanted = np.empty(3)
+        wanted[list(nearest_axes(image.direction))] = spacing_mm
+        ratio, sizes = image.spacing_mm / wanted, np.array(image.shape)
+        alike = (ratio >= ALIKE[0]) & (ratio <= ALIKE[1])
+        x, y, z = (int(n) for n in np.where(alike, sizes, np.maximum(1, np.rint(sizes * ratio))))
+        scale = sizes / (x, y, z)
+        affine = image.affine.copy()
+        affine[:3, :3] = image.affine[:3, :3] * scale
+        affine[:3, 3] = image.points((scale - 1) / 2)
+        return cls(image, Geometry((x, y, z), affine))
+
+    @property
+    def _scale(self) -> Float64Array:
+        """Voxels of the image to one of the network, along each axis of the image."""
+        return np.array(self.image.shape) / self.laid.shape
+
+    @property
+    def _turned(self) -> WorkingGrid:
+        return WorkingGrid.of(self.laid, 0.0)  # no voxel is that small: each is a block of its own
+
+    def seen(self, data: Float32Array) -> Float32Array:
+        """Return an image on the grid of the network, its axes along L, P and S."""
+        f = np.maximum(1, np.floor(self._scale)).astype(int)
+        factors: Factors = (int(f[0]), int(f[1]), int(f[2]))
+        return self._turned.coarse(_resampled(shrink(data, factors), self.laid.shape, self._scale / f))
+
+    def numbers(self, numbers: IntArray) -> NDArray[np.uint8]:
+        """Return class numbers as `seen` does an image: each voxel has the class with the largest share of it."""
+        present = [int(c) for c in np.unique(numbers)]
+        best = likeliest(self.seen((numbers == c).astype(np.float32)) for c in present)
+        return np.asarray(np.array(present, dtype=np.uint8)[best])
+
+    def along_image(self, shares: Float32Array) -> Float32Array:
+        """Return maps (C, L, P, S) of the network with axes in the order of the image."""
+        return np.asarray(self._turned.along_image(shares))
+
+    def on_image(self, share: Float32Array) -> Float32Array:
+        """Interpolate one map, with axes in the order of the image, at the voxels of the image."""
+        return _resampled(share, self.image.shape, 1 / self._scale)
+
+
+def likeliest(shares: Iterable[Float32Array]) -> NDArray[np.intp]:
+    """Place of the largest of some maps at each voxel, the first of equals; holds one map at a time.
+
+    Examples
+    --------
+    >>> likeliest([np.array([0.2, 0.6], np.float32), np.array([0.8, 0.4], np.float32)]).tolist()
+    [1, 0]
+    """
+    largest: Any = None
+    best: Any = None
+    for place, share in enumerate(shares):
+        if largest is None:
+            largest, best = share.copy(), np.zeros(share.shape, dtype=np.intp)
+            continue
+        better = share > largest
+        largest[better], best[better] = share[better], place
+    return np.asarray(best)
+
+
+def _resampled(image: Float32Array, shape: Shape, scale: Float64Array) -> Float32Array:
+    """Interpolate linearly on a grid over the same box, with voxels ``scale`` times as large."""
+    if image.shape == shape and (scale == 1).all():
+        return image
+    return np.asarray(fields.resample_field(np.ascontiguousarray(image)[None], shape, scale, (scale - 1) / 2)[0])
+
 
 COSTLY = True
 """Fitting takes minutes to hours: as few as possible are fitted, and each is kept."""
@@ -307,7 +487,7 @@ def _trained(
     mirrored: tuple[int, ...],
 ) -> dict[str, Any]:
     torch = extras.load(*NEEDS)
-    from regweave.predictors._unet import training  # noqa: PLC0415 (imports torch, which takes seconds)
+    from regweave.predictors import _unet_training as training  # noqa: PLC0415 (imports torch, which takes seconds)
 
     device = options.device
     if device == "auto":

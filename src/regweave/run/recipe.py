@@ -17,8 +17,8 @@ from regweave.config.settings import BANKS, Schedule, Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.modality import BankName, Stated, bank_of
 from regweave.io.structure_names import StructureMatch, match_structures, real_names
+from regweave.model import shipped_models
 from regweave.model.model import Model
-from regweave.model.shipped import shipped_models
 from regweave.predictors import Predictor
 from regweave.predictors.base import TrainedResolution, maps_from_labels
 from regweave.registration.initial import STRUCTURES

@@ -25,9 +25,9 @@ from regweave.study.demo_summary import summarise
 from regweave.study.evaluate import evaluate
 from regweave.study.phantoms import COHORT, cohort_pair
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
-from regweave.training.log import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
+from regweave.training.state import TrainProgress
 from regweave.types import ImagePair
 
 N_TRAIN, N_TEST = 6, 4

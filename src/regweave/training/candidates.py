@@ -21,8 +21,8 @@ from regweave.measures.scores import PairScore
 from regweave.measures.statistics import error_by_patient, paired_bootstrap
 from regweave.model.model import Levels, Model
 from regweave.registration.initial import STRUCTURES
-from regweave.training.log import TrainingLog
-from regweave.training.predictors_by_fold import Predictors
+from regweave.training.predictor_fits import Predictors
+from regweave.training.state import TrainingLog
 from regweave.types import WeightTable
 
 T = TypeVar("T", bound=Hashable)

@@ -24,9 +24,9 @@ from regweave.model.model import Levels
 from regweave.model.record import TrainingRecord
 from regweave.run.reading import Reading
 from regweave.run.register import register
-from regweave.training.log import TrainProgress
 from regweave.training.options import MethodName, RefinementLearner, StructureStart, TrainOptions
 from regweave.training.run import fit_model, training_settings
+from regweave.training.state import TrainProgress
 from regweave.types import Transform
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from regweave import extras, predictors
 from regweave.config.member import describe_problems
 from regweave.errors import UsageError
-from regweave.learning.options import ALPHAS, LssvmOptions
+from regweave.learning.lssvm import ALPHAS, LssvmOptions
 from regweave.model.model import Levels
 
 MethodName = Literal["lssvm", "lssvm-joint", "global"]
@@ -44,7 +44,7 @@ class TrainOptions:
     withhold : tuple of ints, optional
         Label values that become background although they could be learned, to judge by them what was learned.
     C, alpha, eta, epsilon, signed
-        As in `regweave.learning.options.LssvmOptions`.
+        As in `regweave.learning.lssvm.LssvmOptions`.
     rounds : int
         How often the trajectories are refreshed.
     levels : "all" or "finest"

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from regweave import predictors
+from regweave.datasets.coverage import deal_patients
 from regweave.datasets.manifest import PairFiles
 from regweave.jobs.program import UNUSED, program_hash
 from regweave.jobs.store import content_hash
+from regweave.measures.overlap import dice
 from regweave.model.archive import read_archive, write_archive
 from regweave.predictors import Choice, Examples, Parts, Predictor
 from regweave.run.reading import Reading
+from regweave.training.state import TrainingLog
 from regweave.types import Geometry, LabelMap, Modality, Volume
 
 logger = logging.getLogger(__name__)
@@ -178,3 +183,148 @@ class PredictorFits:
             checkpoint,
         )  # fmt: skip
         return self.kind.fit(examples, like)
+
+
+PARTS = 5
+"""Parts into which the patients are dealt; a pair's predictor leaves out those of its own patients."""
+COSTLY_PARTS = 3
+"""Parts where a fit takes minutes or more."""
+SCORED_IMAGES = 12
+"""Images whose segmentations are scored, at most."""
+
+
+class Predictors:
+    """Fits class predictors to the images of a list, each when it is first asked for.
+
+    Where a fit is costly as few are made as can be: fewer parts, and none for a pair that lies across two of them.
+
+    Parameters
+    ----------
+    images : sequence of SegmentedImage
+        What to learn from.
+    fit : PredictorFits
+        Fits one kind to some of them.
+    pairs : sequence of PairFiles
+        Pairs that will be asked for; patients of others are never left out.
+    seed : int
+        Deals the parts, and draws images that are scored.
+    """
+
+    def __init__(
+        self, images: Sequence[SegmentedImage], fit: PredictorFits, pairs: Sequence[PairFiles], seed: int = 0
+    ) -> None:
+        self._images, self._fit, self._seed = images, fit, seed
+        self._part = deal_patients(pairs, COSTLY_PARTS if fit.kind.costly else PARTS, seed)
+        self._known: dict[frozenset[int], Predictor | None] = {}
+
+    @property
+    def kind(self) -> Choice:
+        """Kind of predictor and its options."""
+        return self._fit.kind
+
+    @cached_property
+    def whole(self) -> Predictor:
+        """The predictor of all patients.
+
+        Raises
+        ------
+        ValueError
+            Where a class is too small to be seen at working resolution, or there are no images.
+        """
+        return self._fit(self._images, None)
+
+    def judges(self, pair: PairFiles) -> bool:
+        """Tell whether a predictor without the patients of a pair is worth its fit."""
+        return not self.kind.costly or len(self._parts(pair.patients)) == 1
+
+    def without(self, pair: PairFiles) -> Predictor | None:
+        """Return a predictor that knows no patient of a pair; None where too little is left to learn from."""
+        return self._without(self._parts(pair.patients)) if self.judges(pair) else None
+
+    def left_out(self) -> dict[str, Any]:
+        """Score segmentations of some images, each by a predictor that knows none of its patients.
+
+        Returns
+        -------
+        dict
+            ``dice`` by class, their ``mean_dice``, and ``n_images``; empty where no predictor could be judged.
+        """
+        parts = [self._parts(image.patients & self._part.keys()) for image in self._images]
+        usable = [k for k, of in enumerate(parts) if len(of) == 1]
+        order = np.random.default_rng([self._seed, 1]).permutation(len(usable))
+        found: dict[int, list[float]] = {}
+        n = 0
+        for k in (usable[place] for place in sorted(order[:SCORED_IMAGES])):
+            predictor = self._without(parts[k])
+            if predictor is None:
+                continue
+            n += 1
+            volume, truth = self._images[k].read(self._fit.reading)
+            shown = [c for c in self._fit.classes[1:] if (truth.data == c).any()]
+            for c, value in dice(predictor.labels(volume), truth, shown).items():
+                found.setdefault(c, []).append(value)
+        means = {str(c): float(np.mean(values)) for c, values in sorted(found.items())}
+        return {"dice": means, "mean_dice": float(np.mean(list(means.values()))), "n_images": n} if means else {}
+
+    def _parts(self, patients: Iterable[str]) -> frozenset[int]:
+        return frozenset(self._part[name] for name in patients)
+
+    def _without(self, parts: frozenset[int]) -> Predictor | None:
+        if parts not in self._known:
+            left = [i for i in self._images if not parts & self._parts(i.patients & self._part.keys())]
+            try:
+                self._known[parts] = self._fit(left, self.whole) if left else None
+            except ValueError:
+                self._known[parts] = None
+        return self._known[parts]
+
+
+def choose_predictors(kinds: Sequence[Predictors], log: TrainingLog) -> tuple[Predictors, Mapping[str, Any] | None]:
+    """Take the kind that segments left-out patients best.
+
+    Parameters
+    ----------
+    kinds : sequence of Predictors
+        Kinds to choose from; of equals the first is taken.
+    log : TrainingLog
+        Is told what each kind has reached.
+
+    Returns
+    -------
+    Predictors
+        Of the kind that was taken.
+    mapping or None
+        Its name, ``kind``, and what left-out patients said of each, ``left_out``; None where there is no choice and a
+        predictor that is cheap judges itself as it is fitted.
+    """
+    if len(kinds) == 1 and not kinds[0].kind.costly:
+        return kinds[0], None
+    found: dict[str, Mapping[str, Any]] = {}
+    for predictor in kinds:
+        name = predictor.kind.name
+        log.tell("predictor", f"{name}: fitted, each time without some patients")
+        found[name] = predictor.left_out()
+        log.tell("predictor", f"{name}: {in_words(found[name])}")
+    best = max(kinds, key=lambda predictor: found[predictor.kind.name].get("mean_dice", 0.0))
+    return best, {"kind": best.kind.name, "left_out": found}
+
+
+def with_record(predictor: Predictor, choice: Mapping[str, Any] | None) -> Predictor:
+    """Return a predictor with what left-out patients said of its kind, where it does not say so itself."""
+    parts = predictor.save()
+    if choice is None or "mean_dice" in parts.record:
+        return predictor
+    return predictors.load(replace(parts, record={**parts.record, **choice["left_out"][choice["kind"]]}))
+
+
+def in_words(left_out: Mapping[str, Any]) -> str:
+    """Say what left-out patients said of a predictor.
+
+    Examples
+    --------
+    >>> in_words({"mean_dice": 0.8123, "n_images": 12})
+    'mean Dice 0.812 on 12 images of left-out patients'
+    """
+    if "mean_dice" not in left_out:
+        return "too few patients to judge it"
+    return f"mean Dice {left_out['mean_dice']:.3f} on {left_out['n_images']} images of left-out patients"

@@ -24,7 +24,7 @@ from regweave.io.records.folders import DEMO, INDEX
 from regweave.jobs.store import BatchProgress
 from regweave.report import demo as pages
 from regweave.study import demo as workflow
-from regweave.training.log import TrainProgress
+from regweave.training.state import TrainProgress
 
 EVERY = 20
 """Registrations between two lines of progress where there is no terminal."""

@@ -1,4 +1,4 @@
-"""Training of a three-dimensional U-Net by stochastic gradient descent, in PyTorch."""
+"""Three-dimensional U-Net as a PyTorch module: the layers that `network` evaluates without PyTorch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,234 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regweave.predictors._unet.module import Arrays, Strides, UNet, image_probabilities, padded_shape
-from regweave.predictors._unet.samples import SegmentedTensors, class_weights
+Arrays = dict[str, NDArray[Any]]
+Strides = Sequence[tuple[int, int, int]]
+
+SLOPE = 0.01
+EPSILON = 1e-5
+
+
+class Block(nn.Module):  # type: ignore[misc] # (PyTorch is an extra and has no types without it)
+    """Two convolutions, each with instance normalisation and a leaky rectifier."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList([nn.Conv3d(i, outputs, 3, padding=1, bias=False) for i in (inputs, outputs)])
+        self.norms = nn.ModuleList([nn.InstanceNorm3d(outputs, eps=EPSILON, affine=True) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features of a batch (N, C, X, Y, Z)."""
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = functional.leaky_relu(norm(convolution(x)), SLOPE)
+        return x
+
+
+class UNet(nn.Module):  # type: ignore[misc]
+    """Encoder and decoder with skip connections.
+
+    Parameters
+    ----------
+    inputs, classes : int
+        Channels of the image, and scores for each voxel.
+    width : int
+        Channels at full resolution.
+    strides : sequence of three ints each
+        Pooling between scales.
+    """
+
+    def __init__(self, inputs: int, classes: int, width: int, strides: Strides) -> None:
+        super().__init__()
+        widths = [width * 2**s for s in range(len(strides) + 1)]
+        self.strides = [(int(x), int(y), int(z)) for x, y, z in strides]
+        self.down = nn.ModuleList([Block(i, o) for i, o in zip([inputs, *widths[:-1]], widths, strict=True)])
+        self.up = nn.ModuleList([Block(widths[s] + widths[s + 1], widths[s]) for s in range(len(strides))])
+        self.head = nn.Conv3d(width, classes, 1)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the channels before the last layer."""
+        skips = []
+        for block, stride in zip(self.down, [*self.strides, None], strict=True):
+            x = block(x)
+            if stride is not None:
+                skips.append(x)
+                x = functional.max_pool3d(x, stride)
+        for block, stride, skip in zip(reversed(self.up), reversed(self.strides), reversed(skips), strict=True):
+            for axis, factor in enumerate(stride, start=2):
+                x = x.repeat_interleave(factor, dim=axis) if factor > 1 else x
+            x = block(torch.cat([skip, x], dim=1))
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the score of each class."""
+        return self.head(self.features(x))
+
+    def named(self) -> dict[str, Tensor]:
+        """Return the weights by the names that models keep."""
+        found: dict[str, Tensor] = {"head.weight": self.head.weight, "head.bias": self.head.bias}
+        for name, blocks in (("down", self.down), ("up", self.up)):
+            for s, block in enumerate(blocks):
+                for k, (convolution, norm) in enumerate(zip(block.convolutions, block.norms, strict=True)):
+                    place = f"{name}{s}.{k}."
+                    found |= {place + "weight": convolution.weight, place + "scale": norm.weight}
+                    found[place + "shift"] = norm.bias
+        return found
+
+    def arrays(self) -> Arrays:
+        """Return the weights as numbers of 16 bits."""
+        return {name: t.detach().float().cpu().numpy().astype(np.float16) for name, t in self.named().items()}
+
+
+def padded_shape(shape: Sequence[int], strides: Strides) -> tuple[int, ...]:
+    """Return the smallest shape that pooling divides without rest."""
+    whole = np.prod(np.array(strides, dtype=int).reshape(-1, 3), axis=0)
+    return tuple(int(-(-n // w) * w) for n, w in zip(shape, whole, strict=True))
+
+
+def probabilities(arrays: Arrays, image: NDArray[np.float32], strides: Strides, device: str = "cpu") -> NDArray[Any]:
+    """Return the probability of each class, (C, X, Y, Z), by PyTorch."""
+    width, inputs = arrays["down0.0.weight"].shape[:2]
+    net = UNet(inputs, len(arrays["head.bias"]), width, strides)
+    with torch.no_grad():
+        for name, t in net.named().items():
+            t.copy_(torch.as_tensor(arrays[name].astype(np.float32)))
+        found = image_probabilities(net.to(device), torch.as_tensor(image, device=device), strides)
+    return np.asarray(found.cpu().numpy())
+
+
+def image_probabilities(net: nn.Module, image: Tensor, strides: Strides) -> Tensor:
+    shape = image.shape[1:]
+    whole = padded_shape(shape, strides)
+    pad = [p for n, w in zip(reversed(shape), reversed(whole), strict=True) for p in (0, w - n)]
+    x = functional.pad(image[None].float(), pad, mode="replicate") if any(pad) else image[None].float()
+    cropped = net(x)[0].float()[:, : shape[0], : shape[1], : shape[2]]
+    return cropped.softmax(dim=0)
+
+
+ANGLES = (0.15, 0.15, 0.25)
+"""Largest rotation about each axis, in radians."""
+FLAT = 0.4
+"""A grid whose shortest axis has less than this share of the voxels of its longest is turned in plane alone."""
+KNOTS = 5
+"""Knots of the elastic displacement along an axis."""
+
+
+class SegmentedTensors:
+    """Segmented images in the memory of a device, drawn with augmentation.
+
+    Parameters
+    ----------
+    images, labels : sequences of arrays
+        Channels (I, X, Y, Z) and class numbers (X, Y, Z); the first axis goes from right to left.
+    shape : three ints
+        Shape of what is drawn.
+    device : torch.device
+        Where it is kept and drawn.
+    mirrored : sequence of ints
+        Number that each class has in a mirror: every second image is then mirrored left to right. None are without it.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[NDArray[Any]],
+        labels: Sequence[NDArray[Any]],
+        shape: Sequence[int],
+        device: torch.device,
+        mirrored: Sequence[int] = (),
+    ) -> None:
+        self.images = [torch.as_tensor(np.ascontiguousarray(i), device=device, dtype=torch.float32) for i in images]
+        self.labels = [torch.as_tensor(np.ascontiguousarray(m), device=device, dtype=torch.uint8) for m in labels]
+        self.shape, self.device = tuple(shape), device
+        self.mirrored = torch.as_tensor(list(mirrored), device=device, dtype=torch.long) if mirrored else None
+        axes = [torch.arange(w, device=device) - (w - 1) / 2 for w in self.shape]
+        self._places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).float()
+
+    def batch(self, chosen: Sequence[int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Draw augmented images (N, I, X, Y, Z) and class numbers (N, X, Y, Z)."""
+        drawn = [self._one(n, rng) for n in chosen]
+        return torch.stack([d[0] for d in drawn]), torch.stack([d[1] for d in drawn])
+
+    def _one(self, n: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        image, labels = self.images[n], self.labels[n]
+        mirror = self.mirrored if self.mirrored is not None and rng.uniform() < 0.5 else None
+        grid = self._grid(labels.shape, rng, mirror is not None)
+        moved = functional.grid_sample(image[None], grid, padding_mode="border", align_corners=True)[0]
+        truth = functional.grid_sample(
+            labels[None, None].float(), grid, mode="nearest", padding_mode="zeros", align_corners=True
+        )[0, 0]
+        numbers = truth.round().long()
+        return _recoloured(moved, rng), numbers if mirror is None else mirror[numbers]
+
+    def _grid(self, shape: Sequence[int], rng: np.random.Generator, mirror: bool) -> Tensor:
+        """Places to look at, in coordinates from -1 to 1: crop, rotation, scaling and a smooth displacement."""
+        n, wanted = np.array(shape, dtype=float), np.array(self.shape, dtype=float)
+        slack = np.maximum(n - wanted, 0) / 2
+        centre = (n - 1) / 2 + rng.uniform(-1, 1, 3) * slack + rng.uniform(-0.04, 0.04, 3) * np.minimum(n, wanted)
+        angles = rng.uniform(-1, 1, 3) * ANGLES
+        flat = n.min() < FLAT * n.max()
+        angles = angles * (np.arange(3) == n.argmin()) if flat else angles
+        matrix = _rotation(angles) * rng.uniform(0.88, 1.12, 3) * rng.uniform(0.9, 1.1)
+        if flat:
+            matrix[n.argmin(), n.argmin()] = 1.0
+        if mirror:
+            matrix[:, 0] *= -1
+        knots = [2 if flat and axis == n.argmin() else KNOTS for axis in range(3)]
+        coarse = np.zeros((3, *knots))
+        elastic = rng.uniform() < 0.7
+        if elastic:
+            coarse = rng.normal(size=coarse.shape) * 0.03 * np.minimum(n, wanted)[:, None, None, None]
+            if flat:
+                coarse[n.argmin()] = 0.0
+        # All numbers go to the device at once: a transfer for each would wait for what was asked before it.
+        sent = self._sent(np.concatenate([matrix.T.ravel(), centre, np.maximum(n - 1, 1), coarse.ravel()]))
+        places = self._places @ sent[:9].view(3, 3) + sent[9:12]
+        if elastic:
+            smooth = sent[15:].view(1, 3, *knots)
+            smooth = functional.interpolate(smooth, self.shape, mode="trilinear", align_corners=True)
+            places = places + smooth[0].permute(1, 2, 3, 0)
+        unit = 2 * places / sent[12:15] - 1
+        return unit.flip(-1)[None]  # grid_sample wants the last axis first
+
+    def _sent(self, numbers: NDArray[Any]) -> Tensor:
+        """Copy numbers to the device without waiting for it."""
+        here = torch.from_numpy(numbers.astype(np.float32))
+        return here.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else here
+
+
+def _recoloured(image: Tensor, rng: np.random.Generator) -> Tensor:
+    """Change brightness, contrast and gamma, add noise or blur; intensities are about -1 to 1."""
+    scale = rng.uniform(0.85, 1.15)
+    out = image * scale + rng.uniform(-0.1, 0.1)
+    if rng.uniform() < 0.3:
+        unit = ((out + 1) / 2).clamp(0, 1.25)
+        out = 2 * unit ** float(rng.uniform(0.75, 1.35)) - 1
+    if rng.uniform() < 0.2:
+        smooth = functional.avg_pool3d(out[None], 3, stride=1, padding=1, count_include_pad=False)[0]
+        out = out + float(rng.uniform(0.2, 0.9)) * (smooth - out)
+    if rng.uniform() < 0.4:
+        seed = torch.Generator(device=image.device).manual_seed(int(rng.integers(2**31)))
+        noise = torch.randn(out.shape, generator=seed, device=image.device)
+        out = out + float(rng.uniform(0.01, 0.1)) * noise
+    return out
+
+
+def _rotation(angles: NDArray[Any]) -> NDArray[Any]:
+    out = np.eye(3)
+    for axis, angle in enumerate(angles):
+        i, j = ((axis + 1) % 3, (axis + 2) % 3)
+        turn = np.eye(3)
+        turn[i, i] = turn[j, j] = math.cos(angle)
+        turn[i, j], turn[j, i] = -math.sin(angle), math.sin(angle)
+        out = out @ turn
+    return out
+
+
+def class_weights(labels: Sequence[Tensor], n_classes: int) -> Tensor:
+    """Weights of the cross-entropy: the fourth root of how rare a class is, so that small organs survive."""
+    counts = sum(torch.bincount(m.flatten().long(), minlength=n_classes).double() for m in labels)
+    assert isinstance(counts, Tensor)
+    rare = (counts.sum() / counts.clamp(min=1)) ** 0.25
+    return (rare / rare[counts > 0].mean()).clamp(max=5.0).float()
+
 
 Tell = Callable[[int, int, float], None]
 """Called with the step, the number of steps, and the smoothed loss."""

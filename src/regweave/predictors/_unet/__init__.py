@@ -1,1 +1,0 @@
-"""Parts of the convolutional network: grids, intensities, layers, and their training in PyTorch."""

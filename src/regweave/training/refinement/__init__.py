@@ -1,1 +1,0 @@
-"""Learning of the refinement: weights of its members, its smoothness, and columns by structure."""

@@ -9,7 +9,7 @@ import pytest
 from regweave.cli import main
 from regweave.errors import EXIT_VERDICT
 from regweave.io import write_image, write_labels
-from regweave.measures.rules import default_rules, read_rules
+from regweave.measures.verdict import default_rules, read_rules
 from regweave.study.phantoms import make_phantom
 
 SETTINGS = """

@@ -13,7 +13,7 @@ from regweave.clinic.quality import RegisteredPair, flagged, structure_row
 from regweave.clinic.scans import WorkingScan
 from regweave.clinic.start import bones_bent, missing_ends, moved_inside
 from regweave.contours import carry, shape_of
-from regweave.measures.rules import clinic_rules
+from regweave.measures.verdict import clinic_rules
 from regweave.types import Field, Geometry, Transform, Volume
 
 ALONG = tuple(3.0 * k - 46.5 for k in range(32))

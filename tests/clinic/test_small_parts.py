@@ -10,9 +10,8 @@ from regweave.clinic.quality import flagged, kinds_done
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.structures import choose
 from regweave.errors import UsageError
-from regweave.measures.rules import clinic_rules, parse_rules
 from regweave.measures.scores import PairScore
-from regweave.measures.verdict import judge
+from regweave.measures.verdict import clinic_rules, judge, parse_rules
 from regweave.types import Contour, Geometry, Structure, StructureSet
 
 RING = Contour(np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0]]), image=0)

@@ -23,7 +23,7 @@ from regweave.clinic.structures import find_outline, rigid_pair, rigid_reason, r
 from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
-from regweave.measures.rules import clinic_rules
+from regweave.measures.verdict import clinic_rules
 from regweave.types import Field, Transform, Volume
 
 TILT = np.radians(15)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regweave.measures.body import body_mask
-from regweave.measures.inverse import InverseError, Residual
+from regweave.measures.deformation import InverseError, Residual
 from regweave.types import Geometry, LabelMap, Volume
 
 SHAPE = (20, 20, 20)

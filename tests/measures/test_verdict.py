@@ -7,18 +7,21 @@ from dataclasses import replace
 import pytest
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.measures.rules import (
+from regweave.measures.scores import PairScore, StructureScore
+from regweave.measures.verdict import (
     OF_REGISTRATIONS,
     RULES,
+    Verdict,
     clinic_rules,
     default_rules,
+    failed,
+    judge,
     parse_rules,
     read_rules,
     shipped_text,
+    tally,
     unchecked_words,
 )
-from regweave.measures.scores import PairScore, StructureScore
-from regweave.measures.verdict import Verdict, failed, judge, tally
 
 GOOD = {
     "folding_fraction": 0.0,

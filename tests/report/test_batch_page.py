@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from regweave.cli import main
-from regweave.io.records.batch import BatchRecord, BatchRow
+from regweave.jobs.batch_record import BatchRecord, BatchRow
 from regweave.report.batch import LARGEST_THUMBNAIL, write_page
 from regweave.report.card import thumbnail
 from regweave.report.viewer.pictures import data_address, encode_png

@@ -13,7 +13,7 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.measures.rules import default_rules, parse_rules
+from regweave.measures.verdict import default_rules, parse_rules
 from regweave.report.evaluation import write_page
 from regweave.report.results import Results
 

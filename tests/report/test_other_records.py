@@ -12,8 +12,8 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.io.records.demo import ColumnSummary, DemoSummary, PairedComparison
 from regweave.report import demo
+from regweave.study.demo_summary import ColumnSummary, DemoSummary, PairedComparison
 
 SUMMARY = DemoSummary(
     source="phantoms",

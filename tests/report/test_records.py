@@ -13,14 +13,14 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.io.records import arrays
-from regweave.io.records.schema import checked
-from regweave.measures.rules import parse_rules
+from regweave.io.disk.records import checked
+from regweave.measures.verdict import parse_rules
 from regweave.report.page import render
 from regweave.report.records import Provenance, RecordedSettings, ResultRecord
 from regweave.report.registration import record_context, subtitle, write_page
 from regweave.report.viewer.data import FIXED_AND_MOVING
 from regweave.report.viewer.volumes import Display
+from regweave.run import images as arrays
 from regweave.types import Geometry
 
 HOSTILE = "</script><script>alert(1)</script>"

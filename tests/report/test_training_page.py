@@ -12,7 +12,7 @@ import pytest
 
 from regweave.config.settings import preset
 from regweave.errors import RegweaveError
-from regweave.io.records.effort import effort_path, read_effort, write_effort
+from regweave.model.effort import effort_path, read_effort, write_effort
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.report.training import write_page

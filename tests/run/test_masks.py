@@ -13,7 +13,7 @@ from regweave.datasets.manifest import read_pairs, write_pairs
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.jobs.registrations import COLUMNS
-from regweave.measures.regularity import regularity
+from regweave.measures.deformation import regularity
 from regweave.run.memory import BYTES_PER_VOXEL, forecast
 from regweave.run.reading import read_inputs
 from regweave.run.register import register

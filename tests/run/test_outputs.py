@@ -12,7 +12,7 @@ from regweave.cli import main
 from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.io import read_transform, write_image
-from regweave.run.outputs import usual_outputs
+from regweave.run.images import usual_outputs
 from regweave.spatial import warp_image, warp_points
 from regweave.study.phantoms import make_phantom
 

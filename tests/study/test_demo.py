@@ -8,14 +8,13 @@ import pytest
 from regweave.datasets.manifest import read_pairs
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
-from regweave.io.records.demo import DemoSummary
 from regweave.jobs.methods import Method
 from regweave.jobs.store import Outcome
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.study.comparison import Scores
 from regweave.study.demo import SETTINGS, make_cohort, split_folder
-from regweave.study.demo_summary import summarise
+from regweave.study.demo_summary import DemoSummary, summarise
 from regweave.study.phantoms import make_phantom
 from regweave.types import WeightTable
 

@@ -16,17 +16,15 @@ from regweave.config.settings import load as load_settings
 from regweave.datasets.manifest import Table, read_table
 from regweave.errors import UsageError
 from regweave.io import owned_path
-from regweave.io.disk.records import record_text, this_program
+from regweave.io.disk.records import INDEX, record_text, this_program
 from regweave.io.disk.working_folder import working_folder
-from regweave.io.records.folders import INDEX
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.placement import place
 from regweave.jobs.program import UNUSED
 from regweave.jobs.registrations import COLUMNS, FILES, THUMBNAIL, RowDefaults, is_whole, register_row, row_tasks
 from regweave.jobs.store import OnBatchProgress, Outcome, run_tasks, worker_count
 from regweave.jobs.workers import Team
-from regweave.measures.rules import Rules, default_rules, read_rules
-from regweave.measures.verdict import Verdict, failed, tally
+from regweave.measures.verdict import Rules, Verdict, default_rules, failed, read_rules, tally
 from regweave.report import batch as page
 from regweave.run.reading import ReadingWords, reading_of
 from regweave.run.result import Result

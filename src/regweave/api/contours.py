@@ -19,7 +19,7 @@ from regweave.io import prepare_output
 from regweave.io.dicom.parse import files_in
 from regweave.io.dicom.series import Series, series_by_place
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.rules import Rules, clinic_rules, read_rules
+from regweave.measures.verdict import Rules, clinic_rules, read_rules
 from regweave.model.model import Model
 from regweave.types import StructureSet, Transform
 

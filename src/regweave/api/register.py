@@ -14,7 +14,7 @@ from regweave.config.choice import Metrics
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.rules import Rules, read_rules
+from regweave.measures.verdict import Rules, read_rules
 from regweave.model.model import Model
 from regweave.run import register as pipeline
 from regweave.run.reading import ReadingWords, reading_of

@@ -16,9 +16,8 @@ from rich.text import Text
 
 from regweave.cli.help import WIDTH
 from regweave.errors import EXIT_VERDICT
-from regweave.measures.rules import unchecked_words
 from regweave.measures.scores import PairScore
-from regweave.measures.verdict import Verdict
+from regweave.measures.verdict import Verdict, unchecked_words
 from regweave.notices import terminal_safe
 
 GAP = "  "

@@ -13,7 +13,7 @@ from regweave.io.dicom.reg import write_reg_deformable
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.disk.files import sha256
 from regweave.io.disk.texts import parse_json, parse_rows, read_text
-from regweave.run.outputs import FILES
+from regweave.run.images import FILES
 
 RTSTRUCT, REG = "rtstruct.dcm", "registration.dcm"
 WRITTEN = ("warped", "labels", "transform", "report")

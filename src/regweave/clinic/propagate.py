@@ -28,11 +28,11 @@ from regweave.contours import Shape, carry, draw_labels, label_values, shape_of
 from regweave.errors import RegweaveError
 from regweave.kernels.threads import kernel_threads
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.rules import Rules, clinic_rules
+from regweave.measures.verdict import Rules, clinic_rules
 from regweave.model.model import Model
 from regweave.registration import devices
+from regweave.run.images import OutputImages
 from regweave.run.machine import allowed_threads
-from regweave.run.outputs import OutputImages
 from regweave.run.register import register
 from regweave.run.result import Result
 from regweave.spatial.warp import warp_labels

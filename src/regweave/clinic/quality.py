@@ -18,9 +18,8 @@ from regweave.contours import Shape, carry, overlap_ml, shape_of, volume_ml
 from regweave.contours.regions import outlines, region_of
 from regweave.io.dicom.series import Series
 from regweave.io.grids import overlap_fraction
-from regweave.measures.rules import Rules
 from regweave.measures.scores import PairScore
-from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, judge, structure_number
+from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, judge, structure_number
 from regweave.run.result import Result
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_points

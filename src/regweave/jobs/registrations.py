@@ -15,11 +15,11 @@ from regweave.io import image_sha256, names_file, prepare_output, sha256
 from regweave.io.disk.files import is_file
 from regweave.jobs.scoring import forget_peak, measured_peak_mb
 from regweave.jobs.store import Outcome
-from regweave.measures.rules import Rules, default_rules, parse_rules
+from regweave.measures.verdict import Rules, default_rules, parse_rules
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.registration.initial import METHODS
-from regweave.run.outputs import check_outputs
+from regweave.run.images import check_outputs
 from regweave.run.reading import Reading
 from regweave.run.register import register
 from regweave.run.result import Result

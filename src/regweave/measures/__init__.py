@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from regweave.measures.overlap import dice
-from regweave.measures.regularity import folding_fraction, regularity, sdlogj, sdlogj_l2r
-from regweave.measures.surface import SurfaceDistances, assd_mm, hd95_mm, surface_distances
+from regweave.measures.deformation import folding_fraction, regularity, sdlogj, sdlogj_l2r
+from regweave.measures.overlap import SurfaceDistances, assd_mm, dice, hd95_mm, surface_distances
 
 __all__ = [
     "SurfaceDistances",

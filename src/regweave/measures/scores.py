@@ -15,8 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import ndimage
 
-from regweave.measures.overlap import dice
-from regweave.measures.surface import SurfaceDistances, surface_distances
+from regweave.measures.overlap import SurfaceDistances, dice, surface_distances
 from regweave.types import Float64Array, LabelMap
 
 State = Literal["scored", "vanished", "no reference", "not in moving", "unknown"]

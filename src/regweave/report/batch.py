@@ -13,11 +13,9 @@ import numpy as np
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.disk.files import open_file
-from regweave.io.records.batch import BatchRecord, BatchRow
-from regweave.io.records.folders import INDEX, REPORT, RESULTS
-from regweave.io.records.schema import read_record
-from regweave.measures.rules import RULES
-from regweave.measures.verdict import Verdict, tally
+from regweave.io.disk.records import INDEX, REPORT, RESULTS, read_record
+from regweave.jobs.batch_record import BatchRecord, BatchRow
+from regweave.measures.verdict import RULES, Verdict, tally
 from regweave.report.charts import STYLE
 from regweave.report.charts.plots import Strip, strip_plot
 from regweave.report.page import asset, render

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from regweave.io.disk.records import RESULT, read_record
 from regweave.io.modality import describe_modalities, recorded_modality
-from regweave.io.records.folders import RESULT
-from regweave.io.records.schema import read_record
 from regweave.report.records import ResultRecord
 
 PAPERS = {

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from regweave.io import owned_path
 from regweave.io.disk.files import sha256
-from regweave.io.records.schema import Count, Known, Number, RecordPart, Text, read_record
+from regweave.io.disk.records import Count, Known, Number, RecordPart, Text, read_record
 from regweave.report.page import render
 
 RECORD = "commission.json"

@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 from regweave.io import owned_path, read_image
 from regweave.io.disk.files import is_file
-from regweave.io.records.demo import DemoSummary
-from regweave.io.records.folders import DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT
+from regweave.io.disk.records import DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT
 from regweave.report import evaluation, registration, training
 from regweave.report.card import fusion, sheet
 from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
 from regweave.report.viewer.data import IMAGES
 from regweave.report.viewer.pictures import data_address, encode_png
+from regweave.study.demo_summary import DemoSummary
 
 
 def write_page(folder: str | Path) -> Path:

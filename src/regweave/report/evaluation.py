@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
+from regweave.io.disk.records import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT
 from regweave.io.disk.texts import read_json
-from regweave.io.records.folders import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT
-from regweave.measures.rules import Rules
+from regweave.measures.verdict import Rules
 from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import asset, render

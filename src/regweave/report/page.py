@@ -16,7 +16,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from regweave import __version__
-from regweave.measures.rules import rule_words, unchecked_words
+from regweave.measures.verdict import rule_words, unchecked_words
 
 DASH = "–"
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn"}

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from regweave.io.disk.records import Count, Known, Number, RecordPart, SafeName, Text, Value
 from regweave.io.disk.texts import shown
-from regweave.io.records.batch import Because
-from regweave.io.records.schema import Count, Known, Number, RecordPart, SafeName, Text, Value
+from regweave.jobs.batch_record import Because
+from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import PairScore, State
-from regweave.report.clinic import ClinicSection, RulesOfRecord
 
 
 class StructureNumbers(RecordPart):
@@ -165,6 +165,14 @@ class LandmarkErrors(RecordPart):
     before_mm: There
     after_mm: There
     points: Annotated[list[LandmarkError], Field(min_length=1)]
+
+
+class RulesOfRecord(RecordPart):
+    """Limits by rule, and where they come from."""
+
+    name: Text
+    limits: dict[str, dict[str, Number]]
+    sources: dict[str, Text] = Field(default_factory=dict)
 
 
 class ResultRecord(RecordPart):

@@ -15,16 +15,13 @@ import numpy as np
 from regweave.clinic.quality import flagged
 from regweave.errors import UsageError
 from regweave.io import owned_path
-from regweave.io.disk.records import record_text, write_record
+from regweave.io.disk.records import PAGE_RECORD, REPORT, RESULT, RESULTS, checked, record_text, write_record
 from regweave.io.disk.texts import read_json
 from regweave.io.modality import describe_modalities, recorded_modality
-from regweave.io.records.folders import PAGE_RECORD, REPORT, RESULT, RESULTS
-from regweave.io.records.schema import checked
-from regweave.measures.inverse import InverseError
+from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import STATES, StructureScore
-from regweave.measures.verdict import DOUBTFUL, Verdict, in_words, judge
+from regweave.measures.verdict import DOUBTFUL, Rules, Verdict, default_rules, in_words, judge
 from regweave.report.charts import step_chart
 from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render

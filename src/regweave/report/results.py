@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from regweave.io.records.folders import RESULTS
-from regweave.io.records.schema import read_record
-from regweave.measures.rules import LEVELS, RULES, Rules, default_rules
+from regweave.io.disk.records import RESULTS, read_record
 from regweave.measures.scores import PairScore, When
-from regweave.measures.verdict import Verdict, failed, judge, tally
+from regweave.measures.verdict import LEVELS, RULES, Rules, Verdict, default_rules, failed, judge, tally
 from regweave.report.records import Criteria, EvaluationRecord, PairResult, PairScores
 
 RESERVED = ("mean", "withheld")

@@ -11,9 +11,9 @@ import numpy as np
 from markupsafe import Markup
 
 from regweave.io import atomic_path
-from regweave.io.records.effort import StageCost, read_effort
-from regweave.io.records.folders import DEMO, INDEX
+from regweave.io.disk.records import DEMO, INDEX
 from regweave.measures.statistics import patients_of
+from regweave.model.effort import StageCost, read_effort
 from regweave.model.model import Model
 from regweave.model.record import Candidate, FitPoint, GateRecord, StageCount, TrainingRecord, Tuning
 from regweave.report.charts import STYLE, bar_chart, interval_plot, line_chart

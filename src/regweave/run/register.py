@@ -15,14 +15,14 @@ from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value
 from regweave.kernels.threads import kernel_threads
-from regweave.measures.regularity import regularity
+from regweave.measures.deformation import regularity
 from regweave.measures.scores import PairScore
 from regweave.model.model import Model
 from regweave.registration import devices
 from regweave.registration.refine import Refinement
+from regweave.run.images import OutputImages
 from regweave.run.machine import allowed_threads, peak_memory_mb
 from regweave.run.memory import forecast
-from regweave.run.outputs import OutputImages
 from regweave.run.prepare import (
     Keep,
     Prepared,

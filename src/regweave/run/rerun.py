@@ -12,7 +12,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256
 from regweave.io.disk.files import is_file, is_folder
 from regweave.io.disk.texts import parse_json, read_text
-from regweave.measures.rules import Rules, default_rules, parse_rules
+from regweave.measures.verdict import Rules, default_rules, parse_rules
 from regweave.model import shipped_models
 from regweave.run.reading import Reading
 from regweave.run.record import MEMORY

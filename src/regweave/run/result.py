@@ -23,16 +23,15 @@ from regweave.io import atomic_path, fill_value, prepare_output, read_image, rea
 from regweave.io.disk.records import this_program, write_record
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.kernels.threads import kernel_threads
-from regweave.measures.inverse import InverseError
+from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
-from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.measures.verdict import Verdict, judge
+from regweave.measures.verdict import Rules, Verdict, default_rules, judge
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
-from regweave.run import outputs
+from regweave.run import images as outputs
+from regweave.run.images import OutputImages
 from regweave.run.machine import allowed_threads
-from regweave.run.outputs import OutputImages
 from regweave.run.recipe import ClassesFrom
 from regweave.run.record import RunRecord
 from regweave.spatial.jacobian import determinant

@@ -17,13 +17,13 @@ from regweave.io import read_image, read_labels, read_transform
 from regweave.io.disk.files import is_file
 from regweave.io.disk.texts import parse_json, read_text
 from regweave.io.modality import recorded_modality
-from regweave.io.records import view
-from regweave.measures.inverse import InverseError
+from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkScore
 from regweave.measures.scores import PairScore
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
-from regweave.run.outputs import FILES
+from regweave.run import images as view
+from regweave.run.images import FILES
 from regweave.run.record import RunRecord
 from regweave.run.rerun import recorded_rules
 from regweave.run.result import RECORD, Result

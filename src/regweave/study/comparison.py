@@ -13,10 +13,9 @@ from regweave.datasets.manifest import PairFiles
 from regweave.jobs.methods import Method
 from regweave.jobs.scoring import pair_score
 from regweave.jobs.store import Outcome
-from regweave.measures.rules import Rules
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better, paired_bootstrap
-from regweave.measures.verdict import Verdict, failed, judge
+from regweave.measures.verdict import Rules, Verdict, failed, judge
 from regweave.types import Float64Array
 
 REFERENCE = "uniform"

@@ -15,13 +15,12 @@ from regweave.datasets.manifest import FILES, PairFiles, read_pairs, write_pairs
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.io.disk.files import is_file, is_folder
-from regweave.io.records.demo import DemoSummary
-from regweave.io.records.effort import write_effort
-from regweave.io.records.folders import DEMO_EVALUATION, DEMO_MODEL
+from regweave.io.disk.records import DEMO_EVALUATION, DEMO_MODEL
 from regweave.jobs.store import BatchProgress
+from regweave.model.effort import write_effort
 from regweave.model.model import Model
 from regweave.run.reading import Reading
-from regweave.study.demo_summary import summarise
+from regweave.study.demo_summary import DemoSummary, summarise
 from regweave.study.evaluate import evaluate
 from regweave.study.phantoms import COHORT, cohort_pair
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs

@@ -19,16 +19,15 @@ from regweave.datasets.in_memory import Pairs, pairs_on_disk
 from regweave.datasets.manifest import PairFiles, check_leak
 from regweave.errors import UsageError
 from regweave.io import owned_path
-from regweave.io.disk.records import this_program
+from regweave.io.disk.records import RESULTS, this_program
 from regweave.io.disk.working_folder import working_folder
-from regweave.io.records.folders import RESULTS
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.placement import place
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import OnBatchProgress, Outcome, worker_count
-from regweave.measures.rules import Rules, default_rules, read_rules
 from regweave.measures.scores import When
+from regweave.measures.verdict import Rules, default_rules, read_rules
 from regweave.model.model import Model
 from regweave.run.reading import Reading, ReadingWords, in_one_numbering, reading_of
 from regweave.study.comparison import Scores, compare

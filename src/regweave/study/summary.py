@@ -9,9 +9,8 @@ import numpy as np
 
 from regweave.jobs.methods import Method
 from regweave.jobs.scoring import pair_score
-from regweave.measures.rules import Rules, default_rules
 from regweave.measures.scores import When
-from regweave.measures.verdict import tally
+from regweave.measures.verdict import Rules, default_rules, tally
 from regweave.study.comparison import Scores
 
 DASH = "–"

@@ -10,10 +10,10 @@ from pathlib import Path
 from regweave import notices
 from regweave.datasets.manifest import PairFiles
 from regweave.io import atomic_path, prepare_output
-from regweave.io.records.folders import PAGE_RECORD, PAGES
+from regweave.io.disk.records import PAGE_RECORD, PAGES
 from regweave.jobs.methods import Method
 from regweave.jobs.scoring import pair_score
-from regweave.measures.rules import Rules
+from regweave.measures.verdict import Rules
 from regweave.run.reading import Reading
 from regweave.run.register import register
 from regweave.study.comparison import Scores

@@ -20,7 +20,7 @@ from regweave.cli.options import JsonOption, RulesOption, StrictOption, complete
 from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
 from regweave.clinic.files import RTSTRUCT
 from regweave.clinic.propagate import Propagation
-from regweave.run.outputs import FILES
+from regweave.run.images import FILES
 
 app = command_line()
 

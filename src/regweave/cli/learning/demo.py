@@ -19,8 +19,7 @@ from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
-from regweave.io.records.demo import DemoSummary
-from regweave.io.records.folders import DEMO, INDEX
+from regweave.io.disk.records import DEMO, INDEX
 from regweave.jobs.store import BatchProgress
 from regweave.report import demo as pages
 from regweave.study import demo as workflow

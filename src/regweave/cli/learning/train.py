@@ -34,8 +34,8 @@ from regweave.cli.options import (
 )
 from regweave.errors import Cancelled
 from regweave.io import require_absent
-from regweave.io.records.effort import effort_path, write_effort
 from regweave.jobs.cluster import WAIT_S
+from regweave.model.effort import effort_path, write_effort
 from regweave.report import training
 
 app = command_line()

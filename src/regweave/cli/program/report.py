@@ -15,11 +15,11 @@ from regweave.cli.options import FixedPointsOption, JsonOption, MovingPointsOpti
 from regweave.cli.registration.register import read_landmarks
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
+from regweave.io.disk.records import DEMO, RESULT, RESULTS
 from regweave.io.disk.texts import read_json
-from regweave.io.records.batch import FORMAT
-from regweave.io.records.folders import DEMO, RESULT, RESULTS
+from regweave.jobs.batch_record import FORMAT
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.rules import Rules, read_rules
+from regweave.measures.verdict import Rules, read_rules
 from regweave.report import batch, demo, evaluation, registration, training
 from regweave.report.boilerplate import boilerplate
 

@@ -10,7 +10,7 @@ import typer
 
 from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption
-from regweave.measures.rules import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
+from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
 
 app = command_line()
 

@@ -35,7 +35,7 @@ from regweave.cli.options import (
 from regweave.config.choice import metric_weights
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
 from regweave.jobs.cluster import WAIT_S
-from regweave.run.outputs import FILES, parse_outputs
+from regweave.run.images import FILES, parse_outputs
 
 app = command_line()
 

@@ -39,10 +39,10 @@ from regweave.errors import UsageError
 from regweave.io import prepare_output
 from regweave.io.dicom.series import series_by_place
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.rules import Rules, default_rules, read_rules
+from regweave.measures.verdict import Rules, default_rules, read_rules
 from regweave.notices import terminal_safe
 from regweave.run import register as pipeline
-from regweave.run.outputs import FILES, parse_outputs
+from regweave.run.images import FILES, parse_outputs
 from regweave.run.reading import Reading, ReadingWords
 from regweave.run.record import model_words, start_words
 from regweave.run.rerun import recorded_call, recorded_rules

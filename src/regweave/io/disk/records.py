@@ -1,4 +1,8 @@
-"""JSON records: finite numbers, whole files, and the versions that made them."""
+"""JSON records: their base class with strict limits, their files, and the versions that made them.
+
+A folder may come from a stranger. A record is refused as a whole where a part is of another kind than regweave writes;
+keys that no field has are ignored.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,14 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from regweave import __version__
-from regweave.io.disk.outputs import atomic_path
+from regweave.errors import RegweaveError
+from regweave.io.disk.outputs import SAFE_ID, atomic_path
+from regweave.io.disk.texts import read_json, shown
 
 DEPENDENCIES = ("numpy", "scipy", "SimpleITK", "h5py", "nibabel", "pydantic")
 """Libraries whose versions can change a number."""
@@ -60,3 +68,78 @@ def this_program() -> dict[str, Any]:
         "dependencies": _versions().copy(),
         "platform": platform.system() + "-" + platform.machine(),
     }
+
+
+KINDS = {
+    "list_type": "a list is needed",
+    "model_type": "a table is needed",
+    "dict_type": "a table is needed",
+    "float_type": "a number is needed",
+    "int_type": "a whole number is needed",
+    "string_type": "a text is needed",
+    "missing": "it is missing",
+    "string_pattern_mismatch": "the name is not one that regweave gives",
+}
+"""Plain words for what does not fit."""
+LARGEST = 1e100
+"""Beyond this a number is none that a registration measures, and no axis can hold it."""
+
+Text = Annotated[str, Field(max_length=10_000)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Known = Number | None
+Value = Annotated[str, Field(pattern=r"^-?[0-9]{1,20}$")]
+SafeName = Annotated[str, Field(pattern=f"^{SAFE_ID.pattern}$", max_length=200)]
+"""A name that becomes part of a file's name: it leads nowhere else."""
+SafePath = Annotated[str, Field(pattern=f"^{SAFE_ID.pattern}(/{SAFE_ID.pattern})*$", max_length=400)]
+"""A file below the folder of the record."""
+
+
+Record = TypeVar("Record", bound="RecordPart")
+
+
+class RecordPart(BaseModel):
+    """A table of a record; JSON has one kind of number, and nothing else is converted."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+
+def read_record(kind: type[Record], path: Path) -> Record:
+    """Read a JSON file and check it against its schema.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no such file, E102 where it is damaged, E178 with the first place that does not fit.
+    """
+    return checked(kind, read_json(path), path)
+
+
+def checked(kind: type[Record], content: Mapping[str, Any], path: Path) -> Record:
+    """Check the content of a record against its schema; E178 names the first place that does not fit."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=True)[0]
+        place = ".".join(map(str, first["loc"]))[:80] or "it"
+        text = KINDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        found = "" if first["type"] in {"missing", "value_error"} else f", found {shown(first['input'])}"
+        more = f" ({error.error_count()} faults in all)" if error.error_count() > 1 else ""
+        message = f"'{path}' is not a record that regweave wrote: {place}: {text}{found}{more}"
+        raise RegweaveError(
+            "E178", message, "report on the folder as it was written, or make the result again"
+        ) from error
+
+
+RESULT = "result.json"
+RESULTS = "results.json"
+REPORT = "report.html"
+INDEX = "index.html"
+"""A registration; an evaluation or a batch; the page of either, and the list of their registrations."""
+PAGES = "pages"
+PAGE_RECORD = "page.json"
+"""Registrations that an evaluation keeps, and in each the pair and the method it belongs to."""
+DEMO = "demo.json"
+DEMO_MODEL = "weights.json"
+DEMO_EVALUATION = "evaluation"
+"""Summary, learned model and evaluation of a demo."""

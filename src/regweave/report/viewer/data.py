@@ -14,14 +14,12 @@ from scipy import ndimage
 from regweave.errors import RegweaveError
 from regweave.io.dicom.rtstruct import read_drawn
 from regweave.io.disk.files import damaged, is_file
+from regweave.io.disk.records import RESULT, read_record
 from regweave.io.disk.texts import read_json
 from regweave.io.grids import check_same_grid
 from regweave.io.images import read_labels, read_volumes
 from regweave.io.modality import recorded_modality
 from regweave.io.points import MARKUPS_SCHEMA
-from regweave.io.records.folders import RESULT
-from regweave.io.records.schema import read_record
-from regweave.io.records.view import FOLDER, read_nodes
 from regweave.io.transforms.files import read_transform
 from regweave.measures.body import body_mask
 from regweave.report.records import ResultRecord
@@ -29,6 +27,7 @@ from regweave.report.signoff import reviewed_hashes
 from regweave.report.viewer.contours import Contours, extent, placed
 from regweave.report.viewer.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
 from regweave.report.viewer.volumes import BUDGET, Display, content_box, packed, quantise, structures, windows
+from regweave.run.images import FOLDER, read_nodes
 from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence, Structure, Volume
 
 IMAGES = {"fixed": f"{FOLDER}/fixed.nii.gz", "moving": f"{FOLDER}/moving.nii.gz", "warped": "warped.nii.gz"}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regweave import notices
 from regweave.measures.body import body_mask
-from regweave.measures.inverse import InverseError, Residual
+from regweave.measures.deformation import InverseError, Residual
 from regweave.measures.scores import PairScore, score_labels
 from regweave.spatial.invert import Inversion, inverse_errors_mm, summary_mm
 from regweave.spatial.masking import inside

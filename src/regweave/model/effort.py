@@ -11,7 +11,7 @@ from pydantic import Field
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import sha256
 from regweave.io.disk.outputs import atomic_path
-from regweave.io.records.schema import Count, Known, RecordPart, Text, read_record
+from regweave.io.disk.records import Count, Known, RecordPart, Text, read_record
 
 
 class StageCost(RecordPart):

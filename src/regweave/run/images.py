@@ -1,13 +1,21 @@
-"""Images and transforms of a registration, and the files that they become."""
+"""Images and transforms of a registration, and their files."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import json
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
 
 from regweave.errors import UsageError
 from regweave.io import (
+    atomic_path,
     fill_value,
     smallest_displacement,
     write_displacement,
@@ -15,9 +23,10 @@ from regweave.io import (
     write_labels,
     write_transform,
 )
-from regweave.io.records.view import write_view
+from regweave.io.disk.files import damaged, is_file, open_file
+from regweave.io.disk.limits import MAX_ARCHIVE_BYTES, require_memory
 from regweave.spatial.warp import warp_image, warp_labels
-from regweave.types import Field, ImagePair, LabelMap, NodeEvidence, Transform, Volume
+from regweave.types import Field, Geometry, ImagePair, LabelMap, NodeEvidence, Transform, Volume
 
 FILES = {
     "warped": "warped.nii.gz",
@@ -157,3 +166,112 @@ class OutputImages:
         for labels in maps:
             names |= {str(v): name for v, name in labels.names.items() if str(v) in names}
         return names
+
+
+FOLDER = "view"
+WHOLE_UNITS_RANGE = 2000.0
+"""Images that span more than this lose nothing that is seen when they are rounded to whole numbers."""
+
+
+def write_view(
+    folder: Path,
+    images: Mapping[str, Volume],
+    labels: Mapping[str, LabelMap | None],
+    nodes: NodeEvidence | None,
+    words: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Write the folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the result.
+    images, labels : mapping
+        ``fixed`` and ``moving``, ``fixed_labels`` and ``moving_labels``, all at the start and on the fixed grid.
+    nodes : NodeEvidence, optional
+        Evidence of the last discrete step; absent where the settings have no such step.
+    words : mapping
+        ``sources``, the name of each input that was a file, and ``names`` of the structures by label.
+    """
+    target = folder / FOLDER
+    target.mkdir()
+    for name, volume in images.items():
+        _write_image(target / f"{name}.nii.gz", volume)
+    for name, found in labels.items():
+        if found is not None:
+            write_labels(target / f"{name}.nii.gz", found)
+    if nodes is not None:
+        with atomic_path(target / "nodes.npz") as part:
+            np.savez_compressed(
+                part, affine=nodes.geometry.affine, influence=nodes.influence, confidence=nodes.confidence
+            )
+    content = {
+        "sources": dict(words["sources"]),
+        "members": [] if nodes is None else list(nodes.members),
+        "names": dict(words["names"]),
+    }
+    with atomic_path(target / "view.json") as part:
+        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_nodes(folder: Path, members: Sequence[str]) -> NodeEvidence | None:
+    """Read the evidence of the last discrete step from the folder of a result, None where there is none."""
+    path = folder / FOLDER / "nodes.npz"
+    if not is_file(path):
+        return None
+    try:
+        affine, influence, confidence = read_arrays(path, ("affine", "influence", "confidence"))
+        if confidence.ndim != 3 or 0 in confidence.shape or influence.shape != (len(members), *confidence.shape):
+            raise ValueError(f"arrays of shapes {influence.shape} and {confidence.shape}")
+        if any(a.dtype.kind != "f" or not np.isfinite(a).all() for a in (affine, influence, confidence)):
+            raise ValueError("an array holds something else than finite numbers")
+        if affine.shape != (4, 4) or not 0 < abs(np.linalg.det(affine)) < np.inf or affine[3].tolist() != [0, 0, 0, 1]:
+            raise ValueError("its matrix places no grid")
+    except ValueError as error:
+        raise damaged(f"'{path}'", f"it does not hold the maps of a result ({error})") from error
+    x, y, z = confidence.shape
+    return NodeEvidence(Geometry((x, y, z), affine), tuple(members), influence, confidence)
+
+
+def _write_image(path: Path, volume: Volume) -> None:
+    low, high = float(volume.data.min()), float(volume.data.max())
+    whole = high - low > WHOLE_UNITS_RANGE and low > -32768 and high < 32767
+    write_image(path, volume, np.int16 if whole else None)
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
+    """Read arrays of an archive by name.
+
+    Parameters
+    ----------
+    path : Path
+        File that `numpy.savez_compressed` wrote.
+    names : sequence of str
+
+    Raises
+    ------
+    RegweaveError
+        E101 no regular file, E102 damaged or not such an archive, E140 more than the machine has memory for.
+    """
+    subject = f"'{path}'"
+    with open_file(path) as stream:
+        try:
+            with ZipFile(stream) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > MAX_ARCHIVE_BYTES:
+                raise ValueError(f"it says that it holds {size} bytes, allowed are {MAX_ARCHIVE_BYTES}")
+            require_memory(2 * size, subject)
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as stored:
+                return [stored[name] for name in names]
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            EOFError,
+            NotImplementedError,
+            RuntimeError,
+            BadZipFile,
+            zlib.error,
+        ) as error:
+            raise damaged(subject, f"it does not hold the arrays {', '.join(names)} ({error})") from error

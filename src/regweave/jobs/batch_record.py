@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from regweave.io.records.schema import Known, RecordPart, SafeName, SafePath, Text
+from regweave.io.disk.records import Known, RecordPart, SafeName, SafePath, Text
 
 FORMAT: Literal["regweave-batch"] = "regweave-batch"
 Status = Literal["ok", "failed", "pending"]

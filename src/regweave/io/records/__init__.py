@@ -1,1 +1,0 @@
-"""JSON records of results: their schemas, and the names of their files."""

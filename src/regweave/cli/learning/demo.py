@@ -23,6 +23,7 @@ from regweave.io.disk.records import DEMO, INDEX
 from regweave.jobs.store import BatchProgress
 from regweave.report import demo as pages
 from regweave.study import demo as workflow
+from regweave.study.demo_summary import DemoSummary
 from regweave.training.state import TrainProgress
 
 EVERY = 20

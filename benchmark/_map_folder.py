@@ -18,7 +18,7 @@ from _common import ROOT
 from _pairs import PairName, cases_of, files, folds_of, subject_of
 from regweave import predictors
 from regweave.io import sha256
-from regweave.io.orientation import Orientation
+from regweave.io.geometry import Orientation
 from regweave.registry import FOLDERS
 from regweave.run.reading import Reading
 

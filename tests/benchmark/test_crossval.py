@@ -183,7 +183,7 @@ def stored_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_of: Any)
 def test_stored_maps_come_back_on_the_axes_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from regweave import predictors
     from regweave.config.settings import Settings
-    from regweave.io.orientation import Orientation
+    from regweave.io.geometry import Orientation
     from regweave.model.model import Model
     from regweave.predictors import Examples
     from regweave.run.reading import Reading

@@ -16,8 +16,8 @@ from regweave.cli.app import main
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, RegweaveWarning, ResourceError
 from regweave.io import image_sha256, inspect_image, read_image, read_labels, read_transform, sha256
-from regweave.io.disk import limits
-from regweave.io.formats.inflate import CHUNK, Inflated
+from regweave.io.disk import files as limits
+from regweave.io.streams import CHUNK, Inflated
 from regweave.jobs.runner import Runner
 from regweave.run.reading import Reading
 

@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from regweave.io.disk import memory
+from regweave.io.disk import files as memory
 
 
 @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="Windows")

@@ -5,7 +5,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from regweave.io.orientation import Orientation
+from regweave.io.geometry import Orientation
 from regweave.types import Geometry, Volume
 
 ALL = [(order, flips) for order in permutations(range(3)) for flips in product((1, -1), repeat=3)]

@@ -18,9 +18,8 @@ import pytest
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import atomic_path, owned_path, prepare_output, require_absent
-from regweave.io.disk import ledger
-from regweave.io.disk.outputs import PART, check_name, sweep
-from regweave.io.disk.working_folder import clear, working_folder
+from regweave.io.disk import outputs as ledger
+from regweave.io.disk.outputs import PART, check_name, clear, sweep, working_folder
 
 
 def result(folder: Path, text: str = "ours", **options) -> None:
@@ -287,13 +286,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next_with_that_output(tmp_
 def test_an_older_result_that_could_not_be_removed_is_kept_under_another_name(tmp_path, monkeypatch):
     out = tmp_path / "out"
     result(out)
-    real = ledger.remove
+    real = ledger.remove_listed
 
     def late(folder):
         (folder / "notes.txt").write_text("mine")
         return real(folder)
 
-    monkeypatch.setattr(ledger, "remove", late)
+    monkeypatch.setattr(ledger, "remove_listed", late)
     result(out, "new", overwrite=True)
     (old,) = tmp_path.glob("out.old-*")
     assert texts(old) == {"notes.txt": "mine"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.io.formats.stored import Stored
+from regweave.io.stored import Stored
 from regweave.types import Geometry
 
 SHAPE = (7, 5, 6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from regweave.errors import RegweaveError
-from regweave.io.structure_names import in_numbering, join_names, match_structures, normalised
+from regweave.io.labels import in_numbering, join_names, match_structures, normalised
 from regweave.types import Geometry, LabelMap
 
 MODEL = {0: "background", 1: "LeftParotid", 2: "RightParotid", 3: "Brainstem"}

@@ -12,8 +12,8 @@ import SimpleITK as sitk  # noqa: N813
 
 from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import inspect_image, read_image
-from regweave.io.formats.headers import read_header
-from regweave.io.transforms.displacement import read_displacement
+from regweave.io.textheader import read_header
+from regweave.io.transforms.files import read_displacement
 
 SHAPE = (6, 5, 4)
 TYPES = ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8"]

@@ -12,9 +12,8 @@ from regweave.config.settings import load, parse
 from regweave.datasets.manifest import read_pairs
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points
-from regweave.io.disk.files import exists, is_file, open_file, require_file, sha256
-from regweave.io.disk.limits import MAX_NESTING
-from regweave.io.disk.texts import (
+from regweave.io.disk.files import MAX_NESTING, exists, is_file, open_file, require_file, sha256
+from regweave.io.disk.text import (
     MAX_JSON_CHARACTERS,
     MAX_TOML_CHARACTERS,
     parse_json,

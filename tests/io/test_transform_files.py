@@ -16,10 +16,11 @@ import SimpleITK as sitk  # noqa: N813
 
 from regweave.errors import RegweaveError
 from regweave.io import read_linear, read_transform, write_linear, write_transform
-from regweave.io.grids import grid_hash, same_voxels
-from regweave.io.transforms.itk import field_list, hdf
-from regweave.io.transforms.itk.field_list import FieldList, bound_mm
-from regweave.io.transforms.itk.parts import LINEAR
+from regweave.io.geometry import grid_hash, same_voxels
+from regweave.io.transforms import files as field_list
+from regweave.io.transforms import files as hdf
+from regweave.io.transforms.files import FieldList, bound_mm
+from regweave.io.transforms.itk import LINEAR
 from regweave.kernels.threads import kernel_threads
 from regweave.types import Ends, Field, Geometry, Transform
 
@@ -244,7 +245,7 @@ def test_ctrl_c_ends_the_reader(spawn, wait_for, tmp_path):
     )
     code = (
         "import pathlib\n"
-        "from regweave.io import read_transform\nfrom regweave.io.transforms.itk import hdf\n"
+        "from regweave.io import read_transform\nfrom regweave.io.transforms import files as hdf\n"
         f"hdf.CHILD = pathlib.Path({str(tmp_path / 'child.py')!r})\n"
         f"read_transform({str(tmp_path / 't.h5')!r})\n"
     )

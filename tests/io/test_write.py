@@ -26,7 +26,7 @@ from regweave.io import (
     write_image,
     write_labels,
 )
-from regweave.io.formats import deflate
+from regweave.io import write as deflate
 from regweave.kernels.threads import kernel_threads
 from regweave.types import Field, Geometry, LabelMap, Volume
 

@@ -10,7 +10,7 @@ import pytest
 
 from regweave.cli.app import main
 from regweave.errors import RegweaveError
-from regweave.io.disk import limits
+from regweave.io.disk import files as limits
 from regweave.run.images import read_arrays
 
 

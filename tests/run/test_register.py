@@ -18,7 +18,7 @@ from regweave import _core, notices
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_linear, write_transform
-from regweave.io.orientation import Orientation
+from regweave.io.geometry import Orientation
 from regweave.model.model import Model
 from regweave.registration.align import align
 from regweave.run import register as workflow

@@ -14,8 +14,8 @@ from regweave.config.settings import Settings, preset
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels
+from regweave.io.labels import StructureMatch
 from regweave.io.modality import modality_of
-from regweave.io.structure_names import StructureMatch
 from regweave.model.model import Model
 from regweave.run.reading import Reading, in_one_numbering
 from regweave.run.recipe import Recipe, doubt_volumes

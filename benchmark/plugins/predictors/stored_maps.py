@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from regweave.errors import UsageError
-from regweave.io.orientation import Orientation
+from regweave.io.geometry import Orientation
 from regweave.predictors.base import Examples, Parts, Predictor
 from regweave.registry import Options
 from regweave.types import Float32Array, LabelMap, Modality, StructureMaps, Volume

@@ -16,8 +16,8 @@ from regweave.config.settings import load as load_settings
 from regweave.datasets.manifest import Table, read_table
 from regweave.errors import UsageError
 from regweave.io import owned_path
+from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import INDEX, record_text, this_program
-from regweave.io.disk.working_folder import working_folder
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.placement import place
 from regweave.jobs.program import UNUSED

@@ -19,13 +19,12 @@ from regweave.io import fill_value, read_image, read_labels, read_transform
 from regweave.io.dicom.reg import read_reg, require_registered
 from regweave.io.dicom.series import choose_series
 from regweave.io.disk.files import suffix_of
-from regweave.io.formats.nifti_frame import NiftiFrame
-from regweave.io.formats.validate import NonFinite
-from regweave.io.images import read_stored
-from regweave.io.readers import as_path, dicom_series, find
-from regweave.io.transforms.ends_check import require_direction, require_reference
+from regweave.io.images import as_path, is_dicom, read_stored
+from regweave.io.nifti import NiftiFrame
+from regweave.io.stored import NonFinite
+from regweave.io.transforms.ends import require_direction, require_reference
 from regweave.io.transforms.files import DICOM_SUFFIXES
-from regweave.io.transforms.memory import ANYWHERE
+from regweave.io.transforms.itk import ANYWHERE
 from regweave.run.result import Result
 from regweave.spatial import warp as spatial
 from regweave.types import Direction, Field, Float64Array, Geometry, LabelMap, Transform, Volume
@@ -197,7 +196,7 @@ def _joins_frame(transform: TransformLike, reference: ImageLike | Geometry | Non
     if not isinstance(transform, str | Path) or suffix_of(Path(transform)) not in DICOM_SUFFIXES:
         return False
     path = as_path(reference)
-    if path is None or find(path) is not dicom_series:
+    if path is None or not is_dicom(path):
         return False
     frame = choose_series(path).identity.frame_uid
     if frame:

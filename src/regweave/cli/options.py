@@ -11,9 +11,9 @@ import typer
 from regweave.cli.help import input_option, machine_option, method_option
 from regweave.config.settings import preset_names
 from regweave.errors import UsageError
-from regweave.io.formats.nifti_frame import NiftiFrame
-from regweave.io.formats.validate import NonFinite
 from regweave.io.modality import Stated
+from regweave.io.nifti import NiftiFrame
+from regweave.io.stored import NonFinite
 from regweave.jobs.cluster import Cluster
 from regweave.model import shipped_models
 

@@ -12,7 +12,7 @@ from regweave.io import write_labels
 from regweave.io.dicom.reg import write_reg_deformable
 from regweave.io.dicom.rtstruct import write_rtstruct
 from regweave.io.disk.files import sha256
-from regweave.io.disk.texts import parse_json, parse_rows, read_text
+from regweave.io.disk.text import parse_json, parse_rows, read_text
 from regweave.run.images import FILES
 
 RTSTRUCT, REG = "rtstruct.dcm", "registration.dcm"

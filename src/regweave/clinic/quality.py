@@ -17,7 +17,7 @@ from regweave.clinic.start import BothWays, Start, bones_bent, correlation, miss
 from regweave.contours import Shape, carry, overlap_ml, shape_of, volume_ml
 from regweave.contours.regions import outlines, region_of
 from regweave.io.dicom.series import Series
-from regweave.io.grids import overlap_fraction
+from regweave.io.geometry import overlap_fraction
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, judge, structure_number
 from regweave.run.result import Result

@@ -15,7 +15,7 @@ from regweave import engines, losses, metrics
 from regweave.config.member import Member, PluginOptions, describe_problems, known
 from regweave.config.stages import MOST_LEVELS, Level, Refine, Smoothness, StrictModel, within_image
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.texts import parse_toml, read_text
+from regweave.io.disk.text import parse_toml, read_text
 from regweave.io.modality import BankName
 from regweave.registry import Options
 from regweave.spatial.node_classes import RULES

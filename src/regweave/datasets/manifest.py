@@ -17,7 +17,7 @@ from typing import Any
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import require_file
 from regweave.io.disk.outputs import SAFE_ID, atomic_path
-from regweave.io.disk.texts import read_text
+from regweave.io.disk.text import read_text
 from regweave.io.images import require_image
 from regweave.measures.statistics import patients_of
 

@@ -1,32 +1,67 @@
-"""Images and label maps from files, folders and objects in memory."""
+"""Images and label maps from files, folders and objects in memory.
+
+The format of a file is decided once, by its first bytes, and must be the one that its suffix names.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regweave import notices
-from regweave.io import readers
-from regweave.io.disk.files import open_file, require_file
-from regweave.io.formats.nifti_frame import NiftiFrame
-from regweave.io.formats.stored import Stored
-from regweave.io.formats.validate import (
+from regweave.errors import RegweaveError
+from regweave.io import nifti, textheader
+from regweave.io.dicom.parse import holds_dicom, looks_like_dicom
+from regweave.io.dicom.series import choose_series, read_series
+from regweave.io.disk.files import is_file, is_folder, open_file, require_file, suffix_of
+from regweave.io.labels import find_names, read_names, require_names
+from regweave.io.memory import read_object
+from regweave.io.nifti import NiftiFrame
+from regweave.io.stored import (
     NonFinite,
+    Stored,
     constant_error,
     intensities_error,
     nonfinite_error,
     replace_nonfinite,
     whole_labels,
 )
-from regweave.io.label_names import find_names, read_names, require_names
-from regweave.io.readers import ReadOptions
 from regweave.kernels.threads import side_by_side
 from regweave.types import LabelMap, Volume
 
+Format = Literal["NIfTI", "NRRD or MetaImage", "DICOM"]
+FORMAT_OF: dict[str, Format] = {
+    **dict.fromkeys(nifti.SUFFIXES, "NIfTI"),
+    **dict.fromkeys(textheader.SUFFIXES, "NRRD or MetaImage"),
+}
+"""Formats by suffix; files of DICOM have any."""
+HEAD_BYTES = 4096
 CHUNK = 1 << 20
+LISTED = 5
+"""Images that the message about a folder with several names."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Options of reading files.
+
+    Parameters
+    ----------
+    nifti_frame : {"auto", "sform", "qform"}
+        The matrix that places a NIfTI file.
+    follow_links : bool
+        Let a header name a file of voxels outside of its own folder.
+    series : str, optional
+        The DICOM series that is meant, by the beginning of its hash, where a folder holds several.
+    """
+
+    nifti_frame: NiftiFrame = "auto"
+    follow_links: bool = False
+    series: str | None = None
 
 
 def read_image(
@@ -76,7 +111,7 @@ def read_image(
     """
     if isinstance(source, Volume):
         return source
-    stored = readers.read(source, ReadOptions(nifti_frame, follow_links, series))
+    stored = _read(source, ReadOptions(nifti_frame, follow_links, series))
     data = stored.intensities()
     error = nonfinite_error(data, stored.subject)
     if error is not None:
@@ -118,7 +153,7 @@ def read_labels(
     if isinstance(source, LabelMap):
         return source if given is None else replace(source, names=read_names(given))
     options = ReadOptions(nifti_frame, follow_links)
-    stored = readers.read(source, options)
+    stored = _read(source, options)
     chosen = names_file(source) if given is None else given
     names = {} if chosen is None else read_names(chosen)
     labels = LabelMap(whole_labels(stored.values(), stored.subject), stored.geometry, names)
@@ -130,13 +165,13 @@ def read_labels(
 
 def names_file(source: Any) -> Path | None:
     """Find the file of label names that lies beside a label map; None where there is none, or no file."""
-    path = readers.as_path(source)
-    return None if path is None else find_names(readers.files_of(path, ReadOptions())[0])
+    path = as_path(source)
+    return None if path is None else find_names(files_of(path, ReadOptions())[0])
 
 
 def read_stored(source: Any, nifti_frame: NiftiFrame = "auto", *, follow_links: bool = False) -> Stored:
     """Read an image and check all but its values; what its header forbids is refused before voxels are read."""
-    return readers.read(source, ReadOptions(nifti_frame, follow_links))
+    return _read(source, ReadOptions(nifti_frame, follow_links))
 
 
 def read_volumes(paths: Sequence[Path]) -> list[Volume]:
@@ -151,7 +186,7 @@ def read_volumes(paths: Sequence[Path]) -> list[Volume]:
 
 def require_image(path: str | Path) -> None:
     """Raise E101 unless every file of an image can be opened."""
-    for file in readers.files_of(path, ReadOptions()):
+    for file in files_of(path, ReadOptions()):
         require_file(file)
 
 
@@ -168,8 +203,125 @@ def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | 
         As in `read_image`.
     """
     digest = hashlib.sha256()
-    for file in readers.files_of(path, ReadOptions(follow_links=follow_links, series=series)):
+    for file in files_of(path, ReadOptions(follow_links=follow_links, series=series)):
         with open_file(file) as stream:
             while block := stream.read(CHUNK):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def files_of(path: str | Path, options: ReadOptions) -> tuple[Path, ...]:
+    """Return the files that hold an image, the main one first; a file that is no image stands for itself.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no such file, or no image in a folder.
+    """
+    try:
+        form, found = _find(Path(path))
+    except RegweaveError as error:
+        if error.code == "E101":
+            raise
+        return (Path(path),)
+    if form == "DICOM":
+        return choose_series(found, options.series).files
+    if form == "NIfTI":
+        return (found,)
+    try:
+        voxels = textheader.voxels_file(found, follow_links=options.follow_links)
+    except RegweaveError:  # raised again where the image is read
+        return (found,)
+    return (found,) if voxels == found else (found, voxels)
+
+
+def as_path(source: Any) -> Path | None:
+    """Return the path that a source is, None for an object."""
+    return Path(source) if isinstance(source, str | os.PathLike) else None
+
+
+def _read(source: Any, options: ReadOptions) -> Stored:
+    """Read a path or an object."""
+    path = as_path(source)
+    if path is None:
+        return read_object(source, options.nifti_frame)
+    form, found = _find(path)
+    if form == "NIfTI":
+        return nifti.read_nifti(found, options.nifti_frame)
+    if form == "DICOM":
+        return _read_dicom(found, options.series)
+    return textheader.read_text_header(found, follow_links=options.follow_links)
+
+
+def _read_dicom(path: Path, chosen: str | None) -> Stored:
+    """Read one series; uneven or sheared slices are interpolated onto an even grid."""
+    series = read_series(path, chosen)
+    facts = {"dicom": {"modality": series.modality, "images": len(series.slices), "even": series.exact}}
+    return Stored(series.image.data, series.image.geometry, f"'{path}'", facts=facts, modality=series.image.modality)
+
+
+def is_dicom(path: Path) -> bool:
+    """Tell whether an image is in DICOM; raise as reading does where there is none."""
+    return _find(path)[0] == "DICOM"
+
+
+def is_dicom_folder(path: Path) -> bool:
+    """Tell whether a folder holds files of DICOM, and no image of another format."""
+    return is_folder(path) and not _images_in(path) and holds_dicom(path)
+
+
+def _find(path: Path) -> tuple[Format, Path]:
+    """Return the format of an image, and its file; for a folder of DICOM the folder.
+
+    Raises
+    ------
+    RegweaveError
+        E101 no such file, or a folder without an image; E102 a file named as another format than it has; E103 a
+        file of no known format.
+    """
+    if is_folder(path):
+        if is_dicom_folder(path):
+            return "DICOM", path
+        path = _only(path)
+    suffix = suffix_of(path)
+    with open_file(path) as stream:
+        head = stream.read(HEAD_BYTES)
+    found, named = _format_of_head(head, suffix), FORMAT_OF.get(suffix)
+    if found is not None and named not in {None, found}:
+        message = f"'{path}' is {found} by its content, its suffix is '{suffix}'"
+        raise RegweaveError("E102", message, "give the file the suffix of what it holds, or export it again")
+    form = found or named
+    if form is None:
+        message = f"'{path}' has the suffix '{suffix}', readable are {', '.join(FORMAT_OF)}"
+        raise RegweaveError("E103", message, "convert the image to one of these formats")
+    return form, path
+
+
+def _format_of_head(head: bytes, suffix: str) -> Format | None:
+    if suffix not in FORMAT_OF and looks_like_dicom(head):
+        return "DICOM"
+    if nifti.begins_nifti(head):
+        return "NIfTI"
+    return "NRRD or MetaImage" if textheader.has_text_header(head) else None
+
+
+def _images_in(folder: Path) -> list[Path]:
+    """List the images of a folder; sidecar files, as those of BIDS, and DICOM do not count."""
+    try:
+        names = sorted(folder.iterdir())
+    except OSError as error:
+        message = f"cannot open '{folder}': {error.strerror} (errno {error.errno})"
+        raise RegweaveError("E101", message, "check the name and the permissions") from error
+    return [path for path in names if suffix_of(path) in FORMAT_OF and is_file(path) and not path.name.startswith(".")]
+
+
+def _only(folder: Path) -> Path:
+    images = _images_in(folder)
+    if len(images) == 1:
+        return images[0]
+    if not images:
+        message = f"'{folder}' is a folder without an image file ({', '.join(FORMAT_OF)}) or DICOM series"
+        raise RegweaveError("E101", message, "name the image, or a folder of DICOM slices")
+    listed = ", ".join(path.name for path in images[:LISTED]) + (" …" if len(images) > LISTED else "")
+    message = f"'{folder}' is a folder with {len(images)} images, one is needed: {listed}"
+    raise RegweaveError("E101", message, "name the file that is meant")

@@ -10,12 +10,10 @@ import numpy as np
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io import readers
-from regweave.io.formats.stored import Stored
-from regweave.io.formats.validate import constant_error, nonfinite_error
 from regweave.io.geometry import shear_angle
-from regweave.io.images import image_sha256, read_stored
+from regweave.io.images import ReadOptions, files_of, image_sha256, read_stored
 from regweave.io.modality import modality_of
+from regweave.io.stored import Stored, constant_error, nonfinite_error
 from regweave.types import Geometry, Volume
 
 CLASH = "E110"
@@ -41,7 +39,7 @@ def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection
     problems: list[RegweaveError] = []
     with notices.collected() as noted, notices.muted():
         try:
-            files = readers.files_of(path, readers.ReadOptions(follow_links=follow_links))
+            files = files_of(path, ReadOptions(follow_links=follow_links))
             facts["bytes"] = sum(file.stat().st_size for file in files)
             stored = _read(path, problems, follow_links)
             # After reading: of a file that its header condemns, however long, no more is read.

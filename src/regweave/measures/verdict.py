@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from regweave.errors import UsageError
-from regweave.io.disk.texts import parse_toml, read_text
+from regweave.io.disk.text import parse_toml, read_text
 from regweave.measures.scores import PairScore, StructureScore
 
 SHIPPED = "rules.toml"

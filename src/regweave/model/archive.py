@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regweave.errors import UsageError
-from regweave.io.disk.files import open_file
-from regweave.io.disk.limits import MAX_ARCHIVE_BYTES, MAX_TEXT_BYTES
+from regweave.io.disk.files import MAX_ARCHIVE_BYTES, MAX_TEXT_BYTES, open_file
 from regweave.io.disk.outputs import atomic_path
 from regweave.predictors import Parts
 from regweave.registry import REGISTRIES

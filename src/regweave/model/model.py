@@ -19,7 +19,7 @@ from regweave.config.member import describe_problems
 from regweave.config.settings import Settings, validate
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.outputs import atomic_path
-from regweave.io.disk.texts import parse_json, read_text
+from regweave.io.disk.text import parse_json, read_text
 from regweave.io.modality import BankName
 from regweave.model import find_model
 from regweave.model.archive import (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from regweave.io.orientation import nearest_axes
+from regweave.io.geometry import nearest_axes
 from regweave.spatial.control_grid import nearest_whole
 from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.pyramid import Factors, shrink

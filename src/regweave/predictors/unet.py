@@ -15,8 +15,8 @@ from pydantic import Field
 
 from regweave import extras, notices, registry
 from regweave.errors import UsageError
-from regweave.io.orientation import nearest_axes
-from regweave.io.structure_names import normalised
+from regweave.io.geometry import nearest_axes
+from regweave.io.labels import normalised
 from regweave.kernels import fields
 from regweave.kernels.threads import present_threads
 from regweave.predictors._features import WorkingGrid

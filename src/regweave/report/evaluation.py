@@ -13,7 +13,7 @@ from markupsafe import Markup
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.disk.records import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT
-from regweave.io.disk.texts import read_json
+from regweave.io.disk.text import read_json
 from regweave.measures.verdict import Rules
 from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from regweave.io.disk.records import Count, Known, Number, RecordPart, SafeName, Text, Value
-from regweave.io.disk.texts import shown
+from regweave.io.disk.text import shown
 from regweave.jobs.batch_record import Because
 from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import PairScore, State

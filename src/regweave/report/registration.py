@@ -16,7 +16,7 @@ from regweave.clinic.quality import flagged
 from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import PAGE_RECORD, REPORT, RESULT, RESULTS, checked, record_text, write_record
-from regweave.io.disk.texts import read_json
+from regweave.io.disk.text import read_json
 from regweave.io.modality import describe_modalities, recorded_modality
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkPairs

@@ -15,7 +15,7 @@ from typing import Any
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import is_file, open_file, sha256
 from regweave.io.disk.records import REPORT, RESULT, read_record
-from regweave.io.disk.texts import parse_json, read_text, table_cell
+from regweave.io.disk.text import parse_json, read_text, table_cell
 from regweave.report.records import ResultRecord
 
 TRANSFORM = "transform.h5"

@@ -23,8 +23,7 @@ from regweave.io import (
     write_labels,
     write_transform,
 )
-from regweave.io.disk.files import damaged, is_file, open_file
-from regweave.io.disk.limits import MAX_ARCHIVE_BYTES, require_memory
+from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, open_file, require_memory
 from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field, Geometry, ImagePair, LabelMap, NodeEvidence, Transform, Volume
 

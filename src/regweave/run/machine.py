@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from regweave.errors import UsageError
-from regweave.io.disk.memory import peak_memory, total_memory
+from regweave.io.disk.files import peak_memory, total_memory
 
 MAX_THREADS = 1024
 """More than any machine of today has; a larger number is a slip."""

@@ -21,7 +21,7 @@ from regweave import io, notices
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io.disk.files import exists
-from regweave.io.transforms.ends_check import require_direction
+from regweave.io.transforms.ends import require_direction
 from regweave.model.model import Model
 from regweave.registration import devices
 from regweave.registration.align import Alignment, Step, align

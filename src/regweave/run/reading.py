@@ -15,11 +15,11 @@ import numpy as np
 from regweave import io, notices
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
-from regweave.io.formats.nifti_frame import NiftiFrame
-from regweave.io.formats.validate import NonFinite
+from regweave.io.geometry import Orientation
+from regweave.io.labels import in_numbering, join_names, real_names
 from regweave.io.modality import Stated, in_hounsfield, with_modality
-from regweave.io.orientation import Orientation
-from regweave.io.structure_names import in_numbering, join_names, real_names
+from regweave.io.nifti import NiftiFrame
+from regweave.io.stored import NonFinite
 from regweave.kernels.threads import side_by_side
 from regweave.spatial.intensity import default_window
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume

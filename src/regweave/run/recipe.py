@@ -15,8 +15,8 @@ import numpy as np
 from regweave import notices
 from regweave.config.settings import BANKS, Schedule, Settings
 from regweave.errors import RegweaveError, UsageError
+from regweave.io.labels import StructureMatch, match_structures, real_names
 from regweave.io.modality import BankName, Stated, bank_of
-from regweave.io.structure_names import StructureMatch, match_structures, real_names
 from regweave.model import shipped_models
 from regweave.model.model import Model
 from regweave.predictors import Predictor

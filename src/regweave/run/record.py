@@ -9,8 +9,8 @@ from typing import Any
 
 from regweave.io import image_sha256, sha256
 from regweave.io.disk.files import is_file
+from regweave.io.labels import StructureMatch
 from regweave.io.modality import describe_modalities
-from regweave.io.structure_names import StructureMatch
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
 from regweave.run.reading import Inputs, Reading

@@ -11,7 +11,7 @@ from regweave.config import settings as registration_settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256
 from regweave.io.disk.files import is_file, is_folder
-from regweave.io.disk.texts import parse_json, read_text
+from regweave.io.disk.text import parse_json, read_text
 from regweave.measures.verdict import Rules, default_rules, parse_rules
 from regweave.model import shipped_models
 from regweave.run.reading import Reading

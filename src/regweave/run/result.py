@@ -21,7 +21,7 @@ from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.records import this_program, write_record
-from regweave.io.disk.texts import parse_json, read_text
+from regweave.io.disk.text import parse_json, read_text
 from regweave.kernels.threads import kernel_threads
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks

@@ -15,7 +15,7 @@ from regweave.config import settings as registration_settings
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels, read_transform
 from regweave.io.disk.files import is_file
-from regweave.io.disk.texts import parse_json, read_text
+from regweave.io.disk.text import parse_json, read_text
 from regweave.io.modality import recorded_modality
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkScore

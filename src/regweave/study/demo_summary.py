@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from regweave.io.disk.files import damaged, require_file
 from regweave.io.disk.outputs import SAFE_ID, owned_path
 from regweave.io.disk.records import DEMO
-from regweave.io.disk.texts import parse_json, read_text
+from regweave.io.disk.text import parse_json, read_text
 from regweave.jobs.methods import Method
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better

@@ -19,8 +19,8 @@ from regweave.datasets.in_memory import Pairs, pairs_on_disk
 from regweave.datasets.manifest import PairFiles, check_leak
 from regweave.errors import UsageError
 from regweave.io import owned_path
+from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import RESULTS, this_program
-from regweave.io.disk.working_folder import working_folder
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.placement import place

@@ -20,7 +20,7 @@ from regweave.datasets.in_memory import Pairs, pairs_on_disk
 from regweave.datasets.manifest import PairFiles
 from regweave.errors import UsageError
 from regweave.io import require_absent
-from regweave.io.disk.working_folder import clear, working_folder
+from regweave.io.disk.outputs import clear, working_folder
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.kept import Kept
 from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of, next_values

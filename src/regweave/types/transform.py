@@ -155,7 +155,7 @@ class Transform:
         >>> Transform.from_sitk(sitk.TranslationTransform(3, (1.0, 2.0, 3.0)))([0.0, 0.0, 0.0])
         array([1., 2., 3.])
         """
-        from regweave.io.transforms.memory import as_transform
+        from regweave.io.transforms.itk import as_transform
 
         return as_transform(transform, geometry)
 
@@ -164,6 +164,6 @@ class Transform:
 
         Outside the grid of the field SimpleITK moves nothing, where this transform goes on with the nearest vector.
         """
-        from regweave.io.transforms.memory import sitk_transform
+        from regweave.io.transforms.itk import sitk_transform
 
         return sitk_transform(self)

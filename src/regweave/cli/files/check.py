@@ -16,9 +16,8 @@ from regweave.cli.options import FollowOption, JsonOption
 from regweave.errors import EXIT_OK
 from regweave.io import Inspection, inspect_image, overlap_fraction
 from regweave.io.dicom.overview import OverviewEntry, overview
-from regweave.io.disk.files import is_folder
-from regweave.io.grids import MIN_OVERLAP
-from regweave.io.readers import dicom_series
+from regweave.io.geometry import MIN_OVERLAP
+from regweave.io.images import is_dicom_folder
 from regweave.types import Geometry
 
 app = command_line()
@@ -42,7 +41,7 @@ def check(
     are of one kind. Exit status 3 if one of them cannot be used, 4 if one does not fit into
     memory; all are listed in any case.
     """
-    if any(_is_dicom(file) for file in files):
+    if any(is_dicom_folder(file) for file in files):
         _check_dicom(files, follow_links=follow_links, as_json=as_json)
         return
     found = [inspect_image(file, follow_links=follow_links) for file in files]
@@ -57,15 +56,11 @@ def check(
         raise typer.Exit(status)
 
 
-def _is_dicom(path: Path) -> bool:
-    return is_folder(path) and dicom_series.recognises(path, b"")
-
-
 def _check_dicom(files: list[Path], *, follow_links: bool, as_json: bool) -> None:
     """List what DICOM folders hold, and inspect the other files as always."""
     status, content = EXIT_OK, []
     for path in files:
-        if not _is_dicom(path):
+        if not is_dicom_folder(path):
             one = inspect_image(path, follow_links=follow_links)
             content.append((_as_dict(one), _as_text(one, verbose=False)))
             problems = list(one.problems)

@@ -27,9 +27,9 @@ from regweave.io.dicom.reg import write_reg_deformable, write_reg_rigid
 from regweave.io.dicom.series import read_series
 from regweave.io.disk.files import suffix_of
 from regweave.io.images import read_stored
-from regweave.io.transforms.ends_check import require_reference
+from regweave.io.transforms.ends import require_reference
 from regweave.io.transforms.files import DICOM_SUFFIXES, WRITTEN_SUFFIXES
-from regweave.io.transforms.memory import ANYWHERE
+from regweave.io.transforms.itk import ANYWHERE
 
 CONVENTIONS = {
     "fixed_to_moving": "fixed points to moving points, LPS mm (ITK resampling)",

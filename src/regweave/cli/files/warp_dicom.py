@@ -25,8 +25,8 @@ from regweave.io.dicom.reg import read_reg, require_frames
 from regweave.io.dicom.rtstruct import read_rtstruct, write_rtstruct
 from regweave.io.dicom.series import Series, choose_series, read_series
 from regweave.io.disk.files import suffix_of
-from regweave.io.label_names import read_name_map
-from regweave.io.readers import suffixes
+from regweave.io.images import FORMAT_OF
+from regweave.io.labels import read_name_map
 from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
 from regweave.spatial import warp_image
 from regweave.types import Geometry, StructureSet
@@ -210,7 +210,7 @@ def _dose_grid(today: Geometry, dose: Geometry) -> Geometry:
 def require_dicom_name(output: Path) -> None:
     """Raise E152 for a name that says that the file is something else; DICOM files need no suffix."""
     suffix = suffix_of(output)
-    if suffix not in DICOM_SUFFIXES and suffix in (*suffixes(), *LINEAR_SUFFIXES, ".json", ".csv"):
+    if suffix not in DICOM_SUFFIXES and suffix in (*FORMAT_OF, *LINEAR_SUFFIXES, ".json", ".csv"):
         raise UsageError("E152", f"'{output}' would be a DICOM object, and its name says '{suffix}'", "name it .dcm")
 
 

@@ -16,7 +16,7 @@ from regweave.cli.registration.register import read_landmarks
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
 from regweave.io.disk.records import DEMO, RESULT, RESULTS
-from regweave.io.disk.texts import read_json
+from regweave.io.disk.text import read_json
 from regweave.jobs.batch_record import FORMAT
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, read_rules

@@ -23,8 +23,8 @@ from regweave.io.dicom.parse import (
 from regweave.io.dicom.series import Series, directions, require_bits
 from regweave.io.dicom.write import new_object, reference, save, sequence
 from regweave.io.disk.files import damaged
-from regweave.io.formats.validate import volume_shape
 from regweave.io.geometry import make_geometry
+from regweave.io.stored import volume_shape
 from regweave.types import Float64Array, Geometry, Identity, Volume
 
 RTDOSE = "1.2.840.10008.5.1.4.1.1.481.2"

@@ -24,9 +24,8 @@ from pydicom.multival import MultiValue
 
 from regweave import notices
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import damaged, is_folder, open_file
-from regweave.io.disk.limits import require_memory
-from regweave.io.disk.texts import read_text
+from regweave.io.disk.files import damaged, is_folder, open_file, require_memory
+from regweave.io.disk.text import read_text
 from regweave.types import Float64Array, Identity
 
 MARK, MARK_AT = b"DICM", 128

@@ -17,7 +17,7 @@ from regweave.io.dicom.series import Series, directions
 from regweave.io.dicom.write import item, new_object, references, save, sequence
 from regweave.io.disk.files import damaged
 from regweave.io.geometry import make_geometry
-from regweave.io.transforms.memory import ANYWHERE, require_matrix, require_sense
+from regweave.io.transforms.itk import ANYWHERE, require_matrix, require_sense
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Identity, Transform
 
 RIGID_ERROR = 1e-3

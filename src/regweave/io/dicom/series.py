@@ -33,10 +33,9 @@ from regweave.io.dicom.parse import (
     scan,
     text,
 )
-from regweave.io.disk.files import damaged, open_file
-from regweave.io.disk.limits import require_memory
-from regweave.io.formats.validate import volume_shape
+from regweave.io.disk.files import damaged, open_file, require_memory
 from regweave.io.geometry import make_geometry
+from regweave.io.stored import volume_shape
 from regweave.types import Float32Array, Float64Array, Geometry, Identity, Modality, Volume
 
 

@@ -7,11 +7,12 @@ locked as long as its process runs, so the next command with that output removes
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,13 +20,101 @@ from pathlib import Path
 from types import MappingProxyType
 
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk import ledger
 from regweave.io.disk.files import stem_of, suffix_of
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+MARK = ".regweave-result"
+"""File in each folder of results, with the names of all that was written there."""
+SCHEMA = 1
+SHOWN = 5
+"""Names that a message lists."""
+
+
+def contents(folder: Path) -> Iterator[str]:
+    """Yield the names below a folder, relative to it; those of folders end with a slash. Links are not followed."""
+    for where, folders, files in os.walk(folder):
+        for name in folders:
+            path = Path(where, name)
+            yield path.relative_to(folder).as_posix() + ("" if path.is_symlink() else "/")
+        for name in files:
+            yield Path(where, name).relative_to(folder).as_posix()
+
+
+def write_ledger(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Write the list of a folder: the names given, or all that is in it."""
+    listed = sorted({*(contents(folder) if names is None else names), MARK})
+    text = json.dumps({"schema": SCHEMA, "names": listed}, indent=0, ensure_ascii=True) + "\n"
+    part = folder / f"{MARK}.new"
+    part.write_text(text, encoding="ascii")
+    part.replace(folder / MARK)
+
+
+def read_ledger(folder: Path) -> frozenset[str] | None:
+    """Return the names that were written into a folder; None where no list says it."""
+    try:
+        found = json.loads((folder / MARK).read_text(encoding="ascii"))
+        names = found["names"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return frozenset(str(name) for name in names) if isinstance(names, list) else None
+
+
+def _listed(folder: Path) -> frozenset[str]:
+    """Return the names of a folder's list and of the lists in its sub-folders."""
+    names = set(read_ledger(folder) or ())
+    for name in list(contents(folder)):
+        if name.endswith(f"/{MARK}"):
+            below = name.removesuffix(MARK)
+            names |= {below + inner for inner in read_ledger(folder / below) or ()} | {below}
+    return frozenset(names)
+
+
+def strangers(folder: Path) -> list[str]:
+    """Return the names in a folder that are on no list, in order."""
+    listed = _listed(folder)
+    return sorted(name for name in contents(folder) if name not in listed)
+
+
+def listed_names(names: list[str]) -> str:
+    """Return the first of some names for a message."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(f"'{name}'" for name in names[:SHOWN]) + more
+
+
+def remove_listed(folder: Path) -> bool:
+    """Remove what is listed, and the folder if that was all; False where something of others stays."""
+    listed = _listed(folder)
+    found = sorted(contents(folder), key=len, reverse=True)  # what lies in a folder goes before the folder
+    for name in found:
+        if name in listed and name != MARK:
+            with suppress(OSError):
+                path = folder / name
+                path.rmdir() if name.endswith("/") else path.unlink()
+    if any(name != MARK for name in contents(folder)):
+        return False
+    (folder / MARK).unlink(missing_ok=True)
+    folder.rmdir()
+    return True
+
+
+def check_ours(path: Path) -> None:
+    """Raise E154 where a file exists in a folder with a list and is not on it."""
+    names = read_ledger(path.parent)
+    if names is not None and path.name not in names and os.path.lexists(path):
+        message = f"'{path}' is not of this program and would be replaced"
+        raise RegweaveError("E154", message, "move it away and run the command again")
+
+
+def add_to_ledger(path: Path) -> None:
+    """Put a file on the list of its folder, if the folder has one."""
+    names = read_ledger(path.parent)
+    if names is not None and path.name not in names:
+        write_ledger(path.parent, {*names, path.name})
+
 
 Identity = tuple[int, ...]
 LONGEST = 255
@@ -283,12 +372,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 def owned_path(path: str | Path) -> Iterator[Path]:
     """Do as `atomic_path` for a file in a folder of results: E154 where that name is a file of others, else listed."""
     path = Path(path)
-    ledger.check_ours(path)
+    check_ours(path)
     with atomic_path(path) as part:
         yield part
-        ledger.check_ours(path)
+        check_ours(path)
     try:
-        ledger.add(path)
+        add_to_ledger(path)
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -303,12 +392,12 @@ def _require_replaceable(folder: Path, shown: str | Path, overwrite: bool) -> No
     if not overwrite:
         message = f"output folder '{shown}' exists and is not empty"
         raise RegweaveError("E150", message, "pass --overwrite or choose another -o")
-    if ledger.read(folder) is None:
-        message = f"output folder '{shown}' holds files that are no regweave result ({ledger.MARK} lists none)"
+    if read_ledger(folder) is None:
+        message = f"output folder '{shown}' holds files that are no regweave result ({MARK} lists none)"
         raise RegweaveError("E150", message, "choose another -o, or remove the folder yourself")
-    others = ledger.strangers(folder)
+    others = strangers(folder)
     if others:
-        message = f"output folder '{shown}' holds files that regweave did not write: {ledger.shown(others)}"
+        message = f"output folder '{shown}' holds files that regweave did not write: {listed_names(others)}"
         raise RegweaveError("E150", message, "move them away, or choose another -o")
 
 
@@ -317,10 +406,10 @@ def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
     old = target.with_name(f"{_stem(target)}.old-{secrets.token_hex(4)}")
     try:
         if before is not None and target.is_dir() and any(target.iterdir()):
-            if identity_of(target) != before or ledger.read(target) is None or ledger.strangers(target):
+            if identity_of(target) != before or read_ledger(target) is None or strangers(target):
                 return False
             target.rename(old)
-            if ledger.strangers(old):
+            if strangers(old):
                 old.rename(target)
                 return False
         part.rename(target)  # fails by itself where the name is a file, or a folder that is not empty
@@ -329,7 +418,7 @@ def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
             return False
         raise
     if old.is_dir():
-        ledger.remove(old)  # what is on its list; anything else stays
+        remove_listed(old)  # what is on its list; anything else stays
     return True
 
 
@@ -359,7 +448,7 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
         created = [parent for parent in target.parents if not parent.exists()]
         with _part_of(target, parents=True) as part:
             yield part
-            ledger.write(part)
+            write_ledger(part)
             if not _publish_folder(part, target, before):
                 raise changed(folder)
     except OSError as error:
@@ -373,3 +462,101 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
         for parent in created:  # the innermost first; those that hold the result, or anything, stay
             with suppress(OSError):
                 parent.rmdir()
+
+
+FINISHED = re.compile(r"[0-9a-f]{64}\.(json|zip|safetensors)")
+"""Names of finished tasks, fitted predictors and models on the way, which are hashes of their content."""
+
+
+@contextmanager
+def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -> Iterator[None]:
+    """Take a folder for one run, which keeps finished work in the sub-folder `store`.
+
+    Where the block fails before anything is finished, what was made for it is removed.
+
+    Parameters
+    ----------
+    folder : path
+        New, empty, or with `resume` one that such a run left.
+    store : str
+        Name of the sub-folder.
+    what : str
+        What the folder holds, for messages: ``"an evaluation"``.
+    resume : bool
+        Go on with what an earlier run left.
+
+    Raises
+    ------
+    RegweaveError
+        E150 where the folder holds something else, or finished work without `resume`; E152, E153 where it cannot be
+        made; E155 where another run is at work in it.
+    """
+    check_name(folder)
+    folder = Path(folder)
+    try:
+        _check(folder, store, what, resume)
+        made = [path for path in (folder / store, folder, *folder.absolute().parents) if not path.exists()]
+        (folder / store).mkdir(parents=True, exist_ok=True)
+        held = lock(folder / store)
+    except BlockingIOError:
+        message = f"another run is at work in '{folder}'"
+        raise RegweaveError("E155", message, "wait until it has ended, or choose another -o") from None
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    try:
+        if folder in made or {path.name for path in folder.iterdir()} == {store}:
+            write_ledger(folder, {f"{store}/"})
+        for place in (folder, folder / store):
+            sweep(place)
+        yield
+    except BaseException:
+        _undo(folder, store, made)
+        raise
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _check(folder: Path, store: str, what: str, resume: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise RegweaveError("E150", f"output '{folder}' exists and is a file", "choose another -o")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not (folder / store).is_dir():
+        raise RegweaveError("E150", f"folder '{folder}' holds something else than {what}", "choose another -o")
+    if not resume and _holds_work(folder, store):
+        message = f"folder '{folder}' holds {what}"
+        raise RegweaveError("E150", message, "pass --resume to continue it, or choose another -o")
+
+
+def _holds_work(folder: Path, store: str) -> bool:
+    """Tell whether anything but our list and empty folders is there."""
+    names = [name for name in contents(folder) if not name.endswith("/") and name != MARK]
+    return any(not name.startswith(f"{store}/") or FINISHED.fullmatch(Path(name).name) for name in names)
+
+
+def _undo(folder: Path, store: str, made: list[Path]) -> None:
+    """Remove the folders that were made for a run which finished nothing."""
+    if folder / store not in made or _holds_work(folder, store):
+        return
+    with suppress(OSError):
+        for path in sorted((folder / store).rglob("*"), reverse=True):
+            path.rmdir()  # empty folders alone: a file ends the attempt
+        (folder / store).rmdir()
+        (folder / MARK).unlink(missing_ok=True)
+        for path in made[1:]:
+            path.rmdir()
+
+
+def clear(folder: Path, stores: tuple[str, ...]) -> None:
+    """Remove finished work from the sub-folders of a working folder, and the folder if that was all."""
+    for store in stores:
+        with suppress(OSError):
+            for path in list((folder / store).iterdir()):
+                if FINISHED.fullmatch(path.name):
+                    path.unlink()
+            (folder / store).rmdir()
+    with suppress(OSError):
+        if {path.name for path in folder.iterdir()} <= {MARK}:
+            (folder / MARK).unlink(missing_ok=True)
+            folder.rmdir()

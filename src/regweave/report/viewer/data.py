@@ -15,8 +15,8 @@ from regweave.errors import RegweaveError
 from regweave.io.dicom.rtstruct import read_drawn
 from regweave.io.disk.files import damaged, is_file
 from regweave.io.disk.records import RESULT, read_record
-from regweave.io.disk.texts import read_json
-from regweave.io.grids import check_same_grid
+from regweave.io.disk.text import read_json
+from regweave.io.geometry import check_same_grid
 from regweave.io.images import read_labels, read_volumes
 from regweave.io.modality import recorded_modality
 from regweave.io.points import MARKUPS_SCHEMA

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import damaged, open_file
-from regweave.io.disk.limits import MAX_DIGITS, MAX_NESTING, MAX_TEXT_BYTES
+from regweave.io.disk.files import MAX_DIGITS, MAX_NESTING, MAX_TEXT_BYTES, damaged, open_file
 from regweave.notices import terminal_safe
 
 MAX_JSON_CHARACTERS = 1 << 25

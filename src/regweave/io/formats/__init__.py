@@ -1,1 +1,0 @@
-"""Decoders of image file formats: bytes and headers, checked one by one."""

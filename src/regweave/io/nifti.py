@@ -1,0 +1,416 @@
+"""NIfTI: header, voxels, and one written rule for qform and sform.
+
+ITK takes a file cut in half for an image that ends in zeros; here each byte is accounted for.
+
+The rule of ``auto``:
+
+- both codes above 0: the two matrices must place each corner within 0.1 voxel; then the sform is used,
+  else E110;
+- one code above 0: that matrix is used;
+- no code: ITK's reading, LPS axes, spacing from pixdim and origin 0, with warning W207 (nibabel
+  would flip x).
+
+Matrices are scaled to millimetres where the header says metres or micrometres.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regweave import notices
+from regweave.errors import RegweaveError
+from regweave.io.disk.files import (
+    BYTES_PER_VALUE,
+    MAX_EXTENSION_BYTES,
+    contradiction,
+    damaged,
+    open_file,
+    require_memory,
+    suffix_of,
+)
+from regweave.io.geometry import make_geometry, ras_to_lps
+from regweave.io.libraries import nib
+from regweave.io.stored import Stored, require_scalar, volume_shape
+from regweave.io.streams import BROKEN, CHUNK, RATIO, Inflated, Readable, read_exactly
+from regweave.types import Float64Array, Geometry
+
+NiftiFrame = Literal["auto", "sform", "qform"]
+AGREEMENT_VOXELS = 0.1
+HALF_TURN_RAD = 1e-3
+"""Near a half turn, as from LPS to RAS, a quaternion in single precision leaves this much of angle open."""
+UNIT_MM = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}
+"""NIfTI codes of metre, millimetre and micrometre; 0, unknown, is taken as millimetre."""
+MAX_CODE = 5
+"""Largest qform and sform code of the standard."""
+QUATERNION_SLACK = 1e-4
+"""Rounding of a quaternion in single precision, with room for programs that write few digits."""
+SAME_SIZE = 0.01
+"""Relative difference of voxel sizes in pixdim and sform that rounding explains."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The two matrices of a header, in NIfTI's RAS millimetres, None where the code is 0.
+
+    ``distance_mm`` and ``distance_voxels`` tell how far the corners lie apart where there are two;
+    ``agree`` tells whether that is little enough.
+    """
+
+    qform_code: int
+    sform_code: int
+    qform: Float64Array | None
+    sform: Float64Array | None
+    distance_mm: float = 0.0
+    distance_voxels: float = 0.0
+    agree: bool = True
+
+
+def read_frames(header: Any, shape: tuple[int, int, int], subject: str) -> Frames:
+    """Read both matrices of a NIfTI header and compare them at the corners of the grid."""
+    q_code, s_code = int(header["qform_code"]), int(header["sform_code"])
+    if not (0 <= q_code <= MAX_CODE and 0 <= s_code <= MAX_CODE):
+        raise damaged(subject, f"qform_code {q_code} and sform_code {s_code}, allowed are 0 to {MAX_CODE}")
+    if q_code > 0:
+        _require_rotation(header, subject)
+    unit = _unit_mm(header, subject)
+    scale = np.diag([unit, unit, unit, 1.0])
+    qform = scale @ _qform(header) if q_code > 0 else None
+    sform = scale @ _sform(header) if s_code > 0 else None
+    if qform is None or sform is None:
+        return Frames(q_code, s_code, qform, sform)
+    apart = Geometry(shape, qform).corners_mm() - Geometry(shape, sform).corners_mm()
+    distance = float(np.linalg.norm(apart, axis=1).max())
+    voxel = float(np.linalg.norm(sform[:3, :3], axis=0).min())
+    extent = np.linalg.norm(Geometry(shape, qform).corners_mm()[-1] - qform[:3, 3])
+    slack = HALF_TURN_RAD * float(extent) if _is_half_turn(header) else 0.0
+    origin = float(np.linalg.norm(qform[:3, 3] - sform[:3, 3]))
+    agree = distance <= AGREEMENT_VOXELS * voxel + slack and origin <= AGREEMENT_VOXELS * voxel
+    return Frames(q_code, s_code, qform, sform, distance, distance / voxel if voxel > 0 else np.inf, agree)
+
+
+def _unit_mm(header: Any, subject: str) -> float:
+    code = int(header["xyzt_units"]) & 7
+    if code not in UNIT_MM:
+        raise damaged(subject, f"its unit of length has the code {code}, allowed are 0 to 3")
+    return UNIT_MM[code]
+
+
+def _require_rotation(header: Any, subject: str) -> None:
+    """Raise E113 where the quaternion, the voxel sizes or the handedness of a qform are none."""
+    b, c, d = (float(header[f"quatern_{axis}"]) for axis in "bcd")
+    if not b * b + c * c + d * d <= 1.0 + QUATERNION_SLACK:
+        raise contradiction(subject, f"its quaternion ({b:g}, {c:g}, {d:g}) is longer than 1 and turns nothing")
+    pixdim = [float(value) for value in header["pixdim"][:4]]
+    if not all(0 <= value < np.inf for value in pixdim[1:]):
+        raise contradiction(subject, f"voxel sizes {pixdim[1:]} in pixdim, sizes are positive")
+    if pixdim[0] not in {-1.0, 0.0, 1.0}:
+        raise contradiction(subject, f"pixdim[0], the handedness of its qform, is {pixdim[0]:g}, allowed are 1 and -1")
+
+
+def _is_half_turn(header: Any) -> bool:
+    return sum(float(header[f"quatern_{axis}"]) ** 2 for axis in "bcd") > 1.0 - 1e-6
+
+
+def _sform(header: Any) -> Float64Array:
+    rows = [header["srow_x"], header["srow_y"], header["srow_z"], [0, 0, 0, 1]]
+    return np.asarray(rows, dtype=np.float64)
+
+
+def _spacing(header: Any) -> Float64Array:
+    return np.abs(np.asarray(header["pixdim"][1:4], dtype=np.float64))
+
+
+def _qform(header: Any) -> Float64Array:
+    """Build the qform matrix by method 2 of the NIfTI-1 standard."""
+    b, c, d = (float(header[f"quatern_{axis}"]) for axis in "bcd")
+    norm = b * b + c * c + d * d
+    if norm > 1.0 - 1e-7:  # the standard's rule for a half turn with rounding errors
+        b, c, d = (value / np.sqrt(norm) for value in (b, c, d))
+        norm = 1.0
+    a = np.sqrt(1.0 - norm)
+    rotation = np.array(
+        [
+            [a * a + b * b - c * c - d * d, 2 * (b * c - a * d), 2 * (b * d + a * c)],
+            [2 * (b * c + a * d), a * a + c * c - b * b - d * d, 2 * (c * d - a * b)],
+            [2 * (b * d - a * c), 2 * (c * d + a * b), a * a + d * d - b * b - c * c],
+        ]
+    )
+    qfac = -1.0 if float(header["pixdim"][0]) < 0 else 1.0
+    matrix = np.eye(4)
+    matrix[:3, :3] = rotation * _spacing(header) * [1.0, 1.0, qfac]
+    matrix[:3, 3] = [float(header[f"qoffset_{axis}"]) for axis in "xyz"]
+    return matrix
+
+
+def clash_error(frames: Frames, subject: str) -> RegweaveError | None:
+    """Return the E110 error of a header whose two matrices disagree, None where they agree."""
+    if frames.agree:
+        return None
+    assert frames.qform is not None
+    assert frames.sform is not None
+    message = (
+        f"{subject} is in two places: qform and sform differ by up to {frames.distance_mm:.4g} mm "
+        f"({frames.distance_voxels:.4g} voxels, allowed {AGREEMENT_VOXELS}) at the corners\n"
+        f"  qform (code {frames.qform_code}, RAS): {frames.qform[:3].tolist()}\n"
+        f"  sform (code {frames.sform_code}, RAS): {frames.sform[:3].tolist()}"
+    )
+    return RegweaveError("E110", message, "say which one holds with --nifti-frame sform or qform")
+
+
+def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Float64Array:
+    """Return the index → LPS affine of a NIfTI header by the rule of this module."""
+    frames = read_frames(header, shape, subject)
+    if frame == "auto":
+        error = clash_error(frames, subject)
+        if error is not None:
+            raise error
+        chosen = frames.sform if frames.sform is not None else frames.qform
+    else:
+        chosen = {"sform": frames.sform, "qform": frames.qform}[frame]
+        if chosen is None and frames.qform_code + frames.sform_code > 0:
+            message = f"{subject} has no {frame}: its code is 0"
+            raise RegweaveError("E110", message, "drop --nifti-frame, or name the other matrix")
+    if chosen is not None:
+        return ras_to_lps(chosen)
+    unit = _unit_mm(header, subject)
+    notices.warn(f"W207: {subject} does not say where it is (qform and sform codes are 0); LPS axes from 0 are used")
+    return np.diag([*(_spacing(header) * unit), 1.0])
+
+
+def require_voxel_size(header: Any, geometry: Geometry, subject: str, frame: NiftiFrame) -> None:
+    """Raise E113 where pixdim and the matrix that places the image state different sizes of voxels.
+
+    A program that scales the matrix, to a template for example, and leaves pixdim as it was means the matrix, and a
+    user who knows that says so: with the frame ``sform`` nothing is compared.
+    """
+    if frame != "auto":
+        return
+    stated = np.asarray(header["pixdim"][1:4], dtype=np.float64)
+    if not (np.isfinite(stated) & (stated >= 0)).all():
+        raise contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, sizes are positive")
+    found = geometry.spacing_mm / _unit_mm(header, subject)
+    # Zero is not stated at all, as some programs leave it.
+    if ((stated > 0) & (np.abs(found - stated) > SAME_SIZE * stated)).any():
+        error = contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, {found.tolist()} in its matrix")
+        raise RegweaveError(error.code, error.message, "pass --nifti-frame sform if the matrix holds")
+
+
+SUFFIXES = (".nii", ".nii.gz")
+HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
+MAGIC = {348: b"n+1", 540: b"n+2"}
+MARK_AT = {348: slice(344, 348), 540: slice(4, 12)}
+LONGEST_HEADER = max(HEADERS)
+GZIP_MARK = b"\x1f\x8b"
+COLOUR = [("R", "u1"), ("G", "u1"), ("B", "u1")]
+TYPES: dict[int, Any] = {
+    2: "u1",
+    4: "i2",
+    8: "i4",
+    16: "f4",
+    32: "c8",
+    64: "f8",
+    128: COLOUR,
+    256: "i1",
+    512: "u2",
+    768: "u4",
+    1024: "i8",
+    1280: "u8",
+    1792: "c16",
+    2304: [*COLOUR, ("A", "u1")],
+}
+"""Types by the codes of the standard."""
+ODD_TYPES = {1: "single bits", 1536: "128-bit floats", 2048: "256-bit complex numbers"}
+"""Codes of the standard whose numbers are not read."""
+
+
+@dataclass(frozen=True)
+class NiftiHeader:
+    """A checked header: what the voxels are and where they begin.
+
+    ``header`` is nibabel's view of its fields.
+    """
+
+    path: Path
+    header: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    scaling: tuple[float, float]
+    offset: int
+
+    @property
+    def subject(self) -> str:
+        """How messages call the file."""
+        return f"'{self.path}'"
+
+    def read_voxels(self) -> NDArray[Any]:
+        """Read the voxels as stored, in the shape of the header; E102 or E140 where that cannot be."""
+        count = math.prod(self.shape)
+        expected = count * self.dtype.itemsize
+        with _opened(self.path) as (stream, size):
+            packed = isinstance(stream, Inflated)
+            if self.offset + expected > (size * RATIO["gzip"] if packed else size):
+                reason = f"its header promises {self.offset + expected} bytes, the file has {size}"
+                raise damaged(self.subject, reason)
+            require_memory(expected + count * BYTES_PER_VALUE, self.subject)
+            _skip(stream, self.offset, self.subject)
+            buffer = read_exactly(stream, expected, self.subject)
+        return buffer.view(self.dtype).reshape(self.shape, order="F")
+
+
+def read_header(path: Path) -> NiftiHeader:
+    """Read and check the header of a NIfTI-1 or NIfTI-2 file; no voxel is read."""
+    subject = f"'{path}'"
+    with _opened(path) as (stream, _):
+        header = _parse(_read_up_to(stream, LONGEST_HEADER), subject)
+    return NiftiHeader(
+        path, header, _shape(header, subject), _dtype(header, subject), _scaling(header, subject),
+        _offset(header, subject),
+    )  # fmt: skip
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Readable, int]]:
+    """Open the bytes of a file, decompressed where its name or else its content says so, with its length on disk."""
+    with open_file(path) as stream:
+        size, suffix = os.fstat(stream.fileno()).st_size, suffix_of(path)
+        packed = stream.peek(2)[:2] == GZIP_MARK if suffix not in SUFFIXES else suffix == ".nii.gz"
+        try:
+            yield (Inflated(stream, "gzip") if packed else stream), size
+        except BROKEN as error:
+            raise damaged(f"'{path}'", f"its gzip stream is broken or no gzip stream ({error})") from error
+
+
+def _read_up_to(stream: Readable, n: int) -> bytes:
+    found = b""
+    while len(found) < n and (block := stream.read(n - len(found))):
+        found += block
+    return found
+
+
+def _skip(stream: Readable, n: int, subject: str) -> None:
+    left = n
+    while left > 0:
+        block = stream.read(min(CHUNK, left))
+        if not block:
+            raise damaged(subject, f"its header puts the voxels at byte {n}, the file ends before")
+        left -= len(block)
+
+
+def _parse(block: bytes, subject: str) -> Any:
+    for size, kind in HEADERS.items():
+        for order, code in (("little", "<"), ("big", ">")):
+            if int.from_bytes(block[:4], order) != size or len(block) < size:  # type: ignore[arg-type]
+                continue
+            header = kind(block[:size], endianness=code, check=False)
+            magic = bytes(header["magic"].item())[:3]
+            if magic != MAGIC[size]:
+                raise damaged(subject, f"NIfTI mark {MAGIC[size]!r} expected, {magic!r} found")
+            return header
+    raise damaged(subject, f"no NIfTI header in it; it begins with {block[:4]!r}")
+
+
+def _shape(header: Any, subject: str) -> tuple[int, ...]:
+    n_axes = int(header["dim"][0])
+    sizes = tuple(int(n) for n in header["dim"][1 : n_axes + 1])
+    if not 1 <= n_axes <= 7 or min(sizes) < 1:
+        raise damaged(subject, f"bad sizes in its header: {header['dim'].tolist()}")
+    return sizes
+
+
+def _dtype(header: Any, subject: str) -> np.dtype[Any]:
+    code, bits = int(header["datatype"]), int(header["bitpix"])
+    if code in ODD_TYPES:
+        message = f"{subject} has voxels of {ODD_TYPES[code]} (datatype {code}), needed is one real number a voxel"
+        raise RegweaveError("E103", message, "convert the image to integers or 32-bit floats")
+    if code not in TYPES:
+        raise damaged(subject, f"its datatype is {code}, which is no type of NIfTI")
+    dtype: np.dtype[Any] = np.dtype(TYPES[code])
+    if bits != 8 * dtype.itemsize:
+        raise contradiction(subject, f"datatype {code} has {8 * dtype.itemsize} bits, bitpix is {bits}")
+    return dtype.newbyteorder("<" if header.endianness == "<" else ">")
+
+
+def _scaling(header: Any, subject: str) -> tuple[float, float]:
+    """Slope and intercept; (1, 0) where the header asks for none, which is scl_slope 0 or NaN (nibabel writes it)."""
+    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
+    if slope == 0 or math.isnan(slope):
+        return 1.0, 0.0
+    if not math.isfinite(slope) or not math.isfinite(inter):
+        raise damaged(subject, f"its scaling is not finite: scl_slope {slope:g}, scl_inter {inter:g}")
+    return slope, inter
+
+
+def _offset(header: Any, subject: str) -> int:
+    value = float(header["vox_offset"])
+    least = 4 + int(header["sizeof_hdr"])
+    if value == 0:
+        return least
+    if not least <= value <= MAX_EXTENSION_BYTES or value != int(value):
+        reason = f"its header puts the voxels at byte {value:.9g}, allowed is {least} to {MAX_EXTENSION_BYTES}"
+        raise damaged(subject, reason)
+    return int(value)
+
+
+def require_intensity(header: Any, subject: str) -> None:
+    """Raise E103 where a file's intent says that it holds vectors rather than intensities."""
+    if int(header["intent_code"]) in {1006, 1007}:
+        message = f"{subject} is a displacement field, needed is an image"
+        raise RegweaveError("E103", message, "pass it as a transform")
+
+
+GZIP_WINDOW = 31
+"""zlib's code for a gzip stream of any window."""
+
+
+def begins_nifti(head: bytes) -> bool:
+    """Tell whether a file begins with the size of the header and the mark of the format, behind gzip or not."""
+    if head.startswith(GZIP_MARK):
+        try:
+            head = zlib.decompressobj(GZIP_WINDOW).decompress(head, LONGEST_HEADER)
+        except zlib.error:
+            return False
+    size = next((n for n in HEADERS for order in ("little", "big") if head[:4] == n.to_bytes(4, order)), None)
+    return size is not None and head[MARK_AT[size]][:3] == MAGIC[size]
+
+
+def read_nifti(path: Path, frame: NiftiFrame = "auto") -> Stored:
+    """Read a file; what its header forbids is refused before voxels are read."""
+    head = read_header(path)
+    geometry = place(head.header, head.shape, head.dtype, head.subject, frame)
+    voxels = head.read_voxels().reshape(geometry.shape, order="F")
+    return Stored(voxels, geometry, head.subject, head.scaling, _facts(head, geometry))
+
+
+def place(
+    header: Any, shape: tuple[int, ...], dtype: np.dtype[Any], subject: str, frame: NiftiFrame = "auto"
+) -> Geometry:
+    """Check that a NIfTI header is that of a scalar volume, and place it."""
+    require_scalar(dtype, 1, subject)
+    require_intensity(header, subject)
+    grid = volume_shape(shape, subject)
+    geometry = make_geometry(grid, nifti_affine(header, grid, subject, frame), subject)
+    require_voxel_size(header, geometry, subject, frame)
+    return geometry
+
+
+def _facts(head: NiftiHeader, geometry: Geometry) -> dict[str, Any]:
+    frames = read_frames(head.header, geometry.shape, head.subject)
+    codes = {
+        "version": 1 if int(head.header["sizeof_hdr"]) == 348 else 2,
+        "qform_code": frames.qform_code,
+        "sform_code": frames.sform_code,
+        "q_s_distance_mm": frames.distance_mm,
+        "scl_slope": head.scaling[0],
+        "scl_inter": head.scaling[1],
+    }
+    return {"nifti": codes}

@@ -20,12 +20,12 @@ import numpy as np
 from _common import Claim, parser, write
 from _pairs import SETS, Prepared, choose_pairs, choose_set, prepare, settings_of
 from accuracy import judge
-from regweave.kernels import gpu
-from regweave.kernels.threads import kernel_threads
 from regweave.registration import devices
 from regweave.registration.align import align
+from regweave.registration.cuda import opening
 from regweave.registration.refine import refine
 from regweave.run.machine import allowed_threads
+from regweave.threads import kernel_threads
 
 SIZES = {
     "64³": ("ibsr18_64_affine", "none"),
@@ -167,7 +167,7 @@ def main() -> None:
     options.add_argument("--native-pairs", type=int, default=2)
     options.add_argument("--no-cpu", action="store_true", help="leave the processor out")
     args = options.parse_args()
-    found, why = gpu.gpus()
+    found, why = opening.gpus()
     if not found:
         raise SystemExit(f"no GPU: {why}")
     opening_ms, device = timed(lambda: devices.get("cuda"))

@@ -15,8 +15,8 @@ from typing import Any
 from _common import Claim, parser, write
 from _pairs import SETS, Prepared, choose_pairs, choose_set, prepare, settings_hash, settings_of
 from accuracy import judge, mean_dice
-from regweave.kernels.threads import kernel_threads
 from regweave.registration.align import align
+from regweave.threads import kernel_threads
 
 STAGES = ("costs", "inference", "compose")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.kernels.threads import in_this_call, kernel_threads, side_by_side
+from regweave.threads import in_this_call, kernel_threads, side_by_side
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regweave.energy.assemble import TIE_BREAK, assemble
-from regweave.kernels.threads import kernel_threads
+from regweave.threads import kernel_threads
 from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-1.0, 0.0, 1.0]), np.array([-0.5, 0.5]), np.array([0.0, 2.0]))

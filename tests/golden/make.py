@@ -26,7 +26,7 @@ import doors
 from texts import change, page_text
 
 import regweave as rw
-from regweave import kernels
+from regweave import _core
 
 __all__ = ["change", "page_text"]
 NUMBERS = Path(__file__).with_name("numbers.json")
@@ -110,7 +110,7 @@ def machine() -> str:
     text = info.read_text(encoding="utf-8").split("\n\n")[0] if info.exists() else platform.processor()
     told = re.findall(r"^(?:vendor_id|cpu family|model|stepping|flags)\s*: (.*)$", text, flags=re.MULTILINE)
     kind = hashlib.sha256("\n".join(told or [text]).encode()).hexdigest()[:12]
-    build = "" if kernels.BUILD == "avx2" else f", {kernels.BUILD} kernels"
+    build = "" if _core.BUILD == "avx2" else f", {_core.BUILD} kernels"
     return f"{platform.machine()} processor {kind}, numpy {np.__version__}, scipy {scipy.__version__}{build}"
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from regweave import _core
 from regweave.config.settings import Refine
-from regweave.kernels import fields
 from regweave.registration import class_weights, steps
 from regweave.registration.cuda import refinement
 from regweave.registration.cuda.refinement import Lattices
@@ -44,8 +44,8 @@ def test_steps_are_held_back_as_on_the_host(twin, device, rng, size):
     lattice = Lattices(twin, device.queue).of(grid)
     found = refinement.held_back(twin, device.upload(u), device.upload(update), lattice).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    free = fields.compose(u, fields.ffd(update, grid.origin, grid.spacing, SHAPE))
-    assert np.array_equal(free, expected) == (fields.jacobian(free).min() >= steps.LEAST_JACOBIAN)
+    free = _core.compose(u, _core.ffd(update, grid.origin, grid.spacing, SHAPE))
+    assert np.array_equal(free, expected) == (_core.jacobian(free).min() >= steps.LEAST_JACOBIAN)
 
 
 def test_a_step_that_folds_everywhere_is_given_up(twin, device, rng):
@@ -61,7 +61,7 @@ def test_a_step_that_folds_everywhere_is_given_up(twin, device, rng):
 def test_a_field_that_folds_is_not_held_where_nothing_moves(twin, device, rng):
     grid = ControlGrid.every(SHAPE, 1.4)
     u, still = rng.normal(0, 0.5, (3, *SHAPE)).astype(np.float32), np.zeros((3, *grid.nodes), dtype=np.float32)
-    assert fields.jacobian(u).min() < 0
+    assert _core.jacobian(u).min() < 0
     lattice = Lattices(twin, device.queue).of(grid)
     found, attempts = twin.held_back(device.upload(u), device.upload(still), lattice, steps.LEAST_JACOBIAN, 8)
     assert attempts == 1
@@ -89,9 +89,9 @@ def test_folds_of_the_fine_grid_are_smoothed_away(twin, device, rng):
     knots = smooth_field(rng, 1.0)
     knots[0, 7, 6, 8] += 2.4  # one fold that the coarse grid hardly sees
     host_knots, host = steps.unfolded(knots, factors, fine)
-    assert (fields.jacobian(change_level(knots, factors, (1, 1, 1), fine)) <= 0).any()
+    assert (_core.jacobian(change_level(knots, factors, (1, 1, 1), fine)) <= 0).any()
     found_knots, found = (a.numpy() for a in refinement.unfolded(twin, device.upload(knots), factors, fine))
-    assert fields.jacobian(found).min() > 0
+    assert _core.jacobian(found).min() > 0
     np.testing.assert_allclose(found_knots, host_knots, atol=1e-5)
     np.testing.assert_allclose(found, host, atol=1e-5)
 

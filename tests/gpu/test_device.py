@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from regweave import kernels
 from regweave.config.settings import Refine, Schedule, preset
 from regweave.errors import ResourceError, UsageError
-from regweave.kernels import gpu
 from regweave.registration import devices
 from regweave.registration.align import align
 from regweave.registration.cpu import CPU
@@ -32,7 +30,7 @@ def pair():
 @pytest.fixture
 def with_twin(twin, monkeypatch):
     """Let the twin stand for the GPU of this machine."""
-    monkeypatch.setattr(gpu, "module", lambda: twin)
+    monkeypatch.setattr(opening, "module", lambda: twin)
     monkeypatch.setattr(opening, "_here", type(opening._here)())
 
 
@@ -58,7 +56,7 @@ def test_names_choose_devices(with_twin):
 
 
 def test_without_a_gpu_the_processor_computes_and_it_is_said_once(monkeypatch, recwarn):
-    monkeypatch.setattr(gpu, "gpus", lambda: ((), "no driver of the tests"))
+    monkeypatch.setattr(opening, "gpus", lambda: ((), "no driver of the tests"))
     with pytest.raises(UsageError, match="E157: no GPU can be used: no driver of the tests"):
         devices.get("cuda")
     with pytest.warns(match="W219: no GPU can be used: no driver of the tests"):
@@ -68,8 +66,8 @@ def test_without_a_gpu_the_processor_computes_and_it_is_said_once(monkeypatch, r
 
 
 def test_a_build_without_gpu_kernels_says_so(monkeypatch):
-    monkeypatch.setattr(kernels.gpu, "MODULE", "regweave._no_such_module")
-    assert gpu.gpus() == ((), "this build of regweave has no GPU kernels")
+    monkeypatch.setattr(opening, "MODULE", "regweave._no_such_module")
+    assert opening.gpus() == ((), "this build of regweave has no GPU kernels")
 
 
 def test_what_was_brought_to_the_host_is_not_copied_back(device):
@@ -106,7 +104,7 @@ def test_the_plan_covers_what_a_registration_takes(device, pair):
 
 
 def test_a_thread_takes_over_the_device_of_one_that_has_ended(twin, monkeypatch):
-    monkeypatch.setattr(gpu, "module", lambda: twin)
+    monkeypatch.setattr(opening, "module", lambda: twin)
     monkeypatch.setattr(opening, "_here", type(opening._here)())
     memory.release_idle()
 

@@ -16,26 +16,25 @@ from regweave.jobs.placement import Placement, place
 from regweave.jobs.runner import Runner
 from regweave.jobs.scoring import pair_score, score_pair
 from regweave.jobs.workers import Team, on_processes
-from regweave.kernels import gpu
 from regweave.learning import samples
 from regweave.registration import devices
 from regweave.registration.cuda import device, opening
 from regweave.run import prepare
 from regweave.run.reading import Reading
 
-TWO = ((gpu.Gpu("one", 1 << 30, (9, 0)), gpu.Gpu("two", 1 << 30, (9, 0))), "")
+TWO = ((opening.Gpu("one", 1 << 30, (9, 0)), opening.Gpu("two", 1 << 30, (9, 0))), "")
 
 
 @pytest.fixture
 def with_twin(twin, monkeypatch):
     """Let the twin stand for the GPU of this machine."""
-    monkeypatch.setattr(gpu, "module", lambda: twin)
+    monkeypatch.setattr(opening, "module", lambda: twin)
     monkeypatch.setattr(opening, "_here", type(opening._here)())
 
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    monkeypatch.setattr(gpu, "gpus", lambda: TWO)
+    monkeypatch.setattr(opening, "gpus", lambda: TWO)
     monkeypatch.setattr(opening, "_here", type(opening._here)())
 
 
@@ -62,7 +61,7 @@ def test_words_name_devices_of_a_list(two_gpus):
 
 
 def test_workers_of_a_cluster_choose_their_own_gpu(monkeypatch):
-    monkeypatch.setattr(gpu, "gpus", lambda: ((), "none here"))  # where the caller is
+    monkeypatch.setattr(opening, "gpus", lambda: ((), "none here"))  # where the caller is
     assert place("cuda", "tcp://host:8786") == Placement("cuda")
     assert place("auto", "tcp://host:8786") == Placement("auto")
     assert place("cpu", "tcp://host:8786") == Placement()
@@ -149,7 +148,7 @@ def test_a_batch_on_a_gpu_says_so(with_twin, ran, training_list, tmp_path):
 @pytest.mark.parametrize("command", [["batch", "-o", "out"], ["evaluate", "-o", "out"], ["train", "-o", "m.json"]])
 def test_a_gpu_that_is_not_there_is_refused_before_anything_is_read(command, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gpu, "gpus", lambda: ((), "no driver of the tests"))
+    monkeypatch.setattr(opening, "gpus", lambda: ((), "no driver of the tests"))
     assert main([command[0], "no-such-list.csv", *command[1:], "--device", "cuda"]) == 2
     assert "E157" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

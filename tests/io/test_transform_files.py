@@ -21,7 +21,7 @@ from regweave.io.transforms import files as field_list
 from regweave.io.transforms import files as hdf
 from regweave.io.transforms.files import FieldList, bound_mm
 from regweave.io.transforms.itk import LINEAR
-from regweave.kernels.threads import kernel_threads
+from regweave.threads import kernel_threads
 from regweave.types import Ends, Field, Geometry, Transform
 
 GRID = Geometry((5, 4, 6), np.diag([2.0, 2.0, 3.0, 1.0]))

@@ -27,7 +27,7 @@ from regweave.io import (
     write_labels,
 )
 from regweave.io import write as deflate
-from regweave.kernels.threads import kernel_threads
+from regweave.threads import kernel_threads
 from regweave.types import Field, Geometry, LabelMap, Volume
 
 GRID = Geometry((6, 5, 4), np.diag([-1.0, -2.0, 3.0, 1.0]))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from regweave._core import distance_to_surface, surface_net
-from regweave.kernels.threads import kernel_threads
 from regweave.measures import assd_mm, hd95_mm, surface_distances
+from regweave.threads import kernel_threads
 
 SPACING = np.array([0.7, 1.3, 3.0])
 

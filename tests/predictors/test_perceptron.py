@@ -7,8 +7,8 @@ import pytest
 
 from regweave._core import perceptron_cross_entropy
 from regweave._core.builds import load, usable
-from regweave.kernels.threads import kernel_threads
 from regweave.predictors.perceptron import Options, fit_perceptron
+from regweave.threads import kernel_threads
 
 
 def layers(f: int, h: int, c: int, seed: int) -> list[np.ndarray]:

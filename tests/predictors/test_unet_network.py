@@ -7,8 +7,8 @@ import pytest
 
 from regweave import _core
 from regweave._core.builds import load, usable
-from regweave.kernels.threads import kernel_threads
 from regweave.predictors._network import Network, filled_shape, layer_shapes
+from regweave.threads import kernel_threads
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -8,10 +8,10 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.config.settings import preset
-from regweave.kernels.threads import kernel_threads
 from regweave.registration import steps
 from regweave.registration.class_weights import stretch
 from regweave.spatial.control_grid import ControlGrid
+from regweave.threads import kernel_threads
 from regweave.types import Geometry
 
 SHAPE = (23, 18, 21)

@@ -8,12 +8,12 @@ import pytest
 from regweave import _core
 from regweave.config.settings import Settings, preset, preset_names
 from regweave.errors import ResourceError, UsageError
-from regweave.kernels.threads import kernel_threads
 from regweave.registration.align import align
 from regweave.run import machine, memory
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.study.phantoms import make_phantom
+from regweave.threads import kernel_threads
 from regweave.types import Geometry, WeightTable
 
 

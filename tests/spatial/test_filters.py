@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.kernels.threads import kernel_threads
+from regweave.threads import kernel_threads
 
 IMAGES = np.random.default_rng(0).random((2, 19, 14, 23), dtype=np.float32)
 

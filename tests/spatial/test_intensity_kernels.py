@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.kernels.threads import kernel_threads
+from regweave.threads import kernel_threads
 
 RNG = np.random.default_rng(1)
 IMAGE = RNG.random((17, 12, 21), dtype=np.float32)

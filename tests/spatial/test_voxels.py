@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.kernels import fields
-from regweave.kernels.threads import kernel_threads
 from regweave.spatial.jacobian import determinant, log_deviation
+from regweave.threads import kernel_threads
 from regweave.types import Field, Geometry
 
 SHAPE = (23, 14, 17)
@@ -24,7 +23,7 @@ def rng() -> np.random.Generator:
 
 def test_zeros_in_memory_that_was_used_before():
     for _ in range(3):
-        array = fields.zero_field((64, 64, 64))
+        array = _core.zero_field((64, 64, 64))
         assert array.shape == (3, 64, 64, 64)
         assert not array.any()
         array[:] = 1.0
@@ -35,9 +34,9 @@ def test_channels_times_factors_and_vectors_times_a_matrix(rng):
     vectors = rng.normal(size=(3, *SHAPE)).astype(np.float32)
     factors, matrix = np.float32([0.5, -2.0, 3.0]), rng.normal(size=(3, 3))
     matrix[0, 1] = 0.0
-    np.testing.assert_array_equal(fields.scale_channels(vectors, factors), vectors * factors[:, None, None, None])
+    np.testing.assert_array_equal(_core.scale_channels(vectors, factors), vectors * factors[:, None, None, None])
     expected = np.einsum("ab,bxyz->axyz", matrix, vectors)
-    np.testing.assert_allclose(fields.turn_vectors(vectors, matrix.tolist()), expected, atol=1e-5)
+    np.testing.assert_allclose(_core.turn_vectors(vectors, matrix.tolist()), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -45,7 +44,7 @@ def test_axes_in_another_order(rng, order):
     images = rng.random((2, *SHAPE), dtype=np.float32)
     for steps in product((1, -1), repeat=3):
         turned = images.transpose(0, *(1 + a for a in order))[:, :: steps[0], :: steps[1], :: steps[2]]
-        np.testing.assert_array_equal(fields.arrange(images, order, steps), turned)
+        np.testing.assert_array_equal(_core.arrange(images, order, steps), turned)
 
 
 def rounded(vectors: np.ndarray, step: float, bound: float) -> np.ndarray:
@@ -63,11 +62,11 @@ def test_planes_of_a_field_as_a_list(rng):
     vectors = rng.normal(size=(3, *SHAPE)).astype(np.float32)
     for first, planes in ((0, 17), (4, 6), (16, 1)):
         part = vectors[..., first : first + planes]
-        plain, near = (fields.list_vectors(vectors, first, planes, step, 0.1) for step in (0.0, 0.125))
+        plain, near = (_core.list_vectors(vectors, first, planes, step, 0.1) for step in (0.0, 0.125))
         np.testing.assert_array_equal(plain, part.transpose(3, 2, 1, 0))
         np.testing.assert_array_equal(near, rounded(part, 0.125, 0.1).transpose(3, 2, 1, 0))
     assert np.linalg.norm(near - plain, axis=-1).max() <= 0.1 < np.sqrt(3) / 16
-    assert not np.signbit(fields.list_vectors(np.full_like(vectors, -0.01), 0, 1, 0.125, 0.1)).any()
+    assert not np.signbit(_core.list_vectors(np.full_like(vectors, -0.01), 0, 1, 0.125, 0.1)).any()
 
 
 def test_profiles_are_sums_of_the_bright_voxels(rng):
@@ -112,7 +111,7 @@ def test_round_trip_of_each_point(rng):
     there[:3] += rng.normal(0, 0.05, (3, 4))
     back[:3] += rng.normal(0, 0.05, (3, 4))
     place, to_voxel = np.diag([2.0, 1.0, 1.5, 1.0]), np.diag([0.3, 0.5, 0.4, 1.0])
-    found = fields.round_trip(u, v, *(m[:3].tolist() for m in (place, there, to_voxel, back)))
+    found = _core.round_trip(u, v, *(m[:3].tolist() for m in (place, there, to_voxel, back)))
     for i, j, k in rng.integers(0, SHAPE, (200, 3)):
         p = place @ [i, j, k, 1.0]
         q = there @ (p + np.append(u[:, i, j, k], 0.0))

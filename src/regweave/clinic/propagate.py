@@ -26,7 +26,6 @@ from regweave.clinic.structures import (
 )
 from regweave.contours import Shape, carry, draw_labels, label_values, shape_of
 from regweave.errors import RegweaveError
-from regweave.kernels.threads import kernel_threads
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, clinic_rules
 from regweave.model.model import Model
@@ -36,6 +35,7 @@ from regweave.run.machine import allowed_threads
 from regweave.run.register import register
 from regweave.run.result import Result
 from regweave.spatial.warp import warp_labels
+from regweave.threads import kernel_threads
 from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
 
 OF_LABELS = ("W203", "W214")

@@ -13,7 +13,7 @@ from scipy import ndimage
 from regweave._core import plane_distance
 from regweave.contours.regions import even_odd, region_of, rings_of
 from regweave.io.dicom.series import Series, SliceGrid
-from regweave.kernels.threads import side_by_side
+from regweave.threads import side_by_side
 from regweave.types import Float32Array, Float64Array, Structure
 
 WIDE_PIXELS = 200

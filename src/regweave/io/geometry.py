@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from regweave import _core
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import damaged
-from regweave.kernels import fields
 from regweave.types import Float64Array, Geometry, LabelMap, Volume
 
 LOGGER = logging.getLogger(__name__)
@@ -399,7 +399,7 @@ def _arranged(values: NDArray[Any], order: tuple[int, int, int], steps: tuple[in
     still = order == (0, 1, 2) and steps == (1, 1, 1)
     if values.dtype == np.float32 and values.flags.c_contiguous and values.size and not still:
         solid = values.reshape(-1, *values.shape[-3:])
-        found = fields.arrange(solid, order, steps)
+        found = _core.arrange(solid, order, steps)
         return found.reshape(*values.shape[:-3], *found.shape[1:])
     lead = values.ndim - 3
     turned = values.transpose(*range(lead), *(lead + axis for axis in order))

@@ -30,7 +30,7 @@ from regweave.io.stored import (
     replace_nonfinite,
     whole_labels,
 )
-from regweave.kernels.threads import side_by_side
+from regweave.threads import side_by_side
 from regweave.types import LabelMap, Volume
 
 Format = Literal["NIfTI", "NRRD or MetaImage", "DICOM"]

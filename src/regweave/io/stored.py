@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from regweave import _core
 from regweave.errors import RegweaveError
 from regweave.io.geometry import make_geometry
-from regweave.kernels import fields
 from regweave.types import Float32Array, Geometry, Modality
 
 NonFinite = Literal["error", "mask"]
@@ -202,5 +202,5 @@ class Stored:
                 return self.values().astype(np.float32)
             # NIfTI runs along x first; its voxels are scaled as they lie, and turned by a kernel.
             lying: Float32Array = self._scaled(self.data.T).astype(np.float32, copy=False)
-        turned: Float32Array = fields.arrange(lying[None], (2, 1, 0), (1, 1, 1))[0]
+        turned: Float32Array = _core.arrange(lying[None], (2, 1, 0), (1, 1, 1))[0]
         return turned

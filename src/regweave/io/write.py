@@ -25,7 +25,7 @@ from regweave.io.disk.outputs import atomic_path
 from regweave.io.geometry import ras_to_lps, set_itk_geometry
 from regweave.io.libraries import nib, sitk
 from regweave.io.transforms.ends import COMMENT, KEY, to_comment, to_line
-from regweave.kernels.threads import present_threads
+from regweave.threads import present_threads
 from regweave.types import Ends, Field, Geometry, LabelMap, Volume
 
 S = TypeVar("S")

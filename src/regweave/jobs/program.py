@@ -7,8 +7,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from regweave import registry
-from regweave.kernels import LIBRARY
+from regweave import _core, registry
 
 ELSEWHERE = ("api", "cli", "report")
 """Folders whose code computes nothing."""
@@ -32,7 +31,7 @@ def program_hash(unused: tuple[str, ...] = ()) -> str:
     digest = hashlib.sha256()
     for path in sources:
         digest.update(code_of(path.read_text(encoding="utf-8")).encode())
-    digest.update(LIBRARY.read_bytes())
+    digest.update(Path(_core.LIBRARY).read_bytes())
     digest.update(registry.fingerprint().encode())
     return digest.hexdigest()
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.kernels.threads import kernel_threads
 from regweave.registration.cuda import opening
 from regweave.run.machine import share_memory
+from regweave.threads import kernel_threads
 
 PATIENCE_S = 30
 """How long to wait for a process that has ended its pipe."""

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 
 from regweave import _core, metrics
-from regweave.kernels import fields
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.intensity import sampled
 from regweave.types import Float32Array
@@ -87,5 +86,5 @@ def volume(
     """Return the cost of every label, (N, L)."""
     n = n_bins(grid, options)
     scale = np.full(1, n, dtype=np.float32)
-    w, j = fields.scale_channels(moved, scale), fields.scale_channels(fixed, scale)
+    w, j = _core.scale_channels(moved, scale), _core.scale_channels(fixed, scale)
     return _core.mi_volume(j, w, *grid.support_arguments, *offsets, n)

@@ -18,10 +18,10 @@ from pydantic import Field
 
 from regweave import registry
 from regweave._core import perceptron_cross_entropy
-from regweave.kernels.threads import present_threads
 from regweave.predictors import _features as see
 from regweave.predictors.base import Examples, Parts, Predictor
 from regweave.spatial.pyramid import shrink_geometry
+from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, StructureMaps, Volume
 
 SAMPLES = 40_000

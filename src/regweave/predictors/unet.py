@@ -13,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from regweave import extras, notices, registry
+from regweave import _core, extras, notices, registry
 from regweave.errors import UsageError
 from regweave.io.geometry import nearest_axes
 from regweave.io.labels import normalised
-from regweave.kernels import fields
-from regweave.kernels.threads import present_threads
 from regweave.predictors._features import WorkingGrid
 from regweave.predictors._network import ALIGNMENT, WIDEST, Network, filled_shape
 from regweave.predictors.base import Examples, Parts, Predictor
 from regweave.predictors.perceptron import class_numbers, require_classes
 from regweave.spatial.pyramid import Factors, shrink
+from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, Modality, StructureMaps, Volume
 
 VERSION = 1
@@ -198,7 +197,7 @@ def _resampled(image: Float32Array, shape: Shape, scale: Float64Array) -> Float3
     """Interpolate linearly on a grid over the same box, with voxels ``scale`` times as large."""
     if image.shape == shape and (scale == 1).all():
         return image
-    return np.asarray(fields.resample_field(np.ascontiguousarray(image)[None], shape, scale, (scale - 1) / 2)[0])
+    return np.asarray(_core.resample_field(np.ascontiguousarray(image)[None], shape, scale, (scale - 1) / 2)[0])
 
 
 COSTLY = True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from regweave import _core
 from regweave.config.settings import Schedule
 from regweave.energy.assemble import solve
-from regweave.kernels import fields
 from regweave.registration import data_terms as continuous
 from regweave.registration import measure as discrete
 from regweave.registration import steps
@@ -20,7 +22,7 @@ class CpuDevice:
     """Compiled kernels on the host; arrays are NumPy's and need no copies."""
 
     name = "cpu"
-    fields = fields
+    fields: Any = _core
     scene = staticmethod(Scene.whole)
     change_level = staticmethod(change_level)
     measure = staticmethod(discrete.measure)
@@ -52,10 +54,10 @@ class CpuDevice:
         """Compose u with the free-form deformation whose control points took these labels."""
         grid = around.grid
         coefficients = around.labels.vectors[labels].T.reshape(3, *grid.nodes).astype(np.float32)
-        increment = fields.ffd(
+        increment = _core.ffd(
             np.ascontiguousarray(coefficients), tuple(grid.origin), tuple(grid.spacing), grid.image_shape
         )
-        return fields.compose(u, increment)
+        return _core.compose(u, increment)
 
 
 CPU = CpuDevice()

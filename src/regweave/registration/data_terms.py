@@ -16,7 +16,6 @@ from regweave import _core, metrics
 from regweave.config.member import Member
 from regweave.config.settings import Refine
 from regweave.energy.cost_volume import Comparison
-from regweave.kernels import fields
 from regweave.registration.class_weights import ClassWeights, stretch
 from regweave.registration.exact import SMALL_DIFFERENCE, exact_forces, has_slope
 from regweave.registration.scene import Scene
@@ -104,7 +103,7 @@ def data_terms(
     for comparison, member in zip(scene.compare(members, u), members, strict=True):
         penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
         radius = settings.radius_voxels if member.support is None else member.support // 2
-        force = fields.zero_field(scene.geometry.shape)
+        force = _core.zero_field(scene.geometry.shape)
         term = DataTerm(member, penalty, valid, radius)
         _cost(scene, [(term, comparison)], u, force)
         out.append(_weighted(term, classes, u, np.float32(1 / _typical(force))))
@@ -127,7 +126,7 @@ def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: floa
 
     The moving image is pulled through u as a whole: pulling what an earlier step has pulled blurs it a second time.
     """
-    force = fields.zero_field(scene.geometry.shape)
+    force = _core.zero_field(scene.geometry.shape)
     # Isotropic in millimetres on an anisotropic grid.
     s = stretch(scene.geometry)
     factor = [[smoothness * float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]

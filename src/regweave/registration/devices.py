@@ -62,7 +62,7 @@ class Device(Protocol):
 
     @property
     def fields(self) -> Any:
-        """What makes warped images, the inverse and determinants: the functions of `regweave.kernels.fields`."""
+        """What makes warped images, the inverse and determinants: the functions of `regweave._core`."""
 
     def upload(self, array: Float32Array) -> DeviceArray:
         """Bring an array to the device."""

@@ -11,7 +11,6 @@ from regweave import _core, losses
 from regweave.config.member import Member
 from regweave.config.settings import Schedule
 from regweave.energy.cost_volume import cost_volume, fit_scales
-from regweave.kernels import fields
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
@@ -109,5 +108,5 @@ def loss(scene: Scene, u: Float32Array, around: Around, structures: Sequence[int
 
 def _node_displacements(u: Float32Array, grid: ControlGrid) -> Float64Array:
     """Displacement that each node has so far, in control spacings, (N, 3)."""
-    at_nodes = fields.resample_field(u, grid.nodes, grid.spacing, grid.origin)
+    at_nodes = _core.resample_field(u, grid.nodes, grid.spacing, grid.origin)
     return np.asarray(at_nodes.reshape(3, -1).T / grid.spacing, dtype=np.float64)

@@ -14,7 +14,6 @@ from regweave.config.member import Member
 from regweave.config.settings import Schedule
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
-from regweave.kernels import fields
 from regweave.registration.structure_channels import ComparedMaps
 from regweave.spatial.channels import Channels, View
 from regweave.spatial.intensity import apply_window
@@ -111,7 +110,7 @@ class Scene:
     def fixed_view(self, view: View) -> Float32Array:
         """Return the fixed image as a view shows it."""
         if self.late and view.plain:
-            still = fields.zero_field(self.geometry.shape)
+            still = _core.zero_field(self.geometry.shape)
             raw = _core.pulled_image(self.fixed_channels.raw(self.factors), np.eye(3, 4), still)
             return apply_window(raw, self.fixed_channels.window(view))
         return self.fixed_channels.view(view, self.factors)
@@ -120,7 +119,7 @@ class Scene:
         """Return the moving image as a view shows it, pulled through u; ``raw`` are its pulled intensities."""
         if raw is not None and view.plain:
             return apply_window(raw, self.moving_channels.window(view))
-        return fields.warp(self.moving_channels.view(view, self.moving_factors), self.matrix, u, 0.0, True)
+        return _core.warp(self.moving_channels.view(view, self.moving_factors), self.matrix, u, 0.0, True)
 
     def _compare_maps(self, member: Member, u: Float32Array, shares: Float32Array) -> Comparison:
         """Features of the structure maps of both images, one channel after the other."""
@@ -155,9 +154,9 @@ class Scene:
         Voxels of the level at the rim of a mask count in part.
         """
         moving = shrink_geometry(self.pair.moving.geometry, self.moving_factors)
-        weight = np.asarray(fields.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
+        weight = np.asarray(_core.warp_valid(moving.shape, self.matrix, u), dtype=np.float32)
         if self.moving_weight is not None:
-            weight *= fields.warp(self.moving_weight, self.matrix, u, 0.0, True)
+            weight *= _core.warp(self.moving_weight, self.matrix, u, 0.0, True)
         return weight if self.fixed_weight is None else weight * self.fixed_weight
 
     @property
@@ -211,5 +210,5 @@ def _weight(image: Volume, factors: Factors) -> Float32Array | None:
 
 def _nearest(labels: LabelMap, matrix: Float64Array, u: Float32Array) -> LabelArray:
     codes, table = encode(labels.data)
-    warped = np.asarray(fields.warp_nearest(codes, matrix, u, 0))
+    warped = np.asarray(_core.warp_nearest(codes, matrix, u, 0))
     return warped if table is None else table[warped]

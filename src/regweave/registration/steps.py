@@ -7,7 +7,6 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.config.settings import Refine
-from regweave.kernels import fields
 from regweave.registration.class_weights import stretch
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, change_level
@@ -45,7 +44,7 @@ class Descent:
     def update(self, force: Float32Array) -> Float32Array:
         """Displacement of the control points, in voxels, bounded so that the step is invertible."""
         self._done += 1
-        g = fields.ffd_adjoint(force, self._grid.origin, self._grid.spacing, self._grid.nodes)
+        g = _core.ffd_adjoint(force, self._grid.origin, self._grid.spacing, self._grid.nodes)
         keep = (FIRST_MOMENT, SECOND_MOMENT)
         return _core.descend(
             g, self._first, self._second, self._stretch, self._done, keep, self._length, self._reach, QUIET
@@ -57,18 +56,18 @@ def held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float
 
     Control points near a voxel that the step would bring below the least Jacobian are left where they are.
     """
-    return fields.hold_back(u, update, grid.origin, grid.spacing, LEAST_JACOBIAN, ATTEMPTS)
+    return _core.hold_back(u, update, grid.origin, grid.spacing, LEAST_JACOBIAN, ATTEMPTS)
 
 
 def smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Array:
     """Smooth a start by a Gaussian, a narrower one where that would fold: an average of displacements rarely does."""
     if sigma_mm == 0:
         return u
-    least = min(LEAST_JACOBIAN, float(fields.jacobian(u).min()))
+    least = min(LEAST_JACOBIAN, float(_core.jacobian(u).min()))
     while sigma_mm > LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
         sigma = sigma_mm / geometry.spacing_mm
         out = _core.gaussian(u, sigma, CUT)
-        if fields.jacobian(out).min() >= least:
+        if _core.jacobian(out).min() >= least:
             return out
         sigma_mm /= 2
     return u
@@ -87,7 +86,7 @@ def unfolded(knots: Float32Array, factors: Factors, shape: tuple[int, int, int])
     """
     u = change_level(knots, factors, (1, 1, 1), shape)
     for _ in range(ATTEMPTS):
-        jacobian = fields.jacobian(u)
+        jacobian = _core.jacobian(u)
         if jacobian.min() > 0:
             break
         folding = np.argwhere(jacobian <= 0)

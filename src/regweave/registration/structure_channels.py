@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave.config.settings import within_image
-from regweave.kernels import fields
 from regweave.spatial.control_grid import nearest_whole
 from regweave.spatial.pyramid import Factors, change_level, shrink, shrink_geometry
-from regweave.spatial.warp import voxel_matrix
+from regweave.spatial.warp import voxel_matrix, warp_channels
 from regweave.types import Float32Array, Float64Array, Geometry, IntArray, StructureMaps
 
 FEW = 8
@@ -122,11 +121,11 @@ class ComparedMaps:
             shrunken = shares if factors == (1, 1, 1) else np.stack([shrink(s, factors) for s in shares])
             both.append((shrunken, matrix))
         (here, matrix), (there, onward) = both
-        return cls(fields.warp_channels(here, matrix, np.zeros_like(u)), there, onward, sharing)
+        return cls(warp_channels(here, matrix, np.zeros_like(u)), there, onward, sharing)
 
     def pulled(self, u: Float32Array) -> Float32Array:
         """Pull the maps of the moving image through the displacement u, (G, X, Y, Z)."""
-        return fields.warp_channels(self.moving, self.matrix, u)
+        return warp_channels(self.moving, self.matrix, u)
 
     def weigh(self, weights: Float32Array) -> Float32Array:
         """Turn weights of structures (K,) into those of channels, (G, 1, 1, 1), or of their voxels, (G, X, Y, Z)."""
@@ -152,7 +151,7 @@ def _sharing(
     seen = []
     for maps, place, by in places:
         factors, matrix = _shrinking(coarse, maps.geometry, place)
-        seen.append(fields.warp_channels(_largest(maps.shares, factors), matrix, by) > LEAST_SHARE)
+        seen.append(warp_channels(_largest(maps.shares, factors), matrix, by) > LEAST_SHARE)
     out = Sharing.of(seen[0] | seen[1])
     return out if len(out.groups) < len(fixed.classes) else None
 

@@ -20,8 +20,8 @@ from regweave.io.labels import in_numbering, join_names, real_names
 from regweave.io.modality import Stated, in_hounsfield, with_modality
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.kernels.threads import side_by_side
 from regweave.spatial.intensity import default_window
+from regweave.threads import side_by_side
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
 
 MOST_SHOWN = 12

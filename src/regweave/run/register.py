@@ -14,7 +14,6 @@ from regweave.config.choice import Metrics, choose_settings, metric_weights
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value
-from regweave.kernels.threads import kernel_threads
 from regweave.measures.deformation import regularity
 from regweave.measures.scores import PairScore
 from regweave.model.model import Model
@@ -43,6 +42,7 @@ from regweave.run.stages.progress import OnProgress, RegistrationTeller
 from regweave.spatial.invert import invert
 from regweave.spatial.masking import inside
 from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels
+from regweave.threads import kernel_threads
 from regweave.types import Ends, Field, Transform
 
 

@@ -22,7 +22,6 @@ from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
 from regweave.io.disk.records import this_program, write_record
 from regweave.io.disk.text import parse_json, read_text
-from regweave.kernels.threads import kernel_threads
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
 from regweave.measures.scores import PairScore, StructureScore
@@ -36,6 +35,7 @@ from regweave.run.recipe import ClassesFrom
 from regweave.run.record import RunRecord
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_image, warp_labels, warp_points
+from regweave.threads import kernel_threads
 from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTable
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regweave.kernels import fields
-from regweave.spatial.warp import to_field, to_voxels, voxel_matrix
+from regweave import _core
+from regweave.spatial.warp import to_field, to_voxels, voxel_matrix, warp_channels
 from regweave.types import Field, Float32Array, Geometry
 
 
@@ -29,7 +29,7 @@ def compose(outer: Field, inner: Field) -> Field:
     >>> float(compose(shift, shift).data[0, 1, 2, 3])
     2.0
     """
-    data: Float32Array = fields.compose(to_voxels(outer), to_voxels(inner))
+    data: Float32Array = _core.compose(to_voxels(outer), to_voxels(inner))
     return to_field(data, inner.geometry)
 
 
@@ -56,4 +56,4 @@ def resample(field: Field, geometry: Geometry) -> Field:
     """
     matrix = voxel_matrix(geometry, field.geometry, np.eye(4))
     still = np.zeros((3, *geometry.shape), dtype=np.float32)
-    return Field(fields.warp_channels(field.data, matrix, still), geometry)
+    return Field(warp_channels(field.data, matrix, still), geometry)

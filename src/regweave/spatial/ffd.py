@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regweave.kernels import fields
+from regweave import _core
 from regweave.types import Float32Array
 
 
@@ -41,7 +41,7 @@ def evaluate(
     >>> float(evaluate(shift, (0, 0, 0), (5, 5, 5), (10, 10, 10))[0, 3, 3, 3])
     1.5
     """
-    dense: Float32Array = fields.ffd(coefficients, _triple(origin), _triple(spacing), shape)
+    dense: Float32Array = _core.ffd(coefficients, _triple(origin), _triple(spacing), shape)
     return dense
 
 
@@ -67,7 +67,7 @@ def adjoint(dense: Float32Array, origin: ArrayLike, spacing: ArrayLike, nodes: t
     >>> round(float(total))
     512
     """
-    coefficients: Float32Array = fields.ffd_adjoint(dense, _triple(origin), _triple(spacing), nodes)
+    coefficients: Float32Array = _core.ffd_adjoint(dense, _triple(origin), _triple(spacing), nodes)
     return coefficients
 
 

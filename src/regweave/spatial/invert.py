@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from regweave import _core
 from regweave.errors import UsageError
-from regweave.kernels import fields
 from regweave.spatial.warp import inverse_of, to_voxels, turn_in_place, voxel_matrix
 from regweave.types import Field, Float32Array, Geometry, Transform
 
@@ -40,7 +40,7 @@ def invert(
     *,
     max_iter: int = 50,
     tolerance_mm: float = 1e-3,
-    kernels: Any = fields,
+    kernels: Any = _core,
 ) -> Inversion:
     """Invert a transform on the moving grid by Newton's method.
 
@@ -58,7 +58,7 @@ def invert(
     tolerance_mm : float
         A voxel is done when its error in fixed space is below this.
     kernels : optional
-        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
+        What computes: the functions of `regweave._core`, by default those of the host.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def invert(
     return Inversion(Transform(shifts, back, ends), residual)
 
 
-def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = fields) -> Float32Array:
+def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = _core) -> Float32Array:
     """Return how far each fixed voxel ends from where it started, there and back.
 
     Parameters
@@ -110,7 +110,7 @@ def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = 
     inverse : Transform
         Takes moving points to fixed points; its field lies on the moving grid.
     kernels : optional
-        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
+        What computes: the functions of `regweave._core`, by default those of the host.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = 
         return errors
     maps = (fixed.affine, forward.affine, inverse_of(moving.affine), inverse.affine)
     there, back = (np.ascontiguousarray(t.field.data, dtype=np.float32) for t in (forward, inverse))
-    return fields.round_trip(there, back, *(m[:3].tolist() for m in maps))
+    return _core.round_trip(there, back, *(m[:3].tolist() for m in maps))
 
 
 def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, float]:

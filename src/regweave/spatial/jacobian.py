@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from regweave import _core
-from regweave.kernels import fields
 from regweave.spatial.warp import slabs, to_voxels
 from regweave.types import Field, Float32Array, Geometry
 
 
-def determinant(field: Field, *, kernels: Any = fields) -> Float32Array:
+def determinant(field: Field, *, kernels: Any = _core) -> Float32Array:
     """Return ``det(I + ∂u/∂x)`` at each voxel, by central differences, one-sided at the border.
 
     The determinant is the same in voxels and in millimetres.
@@ -22,7 +21,7 @@ def determinant(field: Field, *, kernels: Any = fields) -> Float32Array:
     field : Field
         Displacement u.
     kernels : optional
-        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
+        What computes: the functions of `regweave._core`, by default those of the host.
 
     Returns
     -------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from regweave import _core
-from regweave.kernels import fields
 from regweave.types import Float32Array, Float64Array, Geometry
 
 Factors = tuple[int, int, int]
@@ -37,5 +36,5 @@ def change_level(u: Float32Array, before: Factors, after: Factors, shape: tuple[
     offset: Float64Array = (a - b) / (2 * b)
     units = (b / a).astype(np.float32)
     if u[0].size < np.prod(shape):  # the smaller of the two is scaled
-        return fields.resample_field(fields.scale_channels(u, units), shape, scale, offset)
-    return fields.scale_channels(fields.resample_field(u, shape, scale, offset), units)
+        return _core.resample_field(_core.scale_channels(u, units), shape, scale, offset)
+    return _core.scale_channels(_core.resample_field(u, shape, scale, offset), units)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from regweave import _core
 from regweave.errors import UsageError
-from regweave.kernels import fields
 from regweave.types import (
     Field,
     Float32Array,
@@ -63,7 +63,7 @@ def to_field(displacement: Float32Array, geometry: Geometry) -> Field:
     return Field(turned(displacement, geometry.affine[:3, :3]), geometry)
 
 
-def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kernels: Any = fields) -> Volume:
+def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kernels: Any = _core) -> Volume:
     """Resample a moving image on the fixed grid.
 
     Parameters
@@ -75,7 +75,7 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kerne
     fill : float
         Value more than half a voxel outside the moving image.
     kernels : optional
-        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
+        What computes: the functions of `regweave._core`, by default those of the host.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kerne
     return Volume(data, transform.field.geometry, moving.modality)
 
 
-def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = fields) -> LabelMap:
+def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = _core) -> LabelMap:
     """Resample a moving segmentation on the fixed grid.
 
     Each voxel takes the label with the largest trilinear weight, as if each label were warped as a smooth
@@ -109,7 +109,7 @@ def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = fields
     transform : Transform
         Takes fixed points to moving points.
     kernels : optional
-        What computes: the functions of `regweave.kernels.fields`, by default those of the host.
+        What computes: the functions of `regweave._core`, by default those of the host.
 
     Returns
     -------
@@ -127,6 +127,11 @@ def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = fields
     warped = _by_slabs(transform, labels.geometry, lambda matrix, u: kernels.warp_labels(codes, matrix, u))
     data = warped.astype(labels.data.dtype) if table is None else table[warped]
     return LabelMap(data, transform.field.geometry, labels.names)
+
+
+def warp_channels(channels: Float32Array, matrix: Float64Array, u: Float32Array) -> Float32Array:
+    """Pull images (C, X, Y, Z) through matrix ∘ (id + u), all in voxels; beyond the grid the border value holds."""
+    return np.stack([_core.warp(np.ascontiguousarray(c), matrix, u, 0.0, True) for c in channels])
 
 
 def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
@@ -175,7 +180,7 @@ def inverse_of(matrix: Float64Array) -> Float64Array:
 
 def turned(vectors: Float32Array, matrix: Float64Array) -> Float32Array:
     """Multiply vectors (3, X, Y, Z) by a 3×3 matrix."""
-    return fields.turn_vectors(np.ascontiguousarray(vectors, dtype=np.float32), matrix.tolist())
+    return _core.turn_vectors(np.ascontiguousarray(vectors, dtype=np.float32), matrix.tolist())
 
 
 def turn_in_place(vectors: Float32Array, matrix: Float64Array) -> Float32Array:

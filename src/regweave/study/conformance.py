@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from regweave import metrics
-from regweave.kernels.threads import kernel_threads
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet, shift
+from regweave.threads import kernel_threads
 from regweave.types import Float32Array, Geometry
 
 SPACING = (2.0, 1.5, 1.0)

@@ -15,7 +15,6 @@ from regweave.config.settings import Schedule, Settings
 from regweave.datasets.folds import Fold
 from regweave.datasets.manifest import PairFiles
 from regweave.jobs.kept import Kept
-from regweave.kernels.threads import in_this_call, kernel_threads
 from regweave.learning.columns import FittedColumns, Mapper, Trainer
 from regweave.learning.lssvm import LssvmOptions
 from regweave.registration.initial import STRUCTURES
@@ -24,6 +23,7 @@ from regweave.run.memory import forecast
 from regweave.run.prepare import start_pair
 from regweave.run.reading import read_inputs
 from regweave.run.recipe import with_structure_maps
+from regweave.threads import in_this_call, kernel_threads
 from regweave.training.candidates import (
     CHOSEN_ERRORS,
     CandidateRunner,

@@ -17,10 +17,10 @@ from regweave.datasets.folds import Fold, one_by_one
 from regweave.datasets.manifest import PairFiles
 from regweave.jobs.methods import REFINE, best_of, next_values
 from regweave.jobs.store import content_hash
-from regweave.kernels.threads import kernel_threads
 from regweave.registration.initial import METHODS, STRUCTURES
 from regweave.run.prepare import Request, Stopwatch, afresh, align_levels, prepare
 from regweave.spatial.warp import to_field
+from regweave.threads import kernel_threads
 from regweave.training.candidates import (
     CHOSEN_ERRORS,
     Gate,

@@ -28,7 +28,6 @@ from regweave.jobs.placement import place
 from regweave.jobs.runner import Runner
 from regweave.jobs.scoring import mean_over_pairs, pair_score
 from regweave.jobs.store import BatchProgress, worker_count
-from regweave.kernels.threads import kernel_threads
 from regweave.learning.columns import FittedColumns
 from regweave.measures.scores import PairScore
 from regweave.model.archive import SUFFIX
@@ -37,6 +36,7 @@ from regweave.model.record import TrainingRecord
 from regweave.predictors import Choice
 from regweave.run.reading import Reading, in_one_numbering
 from regweave.run.recipe import with_stated
+from regweave.threads import kernel_threads
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.columns import Attempt, ColumnLearner, ColumnSelection, Trial, rebalance, strengthen, try_columns
 from regweave.training.options import CHOICES, TrainOptions

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import regweave
-from regweave import kernels
+from regweave import _core
 from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import JsonOption
-from regweave.kernels import gpu
+from regweave.registration.cuda import opening
 from regweave.registry import plugins_found
 from regweave.run.machine import allowed_threads
 
@@ -49,7 +49,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_features": _cpu_features(),
-        "kernels": kernels.BUILD,
+        "kernels": _core.BUILD,
         "gpus": _gpus(),
         "cpus": _cpus(),
         "threads": allowed_threads(),
@@ -74,7 +74,7 @@ def _commit() -> str | None:
 
 def _gpus() -> list[str]:
     """List the GPUs that `--device` may name, or say why there is none."""
-    found, why = gpu.gpus()
+    found, why = opening.gpus()
     listed = [f"cuda:{i} {g.name} ({g.memory_bytes / 2**30:.0f} GB)" for i, g in enumerate(found)]
     return listed or [f"none: {why}"]
 

@@ -27,11 +27,11 @@ from regweave.cli.options import (
 from regweave.config.choice import choose_settings
 from regweave.io import overlap_fraction
 from regweave.io.modality import describe_modalities
-from regweave.kernels.threads import kernel_threads
 from regweave.run.machine import allowed_threads, physical_memory_mb
 from regweave.run.memory import forecast
 from regweave.run.reading import Reading, read_inputs
 from regweave.run.recipe import bank_for, with_stated
+from regweave.threads import kernel_threads
 
 app = command_line()
 

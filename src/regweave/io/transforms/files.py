@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regweave import _core
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.io import nifti, textheader
 from regweave.io.dicom.reg import DicomRegistration, read_reg
@@ -33,7 +34,6 @@ from regweave.io.transforms import itk
 from regweave.io.transforms.ends import ends_of, from_line, notes_of, read_displacement_ends, to_line
 from regweave.io.transforms.itk import COMPOSITE, FIELD, SHOWN_NAME, Checked, Part, check_parts
 from regweave.io.write import in_order
-from regweave.kernels import fields
 from regweave.types import Ends, Field, Float32Array, Float64Array, Geometry, Transform
 
 FINE_MM, COARSE_MM = 0.0005, 0.0099
@@ -78,7 +78,7 @@ class FieldList:
         x, y, z = self.field.geometry.shape
         planes = max(1, SLAB_VOXELS // (x * y))
         for first in range(0, z, planes):
-            yield fields.list_vectors(self._data, first, min(planes, z - first), step, bound).ravel()
+            yield _core.list_vectors(self._data, first, min(planes, z - first), step, bound).ravel()
 
 
 @dataclass(frozen=True)
@@ -706,4 +706,6 @@ def _resampled(field: Field, geometry: Geometry) -> Field:
     """Interpolate a field trilinearly; beyond its own grid the nearest vector holds, as `Transform` says."""
     matrix = np.ascontiguousarray(np.linalg.solve(field.geometry.affine, geometry.affine)[:3])
     still = np.zeros((3, *geometry.shape), dtype=np.float32)
-    return Field(fields.warp_channels(field.data, matrix, still), geometry)
+    return Field(
+        np.stack([_core.warp(np.ascontiguousarray(c), matrix, still, 0.0, True) for c in field.data]), geometry
+    )

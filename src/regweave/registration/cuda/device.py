@@ -26,7 +26,7 @@ class CudaDevice(RefinementVerbs):
     Parameters
     ----------
     kernels : module
-        The compiled kernels, `regweave.kernels.gpu.module`; tests give the twin that runs on the host.
+        The compiled kernels, `regweave.registration.cuda.opening.module`; tests give the twin that runs on the host.
     ordinal : int
         Which GPU.
     """

@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, cast
 
 from regweave import notices
 from regweave.errors import UsageError
-from regweave.kernels import gpu
 from regweave.registration.cpu import CPU
 from regweave.registration.cuda.device import CudaDevice
 from regweave.registration.cuda.memory import Opened
+
+MODULE = "regweave._cuda"
+"""Compiled where the build finds nvcc; loads without a driver."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that the driver shows: its name, bytes of memory and architecture."""
+
+    name: str
+    memory_bytes: int
+    architecture: tuple[int, int]
+
+
+def module() -> Any | None:
+    """Return the compiled kernels; None where this build has none."""
+    return None if find_spec(MODULE) is None else import_module(MODULE)
+
+
+def gpus() -> tuple[tuple[Gpu, ...], str]:
+    """Return the GPUs of this machine, and where there is none, why."""
+    found = module()
+    if found is None:
+        return (), "this build of regweave has no GPU kernels"
+    listed, why = found.devices()
+    return tuple(Gpu(name, memory, (major, minor)) for name, memory, major, minor in listed), why
+
 
 _here = threading.local()
 """GPUs that the present thread has opened: each thread has queues of its own, so that their work runs side by side."""
@@ -33,7 +62,7 @@ def gpu_numbers(which: str) -> tuple[int, ...]:
     parts = which.split(",") if which else ["0"]
     if not all(part.isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
         raise UsageError("E173", f"cuda:{which} names no GPUs", "write cuda, cuda:N, or cuda:N,M with their numbers")
-    found, why = gpu.gpus()
+    found, why = gpus()
     if not found:
         raise UsageError("E157", f"no GPU can be used: {why}", "use --device cpu, or auto to take what there is")
     for number in map(int, parts):
@@ -55,7 +84,7 @@ def open_gpu(which: str = "") -> CudaDevice:
     if len(numbers) > 1:
         hint = "write cuda:N; several GPUs share the pairs of batch, evaluate and train"
         raise UsageError("E173", f"cuda:{which} names {len(numbers)} GPUs for one registration", hint)
-    number, kernels = numbers[0], gpu.module()
+    number, kernels = numbers[0], module()
     if not hasattr(_here, "opened"):
         _here.opened = Opened()
     try:
@@ -68,7 +97,7 @@ def open_best(which: str = "") -> Any:
     """Return the first GPU, or the host where there is none, which is said once."""
     if which:
         raise UsageError("E173", f"auto:{which} is no device", "write auto, cpu, cuda or cuda:N")
-    found, why = gpu.gpus()
+    found, why = gpus()
     if found:
         return open_gpu()
     if why not in _told:

@@ -1,6 +1,6 @@
 """Kernels of dense displacement fields on a GPU, with arrays of the host in and out.
 
-The functions are those of `regweave.kernels.fields`: what a registration makes in the end, warped images, the inverse,
+The functions are those of `regweave._core`: what a registration makes in the end, warped images, the inverse,
 determinants, is asked for once, so that it is copied to the GPU and back.
 """
 
@@ -14,7 +14,7 @@ from regweave.types import Float32Array, Float64Array, IntArray
 
 
 class CudaFields:
-    """Functions of `regweave.kernels.fields` by the kernels of a GPU."""
+    """Functions of `regweave._core` by the kernels of a GPU."""
 
     def __init__(self, kernels: Any, queue: Any) -> None:
         self._kernels, self._queue = kernels, queue

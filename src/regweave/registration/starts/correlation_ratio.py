@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave import _core
-from regweave.kernels import fields
 from regweave.spatial.masking import inside
 from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.spatial.warp import inverse_of, voxel_matrix
@@ -134,16 +133,16 @@ class PyramidLevel:
     def match(self, theta: Float64Array) -> Match:
         """Warp the moving image and compare it with what the fixed one predicts."""
         matrix = np.ascontiguousarray(theta @ self.to_centred)
-        valid = fields.warp_valid(self.moving.geometry.shape, matrix, self.still).ravel().astype(np.float64)
+        valid = _core.warp_valid(self.moving.geometry.shape, matrix, self.still).ravel().astype(np.float64)
         if self.moving.weight is not None:
-            valid *= fields.warp(self.moving.weight, matrix, self.still, 0.0, True).ravel()
+            valid *= _core.warp(self.moving.weight, matrix, self.still, 0.0, True).ravel()
         if self.fixed.weight is not None:
             valid *= self.fixed.weight.ravel()
         if valid[self.foreground].sum() < LEAST_OVERLAP * self.foreground.sum():
             return Match(np.inf, matrix, valid, valid)
         if self.fixed.emphasis is not None:
             valid *= self.fixed.emphasis.ravel()
-        warped = fields.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
+        warped = _core.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
         residual = warped - self.table(warped, valid)[self.bins]
         weight = valid / (1.0 + (residual / OUTLIER) ** 2)
         residual = warped - self.table(warped, weight)[self.bins]

@@ -12,39 +12,20 @@ from markupsafe import Markup, escape
 NAMESPACE = "http://www.w3.org/2000/svg"
 FONT = "system-ui, sans-serif"
 FONT_SIZE = 12
+WIDTH = 880.0
 CHARACTER = 6.6
 """Mean width of a character of the font, to leave room for words; charts have no way to measure text."""
 
 LIGHT = {
-    "ink": "#1d2329",
-    "soft": "#59636e",
-    "rule": "#d5dae0",
-    "paper": "#ffffff",
-    "mark": "#b3261e",
-    "series-1": "#0072b2",
-    "series-2": "#b35900",
-    "series-3": "#00795a",
-    "series-4": "#a8487f",
-    "series-5": "#2f7fb5",
-    "series-6": "#7a6a00",
-    "series-7": "#5b4db3",
-    "series-8": "#59636e",
-}
+    "ink": "#1d2329", "soft": "#59636e", "rule": "#d5dae0", "paper": "#ffffff", "mark": "#b3261e",
+    "series-1": "#0072b2", "series-2": "#b35900", "series-3": "#00795a", "series-4": "#a8487f",
+    "series-5": "#2f7fb5", "series-6": "#7a6a00", "series-7": "#5b4db3", "series-8": "#59636e",
+}  # fmt: skip
 DARK = {
-    "ink": "#e6e9ec",
-    "soft": "#a3adb8",
-    "rule": "#3a424b",
-    "paper": "#14181c",
-    "mark": "#ff8a80",
-    "series-1": "#56b4e9",
-    "series-2": "#e69f00",
-    "series-3": "#2bc79a",
-    "series-4": "#e08fbf",
-    "series-5": "#8ecbff",
-    "series-6": "#f0e442",
-    "series-7": "#b3a6ff",
-    "series-8": "#a3adb8",
-}
+    "ink": "#e6e9ec", "soft": "#a3adb8", "rule": "#3a424b", "paper": "#14181c", "mark": "#ff8a80",
+    "series-1": "#56b4e9", "series-2": "#e69f00", "series-3": "#2bc79a", "series-4": "#e08fbf",
+    "series-5": "#8ecbff", "series-6": "#f0e442", "series-7": "#b3a6ff", "series-8": "#a3adb8",
+}  # fmt: skip
 """Colours after Okabe and Ito (2008), darker or lighter for contrast; a name or a dash always says the same."""
 N_SERIES = 8
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 1 2")
@@ -72,21 +53,6 @@ STYLE = (
 ROUND = (1, 2, 2.5, 5, 10)
 WHOLE = (1, 2, 5, 10)
 """Steps between ticks, times a power of ten."""
-
-
-@dataclass(frozen=True)
-class Ink:
-    """Names of colours as a drawing writes them: variables of the page, or for a file of its own plain colours."""
-
-    standalone: bool
-
-    def __call__(self, name: str) -> str:
-        """Return a colour by its name."""
-        return LIGHT[name] if self.standalone else f"var(--chart-{name},{LIGHT[name]})"
-
-    def series(self, number: int) -> str:
-        """Return the colour of a series, from 0; the colours come again after eight."""
-        return self(f"series-{number % N_SERIES + 1}")
 
 
 @dataclass(frozen=True)
@@ -201,35 +167,76 @@ def tag(name: str, content: str = "", **attributes: object) -> str:
     return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
 
 
-def words(
-    text: object, x: float, y: float, ink: Ink, colour: str = "ink", *, strong: bool = False, **attributes: object
-) -> str:
-    """Write text at a point; classes say colour and weight to a page, whose style sheet has rules for text."""
-    names = f"{colour} strong" if strong else colour
-    weight = 600 if strong else None
-    return tag(
-        "text", plain(text), class_=names, x=float(x), y=float(y), fill=ink(colour), font_weight=weight, **attributes
-    )
-
-
 def hover(text: str) -> str:
-    """Give the element around it a text to show under the pointer."""
+    """Return a text that a browser shows under the pointer for the element round it."""
     return tag("title", plain(text))
 
 
-def drawing(parts: Sequence[str], width: float, height: float, *, title: str, about: str, ink: Ink) -> Markup:
-    """Put parts together to an SVG with a title and a description for those who cannot see it."""
-    attributes: dict[str, object] = {"xmlns": NAMESPACE} if ink.standalone else {}
-    attributes |= {
-        "class_": "chart",
-        "role": "img",
-        "aria_label": title,
-        "viewBox": f"0 0 {number(width)} {number(height)}",
-        "width": number(width),
-        "height": number(height),
-        "font_family": FONT,
-        "font_size": FONT_SIZE,
-    }
-    paper = tag("rect", width=float(width), height=float(height), fill=ink("paper")) if ink.standalone else ""
-    head = tag("title", plain(title)) + tag("desc", plain(about)) + paper
-    return Markup(tag("svg", head + "\n" + "\n".join(p for p in parts if p) + "\n", **attributes))
+class Plot:
+    """An SVG chart: marks, and the same numbers as a text for readers who do not see it.
+
+    Colours are variables of the page, or plain colours if the chart is ``standalone``.
+    """
+
+    def __init__(self, title: str, *, standalone: bool, left: float = 8.0, width: float = WIDTH) -> None:
+        self.title, self.standalone, self.width = title, standalone, width
+        self.spoken: list[str] = []
+        self.parts = [self.text(title, left, 18, strong=True)]
+
+    def colour(self, name: str | int) -> str:
+        """Return a colour by its name, or the colour of a series by its number; there are eight of these."""
+        key = name if isinstance(name, str) else f"series-{name % N_SERIES + 1}"
+        return LIGHT[key] if self.standalone else f"var(--chart-{key},{LIGHT[key]})"
+
+    def text(
+        self, text: object, x: float, y: float, colour: str = "ink", *, strong: bool = False, **attributes: object
+    ) -> str:
+        """Write text at a point; the style sheet of a page has rules for its classes."""
+        return tag(
+            "text", plain(text), class_=f"{colour} strong" if strong else colour, x=float(x), y=float(y),
+            fill=self.colour(colour), font_weight=600 if strong else None, **attributes,
+        )  # fmt: skip
+
+    def beside(self, text: object, x: float, y: float, colour: str = "ink", **attributes: object) -> str:
+        """Write text whose middle line is at a height."""
+        return self.text(text, x, y, colour, **attributes, dominant_baseline="central")
+
+    def x_axis(self, across: Scale, y: float, label: str) -> str:
+        """Draw the line, values and label of a scale to the right."""
+        parts = [tag("line", x1=across.start, x2=across.end, y1=y, y2=y, stroke=self.colour("soft"))]
+        for tick, text in zip(across.ticks, across.tick_texts(), strict=True):
+            x = across(tick)
+            parts.append(tag("line", x1=x, x2=x, y1=y, y2=y + 4, stroke=self.colour("soft")))
+            parts.append(self.text(text, x, y + 17, "soft", text_anchor="middle"))
+        parts.append(self.text(label, (across.start + across.end) / 2, y + 36, "soft", text_anchor="middle"))
+        return tag("g", "".join(parts), class_="axis")
+
+    def y_axis(self, up: Scale, label: str, left: float, right: float) -> str:
+        """Draw rules, their values and the label of an upward scale."""
+        parts = []
+        for tick, text in zip(up.ticks, up.tick_texts(), strict=True):
+            y, rule = up(tick), self.colour("soft" if tick == 0 else "rule")
+            parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, stroke=rule, stroke_width=1))
+            parts.append(self.beside(text, left - 6, y, "soft", text_anchor="end"))
+        middle = (up.start + up.end) / 2
+        turned = f"rotate(-90 {FONT_SIZE + 2} {number(middle)})"
+        parts.append(self.text(label, FONT_SIZE + 2, middle, "soft", text_anchor="middle", transform=turned))
+        return tag("g", "".join(parts), class_="axis")
+
+    def no_data(self, x: float, y: float) -> str:
+        """Return the text of an empty chart."""
+        return self.text("no data", x, y, "soft", text_anchor="middle")
+
+    def markup(self, height: float) -> Markup:
+        """Return the whole chart as an SVG element."""
+        attributes: dict[str, object] = {"xmlns": NAMESPACE} if self.standalone else {}
+        attributes |= {
+            "class_": "chart", "role": "img", "aria_label": self.title,
+            "viewBox": f"0 0 {number(self.width)} {number(height)}",
+            "width": number(self.width), "height": number(height), "font_family": FONT, "font_size": FONT_SIZE,
+        }  # fmt: skip
+        paper = ""
+        if self.standalone:
+            paper = tag("rect", width=float(self.width), height=float(height), fill=self.colour("paper"))
+        head = tag("title", plain(self.title)) + tag("desc", plain("; ".join(self.spoken))) + paper
+        return Markup(tag("svg", head + "\n" + "\n".join(part for part in self.parts if part) + "\n", **attributes))

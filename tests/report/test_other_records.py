@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from regweave.cli import main
 from regweave.errors import RegweaveError
 from regweave.report import demo
-from regweave.study.demo_summary import ColumnSummary, DemoSummary, PairedComparison
+from regweave.study.demo import ColumnSummary, DemoSummary, PairedComparison
 
 SUMMARY = DemoSummary(
     source="phantoms",
@@ -24,10 +23,10 @@ SUMMARY = DemoSummary(
     dice={"before": [0.4, 0.4], "learned": [0.8, 0.8], "sad alone": [0.5, None]},
     learned="learned",
     best_single="sad alone",
-    against=[PairedComparison("sad alone", 0.3, 2, 0, 2)],
+    against=[PairedComparison(method="sad alone", difference=0.3, better=2, worse=0, pairs=2)],
     trust=[
-        ColumnSummary("background", {"sad": 0.5, "mi": 0.5}, True, None),
-        ColumnSummary("cord", {"sad": 0.1, "mi": 0.9}, True, "mi"),
+        ColumnSummary(name="background", shares={"sad": 0.5, "mi": 0.5}, used=True, right=None),
+        ColumnSummary(name="cord", shares={"sad": 0.1, "mi": 0.9}, used=True, right="mi"),
     ],
     gain=0.1,
     shown={"a": 0.8},
@@ -71,15 +70,15 @@ def outcomes(record: dict, file: Path, write, chosen) -> set[str]:
 
 
 def test_a_demo_of_a_stranger(tmp_path):
-    record = json.loads(json.dumps(asdict(SUMMARY)))
+    record = SUMMARY.model_dump()
     every = [(path, value) for path in places(record) for value in (*STRANGE, GONE)]
     chosen = [every[i] for i in np.random.default_rng(0).choice(len(every), 150, replace=False)]
-    assert outcomes(record, tmp_path / "demo.json", demo.write_page, chosen) == {"", "E102"}
+    assert outcomes(record, tmp_path / "demo.json", demo.write_page, chosen) == {"", "E178"}
 
 
 @pytest.mark.parametrize("name", ["../../../x", "a/b", "", ".."])
 def test_a_demo_names_no_page_elsewhere(tmp_path, capsys, name):
-    record = {**asdict(SUMMARY), "shown": {name: 0.8}}
+    record = {**SUMMARY.model_dump(), "shown": {name: 0.8}}
     (tmp_path / "demo.json").write_text(json.dumps(record))
     assert main(["report", str(tmp_path)]) == 3
-    assert "shown: a name that no pair has" in capsys.readouterr().err
+    assert "the name is not one that regweave gives" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,7 @@ from regweave.jobs.store import Outcome
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.study.comparison import Scores
-from regweave.study.demo import SETTINGS, make_cohort, split_folder
-from regweave.study.demo_summary import DemoSummary, summarise
+from regweave.study.demo import SETTINGS, DemoSummary, Lists, make_cohort, split_folder, summarise
 from regweave.study.phantoms import make_phantom
 from regweave.types import WeightTable
 
@@ -111,7 +112,8 @@ def summary(learned, single, *, gain=0.1, failed=False):
             outcomes[name, pair.id] = Outcome(f"{name}/{pair.id}", {"labels": labels})
     if failed:
         outcomes["model:weights", "a"] = Outcome("model:weights/a", None, "E140: memory")
-    return summarise(Scores(pairs, methods, outcomes), model, source="x", n_train=3, shown=["a"], right={1: "sad"})
+    lists = Lists(Path("train.csv"), Path("test.csv"), "x", {1: "sad"})
+    return summarise(Scores(pairs, methods, outcomes), model, lists, 3, ["a"])
 
 
 def test_the_best_single_metric_is_chosen_on_training_pairs():
@@ -148,10 +150,10 @@ def test_what_each_class_trusts_and_the_way_through_a_file(tmp_path):
     assert found.shown == {"a": 0.9}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"source": 1}'])
-def test_a_damaged_story_is_an_error_of_the_file(tmp_path, text):
+@pytest.mark.parametrize(("text", "code"), [("{", "E102"), ("[]", "E102"), ("{}", "E178"), ('{"source": 1}', "E178")])
+def test_a_damaged_summary_is_an_error_of_the_file(tmp_path, text, code):
     with pytest.raises(RegweaveError, match="E101"):
         DemoSummary.read(tmp_path)
     (tmp_path / "demo.json").write_text(text)
-    with pytest.raises(RegweaveError, match="E102"):
+    with pytest.raises(RegweaveError, match=code):
         DemoSummary.read(tmp_path)

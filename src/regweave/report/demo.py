@@ -14,46 +14,31 @@ from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
 from regweave.report.viewer.data import IMAGES
 from regweave.report.viewer.pictures import data_address, encode_png
-from regweave.study.demo_summary import DemoSummary
+from regweave.study.demo import DemoSummary
 
 
-def write_page(folder: str | Path) -> Path:
-    """Write ``index.html`` into the folder of a demo; it links the pages that exist.
+def write_page(folder: str | Path, *, all_pages: bool = False) -> Path:
+    """Write ``index.html`` into the folder of a demo, which links the pages that exist.
 
-    Parameters
-    ----------
-    folder : path
-        Holds demo.json.
-
-    Returns
-    -------
-    Path
-        The page.
+    With ``all_pages`` those of the kept registrations, the training and the evaluation are written before it.
     """
     where = Path(folder)
-    text = page_text(DemoSummary.read(where), where)
+    summary = DemoSummary.read(where)
+    if all_pages:
+        for name in summary.shown:
+            registration.write_page(where / DEMO_EVALUATION / PAGES / name)
+        training.write_page(where / DEMO_MODEL)
+        evaluation.write_page(where / DEMO_EVALUATION)
     with owned_path(where / INDEX) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(_page_text(summary, where), encoding="utf-8")
     return where / INDEX
 
 
-def write_pages(folder: str | Path) -> Path:
-    """Write all pages of a demo: registrations that were kept, training, evaluation, and last the first page."""
-    where = Path(folder)
-    summary = DemoSummary.read(where)
-    training.write_page(where / DEMO_MODEL)
-    for name in summary.shown:
-        registration.write_page(where / DEMO_EVALUATION / PAGES / name)
-    evaluation.write_page(where / DEMO_EVALUATION)
-    return write_page(where)
-
-
-def page_text(summary: DemoSummary, folder: Path) -> str:
-    """Return the page as HTML."""
+def _page_text(summary: DemoSummary, folder: Path) -> str:
     columns = zip(*summary.dice.values(), strict=True)
     pages = {name: f"{DEMO_EVALUATION}/{PAGES}/{name}/{REPORT}" for name in summary.shown}
 
-    def found(place: str) -> str:
+    def address(place: str) -> str:
         return quote(place) if (folder / place).is_file() else ""
 
     context = {
@@ -62,9 +47,9 @@ def page_text(summary: DemoSummary, folder: Path) -> str:
         "best": [max((v for v in column if v is not None), default=None) for column in columns],
         "members": list(summary.trust[0].shares),
         "made": any(row.right for row in summary.trust),
-        "evaluation": found(f"{DEMO_EVALUATION}/{REPORT}"),
-        "training": found(training.page_path(Path(DEMO_MODEL)).name),
-        "pages": {name: found(place) for name, place in pages.items()},
+        "evaluation": address(f"{DEMO_EVALUATION}/{REPORT}"),
+        "training": address(training.page_path(Path(DEMO_MODEL)).name),
+        "pages": {name: address(place) for name, place in pages.items()},
         "pictures": {
             name: seen for name in summary.shown if (seen := _picture(folder / DEMO_EVALUATION / PAGES / name))
         },

@@ -1,4 +1,4 @@
-"""Demonstration on scans or phantoms: learned weights, and what they are worth on patients left out of learning."""
+"""Demonstration on scans or phantoms: learned weights, evaluated on patients left out of learning."""
 
 from __future__ import annotations
 
@@ -6,21 +6,36 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from regweave.config.settings import Settings
 from regweave.datasets.folds import split_groups
 from regweave.datasets.manifest import FILES, PairFiles, read_pairs, write_pairs
 from regweave.errors import RegweaveError
-from regweave.io import write_image, write_labels
+from regweave.io import owned_path, write_image, write_labels
 from regweave.io.disk.files import is_file, is_folder
-from regweave.io.disk.records import DEMO_EVALUATION, DEMO_MODEL
+from regweave.io.disk.records import (
+    DEMO,
+    DEMO_EVALUATION,
+    DEMO_MODEL,
+    Count,
+    Known,
+    Number,
+    RecordPart,
+    SafeName,
+    Text,
+    read_record,
+)
+from regweave.jobs.methods import Method
 from regweave.jobs.store import BatchProgress
-from regweave.model.effort import write_effort
+from regweave.measures.scores import When
+from regweave.measures.statistics import count_better
 from regweave.model.model import Model
 from regweave.run.reading import Reading
-from regweave.study.demo_summary import DemoSummary, summarise
+from regweave.study.comparison import Scores
 from regweave.study.evaluate import evaluate
 from regweave.study.phantoms import COHORT, cohort_pair
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
@@ -31,13 +46,16 @@ from regweave.types import ImagePair
 
 N_TRAIN, N_TEST = 6, 4
 FIRST_TEST = 1000
-"""Held-out phantoms have seeds of their own, whatever the number of those trained on."""
+"""Held-out phantoms have the same seeds for any number of phantoms to learn from."""
 MOST_CASES = 20
 LEAST_CASES = 6
 MOST_PAGES = 4
 """Held-out pairs with a page of their own, those with the lowest Dice."""
 LISTS = ("PAIRS.csv", "pairs.csv")
 IMAGE, LABELS = "image.nii.gz", "labels.nii.gz"
+BEFORE = "before"
+NO_MASKS = "learned, no masks"
+SINGLE = "single:"
 
 _MEMBERS = [
     {"name": "sad", "metric": "sad"},
@@ -65,16 +83,10 @@ OnProgress = Callable[[TrainProgress | BatchProgress], None]
 
 @dataclass(frozen=True)
 class Lists:
-    """Two lists of pairs without a patient in common, and how they came about.
+    """Two lists of pairs without a patient in common.
 
-    Parameters
-    ----------
-    train, test : path
-        Lists to learn from and to try the weights on.
-    source : str
-        One sentence.
-    right : mapping
-        Metric that is right by construction, by label; empty for real scans.
+    ``source`` is a sentence about the scans; ``right`` is by label the metric that is right by construction, and
+    empty for real scans.
     """
 
     train: Path
@@ -91,39 +103,25 @@ def make_cohort(
     n_test: int = N_TEST,
     make: Callable[[int], ImagePair] = cohort_pair,
 ) -> Lists:
-    """Write the scans of phantom patients and the two lists.
-
-    Parameters
-    ----------
-    folder : path
-        New folder for them.
-    seed : int
-        Chooses the cohort.
-    n_train, n_test : int
-        Patients to learn from, and held out.
-    make : callable
-        Makes the two scans of a patient from a number.
-    """
+    """Write the scans of phantom patients and the two lists into a new folder; ``make`` renders a patient."""
     folder.mkdir(parents=True)
-    made = {}
     for name, first, n in (("train", 0, n_train), ("test", FIRST_TEST, n_test)):
-        numbers = range(first, first + n)
-        seeds = [int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) for number in numbers]
+        seeds = [int(np.random.SeedSequence([seed, k]).generate_state(1)[0]) for k in range(first, first + n)]
         pairs = [_write_patient(folder, f"{name}{i:02d}", make(s)) for i, s in enumerate(seeds, start=1)]
-        made[name] = folder / f"{name}.csv"
-        write_pairs(made[name], pairs)
+        write_pairs(folder / f"{name}.csv", pairs)
     source = f"{n_train + n_test} phantom patients, each scanned at planning and once more later"
-    return Lists(made["train"], made["test"], source, {value: organ.right for value, organ in COHORT.items()})
+    right = {value: organ.right for value, organ in COHORT.items()}
+    return Lists(folder / "train.csv", folder / "test.csv", source, right)
 
 
 def _write_patient(folder: Path, name: str, pair: ImagePair) -> PairFiles:
     place = folder / name
     place.mkdir()
     files = {column: place / f"{column}.nii.gz" for column in FILES}
-    write_image(files["fixed"], pair.fixed)
-    write_image(files["moving"], pair.moving)
     assert pair.fixed_labels is not None
     assert pair.moving_labels is not None
+    write_image(files["fixed"], pair.fixed)
+    write_image(files["moving"], pair.moving)
     write_labels(files["fixed_labels"], pair.fixed_labels)
     write_labels(files["moving_labels"], pair.moving_labels)
     names = json.dumps({str(value): name for value, name in pair.moving_labels.names.items()}, indent=1)
@@ -134,18 +132,9 @@ def _write_patient(folder: Path, name: str, pair: ImagePair) -> PairFiles:
 def split_folder(data: Path, folder: Path, seed: int = 0) -> Lists:
     """Split a user's scans into patients to learn from and patients held out, and write the two lists.
 
-    A folder with PAIRS.csv is split into halves by patient. Else each sub-folder with image.nii.gz and labels.nii.gz
-    is a patient: neighbours in the order of names become couples, registered both ways; the first half of the
-    couples is learned from.
-
-    Parameters
-    ----------
-    data : path
-        Folder with PAIRS.csv or CASE/{image,labels}.nii.gz.
-    folder : path
-        New folder for the lists.
-    seed : int
-        Chooses the halves of PAIRS.csv.
+    A folder with PAIRS.csv is split into halves by patient; the seed chooses them. Else each sub-folder with
+    image.nii.gz and labels.nii.gz is a patient: neighbours in the order of names become couples, registered both ways;
+    the first half of the couples is learned from.
 
     Raises
     ------
@@ -168,18 +157,18 @@ def split_folder(data: Path, folder: Path, seed: int = 0) -> Lists:
 
 def _couples(data: Path) -> tuple[dict[str, Sequence[PairFiles]], str]:
     images = data.glob(f"*/{IMAGE}") if is_folder(data) else ()
-    found = sorted(p.parent for p in images if (p.parent / LABELS).is_file())
-    if len(found) < LEAST_CASES:
-        what = f"{len(found)} cases" if is_folder(data) else "no such folder"
+    cases = sorted(p.parent for p in images if (p.parent / LABELS).is_file())
+    if len(cases) < LEAST_CASES:
+        what = f"{len(cases)} cases" if is_folder(data) else "no such folder"
         message = f"'{data}': a demo needs {LISTS[0]} or at least {LEAST_CASES} cases, found {what}"
         raise RegweaveError("E138", message, f"write {LISTS[0]}, or put each case in CASE/{IMAGE} and CASE/{LABELS}")
-    used = found[: MOST_CASES - MOST_CASES % 2][: len(found) - len(found) % 2]
+    used = cases[: MOST_CASES - MOST_CASES % 2][: len(cases) - len(cases) % 2]
     couples = [(used[i], used[i + 1]) for i in range(0, len(used), 2)]
     # The gate needs two couples to learn from even where that leaves fewer for the test.
     n = max(2, len(couples) // 2)
     halves = {"train": couples[:n], "test": couples[n:]}
     pairs = {name: [_pair(*way) for a, b in part for way in ((a, b), (b, a))] for name, part in halves.items()}
-    source = f"{len(used)} of {len(found)} cases, neighbours by name registered to each other"
+    source = f"{len(used)} of {len(cases)} cases, neighbours by name registered to each other"
     return {name: tuple(part) for name, part in pairs.items()}, source
 
 
@@ -191,53 +180,240 @@ def _pair(fixed: Path, moving: Path) -> PairFiles:
 
 
 def learn(
-    folder: Path,
-    lists: Lists,
-    *,
-    settings: Settings = SETTINGS,
-    options: TrainOptions = OPTIONS,
-    classes: tuple[int, ...] | None = None,
-    workers: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> Model:
-    """Learn the weights, and write the model and what it has cost into the folder."""
-    options = replace(options, classes=classes)
-    stages: dict[str, Mapping[str, float]] = {}
-
-    def keep(progress: TrainProgress | BatchProgress) -> None:
-        if isinstance(progress, TrainProgress) and progress.stages is not None:
-            stages.update(progress.stages)
-        if on_progress is not None:
-            on_progress(progress)
-
-    model = train(lists.train, folder / DEMO_MODEL, options=options, config=settings, workers=workers, on_progress=keep)
-    write_effort(folder / DEMO_MODEL, stages)
-    return model
+    folder: Path, lists: Lists, *, settings: Settings, classes: tuple[int, ...] | None, workers: int | None,
+    on_progress: OnProgress,
+) -> Model:  # fmt: skip
+    """Learn the weights and write the model into the folder."""
+    options = replace(OPTIONS, classes=classes)
+    target = folder / DEMO_MODEL
+    return train(lists.train, target, options=options, config=settings, workers=workers, on_progress=on_progress)
 
 
-def judge(
-    folder: Path,
-    lists: Lists,
-    model: Model,
-    *,
-    classes: tuple[int, ...] | None = None,
-    workers: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> DemoSummary:
-    """Register the held-out patients with the learned weights and with every tuned baseline; keep some results."""
-    reading = Reading(classes=classes)
-    folder_of_results = folder / DEMO_EVALUATION
-    found = evaluate(
-        lists.test, folder_of_results, models=[folder / DEMO_MODEL], baselines=True, train_pairs=lists.train,
-        workers=workers, classes=classes, on_progress=on_progress,
+def assess(
+    folder: Path, lists: Lists, model: Model, *, classes: tuple[int, ...] | None, workers: int | None,
+    on_progress: OnProgress,
+) -> DemoSummary:  # fmt: skip
+    """Register the held-out patients with the learned weights and with every tuned baseline; keep the worst results."""
+    results = folder / DEMO_EVALUATION
+    evaluation = evaluate(
+        lists.test, results, models=[folder / DEMO_MODEL], baselines=True, train_pairs=lists.train, workers=workers,
+        classes=classes, on_progress=on_progress,
     )  # fmt: skip
-    scores = found.scores
-    shown = worst_pairs(scores, MOST_PAGES)
-    for pair in shown:
-        keep_registration(shown_method(scores), pair, reading, folder_of_results, found.rules)
-    summary = summarise(
-        scores, model, source=lists.source, n_train=len(read_pairs(lists.train)),
-        shown=[pair.id for pair in shown], right=lists.right,
-    )  # fmt: skip
+    scores = evaluation.scores
+    worst = worst_pairs(scores, MOST_PAGES)
+    for pair in worst:
+        keep_registration(shown_method(scores), pair, Reading(classes=classes), results, evaluation.rules)
+    summary = summarise(scores, model, lists, len(read_pairs(lists.train)), [pair.id for pair in worst])
     summary.write(folder)
     return summary
+
+
+class PairedComparison(RecordPart):
+    """The learned weights against one other method, by the mean Dice of each pair."""
+
+    method: Text
+    difference: Number
+    better: Count
+    worse: Count
+    pairs: Count
+
+    def __str__(self) -> str:
+        if not self.pairs:
+            return "no pair in common"
+        word = "better" if self.difference > 0 else "worse" if self.difference < 0 else "no different"
+        counted = f"better on {self.better} of {self.pairs} pairs and worse on {self.worse}"
+        return f"{word} by {abs(self.difference):.3f}, {counted}"
+
+
+class ColumnSummary(RecordPart):
+    """Learned column of one class: its share of each metric, whether it is used, and the metric made to be right."""
+
+    name: Text
+    shares: dict[str, Number]
+    used: bool
+    right: Text | None
+
+
+class DemoSummary(RecordPart):
+    """Numbers of a demo, for its page and for the terminal; ``demo.json``.
+
+    Parameters
+    ----------
+    source : str
+        Where the scans come from.
+    n_train, n_test, n_patients : int
+        Pairs to learn from, pairs of the test, and their patients.
+    structures : list of str
+        Names.
+    dice : dict
+        By title of the method: mean Dice over all structures, then of each; None for a missing value.
+    learned, best_single : str
+        Title of the learned weights, and of the single metric with the highest Dice on the training pairs.
+    against : list of PairedComparison
+        Learned weights against every baseline.
+    trust : list of ColumnSummary
+        Weights by class.
+    gain : float, optional
+        Gain of left-out patients in training; None if no learned column is used.
+    shown : dict
+        Pairs that have a page of their own, with their mean Dice by the learned weights; the lowest first.
+    failures : list of str
+        Registrations that failed.
+    """
+
+    source: Text
+    n_train: Count
+    n_test: Count
+    n_patients: Count
+    structures: list[Text]
+    dice: dict[str, list[Known]]
+    learned: Text
+    best_single: Text
+    against: list[PairedComparison]
+    trust: Annotated[list[ColumnSummary], Field(min_length=1)]
+    gain: Known
+    shown: dict[SafeName, Known]
+    failures: list[Text]
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if not {BEFORE, self.learned} <= self.dice.keys():
+            raise ValueError("dice: no row of the learned weights, or none before registration")
+        if any(len(row) != len(self.structures) + 1 for row in self.dice.values()):
+            raise ValueError("dice: a row needs a number for the mean and for each structure")
+        if self.best_single not in {row.method for row in self.against}:
+            raise ValueError("best_single: nothing is compared with it")
+        if len({tuple(row.shares) for row in self.trust}) != 1:
+            raise ValueError("trust: classes have different members")
+        return self
+
+    def write(self, folder: Path) -> None:
+        """Write ``demo.json``."""
+        with owned_path(folder / DEMO) as part:
+            part.write_text(json.dumps(self.model_dump(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> DemoSummary:
+        """Read ``demo.json``; E101 without it, E102 or E178 where it is not what `write` writes."""
+        return read_record(cls, folder / DEMO)
+
+    def opening(self) -> str:
+        """Return where the scans come from and how they were used."""
+        source = self.source[:1].upper() + self.source[1:]
+        return f"{source}. Learned from {self.n_train} pairs, tried on {self.n_test} others."
+
+    def sentences(self) -> list[str]:
+        """Return gains and losses, a sentence each."""
+        before, after = self.dice[BEFORE][0], self.dice[self.learned][0]
+        if before is None or after is None:
+            return ["No held-out pair could be registered with the learned weights."]
+        best = next(row for row in self.against if row.method == self.best_single)
+        out = [
+            f"On {self.n_patients} held-out patients the learned weights bring the mean Dice from {before:.3f} to "
+            f"{after:.3f}.",
+            f"Against {best.method}, the best single metric of the training patients: {best}.",
+            *self._by_structure(),
+            *(f"Against {row.method}: {row}." for row in self.against if row is not best),
+        ]
+        alone = self.dice.get(NO_MASKS, [None])[0]
+        if alone is not None:
+            out.append(f"Without masks of the moving images, with structures that the model predicts: {alone:.3f}.")
+        if self.gain is None:
+            out.append(
+                "In training, left-out patients did not gain by learning: the columns of the levels are uniform."
+            )
+        if any(row.right for row in self.trust):
+            out.append(
+                "The phantoms are made so that another metric is right in each organ; on real patients the gain is "
+                "much smaller."
+            )
+        if self.failures:
+            out.append(f"{len(self.failures)} registrations failed; the page of the evaluation names them.")
+        return out
+
+    def _by_structure(self) -> list[str]:
+        """Name the structures in which the learned weights are above and below the best single metric of each."""
+        singles = [row.method for row in self.against if row.method.endswith(" alone") and row.method in self.dice]
+        above, below = [], []
+        for place, name in enumerate(self.structures, start=1):
+            learned = self.dice[self.learned][place]
+            tried = {m: v for m in singles if (v := self.dice[m][place]) is not None}
+            if learned is None or not tried:
+                continue
+            best = max(tried, key=tried.__getitem__)
+            if learned < tried[best]:
+                below.append(f"{name} ({learned:.3f}, {best} {tried[best]:.3f})")
+            else:
+                above.append(name)
+        if not above and not below:
+            return []
+        return [
+            f"By structure, against the single metric with the highest Dice on these held-out patients: not below in "
+            f"{len(above)} of {len(above) + len(below)} ({', '.join(above) or 'none'}); below in "
+            f"{', '.join(below) or 'none'}."
+        ]
+
+
+def summarise(scores: Scores, model: Model, lists: Lists, n_train: int, shown: Sequence[str]) -> DemoSummary:
+    """Compute the summary from the scores of an evaluation and the evaluated model; ``shown`` pairs have pages."""
+    labels = scores.labels()
+
+    def means(method: Method, when: When = "dice_after") -> list[float | None]:
+        return [_mean(scores.dice(method, label, when)) for label in (None, *labels)]
+
+    def against(other: Method) -> PairedComparison:
+        differences = scores.dice(learned) - scores.dice(other)
+        counts, n = count_better(differences), int((~np.isnan(differences)).sum())
+        return PairedComparison(
+            method=_title(other),
+            difference=_mean(differences) or 0.0,
+            better=counts.better,
+            worse=counts.worse,
+            pairs=n,
+        )
+
+    learned = next(m for m in scores.methods if m.model is not None and not m.predicted)
+    baselines = [m for m in scores.methods if m.tunable]
+    singles = [m for m in baselines if m.name.startswith(SINGLE)]
+    by_pair = dict(zip((pair.id for pair in scores.pairs), scores.dice(learned).tolist(), strict=True))
+    gain = model.training.left_out_gain
+    return DemoSummary(
+        source=lists.source,
+        n_train=n_train,
+        n_test=len(scores.pairs),
+        n_patients=len({name for pair in scores.pairs for name in pair.patients}),
+        structures=list(labels.values()),
+        dice={BEFORE: means(scores.reference, "dice_before"), **{_title(m): means(m) for m in scores.methods}},
+        learned=_title(learned),
+        best_single=_title(max(singles, key=lambda m: max(m.tuning.values(), default=float("-inf")))),
+        against=[against(m) for m in baselines],
+        trust=_columns(model, lists.right),
+        gain=None if gain is None else gain.mean,
+        shown={name: None if np.isnan(by_pair[name]) else by_pair[name] for name in shown},
+        failures=[f"{o.key}: {o.error}" for o in scores.failures],
+    )
+
+
+def _title(method: Method) -> str:
+    if method.model is not None:
+        return NO_MASKS if method.predicted else "learned"
+    return f"{method.name.removeprefix(SINGLE)} alone" if method.name.startswith(SINGLE) else f"{method.name} mix"
+
+
+def _columns(model: Model, right: Mapping[int, str]) -> list[ColumnSummary]:
+    w, gates = model.weights, model.training.gates
+    shares = w.matrix / np.maximum(np.abs(w.matrix).sum(axis=0), 1e-12)
+    return [
+        ColumnSummary(
+            name=model.class_names.get(value, str(value)),
+            shares=dict(zip(w.members, shares[:, k].tolist(), strict=True)),
+            used=str(value) not in gates or gates[str(value)].used,
+            right=right.get(value),
+        )
+        for k, value in enumerate(w.classes)
+    ]
+
+
+def _mean(values: Any) -> float | None:
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if kept.size else None

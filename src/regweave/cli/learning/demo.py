@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from regweave.api.progress import TrainingBar, duration
 from regweave.cli.help import WIDTH, command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import JsonOption, complete_preset, parse_values
 from regweave.cli.tables import text_table
@@ -19,17 +17,11 @@ from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
-from regweave.io.disk.records import DEMO, INDEX
-from regweave.jobs.store import BatchProgress
-from regweave.report import demo as pages
+from regweave.io.disk.records import DEMO, DEMO_MODEL, INDEX
+from regweave.model.effort import write_effort
+from regweave.report.demo import write_page
 from regweave.study import demo as workflow
-from regweave.study.demo_summary import DemoSummary
-from regweave.training.state import TrainProgress
-
-EVERY = 20
-"""Registrations between two lines of progress where there is no terminal."""
-STAGES = 4
-"""Scans, learning, held-out patients, pages."""
+from regweave.study.demo import DemoSummary
 
 app = command_line()
 
@@ -67,12 +59,20 @@ def demo(
     """
     settings = _settings(data, classes, preset)
     workflow.OPTIONS.check()  # what learning needs, before phantoms are made
-    start = time.perf_counter()
-    with prepare_output(output, overwrite=overwrite) as folder, _Shown() as shown:
-        shown.begin("phantoms" if data is None else "scans")
-        scans = folder / "scans"
-        lists = workflow.make_cohort(scans, seed) if data is None else workflow.split_folder(data, scans, seed)
-        summary = run(folder, lists, shown, settings, parse_values(classes), workers)
+    labels, start = parse_values(classes), time.perf_counter()
+    with prepare_output(output, overwrite=overwrite) as folder:
+        with TrainingBar(lines=True) as bar:
+            bar.say(f"[1/4] {'phantoms' if data is None else 'scans'}")
+            scans = folder / "scans"
+            lists = workflow.make_cohort(scans, seed) if data is None else workflow.split_folder(data, scans, seed)
+            bar.say("[2/4] learning")
+            model = workflow.learn(folder, lists, settings=settings, classes=labels, workers=workers, on_progress=bar)
+            write_effort(folder / DEMO_MODEL, bar.stages)
+        with TrainingBar(lines=True) as bar:
+            bar.say("[3/4] held-out patients")
+            summary = workflow.assess(folder, lists, model, classes=labels, workers=workers, on_progress=bar)
+            bar.say("[4/4] pages")
+            write_page(folder, all_pages=True)
     if as_json:
         print((output / DEMO).read_text(encoding="utf-8"), end="")
     else:
@@ -89,26 +89,6 @@ def _settings(data: Path | None, classes: str | None, preset: str | None) -> Set
     return workflow.SETTINGS if preset is None else choose_settings(preset, None, None, None)
 
 
-def run(
-    folder: Path,
-    lists: workflow.Lists,
-    shown: _Shown,
-    settings: Settings,
-    classes: tuple[int, ...] | None,
-    workers: int | None,
-) -> DemoSummary:
-    """Learn, judge and write the pages."""
-    shown.begin("learning")
-    model = workflow.learn(
-        folder, lists, settings=settings, options=workflow.OPTIONS, classes=classes, workers=workers, on_progress=shown
-    )
-    shown.begin("held-out patients")
-    summary = workflow.judge(folder, lists, model, classes=classes, workers=workers, on_progress=shown)
-    shown.begin("pages")
-    pages.write_pages(folder)
-    return summary
-
-
 def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
     """Write the summary within 80 columns."""
     dice = [(title, ["-" if v is None else f"{v:.3f}" for v in values]) for title, values in summary.dice.items()]
@@ -122,7 +102,6 @@ def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
         )
         for row in summary.trust
     ]
-    minutes, rest = divmod(round(seconds), 60)
     return "\n".join(
         [
             _filled(summary.opening()),
@@ -135,7 +114,7 @@ def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
             "",
             *(_filled(f"- {line}", "  ") for line in summary.sentences()),
             "",
-            f"time  {minutes}:{rest:02d} min",
+            f"time  {duration(seconds)} min",
             f"open  {output / INDEX}",
         ]
     )
@@ -143,44 +122,3 @@ def as_text(summary: DemoSummary, output: Path, seconds: float) -> str:
 
 def _filled(text: str, indent: str = "") -> str:
     return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-class _Shown:
-    """A bar on a terminal, lines elsewhere; both on standard error."""
-
-    def __init__(self) -> None:
-        self._bar: Progress | None = None
-        self._task: Any = None
-        self._stage = ""
-        self._number = 0
-
-    def __enter__(self) -> _Shown:
-        if sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def begin(self, stage: str) -> None:
-        """Say that a stage begins."""
-        self._number += 1
-        self._stage = f"[{self._number}/{STAGES}] {stage}"
-        self._say(self._stage, None, None)
-
-    def __call__(self, progress: TrainProgress | BatchProgress) -> None:
-        if isinstance(progress, TrainProgress):
-            self._say(f"{self._stage}: {progress.message}", None, None)
-        elif self._bar is not None or progress.done == progress.total or progress.done % EVERY == 0:
-            text = f"{self._stage}: {progress.done}/{progress.total} registrations"
-            self._say(text, progress.done, progress.total)
-
-    def _say(self, text: str, done: int | None, total: int | None) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, description=text[:46], completed=done or 0, total=total)
-        else:
-            print(text, file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +57,7 @@ JUDGED: dict[str, Callable[[Path, Wishes], Path]] = {
     RESULT: _write_registration,
     RESULTS: lambda folder, wishes: _write_list(folder, wishes.rules),
 }
-OTHERS: dict[str, Callable[[Path], Path]] = {DEMO: demo.write_pages}
+OTHERS: dict[str, Callable[[Path], Path]] = {DEMO: partial(demo.write_page, all_pages=True)}
 """What writes the page of a folder, by the file that tells what the folder is; the first two have verdicts."""
 
 app = command_line()

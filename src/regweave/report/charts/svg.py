@@ -197,9 +197,18 @@ class Plot:
             fill=self.colour(colour), font_weight=600 if strong else None, **attributes,
         )  # fmt: skip
 
-    def beside(self, text: object, x: float, y: float, colour: str = "ink", **attributes: object) -> str:
+    def beside(
+        self,
+        text: object,
+        x: float,
+        y: float,
+        colour: str = "ink",
+        *,
+        strong: bool = False,
+        text_anchor: str | None = None,
+    ) -> str:
         """Write text whose middle line is at a height."""
-        return self.text(text, x, y, colour, **attributes, dominant_baseline="central")
+        return self.text(text, x, y, colour, strong=strong, text_anchor=text_anchor, dominant_baseline="central")
 
     def x_axis(self, across: Scale, y: float, label: str) -> str:
         """Draw the line, values and label of a scale to the right."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import regweave
 from regweave import _core
-from regweave.run.machine import physical_memory_mb
+from regweave.run.memory import physical_memory_mb
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"

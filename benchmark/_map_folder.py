@@ -20,7 +20,7 @@ from regweave import predictors
 from regweave.io import sha256
 from regweave.io.geometry import Orientation
 from regweave.registry import FOLDERS
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 
 PLUGINS = ROOT / "benchmark" / "plugins"
 

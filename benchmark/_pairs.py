@@ -19,11 +19,11 @@ import numpy as np
 
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Schedule, Settings
-from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.io import write_image, write_labels
+from regweave.jobs.table import PairFiles, write_pairs
 from regweave.run.prepare import start_pair
-from regweave.run.reading import Inputs, read_inputs
-from regweave.run.recipe import Recipe
+from regweave.run.read import Inputs, read_inputs
+from regweave.run.resolve import Recipe
 from regweave.study.phantoms import make_phantom
 from regweave.types import ImagePair, WeightTable
 

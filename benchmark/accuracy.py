@@ -33,7 +33,7 @@ from regweave.config.settings import Settings
 from regweave.measures import dice, regularity
 from regweave.registration.align import align
 from regweave.registration.refine import refine
-from regweave.run.machine import allowed_threads
+from regweave.run.memory import allowed_threads
 from regweave.spatial import to_field, warp_labels
 from regweave.types import Field, Float32Array, Transform
 

@@ -27,17 +27,17 @@ from _pairs import SETS, PairName, cases_of, files, fold_pairs, folds_of, subjec
 from regweave import predictors
 from regweave.config import settings as registration_settings
 from regweave.config.settings import Schedule, Settings
-from regweave.datasets.manifest import PairFiles, read_pairs
 from regweave.io import sha256
 from regweave.jobs.methods import REFINE, Method, bank_of_list, baseline_methods
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import Outcome, content_hash
+from regweave.jobs.table import PairFiles, read_pairs
 from regweave.measures import dice
 from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.model.model import Model
 from regweave.predictors import Examples, Predictor
 from regweave.registration.initial import STRUCTURES
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.training.refinement import background_of
 from regweave.types import WeightTable
 

@@ -24,7 +24,7 @@ from regweave.registration import devices
 from regweave.registration.align import align
 from regweave.registration.cuda import opening
 from regweave.registration.refine import refine
-from regweave.run.machine import allowed_threads
+from regweave.run.memory import allowed_threads
 from regweave.threads import kernel_threads
 
 SIZES = {

@@ -19,7 +19,7 @@ from _pairs import SETS, PairName, cases_of, files, folds_of, subject_of
 from regweave import predictors
 from regweave.predictors import Examples
 from regweave.predictors.unet import NetworkPredictor
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.types import LabelMap, Volume
 
 Segmented = dict[str, tuple[Volume, LabelMap]]

@@ -31,14 +31,14 @@ import regweave
 from _common import RESULTS, ROOT, failure, fingerprint, parser, write
 from _pairs import SETS, PairName, choose_set, mean_interval, pair_files, patients, test_pairs, training_pairs
 from accuracy import Ledger, mean_dice, mean_of
-from regweave.datasets.manifest import check_leak
 from regweave.errors import RegweaveError
 from regweave.io import fill_value, write_image, write_labels
+from regweave.jobs.table import check_leak
 from regweave.measures import dice, hd95_mm, regularity
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.run.prepare import start_pair
-from regweave.run.reading import Reading, as_stored, read_inputs
+from regweave.run.read import Reading, as_stored, read_inputs
 from regweave.spatial import warp_image, warp_labels
 from regweave.types import Field, ImagePair, LabelMap, Transform
 

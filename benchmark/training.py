@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 from _common import Claim, parser, write
 from _pairs import SETS, choose_set, training_pairs, write_csv
+from regweave.progress import TrainProgress
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
-from regweave.training.state import TrainProgress
 
 TARGET_S = {True: 45, False: 10}
 """On the processor, and with a GPU."""

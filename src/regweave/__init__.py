@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from regweave.api.batch import batch
     from regweave.api.contours import propagate_contours
-    from regweave.api.models import models
     from regweave.api.register import register
     from regweave.api.train import train
-    from regweave.api.warp import warp, warp_labels, warp_points
     from regweave.config.settings import Settings, preset, preset_names
     from regweave.errors import RegweaveError, RegweaveWarning
+    from regweave.jobs.batch import batch
+    from regweave.model.cards import models
     from regweave.model.model import Model
+    from regweave.progress import Progress
     from regweave.run.result import Result
     from regweave.run.saved import load
-    from regweave.run.stages.progress import Progress
+    from regweave.run.warp import warp, warp_labels, warp_points
     from regweave.study import examples
     from regweave.study.evaluate import evaluate
     from regweave.training.estimator import MetricLearner
@@ -63,7 +63,7 @@ _HOMES = {
     "LabelMap": "types",
     "MetricLearner": "training.estimator",
     "Model": "model.model",
-    "Progress": "run.stages.progress",
+    "Progress": "progress",
     "RegweaveError": "errors",
     "RegweaveWarning": "errors",
     "Result": "run.result",
@@ -71,19 +71,19 @@ _HOMES = {
     "Transform": "types",
     "Volume": "types",
     "WeightTable": "types",
-    "batch": "api.batch",
+    "batch": "jobs.batch",
     "evaluate": "study.evaluate",
     "examples": "study",
     "load": "run.saved",
-    "models": "api.models",
+    "models": "model.cards",
     "preset": "config.settings",
     "preset_names": "config.settings",
     "propagate_contours": "api.contours",
     "register": "api.register",
     "train": "api.train",
-    "warp": "api.warp",
-    "warp_labels": "api.warp",
-    "warp_points": "api.warp",
+    "warp": "run.warp",
+    "warp_labels": "run.warp",
+    "warp_points": "run.warp",
 }
 """Modules that are loaded when a name is first used: the program can speak before numpy is there."""
 

@@ -94,7 +94,7 @@ def test_a_fold_chooses_by_the_pairs_of_the_others_alone() -> None:
 
 
 def _line(name: str, group: str = "p") -> Any:
-    from regweave.datasets.manifest import PairFiles
+    from regweave.jobs.table import PairFiles
 
     return PairFiles(name, *(Path(),) * 4, group)
 
@@ -186,7 +186,7 @@ def test_stored_maps_come_back_on_the_axes_of_the_image(tmp_path: Path, monkeypa
     from regweave.io.geometry import Orientation
     from regweave.model.model import Model
     from regweave.predictors import Examples
-    from regweave.run.reading import Reading
+    from regweave.run.read import Reading
     from regweave.types import LabelMap, Volume, WeightTable
 
     folder, maps, path_of = stored_folder(tmp_path, monkeypatch, lambda fold: fold)

@@ -174,7 +174,7 @@ def test_stride_visits_all_pairs_once(n: int) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["acdc_cardiac", "openkbp_head_neck"])
 def test_lists_of_pairs_can_be_read_and_do_not_leak(data_root: Path, tmp_path: Path, name: str) -> None:
-    from regweave.datasets.manifest import check_leak, read_pairs
+    from regweave.jobs.table import check_leak, read_pairs
 
     split = import_module("_pairs")
     lists = []

@@ -8,16 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from regweave.api.progress import BatchBar
 from regweave.cli import main
 from regweave.cli.learning import evaluate as command
 from regweave.cli.tables import terminal_text
 from regweave.config.settings import preset
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
-from regweave.jobs.store import BatchProgress
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
+from regweave.progress import BatchBar, BatchProgress
 from regweave.study.phantoms import make_phantom
 from regweave.types import WeightTable
 

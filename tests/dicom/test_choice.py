@@ -16,7 +16,7 @@ from regweave.api.contours import _require_outside
 from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.series import list_series, read_series, series_by_place
-from regweave.run.reading import Reading, read_inputs
+from regweave.run.read import Reading, read_inputs
 
 SMALL = Made(size=(24, 20), spacing=(2.0, 2.0), along=tuple(3.0 * k for k in range(8)))
 

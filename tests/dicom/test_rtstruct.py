@@ -128,12 +128,12 @@ def test_a_set_on_another_series_of_the_frame_is_said(tmp_path, plan):
     ],
 )
 def test_a_name_that_dicom_does_not_allow_is_mended_and_said(tmp_path, plan, stated, name):
-    data = rtstruct(PLAN, [replace(ROIS[0], name="Cord"), replace(ROIS[0], name="Kept ")])
+    data = rtstruct(PLAN, [replace(ROIS[0], name="Cord"), replace(ROIS[0], name="Cache ")])
     unchecked = pydicom.DataElement(0x30060026, "LO", stated, validation_mode=pydicom.config.IGNORE)
     data.StructureSetROISequence[0].add(unchecked)
     with pytest.warns(UserWarning, match=f"W230.* 1 names .*: {name}$") as caught:
         found = read_rtstruct(save(tmp_path / "a.dcm", data), plan)
-    assert [one.name for one in found.structures] == [name, "Kept"]
+    assert [one.name for one in found.structures] == [name, "Cache"]
     assert not [one for one in caught if "SECRET" in str(one.message)]
 
 

@@ -15,7 +15,7 @@ from fuzz_mutate import Mutation
 
 from regweave import io
 from regweave.config.settings import preset
-from regweave.datasets.manifest import read_pairs
+from regweave.jobs.table import read_pairs
 from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Transform
 

@@ -9,18 +9,16 @@ import pytest
 import regweave as rw
 from regweave import notices
 from regweave.cli import main
-from regweave.datasets.in_memory import pairs_on_disk
 from regweave.errors import UsageError
 from regweave.jobs.methods import Method
-from regweave.jobs.placement import Placement, place
-from regweave.jobs.runner import Runner
-from regweave.jobs.scoring import pair_score, score_pair
-from regweave.jobs.workers import Team, on_processes
+from regweave.jobs.runner import Runner, pair_score, score_pair
+from regweave.jobs.table import pairs_on_disk
+from regweave.jobs.workers import Placement, Team, on_processes, place
 from regweave.learning import samples
 from regweave.registration import devices
 from regweave.registration.cuda import device, opening
 from regweave.run import prepare
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 
 TWO = ((opening.Gpu("one", 1 << 30, (9, 0)), opening.Gpu("two", 1 << 30, (9, 0))), "")
 

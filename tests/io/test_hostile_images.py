@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from regweave.cli.app import main
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, RegweaveWarning, ResourceError
 from regweave.io import image_sha256, inspect_image, read_image, read_labels, read_transform, sha256
 from regweave.io.disk import files as limits
 from regweave.io.streams import CHUNK, Inflated
 from regweave.jobs.runner import Runner
-from regweave.run.reading import Reading
+from regweave.jobs.table import PairFiles
+from regweave.run.read import Reading
 
 SHAPE = (8, 7, 6)
 MHD = (

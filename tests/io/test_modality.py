@@ -7,7 +7,7 @@ from regweave import notices
 from regweave.errors import UsageError
 from regweave.io import fill_value, read_image
 from regweave.io.modality import bank_of, modality_of, stored_offset, with_modality
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.types import Geometry, Volume
 
 SHAPE = (24, 24, 24)

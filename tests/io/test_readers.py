@@ -10,9 +10,9 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave import io
-from regweave.datasets.manifest import read_pairs
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import inspect_image, read_image, read_labels, write_image
+from regweave.jobs.table import read_pairs
 from regweave.types import Geometry, Volume
 
 # Turned, anisotropic and away from the origin: no wrong frame gives the same affine.

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from regweave.config.settings import load, parse
-from regweave.datasets.manifest import read_pairs
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points
 from regweave.io.disk.files import MAX_NESTING, exists, is_file, open_file, require_file, sha256
@@ -23,6 +22,7 @@ from regweave.io.disk.text import (
     read_json,
     read_text,
 )
+from regweave.jobs.table import read_pairs
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.run.prepare import start_pair

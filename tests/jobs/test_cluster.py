@@ -13,16 +13,16 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError, UsageError
-from regweave.jobs import cluster as module
-from regweave.jobs.cluster import Cluster, attempt_with_same_code, require_cluster
+from regweave.jobs import workers as module
 from regweave.jobs.program import program_hash
 from regweave.jobs.store import run_tasks
+from regweave.jobs.workers import Cluster, attempt_with_same_code, require_cluster
 
 
 @pytest.fixture
 def port(monkeypatch):
     """A port that accepts, and then does as told; the default is to say nothing."""
-    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(module, "SCHEDULER_PATIENCE_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
 
@@ -86,7 +86,7 @@ def test_a_scheduler_without_workers(port, monkeypatch):
 
     class Client:
         def __init__(self, address: str, **options: object) -> None:
-            assert (address, options["timeout"]) == (port.address, module.PATIENCE_S)
+            assert (address, options["timeout"]) == (port.address, module.SCHEDULER_PATIENCE_S)
 
         def wait_for_workers(self, n: int, timeout: float) -> None:
             waited.append((n, timeout))

@@ -15,8 +15,8 @@ import pytest
 
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
-from regweave.jobs import cluster as cluster_module
 from regweave.jobs import store as batch
+from regweave.jobs import workers as cluster_module
 from regweave.jobs.program import code_of
 from regweave.jobs.store import content_hash, run_tasks
 from regweave.jobs.workers import Team, _Queue
@@ -316,12 +316,12 @@ def test_tasks_go_where_their_pair_is_known():
         home: str
 
     class Process:
-        def __init__(self, *homes):
-            self.homes, self.given = set(homes), []
+        def __init__(self, *cached):
+            self.cached, self.given = set(cached), []
 
         def give(self, index, function, arguments):
             self.given.append(index)
-            self.homes.add(arguments.home)
+            self.cached.add(arguments.cache_key)
 
     queue, one, other = _Queue([Visit(h) for h in "acbaab"]), Process("b"), Process("a")
     for member in (one, one, other, other, one, one):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from regweave.config.settings import Schedule
-from regweave.jobs.kept import Kept
 from regweave.learning import columns as module
 from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
 from regweave.learning.samples import first_steps, samples_at
+from regweave.run.memory import Cache
 from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, WeightTable
 
@@ -99,7 +99,7 @@ def test_one_alignment_of_a_pair_serves_all_classes_and_ways(pairs, monkeypatch)
     monkeypatch.setattr(module, "first_steps", spy)
     afresh = trainer(pairs).per_class()
     assert len(walked) == 6
-    kept = trainer(pairs, keep=Kept(500.0))
+    kept = trainer(pairs, keep=Cache(500.0))
     walked.clear()
     found, mix = kept.per_class(), kept.fit_global()
     assert len(walked) == 2

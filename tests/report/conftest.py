@@ -11,7 +11,7 @@ import pytest
 from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
 from regweave.report.registration import write_page
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.study.phantoms import make_phantom
 

@@ -9,13 +9,13 @@ import pytest
 
 from regweave import notices
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import read_pairs, write_pairs
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
-from regweave.jobs.registrations import COLUMNS
+from regweave.jobs.batch import COLUMNS
+from regweave.jobs.table import read_pairs, write_pairs
 from regweave.measures.deformation import regularity
 from regweave.run.memory import BYTES_PER_VOXEL, forecast
-from regweave.run.reading import read_inputs
+from regweave.run.read import read_inputs
 from regweave.run.register import register
 from regweave.run.rerun import recorded_call
 from regweave.study.phantoms import make_phantom

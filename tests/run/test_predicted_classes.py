@@ -166,7 +166,7 @@ def test_command_line_says_where_the_classes_come_from(model, files, tmp_path, c
 
 
 def test_reading_keeps_chosen_labels_only(files):
-    from regweave.run.reading import Reading
+    from regweave.run.read import Reading
 
     image = read_image(files["moving"])
     kept = Reading(classes=(2, 3)).labels(files["moving_labels"], image.geometry)

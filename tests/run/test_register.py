@@ -20,12 +20,13 @@ from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import write_image, write_linear, write_transform
 from regweave.io.geometry import Orientation
 from regweave.model.model import Model
+from regweave.progress import Progress
 from regweave.registration.align import align
 from regweave.run import register as workflow
-from regweave.run.prepare import Request, afresh
-from regweave.run.reading import Reading
+from regweave.run.memory import no_cache
+from regweave.run.prepare import Request
+from regweave.run.read import Reading
 from regweave.run.register import register
-from regweave.run.stages.progress import Progress
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_points
 from regweave.study.phantoms import make_phantom
@@ -548,6 +549,6 @@ def test_a_trial_scores_the_same_registration_without_proving_it(pair, monkeypat
         return real(*arguments)
 
     monkeypatch.setattr(_core, "fastpd", spied)
-    found = workflow.score_trial(Request(settings, **given), afresh)
+    found = workflow.score_trial(Request(settings, **given), no_cache)
     assert [s.dice_after for s in found.structures] == [s.dice_after for s in expected.structures]
     assert set(passes) == {0}

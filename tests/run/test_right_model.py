@@ -11,15 +11,15 @@ import pytest
 from regweave import notices
 from regweave.cli import main
 from regweave.config.settings import Settings, preset
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.labels import StructureMatch
 from regweave.io.modality import modality_of
+from regweave.jobs.table import PairFiles, in_one_numbering
 from regweave.model.model import Model
-from regweave.run.reading import Reading, in_one_numbering
-from regweave.run.recipe import Recipe, doubt_volumes
+from regweave.run.read import Reading
 from regweave.run.register import register
+from regweave.run.resolve import Recipe, doubt_volumes
 from regweave.study.phantoms import make_phantom
 from regweave.training.scan import choose_bank, scan
 from regweave.types import Image, ImagePair, LabelMap, StructureMaps, Volume, WeightTable

@@ -13,7 +13,7 @@ from regweave.errors import RegweaveError
 from regweave.jobs.methods import model_methods
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.study.phantoms import make_phantom
 

@@ -14,19 +14,18 @@ import pytest
 
 from regweave import predictors
 from regweave.config.settings import Settings, preset, validate
-from regweave.datasets.manifest import PairFiles, read_pairs
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.jobs import runner
 from regweave.jobs.methods import baseline_methods
-from regweave.jobs.runner import Runner
-from regweave.jobs.scoring import score_dice
+from regweave.jobs.runner import Runner, score_dice
+from regweave.jobs.table import PairFiles, read_pairs
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model
 from regweave.predictors import Examples
 from regweave.predictors._features import Sizes
 from regweave.registration.data_terms import counted_once
 from regweave.registration.scene import Scene
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.spatial.warp import voxel_matrix
 from regweave.training import refinement as search

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.datasets.manifest import read_pairs
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
 from regweave.jobs.methods import Method
 from regweave.jobs.store import Outcome
+from regweave.jobs.table import read_pairs
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.study.comparison import Scores

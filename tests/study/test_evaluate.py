@@ -15,18 +15,18 @@ from rich.console import Console
 
 from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import FILES, PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
-from regweave.jobs.scoring import ScoringTask, mean_over_pairs, pair_score, score_dice, score_pair
+from regweave.jobs.runner import ScoringTask, mean_over_pairs, pair_score, score_dice, score_pair
 from regweave.jobs.store import Outcome
+from regweave.jobs.table import FILES, PairFiles
 from regweave.measures import assd_mm, dice, hd95_mm
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.report.evaluation import write_page
 from regweave.report.records import LabelledStructure, ResultRecord
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.spatial.warp import warp_labels
 from regweave.study.comparison import Scores, compare

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import PairFiles
 from regweave.jobs.methods import Method
 from regweave.jobs.store import Outcome
+from regweave.jobs.table import PairFiles
 from regweave.study.comparison import Scores
 from regweave.study.worst_cases import shown_method, worst_pairs
 

@@ -10,10 +10,10 @@ import pytest
 
 from regweave import MetricLearner
 from regweave.cli.learning.train import train as command
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
+from regweave.jobs.table import PairFiles
 from regweave.learning.lssvm import LssvmOptions
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.training.options import GRID, TrainOptions
 from regweave.training.run import train

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regweave.datasets.manifest import PairFiles, write_pairs
 from regweave.io import write_image, write_labels
+from regweave.jobs.table import PairFiles, write_pairs
 from regweave.study.evaluate import evaluate
 from regweave.study.phantoms import PLANTED, PLANTED_RIGHT, planted_pair
 from regweave.training.options import TrainOptions

@@ -12,8 +12,8 @@ import pytest
 
 from regweave import predictors
 from regweave.cli.options import parse_options
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import UsageError
+from regweave.jobs.table import PairFiles
 from regweave.predictors import Choice, Examples, Parts
 from regweave.registry import Options
 from regweave.training.options import TrainOptions

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from regweave import predictors
-from regweave.datasets.manifest import PairFiles
 from regweave.io import image_sha256
+from regweave.jobs.table import PairFiles
 from regweave.predictors import Choice
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.training.predictor_fits import COSTLY_PARTS, PredictorFits, Predictors, SegmentedImage
 
 pytestmark = pytest.mark.usefixtures("in_process")

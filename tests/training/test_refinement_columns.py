@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.datasets.folds import one_by_one
-from regweave.datasets.manifest import PairFiles
+from regweave.jobs.folds import one_by_one
+from regweave.jobs.table import PairFiles
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.statistics import error_by_patient
 from regweave.training.refinement_weights import (

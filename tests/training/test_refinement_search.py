@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from regweave.config.settings import Settings, validate
-from regweave.datasets.folds import one_by_one
-from regweave.datasets.manifest import PairFiles
-from regweave.jobs.kept import Kept
+from regweave.jobs.folds import one_by_one
 from regweave.jobs.methods import REFINE
+from regweave.jobs.table import PairFiles
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.predictors.base import Examples
 from regweave.predictors.perceptron import Options
 from regweave.predictors.perceptron import fit as fit_perceptron
-from regweave.run.reading import read_inputs
+from regweave.run.memory import Cache
+from regweave.run.read import read_inputs
 from regweave.training import columns as learner
 from regweave.training import refinement as module
 from regweave.training import refinement as stage
@@ -107,7 +107,7 @@ def search(dice, *, maps=True, predicted=False, options=TrainOptions()):  # noqa
     state = State(Candidates(dice))
     said: list[str] = []
     log = TrainingLog(lambda progress: said.append(progress.message))
-    context = TrainingContext(options, log, Kept(100.0))
+    context = TrainingContext(options, log, Cache(100.0))
     found = RefinementSearch(context, state, one_by_one(PAIRS), maps, predicted)
     return (*found.run(), state.candidates.tried, said)
 
@@ -188,7 +188,7 @@ def test_other_weights_without_a_mask_are_kept_where_they_are_better(helps):
         return 0.6 + 0.1 * s["shapes"] * helps if predicted else 0.6 + 0.2 * s["outline"]
 
     state = State(Candidates(dice))
-    context = TrainingContext(TrainOptions(), TrainingLog(lambda _: None), Kept(100.0))
+    context = TrainingContext(TrainOptions(), TrainingLog(lambda _: None), Cache(100.0))
     after, found = RefinementSearch(context, state, one_by_one(PAIRS), True).run()
     blind = RefinementSearch(context, state, one_by_one(PAIRS), True, predicted=True)
     kept = stage._without_mask(blind, after, found)
@@ -229,7 +229,7 @@ def test_the_background_is_left_to_the_images_unless_structures_lose_by_it():
     for lost, used in ((0.0, True), (0.0015, True), (0.003, False)):
         kind = type("Coupled", (Candidates,), {"score": dice(lost)})
         state = State(kind(lambda c, s, smooth, _: 0.6 + 0.1 * s["outline"] - 0.02 * (np.log2(smooth / 0.05)) ** 2))
-        context = TrainingContext(TrainOptions(), TrainingLog(lambda progress: None), Kept(100.0))
+        context = TrainingContext(TrainOptions(), TrainingLog(lambda progress: None), Cache(100.0))
         after, found = RefinementSearch(context, state, one_by_one(PAIRS), True).run()
         assert found.background["used"] is used
         assert found.background["change"] == pytest.approx(-lost)
@@ -277,7 +277,7 @@ def state_of(candidates, settings=SETTINGS):
 
 def started(candidates, *, settings=SETTINGS, predicted=False, maps=True, options=TrainOptions()):  # noqa: B008
     said: list[str] = []
-    context = TrainingContext(options, TrainingLog(lambda told: said.append(told.message)), Kept(100.0))
+    context = TrainingContext(options, TrainingLog(lambda told: said.append(told.message)), Cache(100.0))
     state = state_of(candidates, settings)
     return (*RefinementSearch(context, state, one_by_one(PAIRS), maps, predicted).run(), said)
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from regweave.config.settings import validate
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
-from regweave.jobs.kept import Kept
-from regweave.jobs.placement import Placement
-from regweave.run.reading import Reading
+from regweave.jobs.table import PairFiles
+from regweave.jobs.workers import Placement
+from regweave.run.memory import Cache
+from regweave.run.read import Reading
 from regweave.training.candidates import CandidateRunner
 from regweave.training.columns import ColumnLearner
 from regweave.training.options import TrainOptions
@@ -71,7 +71,7 @@ def svm(tmp_path_factory) -> tuple[RefinementSvm, list[PairFiles]]:
     candidates = CandidateRunner(SimpleNamespace(reading=reading, placement=Placement()), SETTINGS, "all", log, None)
     schedule = SETTINGS.schedule("mr")
     learner = ColumnLearner(
-        TrainOptions(refinement_learner="svm"), schedule, scan(pairs, reading), candidates, log, Kept(100.0), 1
+        TrainOptions(refinement_learner="svm"), schedule, scan(pairs, reading), candidates, log, Cache(100.0), 1
     )
     return RefinementSvm(learner, schedule.start_weights(0.01, CLASSES)), pairs
 

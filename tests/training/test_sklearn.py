@@ -15,7 +15,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from regweave import MetricLearner
-from regweave.datasets.manifest import PairFiles
+from regweave.jobs.table import PairFiles
 
 pytestmark = pytest.mark.usefixtures("in_process")
 QUICK = {

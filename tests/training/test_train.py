@@ -19,12 +19,13 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_labels
 from regweave.jobs import runner
 from regweave.jobs.methods import FACTORS, REFINE_FACTORS
-from regweave.jobs.scoring import score_dice
+from regweave.jobs.runner import score_dice
 from regweave.learning.samples import first_steps, samples_at
 from regweave.model.model import Model
+from regweave.progress import TrainProgress
 from regweave.report.training import write_page
 from regweave.run.prepare import start_pair
-from regweave.run.reading import Reading, read_inputs
+from regweave.run.read import Reading, read_inputs
 from regweave.run.register import register
 from regweave.training import run as run_module
 from regweave.training.columns import STRENGTHS
@@ -32,7 +33,6 @@ from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import segmented_images, within
 from regweave.training.run import train
 from regweave.training.scan import scan
-from regweave.training.state import TrainProgress
 from regweave.types import LabelMap, WeightTable
 
 QUICK = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.05, rounds=1, folds=2)
@@ -525,8 +525,8 @@ def test_each_image_once_with_its_patient(training_list, tmp_path):
         training_list.line(0, "a", "x+y"), training_list.line(1, "b", "y+z", moving="moving0.nii.gz"),
         training_list.line(2, "c", "u+v"), training_list.line(3, "d", "u+w", moving=str(tmp_path / "copy.nii.gz")),
     ]  # fmt: skip
-    from regweave.datasets.manifest import FILES, read_pairs
     from regweave.io import sha256
+    from regweave.jobs.table import FILES, read_pairs
 
     listed = read_pairs(training_list.write(tmp_path / "pairs.csv", *lines))
     found = segmented_images(
@@ -544,7 +544,7 @@ def test_each_image_once_with_its_patient(training_list, tmp_path):
 
 
 def test_scan_reads_each_file_once(four, training_list, monkeypatch):
-    from regweave.datasets.manifest import read_pairs
+    from regweave.jobs.table import read_pairs
 
     listed = read_pairs(four)
     again = [replace(p, id=f"{p.id}x") for p in listed]

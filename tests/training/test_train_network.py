@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from regweave.model.model import Model
+from regweave.progress import TrainProgress
 from regweave.run.register import register
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
-from regweave.training.state import TrainProgress
 
 pytestmark = pytest.mark.usefixtures("in_process")
 OPTIONS = TrainOptions(

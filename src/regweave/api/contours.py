@@ -9,7 +9,6 @@ from typing import Any, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
-from regweave.api.progress import ContoursBar
 from regweave.clinic.files import read_name_map, write_files
 from regweave.clinic.inputs import Sources
 from regweave.clinic.propagate import ContoursRequest, Propagation, propagate
@@ -21,6 +20,7 @@ from regweave.io.dicom.series import Series, series_by_place
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, clinic_rules, read_rules
 from regweave.model.model import Model
+from regweave.progress import ContoursBar
 from regweave.types import StructureSet, Transform
 
 ScanLike = str | Path | Sequence[str | Path] | Series

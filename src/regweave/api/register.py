@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Unpack
+from typing import Unpack
 
 from numpy.typing import ArrayLike
 
-from regweave.api.progress import RegistrationBar
 from regweave.config.choice import Metrics
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, read_rules
 from regweave.model.model import Model
+from regweave.progress import OnProgress, RegistrationBar
 from regweave.run import register as pipeline
-from regweave.run.reading import ReadingWords, reading_of
+from regweave.run.read import ImageLike, ReadingWords, reading_of
 from regweave.run.result import Result
-from regweave.run.stages.progress import OnProgress
-from regweave.types import Image, LabelMap, Transform, Volume
-
-if TYPE_CHECKING:
-    import nibabel
-    import SimpleITK
-
-ImageLike: TypeAlias = (
-    "str | PathLike[str] | Volume | LabelMap | tuple[ArrayLike, ArrayLike] | SimpleITK.Image "
-    "| nibabel.spatialimages.SpatialImage"
-)
-"""A file, a folder with one image, an (array, RAS affine) tuple, or an image of SimpleITK, nibabel, ANTsPy, TorchIO or
-MONAI."""
+from regweave.types import Image, Transform
 
 
 def register(

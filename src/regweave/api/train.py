@@ -9,17 +9,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from regweave.api.progress import TrainingBar
 from regweave.config.choice import Metrics
 from regweave.config.settings import Settings
-from regweave.datasets.in_memory import Pairs
-from regweave.jobs.cluster import Cluster
-from regweave.jobs.store import BatchProgress
+from regweave.jobs.table import Pairs
+from regweave.jobs.workers import Cluster
 from regweave.model.model import Model
-from regweave.run.reading import Reading, ReadingWords
+from regweave.progress import BatchProgress, TrainingBar, TrainProgress
+from regweave.run.read import Reading, ReadingWords
 from regweave.training import run
 from regweave.training.options import TrainOptions
-from regweave.training.state import TrainProgress
 
 OPTIONS = {f.name for f in fields(TrainOptions)}
 READING = set(ReadingWords.__annotations__) - OPTIONS

@@ -14,7 +14,7 @@ from regweave.errors import UsageError
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.jobs.cluster import Cluster
+from regweave.jobs.workers import Cluster
 from regweave.model import shipped_models
 
 FrameOption = Annotated[

@@ -31,7 +31,7 @@ from regweave.measures.verdict import Rules, clinic_rules
 from regweave.model.model import Model
 from regweave.registration import devices
 from regweave.run.images import OutputImages
-from regweave.run.machine import allowed_threads
+from regweave.run.memory import allowed_threads
 from regweave.run.register import register
 from regweave.run.result import Result
 from regweave.spatial.warp import warp_labels

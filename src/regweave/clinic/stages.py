@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from regweave.run.stages.progress import Progress
+from regweave.progress import Progress
 
 STAGES = {
     "series": ("reading the series", 0.05),

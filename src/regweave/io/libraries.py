@@ -1,8 +1,7 @@
-"""Image libraries as untyped names, and the notebook that may be around."""
+"""Image libraries as untyped names."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import nibabel
@@ -10,9 +9,3 @@ import SimpleITK
 
 nib: Any = nibabel
 sitk: Any = SimpleITK
-
-
-def in_notebook() -> bool:
-    """Tell whether the program runs in a kernel that shows HTML, without loading one."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"

@@ -12,16 +12,16 @@ import numpy as np
 from regweave.config import settings as registration_settings
 from regweave.config.member import Member
 from regweave.config.settings import Settings
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import sha256
 from regweave.io.modality import BankName, bank_of
-from regweave.jobs.scoring import pair_score
+from regweave.jobs.runner import pair_score
 from regweave.jobs.store import Outcome
+from regweave.jobs.table import PairFiles, pair_modalities
 from regweave.model import find_model
 from regweave.model.model import Model
-from regweave.run.reading import Reading, pair_modalities
-from regweave.run.recipe import predictor_of
+from regweave.run.read import Reading
+from regweave.run.resolve import predictor_of
 
 FACTORS = tuple(float(f) for f in 10.0 ** np.linspace(-1.5, 1.5, 9))
 """Smoothness values that tuning may take, against that of the settings: nine over three decades."""

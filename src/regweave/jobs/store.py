@@ -22,11 +22,11 @@ from pydantic import BaseModel
 
 from regweave.errors import UsageError
 from regweave.io import atomic_path
-from regweave.jobs.cluster import Cluster, as_cluster, on_cluster
 from regweave.jobs.program import program_hash
-from regweave.jobs.workers import Answer, Answers, Function, Team, on_processes
+from regweave.jobs.workers import Answer, Answers, Cluster, Function, Team, as_cluster, on_cluster, on_processes
 from regweave.predictors import Predictor
-from regweave.run.machine import MAX_THREADS, allowed_threads
+from regweave.progress import BatchProgress, OnBatchProgress
+from regweave.run.memory import MAX_THREADS, allowed_threads
 
 logger = logging.getLogger(__name__)
 
@@ -54,20 +54,6 @@ class Outcome:
     error: str | None = None
     seconds: float = 0.0
     reused: bool = field(default=False, compare=False)
-
-
-@dataclass(frozen=True)
-class BatchProgress:
-    """Progress of a batch, the task that ended last, and the seconds it will still take, NaN before the first."""
-
-    done: int
-    total: int
-    failed: int
-    key: str
-    seconds_left: float
-
-
-OnBatchProgress = Callable[[BatchProgress], None]
 
 
 def run_tasks(

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from regweave import extras
-from regweave.io.libraries import in_notebook
+from regweave.progress import in_notebook
 from regweave.report.page import environment
 from regweave.report.viewer.pictures import data_address, encode_png
 from regweave.report.viewer.volumes import Display

@@ -1,25 +1,105 @@
-"""Forecast of the memory and time of a registration."""
+"""Memory and threads of a run: the limits of this machine, the forecast of a registration, the cache between runs."""
 
 from __future__ import annotations
 
+import math
+import os
+import re
+import sys
+import threading
 import time
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
 from math import prod
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
-from regweave.config.settings import Level, Settings
-from regweave.errors import RegweaveError, ResourceError
+from regweave.config.settings import Settings
+from regweave.config.stages import Level
+from regweave.errors import RegweaveError, ResourceError, UsageError
+from regweave.io.disk.files import peak_memory, total_memory
 from regweave.io.modality import BankName
 from regweave.metrics import sad
 from regweave.predictors import Predictor
-from regweave.predictors.base import MemoryAccount, WorkingGrid
-from regweave.run.machine import physical_memory_mb
+from regweave.predictors._features import WorkingGrid
+from regweave.predictors.base import MemoryAccount
 from regweave.spatial.channels import KEPT_VOXELS
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry
+
+T = TypeVar("T")
+MAX_THREADS = 1024
+"""More than any machine of today has; a larger number is a slip."""
+SPARE_SHARE = 0.25
+"""Share of the memory for what need not be kept, all processes together."""
+
+
+def allowed_threads(wanted: int | None = None) -> int:
+    """Threads to use: as asked, else what the scheduler, OpenMP, the affinity mask or the container allow.
+
+    Raises
+    ------
+    UsageError
+        E186 where the number asked for, or the variable that gives it, is none from 1 to `MAX_THREADS`.
+    """
+    if wanted is not None:
+        return _checked_threads("--threads", wanted)
+    for variable in ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"):
+        value = os.environ.get(variable, "").strip()
+        if value:
+            # OpenMP allows a list, one number for each level of nesting: ours is the first.
+            first = value.split(",")[0].strip()
+            return _checked_threads(variable, int(first) if re.fullmatch("[0-9]{1,9}", first) else value)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _container_quota()))
+
+
+def _checked_threads(name: str, found: int | str) -> int:
+    if isinstance(found, int) and 1 <= found <= MAX_THREADS:
+        return found
+    hint = f"give a whole number from 1 to {MAX_THREADS}" + ("" if name == "--threads" else ", or unset the variable")
+    raise UsageError("E186", f"{name} is {str(found)[:40]!r}", hint)
+
+
+def _container_quota() -> int:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return max(1, math.floor(int(quota) / int(period)))
+    except (OSError, ValueError):
+        return sys.maxsize
+
+
+def peak_memory_mb() -> float:
+    """Most memory that this process has held so far, in megabytes."""
+    return peak_memory() / 2**20
+
+
+def physical_memory_mb() -> float:
+    """Memory of the machine, or of the container where that is less, in megabytes."""
+    total = total_memory()
+    with suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return total / 2**20
+
+
+_sharing: list[int] = []
+
+
+def share_memory(processes: int) -> None:
+    """Say that this process is one of several that do the same on this machine."""
+    _sharing[:] = [processes]
+
+
+def spare_memory_mb() -> float:
+    """Memory that this process may fill with what it could also compute again, in megabytes."""
+    return SPARE_SHARE * physical_memory_mb() / (_sharing or [allowed_threads()])[0]
+
 
 PROGRAM_MB = 180.0
 """Interpreter and libraries."""
@@ -184,3 +264,58 @@ def check_memory(
             f"this registration needs about {needed:.0f} MB and the machine has {there:.0f} MB",
             "use a coarser preset or smaller images; `regweave plan` shows the forecast",
         )
+
+
+class Cache:
+    """Least-recently-used cache of values that can be computed again, bounded by bytes.
+
+    Parameters
+    ----------
+    limit_mb : float
+        Megabytes of arrays that are cached. An array that two values share counts twice. With 0 nothing is cached.
+
+    Examples
+    --------
+    >>> cache = Cache(1.0)
+    >>> cache("zeros", lambda: np.zeros(10)) is cache("zeros", lambda: np.ones(10))
+    True
+    """
+
+    def __init__(self, limit_mb: float) -> None:
+        self._limit = limit_mb * 2**20
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.found = 0
+
+    def __call__(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return the value of a key, computed if it is not cached."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                self.found += 1
+                found: T = self._values[key][0]
+                return found
+        value = compute()
+        with self._lock:
+            self._values[key] = (value, sum(a.nbytes for a in _arrays(value)))
+            while self._values and sum(size for _, size in self._values.values()) > self._limit:
+                self._values.popitem(last=False)
+        return value
+
+
+def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """Arrays that a value is made of."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif is_dataclass(value):
+        for f in fields(value):
+            yield from _arrays(getattr(value, f.name))
+    elif isinstance(value, Mapping):
+        yield from _arrays(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _arrays(part)
+
+
+no_cache = Cache(0.0)
+"""Computes every value."""

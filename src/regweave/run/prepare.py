@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,30 +29,19 @@ from regweave.registration.devices import Device
 from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
 from regweave.registration.starts.structures import started_from_structures
-from regweave.run.reading import Inputs, Reading, read_inputs
-from regweave.run.recipe import ClassesFrom, Recipe, doubt_volumes, predictor_of, with_stated
+from regweave.run.memory import Cache
+from regweave.run.read import Inputs, Reading, read_inputs
+from regweave.run.resolve import ClassesFrom, Recipe, doubt_volumes, predictor_of, with_stated
 from regweave.types import Field, Geometry, ImagePair
 
 T = TypeVar("T")
-
-
-class Keep(Protocol):
-    """Memory between runs: the value of a key, made now if it is not there."""
-
-    def __call__(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value."""
-
-
-def afresh(key: Hashable, make: Callable[[], T]) -> T:
-    """Make a value, whatever its key: keep nothing."""
-    return make()
 
 
 @dataclass(frozen=True)
 class Request:
     """One registration as it is asked for; see `regweave.run.register.register` for the fields.
 
-    ``identity`` names the content of all sources, so that what is made of them can be kept; None keeps nothing.
+    ``cache_key`` names the content of all sources, so that what is computed from them can be cached.
     """
 
     settings: Settings
@@ -68,7 +57,7 @@ class Request:
     device: str | None = None
     fixed_mask: Any = None
     moving_mask: Any = None
-    identity: Hashable = None
+    cache_key: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -131,23 +120,23 @@ class Stopwatch:
         self.seconds[name], self.since = now - self.since, now
 
 
-def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
+def prepare(request: Request, cache: Cache, watch: Stopwatch) -> Prepared:
     """Read and check everything that a registration needs, and bring the pair to its start."""
     model, settings, device = request.model, request.settings, devices.get(request.device)
     start = settings.initial if request.init is None else request.init
     require_start(start, model)
     with watch.stage("read"):
         reading = with_stated(request.reading, settings, model)
-        key: Hashable = (request.identity, json.dumps(reading.to_json(), sort_keys=True))
+        key: Hashable = (request.cache_key, json.dumps(reading.to_json(), sort_keys=True))
         sources = (request.fixed, request.moving, request.fixed_labels, request.moving_labels)
         masks = {"fixed_mask": request.fixed_mask, "moving_mask": request.moving_mask}
-        data = keep(("read", key), lambda: read_inputs(*sources, reading, **masks))
+        data = cache(("read", key), lambda: read_inputs(*sources, reading, **masks))
         recipe = Recipe.resolve(settings, data, model, request.metrics)
         data = recipe.name_structures(data)
     with watch.stage("initial"), notices.collected() as rejected:
         named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is kept for nobody
         key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
-        pair = keep(("start", key), lambda: start_pair(data, start, follow_links=reading.follow_links))
+        pair = cache(("start", key), lambda: start_pair(data, start, follow_links=reading.follow_links))
     with watch.stage("classes"):
         told_by = None if recipe.predictor is None else recipe.predictor.save().identity()
         maps = (key, request.predict_classes, recipe.weights.classes, told_by, recipe.compares_maps)
@@ -156,12 +145,12 @@ def prepare(request: Request, keep: Keep, watch: Stopwatch) -> Prepared:
             seen, told = recipe.attach_labels(pair, predict=request.predict_classes)
             return recipe.attach_structure_maps(seen), told
 
-        seen, classes_from = keep(("seen", maps), seen_by_model)
+        seen, classes_from = cache(("seen", maps), seen_by_model)
         if not request.predict_classes:
             doubt_volumes(seen, recipe)
         fitted = _used(start, pair, rejected)
         with notices.collected() as also:
-            pair, seen = _from_structures(start, recipe, pair, seen, lambda make: keep(("structures", maps), make))
+            pair, seen = _from_structures(start, recipe, pair, seen, lambda make: cache(("structures", maps), make))
         laid = isinstance(start, str) and start == STRUCTURES and not _rejections(also)
         used, reason = (
             (STRUCTURES, "") if laid else (fitted[0], "; ".join(filter(None, (fitted[1], *_rejections(also)))))
@@ -241,7 +230,7 @@ def _on_grid(field: Field, geometry: Geometry, path: str | Path) -> Field:
     return Field(field.data, geometry)
 
 
-def align_levels(run: Prepared, keep: Keep, on_step: Callable[[Step], None] | None = None) -> Alignment:
+def align_levels(run: Prepared, cache: Cache, on_step: Callable[[Step], None] | None = None) -> Alignment:
     """Run the discrete levels; weights of the refinement do not change the result."""
     recipe, schedule = run.recipe, run.recipe.schedule
     names = tuple(m.name for m in schedule.discrete)
@@ -252,7 +241,7 @@ def align_levels(run: Prepared, keep: Keep, on_step: Callable[[Step], None] | No
     def aligned() -> Alignment:
         return align(run.seen, recipe.weights, schedule, coarse=recipe.coarse, on_step=on_step, device=run.device)
 
-    return keep(("levels", run.key, run.device.name, levels, weighed), aligned)
+    return cache(("levels", run.key, run.device.name, levels, weighed), aligned)
 
 
 def refine_field(run: Prepared, aligned: Alignment, on_step: Callable[[RefineStep], None] | None = None) -> Refinement:

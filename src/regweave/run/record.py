@@ -13,7 +13,7 @@ from regweave.io.labels import StructureMatch
 from regweave.io.modality import describe_modalities
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
-from regweave.run.reading import Inputs, Reading
+from regweave.run.read import Inputs, Reading
 from regweave.types import ImagePair, LabelMap
 
 MEMORY = "field in memory"

@@ -17,28 +17,25 @@ from regweave.io import fill_value
 from regweave.measures.deformation import regularity
 from regweave.measures.scores import PairScore
 from regweave.model.model import Model
+from regweave.progress import OnProgress, RegistrationTeller
 from regweave.registration import devices
 from regweave.registration.refine import Refinement
 from regweave.run.images import OutputImages
-from regweave.run.machine import allowed_threads, peak_memory_mb
-from regweave.run.memory import forecast
+from regweave.run.memory import Cache, allowed_threads, forecast, no_cache, peak_memory_mb
 from regweave.run.prepare import (
-    Keep,
     Prepared,
     Request,
     Stopwatch,
-    afresh,
     align_levels,
     prepare,
     refine_field,
     require_start,
 )
-from regweave.run.reading import Reading, as_stored
+from regweave.run.read import Reading, as_stored
 from regweave.run.record import RunRecord, model_record, run_record, start_record, structure_record
 from regweave.run.result import Result
 from regweave.run.stages.measurements import inverse_measures, look_out, residual_inside, score_of
 from regweave.run.stages.node_evidence import Witness
-from regweave.run.stages.progress import OnProgress, RegistrationTeller
 from regweave.spatial.invert import invert
 from regweave.spatial.masking import inside
 from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels
@@ -130,7 +127,7 @@ def register(
             settings, fixed, moving, fixed_labels, moving_labels, loaded, given, init, predict_classes,
             reading or Reading(), device, fixed_mask, moving_mask,
         )  # fmt: skip
-        run = prepare(request, afresh, watch)
+        run = prepare(request, no_cache, watch)
         grids = run.pair.fixed.geometry, run.pair.moving.geometry
         tell.weigh(forecast(*grids, settings, run.recipe.bank, probe=False))
         record = _record(run, request, model)
@@ -139,7 +136,7 @@ def register(
         levels = recipe.schedule.for_levels(recipe.weights, recipe.coarse)
         witness = Witness(recipe.weights, levels, then=tell.level)
         with watch.stage("levels"):
-            aligned = align_levels(run, afresh, witness if keep_view else tell.level)
+            aligned = align_levels(run, no_cache, witness if keep_view else tell.level)
         with watch.stage("refine"):
             refined, steps = refine_field(run, aligned, tell.refine), aligned.steps
             del aligned  # large fields fit into memory a few times only
@@ -182,19 +179,19 @@ def check_call(
     devices.get(device)
 
 
-def score_trial(request: Request, keep: Keep) -> PairScore:
+def score_trial(request: Request, cache: Cache) -> PairScore:
     """Register a pair and measure the overlap of its structures, nothing else.
 
     Parameters
     ----------
     request : Request
         Both label maps are given.
-    keep : Keep
-        Has what other runs on this pair have left.
+    cache : Cache
+        Holds what other runs on this pair have computed.
     """
-    run = prepare(request, keep, Stopwatch())
+    run = prepare(request, cache, Stopwatch())
     run = replace(run, recipe=replace(run.recipe, schedule=run.recipe.schedule.without_proof()))  # nobody reads bounds
-    refined = refine_field(run, align_levels(run, keep))
+    refined = refine_field(run, align_levels(run, cache))
     pair = as_stored(run.pair, run.data)
     assert pair.moving_labels is not None
     return score_of(pair, warp_labels(pair.moving_labels, transform_of(run, refined)))

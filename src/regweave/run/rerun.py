@@ -14,7 +14,7 @@ from regweave.io.disk.files import is_file, is_folder
 from regweave.io.disk.text import parse_json, read_text
 from regweave.measures.verdict import Rules, default_rules, parse_rules
 from regweave.model import shipped_models
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.run.record import MEMORY
 
 RECORD = "result.json"

@@ -30,9 +30,9 @@ from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
 from regweave.run import images as outputs
 from regweave.run.images import OutputImages
-from regweave.run.machine import allowed_threads
-from regweave.run.recipe import ClassesFrom
+from regweave.run.memory import allowed_threads
 from regweave.run.record import RunRecord
+from regweave.run.resolve import ClassesFrom
 from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_image, warp_labels, warp_points
 from regweave.threads import kernel_threads

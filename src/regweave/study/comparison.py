@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from regweave.datasets.manifest import PairFiles
 from regweave.jobs.methods import Method
-from regweave.jobs.scoring import pair_score
+from regweave.jobs.runner import pair_score
 from regweave.jobs.store import Outcome
+from regweave.jobs.table import PairFiles
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better, paired_bootstrap
 from regweave.measures.verdict import Rules, Verdict, failed, judge

@@ -12,8 +12,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from regweave.config.settings import Settings
-from regweave.datasets.folds import split_groups
-from regweave.datasets.manifest import FILES, PairFiles, read_pairs, write_pairs
 from regweave.errors import RegweaveError
 from regweave.io import owned_path, write_image, write_labels
 from regweave.io.disk.files import is_file, is_folder
@@ -29,19 +27,20 @@ from regweave.io.disk.records import (
     Text,
     read_record,
 )
+from regweave.jobs.folds import split_groups
 from regweave.jobs.methods import Method
-from regweave.jobs.store import BatchProgress
+from regweave.jobs.table import FILES, PairFiles, read_pairs, write_pairs
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better
 from regweave.model.model import Model
-from regweave.run.reading import Reading
+from regweave.progress import BatchProgress, TrainProgress
+from regweave.run.read import Reading
 from regweave.study.comparison import Scores
 from regweave.study.evaluate import evaluate
 from regweave.study.phantoms import COHORT, cohort_pair
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
-from regweave.training.state import TrainProgress
 from regweave.types import ImagePair
 
 N_TRAIN, N_TEST = 6, 4

@@ -15,21 +15,20 @@ import numpy as np
 from regweave import extras
 from regweave.config.choice import choose_settings
 from regweave.config.settings import Settings
-from regweave.datasets.in_memory import Pairs, pairs_on_disk
-from regweave.datasets.manifest import PairFiles, check_leak
 from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import RESULTS, this_program
-from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
-from regweave.jobs.placement import place
 from regweave.jobs.runner import Runner
-from regweave.jobs.store import OnBatchProgress, Outcome, worker_count
+from regweave.jobs.store import Outcome, worker_count
+from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
+from regweave.jobs.workers import Cluster, place, require_cluster
 from regweave.measures.scores import When
 from regweave.measures.verdict import Rules, default_rules, read_rules
 from regweave.model.model import Model
-from regweave.run.reading import Reading, ReadingWords, in_one_numbering, reading_of
+from regweave.progress import OnBatchProgress
+from regweave.run.read import Reading, ReadingWords, reading_of
 from regweave.study.comparison import Scores, compare
 from regweave.study.summary import summary_text
 from regweave.types import Float64Array

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from regweave.datasets.manifest import FILES, PairFiles, write_pairs
 from regweave.io import write_image, write_labels
+from regweave.jobs.table import FILES, PairFiles, write_pairs
 from regweave.study.phantoms import make_phantom
 from regweave.types import Image, ImagePair, LabelMap
 

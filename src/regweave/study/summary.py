@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from regweave.jobs.methods import Method
-from regweave.jobs.scoring import pair_score
+from regweave.jobs.runner import pair_score
 from regweave.measures.scores import When
 from regweave.measures.verdict import Rules, default_rules, tally
 from regweave.study.comparison import Scores

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from regweave import notices
-from regweave.datasets.manifest import PairFiles
 from regweave.io import atomic_path, prepare_output
 from regweave.io.disk.records import PAGE_RECORD, PAGES
 from regweave.jobs.methods import Method
-from regweave.jobs.scoring import pair_score
+from regweave.jobs.runner import pair_score
+from regweave.jobs.table import PairFiles
 from regweave.measures.verdict import Rules
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.study.comparison import Scores
 

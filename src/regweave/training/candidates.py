@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from regweave.config.settings import Settings
-from regweave.datasets.folds import Fold
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
+from regweave.jobs.folds import Fold
 from regweave.jobs.methods import Method
-from regweave.jobs.runner import Runner
-from regweave.jobs.scoring import mean_over_pairs, pair_score
+from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
 from regweave.jobs.store import content_hash
+from regweave.jobs.table import PairFiles
 from regweave.measures.scores import PairScore
 from regweave.measures.statistics import error_by_patient, paired_bootstrap
 from regweave.model.model import Levels, Model

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from regweave.config.settings import Schedule, Settings
-from regweave.datasets.folds import Fold
-from regweave.datasets.manifest import PairFiles
-from regweave.jobs.kept import Kept
+from regweave.jobs.folds import Fold
+from regweave.jobs.table import PairFiles
 from regweave.learning.columns import FittedColumns, Mapper, Trainer
 from regweave.learning.lssvm import LssvmOptions
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.starts.structures import started_from_structures
-from regweave.run.memory import forecast
+from regweave.run.memory import Cache, forecast
 from regweave.run.prepare import start_pair
-from regweave.run.reading import read_inputs
-from regweave.run.recipe import with_structure_maps
+from regweave.run.read import read_inputs
+from regweave.run.resolve import with_structure_maps
 from regweave.threads import in_this_call, kernel_threads
 from regweave.training.candidates import (
     CHOSEN_ERRORS,
@@ -57,7 +56,7 @@ class ColumnLearner:
         Its settings, predictors and rules of reading are those of the registrations.
     log : TrainingLog
         Counts the work.
-    kept : Kept
+    kept : Cache
         Samples of the pairs: those along the trajectory of the start serve every fold and all hyper-parameters.
     workers : int
         Threads.
@@ -72,7 +71,7 @@ class ColumnLearner:
     scan: DatasetScan
     candidates: CandidateRunner
     log: TrainingLog
-    kept: Kept
+    kept: Cache
     workers: int
     load: Callable[[PairFiles], ImagePair] | None = None
     mark: str = ""

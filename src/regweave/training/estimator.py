@@ -13,20 +13,18 @@ from typing import Any, Self
 
 from regweave.config.choice import Metrics
 from regweave.config.settings import Settings
-from regweave.datasets.in_memory import Pairs, pairs_on_disk
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs.methods import Method
-from regweave.jobs.runner import Runner
-from regweave.jobs.scoring import mean_over_pairs, pair_score
+from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
 from regweave.jobs.store import worker_count
+from regweave.jobs.table import PairFiles, Pairs, pairs_on_disk
 from regweave.model.model import Levels
 from regweave.model.record import TrainingRecord
-from regweave.run.reading import Reading
+from regweave.progress import TrainProgress
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.training.options import MethodName, RefinementLearner, StructureStart, TrainOptions
 from regweave.training.run import fit_model, training_settings
-from regweave.training.state import TrainProgress
 from regweave.types import Transform
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from regweave import predictors
-from regweave.datasets.coverage import deal_patients
-from regweave.datasets.manifest import PairFiles
+from regweave.jobs.folds import deal_patients
 from regweave.jobs.program import UNUSED, program_hash
 from regweave.jobs.store import content_hash
+from regweave.jobs.table import PairFiles
 from regweave.measures.overlap import dice
 from regweave.model.archive import read_archive, write_archive
 from regweave.predictors import Choice, Examples, Parts, Predictor
-from regweave.run.reading import Reading
+from regweave.run.read import Reading
 from regweave.training.state import TrainingLog
 from regweave.types import Geometry, LabelMap, Modality, Volume
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from regweave.config.settings import Schedule, Settings
-from regweave.datasets.folds import Fold, one_by_one
-from regweave.datasets.manifest import PairFiles
+from regweave.jobs.folds import Fold, one_by_one
 from regweave.jobs.methods import REFINE, best_of, next_values
 from regweave.jobs.store import content_hash
+from regweave.jobs.table import PairFiles
 from regweave.registration.initial import METHODS, STRUCTURES
-from regweave.run.prepare import Request, Stopwatch, afresh, align_levels, prepare
+from regweave.run.memory import no_cache
+from regweave.run.prepare import Request, Stopwatch, align_levels, prepare
 from regweave.spatial.warp import to_field
 from regweave.threads import kernel_threads
 from regweave.training.candidates import (
@@ -434,8 +435,8 @@ class RefinementSvm:
             candidates.settings, **pair.files, model=candidates.model(self.common, pair),
             predict_classes=self.predicted, reading=candidates.run.reading,
         )  # fmt: skip
-        run = prepare(request, afresh, Stopwatch())
-        aligned = align_levels(run, afresh)
+        run = prepare(request, no_cache, Stopwatch())
+        aligned = align_levels(run, no_cache)
         return replace(run.seen, initial_field=to_field(aligned.displacement, run.pair.fixed.geometry))
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from regweave.datasets.folds import Fold
-from regweave.datasets.manifest import PairFiles
+from regweave.jobs.folds import Fold
 from regweave.jobs.methods import next_values
+from regweave.jobs.table import PairFiles
 from regweave.training.candidates import (
     CHOSEN_ERRORS,
     Gate,

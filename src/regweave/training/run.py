@@ -15,27 +15,25 @@ import numpy as np
 from regweave import __version__, notices, predictors
 from regweave.config.choice import Metrics, choose_settings, metric_weights
 from regweave.config.settings import Settings, validate
-from regweave.datasets.coverage import cover_patients
-from regweave.datasets.in_memory import Pairs, pairs_on_disk
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import UsageError
 from regweave.io import require_absent
 from regweave.io.disk.outputs import clear, working_folder
-from regweave.jobs.cluster import Cluster, require_cluster
-from regweave.jobs.kept import Kept
+from regweave.jobs.folds import cover_patients
 from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of, next_values
-from regweave.jobs.placement import place
-from regweave.jobs.runner import Runner
-from regweave.jobs.scoring import mean_over_pairs, pair_score
-from regweave.jobs.store import BatchProgress, worker_count
+from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
+from regweave.jobs.store import worker_count
+from regweave.jobs.table import PairFiles, Pairs, in_one_numbering, pairs_on_disk
+from regweave.jobs.workers import Cluster, place, require_cluster
 from regweave.learning.columns import FittedColumns
 from regweave.measures.scores import PairScore
 from regweave.model.archive import SUFFIX
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.predictors import Choice
-from regweave.run.reading import Reading, in_one_numbering
-from regweave.run.recipe import with_stated
+from regweave.progress import BatchProgress, TrainProgress
+from regweave.run.memory import Cache
+from regweave.run.read import Reading
+from regweave.run.resolve import with_stated
 from regweave.threads import kernel_threads
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
 from regweave.training.columns import Attempt, ColumnLearner, ColumnSelection, Trial, rebalance, strengthen, try_columns
@@ -43,17 +41,7 @@ from regweave.training.options import CHOICES, TrainOptions
 from regweave.training.predictor_fits import PredictorFits, Predictors, choose_predictors, segmented_images, with_record
 from regweave.training.refinement import weigh_refinement
 from regweave.training.scan import choose_bank, choose_structures, scan
-from regweave.training.state import (
-    Listed,
-    Predicted,
-    Scanned,
-    Selected,
-    TrainingContext,
-    TrainingLog,
-    TrainProgress,
-    Tuned,
-    Weighed,
-)
+from regweave.training.state import Listed, Predicted, Scanned, Selected, TrainingContext, TrainingLog, Tuned, Weighed
 from regweave.types import WeightTable
 
 NOT_RECORDED = ("predictor", "predictor_options", "tune_pairs", "judge_pairs")
@@ -82,7 +70,7 @@ def train(
     ----------
     pairs : path, table, or sequence
         Pairs with both label maps: a CSV file, a pandas table, rows by column, or tuples of fixed image, moving image,
-        fixed labels and moving labels, as files or in memory; see `regweave.datasets.in_memory.pairs_on_disk`.
+        fixed labels and moving labels, as files or in memory; see `regweave.jobs.table.pairs_on_disk`.
     output : path, optional
         Model to write, when all is done. Until then finished registrations are kept in a folder beside it. Without it
         nothing is left on disk.
@@ -162,7 +150,7 @@ def fit_model(
     run: Runner,
     tell: Callable[[TrainProgress], None],
     workers: int = 1,
-    kept: Kept | None = None,
+    kept: Cache | None = None,
 ) -> Model:
     """Run all stages and return the model.
 
@@ -180,11 +168,11 @@ def fit_model(
         Called with a `TrainProgress` now and then.
     workers : int
         Threads for learning.
-    kept : Kept, optional
+    kept : Cache, optional
         Trajectories and fits of other trainings on the same pairs, which this one then does not make again.
     """
     log = TrainingLog(tell)
-    context = TrainingContext(options, log, kept or Kept(options.max_memory_mb), workers)
+    context = TrainingContext(options, log, kept or Cache(options.max_memory_mb), workers)
     with log.stage("read"):
         scanned = scan_dataset(context, Listed(tuple(sorted(pairs, key=lambda p: p.id)), settings, run, {}))
     with notices.muted("W20"):  # warnings about files have been shown and would come again with every round

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 
 from regweave.config.settings import BANKS
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
 from regweave.io.modality import BankName, Stated, bank_of
-from regweave.run.reading import Reading
+from regweave.jobs.table import PairFiles
+from regweave.run.read import Reading
 from regweave.types import Geometry, LabelMap, Modality
 
 SHOWN = 5

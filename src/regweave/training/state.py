@@ -9,11 +9,17 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from regweave.config.settings import Settings
-from regweave.datasets.folds import Fold, split_groups
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
 from regweave.io.modality import BankName
-from regweave.jobs.kept import Kept
+from regweave.jobs.folds import Fold, split_groups
+from regweave.jobs.runner import Runner
+from regweave.jobs.table import PairFiles
+from regweave.learning.columns import FittedColumns
+from regweave.predictors import Predictor
+from regweave.progress import TrainProgress
+from regweave.run.memory import Cache
+from regweave.training.candidates import CandidateRunner, PairScores
+from regweave.training.columns import ColumnSelection
 from regweave.training.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -25,15 +31,6 @@ if TYPE_CHECKING:
     from regweave.training.refinement_weights import RefinementWeights
     from regweave.training.scan import DatasetScan
     from regweave.types import WeightTable
-
-
-@dataclass(frozen=True)
-class TrainProgress:
-    """Message of a training in progress; the last one brings what each stage has cost."""
-
-    stage: str
-    message: str
-    stages: Mapping[str, Mapping[str, float]] | None = None
 
 
 @dataclass
@@ -104,7 +101,7 @@ class TrainingContext:
 
     options: TrainOptions
     log: TrainingLog
-    kept: Kept
+    kept: Cache
     workers: int = 1
 
     def folds(self, pairs: Sequence[PairFiles]) -> list[Fold]:

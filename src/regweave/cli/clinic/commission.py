@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from regweave.api.progress import Bar
 from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption
 from regweave.clinic.commission import commission as run
 from regweave.errors import EXIT_SOME_FAILED
 from regweave.io import prepare_output
 from regweave.io.disk.records import write_record
+from regweave.progress import Bar
 from regweave.report.commission import PROTOCOL, RECORD, write_protocol
 
 app = command_line()

@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from regweave.api.contours import write_contours
-from regweave.api.progress import ContoursBar
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import JsonOption, RulesOption, StrictOption, complete_model
 from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
 from regweave.clinic.files import RTSTRUCT
 from regweave.clinic.propagate import Propagation
+from regweave.progress import ContoursBar
 from regweave.run.images import FILES
 
 app = command_line()

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from regweave.api.warp import Space, onto_grid, warp_points
 from regweave.cli.files import warp_dicom
 from regweave.cli.help import command_line, examples, input_option, method_option
 from regweave.cli.options import (
@@ -38,6 +37,7 @@ from regweave.io import (
     write_labels,
     write_points,
 )
+from regweave.run.warp import Space, onto_grid, warp_points
 from regweave.spatial import warp_image, warp_labels
 from regweave.types import Transform
 

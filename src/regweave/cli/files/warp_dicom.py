@@ -13,7 +13,6 @@ import numpy as np
 import typer
 
 from regweave import notices
-from regweave.api.warp import IDENTITY, Space, onto_grid
 from regweave.cli.help import input_option
 from regweave.cli.options import JsonOption, OutputOption, OverwriteOption, TransformOption
 from regweave.contours import carry_set, volume_ml
@@ -28,6 +27,7 @@ from regweave.io.disk.files import suffix_of
 from regweave.io.images import FORMAT_OF
 from regweave.io.labels import read_name_map
 from regweave.io.transforms.files import DICOM_SUFFIXES, LINEAR_SUFFIXES
+from regweave.run.warp import IDENTITY, Space, onto_grid
 from regweave.spatial import warp_image
 from regweave.types import Geometry, StructureSet
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from regweave.api.progress import TrainingBar, duration
 from regweave.cli.help import WIDTH, command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import JsonOption, complete_preset, parse_values
 from regweave.cli.tables import text_table
@@ -19,6 +18,7 @@ from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
 from regweave.io.disk.records import DEMO, DEMO_MODEL, INDEX
 from regweave.model.effort import write_effort
+from regweave.progress import TrainingBar, duration
 from regweave.report.demo import write_page
 from regweave.study import demo as workflow
 from regweave.study.demo import DemoSummary

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from regweave.api.progress import BatchBar
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
     DeviceOption,
@@ -34,9 +33,10 @@ from regweave.cli.options import (
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled, RegweaveError, UsageError
 from regweave.io.disk.records import REPORT, RESULTS
-from regweave.jobs.cluster import WAIT_S
+from regweave.jobs.workers import WAIT_S
+from regweave.progress import BatchBar
 from regweave.report import evaluation
-from regweave.run.reading import Reading, ReadingWords
+from regweave.run.read import Reading, ReadingWords
 from regweave.study import evaluate as workflow
 from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 

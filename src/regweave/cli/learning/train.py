@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from regweave.api.progress import TrainingBar
 from regweave.api.train import train as workflow
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.learning.weights import as_dict, as_text
@@ -34,8 +33,9 @@ from regweave.cli.options import (
 )
 from regweave.errors import Cancelled
 from regweave.io import require_absent
-from regweave.jobs.cluster import WAIT_S
+from regweave.jobs.workers import WAIT_S
 from regweave.model.effort import effort_path, write_effort
+from regweave.progress import TrainingBar
 from regweave.report import training
 
 app = command_line()

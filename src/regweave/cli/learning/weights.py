@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from regweave.api.models import models, patients, predictor_facts, predictor_text, signed
 from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
+from regweave.model.cards import models, patients, predictor_facts, predictor_text, signed
 from regweave.model.model import Model
 from regweave.model.record import Gain, GateRecord, TrainingRecord
 from regweave.registration.initial import STRUCTURES

@@ -18,7 +18,7 @@ from regweave.cli.help import WIDTH, command_line, examples
 from regweave.cli.options import JsonOption
 from regweave.registration.cuda import opening
 from regweave.registry import plugins_found
-from regweave.run.machine import allowed_threads
+from regweave.run.memory import allowed_threads
 
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 

@@ -8,9 +8,6 @@ from typing import Annotated
 
 import typer
 
-from regweave.api.batch import RESULTS
-from regweave.api.batch import batch as run
-from regweave.api.progress import BatchBar
 from regweave.cli.help import command_line, examples, machine_option, method_option
 from regweave.cli.options import (
     DeviceOption,
@@ -34,7 +31,10 @@ from regweave.cli.options import (
 )
 from regweave.config.choice import metric_weights
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
-from regweave.jobs.cluster import WAIT_S
+from regweave.jobs.batch import RESULTS
+from regweave.jobs.batch import batch as run
+from regweave.jobs.workers import WAIT_S
+from regweave.progress import BatchBar
 from regweave.run.images import FILES, parse_outputs
 
 app = command_line()

@@ -27,10 +27,9 @@ from regweave.cli.options import (
 from regweave.config.choice import choose_settings
 from regweave.io import overlap_fraction
 from regweave.io.modality import describe_modalities
-from regweave.run.machine import allowed_threads, physical_memory_mb
-from regweave.run.memory import forecast
-from regweave.run.reading import Reading, read_inputs
-from regweave.run.recipe import bank_for, with_stated
+from regweave.run.memory import allowed_threads, forecast, physical_memory_mb
+from regweave.run.read import Reading, read_inputs
+from regweave.run.resolve import bank_for, with_stated
 from regweave.threads import kernel_threads
 
 app = command_line()

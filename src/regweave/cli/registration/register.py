@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from regweave.api import register as api
-from regweave.api.progress import BEFORE_FILES, RegistrationBar
 from regweave.cli import words
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import (
@@ -41,9 +40,10 @@ from regweave.io.dicom.series import series_by_place
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, default_rules, read_rules
 from regweave.notices import terminal_safe
+from regweave.progress import BEFORE_FILES, RegistrationBar
 from regweave.run import register as pipeline
 from regweave.run.images import FILES, parse_outputs
-from regweave.run.reading import Reading, ReadingWords
+from regweave.run.read import Reading, ReadingWords
 from regweave.run.record import model_words, start_words
 from regweave.run.rerun import recorded_call, recorded_rules
 from regweave.run.result import Result

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations
 
-from regweave.datasets.coverage import cover_patients, deal_patients
-from regweave.datasets.manifest import PairFiles
+from regweave.jobs.folds import cover_patients, deal_patients
+from regweave.jobs.table import PairFiles
 
 
 def pairs_of(groups) -> list[PairFiles]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from regweave.datasets.folds import one_by_one, split_groups
-from regweave.datasets.manifest import PairFiles, check_leak, read_pairs, write_pairs
 from regweave.errors import RegweaveError
+from regweave.jobs.folds import one_by_one, split_groups
+from regweave.jobs.table import PairFiles, check_leak, read_pairs, write_pairs
 from regweave.measures.statistics import patients_of
 
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"

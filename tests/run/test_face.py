@@ -18,9 +18,7 @@ import pytest
 from typer.main import get_command
 
 import regweave as rw
-from regweave.api import progress
-from regweave.api.progress import Bar, RegistrationBar
-from regweave.api.warp import GridWords
+from regweave import progress
 from regweave.cli import main
 from regweave.cli.learning import evaluate as evaluate_command
 from regweave.cli.learning import train as train_command
@@ -29,7 +27,9 @@ from regweave.cli.registration import register as register_command
 from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.io.images import read_image, read_labels
-from regweave.run.reading import Reading, ReadingWords
+from regweave.progress import Bar, RegistrationBar
+from regweave.run.read import Reading, ReadingWords
+from regweave.run.warp import GridWords
 from regweave.study.phantoms import make_phantom
 from regweave.training.options import TrainOptions
 

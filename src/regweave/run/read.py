@@ -5,18 +5,17 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
 from regweave import io, notices
-from regweave.datasets.manifest import PairFiles
 from regweave.errors import RegweaveError
 from regweave.io.geometry import Orientation
-from regweave.io.labels import in_numbering, join_names, real_names
+from regweave.io.labels import in_numbering, real_names
 from regweave.io.modality import Stated, in_hounsfield, with_modality
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
@@ -24,6 +23,19 @@ from regweave.spatial.intensity import default_window
 from regweave.threads import side_by_side
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
 
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import nibabel
+    import SimpleITK
+    from numpy.typing import ArrayLike
+
+ImageLike: TypeAlias = (
+    "str | PathLike[str] | Volume | LabelMap | tuple[ArrayLike, ArrayLike] | SimpleITK.Image "
+    "| nibabel.spatialimages.SpatialImage"
+)
+"""A file, a folder with one image, an (array, RAS affine) tuple, or an image of SimpleITK, nibabel, ANTsPy, TorchIO or
+MONAI."""
 MOST_SHOWN = 12
 """Structures of a label map that a message lists."""
 
@@ -175,22 +187,6 @@ class Reading:
         """Names of the labels of a file, without reading the labels."""
         path = io.names_file(source) if self.label_names is None else self.label_names
         return {} if path is None else io.read_names(path)
-
-
-def pair_modalities(pair: PairFiles, reading: Reading) -> tuple[Modality, Modality]:
-    """Read the images of a pair and tell the modality of the fixed and of the moving one."""
-    fixed = reading.image(pair.fixed, reading.fixed_modality).modality
-    moving = reading.image(pair.moving, reading.moving_modality).modality
-    assert fixed is not None
-    assert moving is not None
-    return fixed, moving
-
-
-def in_one_numbering(reading: Reading, pairs: Sequence[PairFiles]) -> Reading:
-    """Return rules that number the structures of a list alike, by their names, whatever each file calls 1."""
-    files = dict.fromkeys(file for pair in pairs for file in (pair.moving_labels, pair.fixed_labels))
-    joined = join_names(reading.names_beside(file) for file in files)
-    return replace(reading, numbering=joined) if joined and reading.label_names is None else reading
 
 
 @dataclass(frozen=True)

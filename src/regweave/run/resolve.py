@@ -23,7 +23,7 @@ from regweave.predictors import Predictor
 from regweave.predictors.base import TrainedResolution, maps_from_labels
 from regweave.registration.initial import STRUCTURES
 from regweave.run.memory import check_memory
-from regweave.run.reading import Inputs, Reading
+from regweave.run.read import Inputs, Reading
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
 FINER = 2.0

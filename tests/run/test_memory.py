@@ -9,7 +9,8 @@ from regweave import _core
 from regweave.config.settings import Settings, preset, preset_names
 from regweave.errors import ResourceError, UsageError
 from regweave.registration.align import align
-from regweave.run import machine, memory
+from regweave.run import memory
+from regweave.run import memory as machine
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.study.phantoms import make_phantom

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from regweave.jobs import scoring
-from regweave.jobs.kept import Kept
-from regweave.jobs.scoring import ScoringTask, score_dice, score_pair
+from regweave.jobs import runner as scoring
+from regweave.jobs.runner import ScoringTask, score_dice, score_pair
 from regweave.model.model import Model
 from regweave.run import prepare
-from regweave.run.reading import Reading
+from regweave.run.memory import Cache
+from regweave.run.read import Reading
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Box:
 
 
 def test_what_was_used_last_goes_last():
-    kept, made = Kept(1.0), []
+    kept, made = Cache(1.0), []
 
     def get(name, kilobytes=300):
         return kept(name, lambda: made.append(name) or Box((np.zeros(kilobytes * 2**10, dtype=np.uint8),)))
@@ -49,7 +49,7 @@ def fresh(monkeypatch):
 
         return run
 
-    kept = Kept(100.0)
+    kept = Cache(100.0)
     monkeypatch.setattr(scoring, "kept", lambda: kept)
     for name in ("read_inputs", "align", "refine"):
         monkeypatch.setattr(prepare, name, counted(name, getattr(prepare, name)))

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.datasets.in_memory import pairs_on_disk
-from regweave.datasets.manifest import FILES, read_pairs
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels
+from regweave.jobs.table import FILES, pairs_on_disk, read_pairs
 
 
 @pytest.fixture

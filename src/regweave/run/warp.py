@@ -13,7 +13,6 @@ from typing import Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regweave.api.register import ImageLike
 from regweave.errors import UsageError
 from regweave.io import fill_value, read_image, read_labels, read_transform
 from regweave.io.dicom.reg import read_reg, require_registered
@@ -25,6 +24,7 @@ from regweave.io.stored import NonFinite
 from regweave.io.transforms.ends import require_direction, require_reference
 from regweave.io.transforms.files import DICOM_SUFFIXES
 from regweave.io.transforms.itk import ANYWHERE
+from regweave.run.read import ImageLike
 from regweave.run.result import Result
 from regweave.spatial import warp as spatial
 from regweave.types import Direction, Field, Float64Array, Geometry, LabelMap, Transform, Volume

@@ -108,7 +108,7 @@ def test_another_separator_is_named(folder, tmp_path, sign, word):
 def test_resumed_rows_are_not_run_again_unless_something_changed(folder, tmp_path, monkeypatch):
     rows = [row(folder, 0), row(folder, 1)]
     ran = []
-    from regweave.api import batch as module
+    from regweave.jobs import batch as module
 
     plain = module.register_row
     monkeypatch.setattr(plain.__module__ + ".register", _counted(ran))

@@ -1,1 +1,0 @@
-"""Data sets: lists of pairs, cross-validation folds, phantoms, simulated follow-ups."""

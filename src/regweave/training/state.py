@@ -12,14 +12,9 @@ from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io.modality import BankName
 from regweave.jobs.folds import Fold, split_groups
-from regweave.jobs.runner import Runner
 from regweave.jobs.table import PairFiles
-from regweave.learning.columns import FittedColumns
-from regweave.predictors import Predictor
 from regweave.progress import TrainProgress
 from regweave.run.memory import Cache
-from regweave.training.candidates import CandidateRunner, PairScores
-from regweave.training.columns import ColumnSelection
 from regweave.training.options import TrainOptions
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import hashlib
 import os
@@ -185,10 +184,10 @@ class Counted:
         return block
 
 
-@pytest.mark.parametrize("codec", ["gzip", "bzip2", "zlib"])
+@pytest.mark.parametrize("codec", ["gzip", "zlib"])
 def test_decompression_gives_no_more_than_is_asked_for(codec):
     plain = os.urandom(3000) + bytes(5 << 20)
-    packed = {"gzip": gzip.compress, "bzip2": bz2.compress, "zlib": zlib.compress}[codec](plain)
+    packed = {"gzip": gzip.compress, "zlib": zlib.compress}[codec](plain)
     stream = Inflated(Counted(packed), codec)
     assert stream.read(1000) == plain[:1000]
     found = b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import zlib
 
@@ -32,30 +31,21 @@ def values(kind="i2"):
 
 def nrrd(path, frame=None, kind="i2", encoding="raw", order="<", body=None, more=""):
     data = values(kind).astype(np.dtype(kind).newbyteorder(order)).tobytes(order="F")
-    packed = {
-        "raw": lambda: data,
-        "gzip": lambda: gzip.compress(data),
-        "bzip2": lambda: bz2.compress(data),
-        "hex": lambda: data.hex().encode(),
-        "ascii": lambda: " ".join(map(str, values(kind).ravel(order="F").tolist())).encode(),
-    }
     head = f"NRRD0004\n# made by a test\ntype: {NRRD_TYPES[kind]}\ndimension: 3\nsizes: 6 5 4\n"
     head += FRAME.format("left-posterior-superior") if frame is None else frame
     head += (
         f"kinds: domain domain domain\nendian: {'little' if order == '<' else 'big'}\nencoding: {encoding}\n{more}\n"
     )
-    path.write_bytes(head.encode() + (packed[encoding]() if body is None else body))
+    path.write_bytes(head.encode() + ((gzip.compress(data) if encoding == "gzip" else data) if body is None else body))
     return path
 
 
-def meta(path, frame=META_FRAME, kind="i2", order="<", more="", body=None, packed=False, binary=True):
+def meta(path, frame=META_FRAME, kind="i2", order="<", more="", body=None, packed=False):
     data = values(kind).astype(np.dtype(kind).newbyteorder(order)).tobytes(order="F")
-    if not binary:
-        data = " ".join(map(str, values(kind).ravel(order="F").tolist())).encode()
     if packed:
         data = zlib.compress(data)
         more += f"CompressedDataSize = {len(data)}\n" * ("CompressedDataSize" not in more)
-    head = f"ObjectType = Image\nNDims = 3\nBinaryData = {binary}\nBinaryDataByteOrderMSB = {order == '>'}\n"
+    head = f"ObjectType = Image\nNDims = 3\nBinaryData = True\nBinaryDataByteOrderMSB = {order == '>'}\n"
     head += f"CompressedData = {packed}\n{frame}{more}" + "DimSize = 6 5 4\n" * ("DimSize" not in more)
     head += f"ElementType = MET_{META_TYPES[kind]}\n"
     local = path.suffix == ".mha"
@@ -88,22 +78,25 @@ def code_of(path):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("encoding", ["raw", "gzip", "ascii"])
-def test_nrrd_types_orders_and_encodings(tmp_path, kind, order, encoding):
-    assert_as_itk(nrrd(tmp_path / "x.nrrd", kind=kind, order=order, encoding=encoding), kind)
+def test_types_orders_and_encodings(tmp_path, kind):
+    for order in "<>":
+        for packed in (False, True):
+            assert_as_itk(nrrd(tmp_path / "x.nrrd", kind=kind, order=order, encoding="gzip" if packed else "raw"), kind)
+            for suffix in (".mha", ".mhd"):
+                assert_as_itk(meta(tmp_path / f"x{suffix}", kind=kind, order=order, packed=packed), kind)
 
 
-@pytest.mark.parametrize("encoding", ["bzip2", "hex"])
-def test_nrrd_encodings_that_itk_was_built_without(tmp_path, encoding):
-    np.testing.assert_array_equal(read_image(nrrd(tmp_path / "x.nrrd", encoding=encoding)).data, values())
+@pytest.mark.parametrize("encoding", ["ascii", "txt", "hex", "bzip2", "bz2"])
+def test_rare_encodings_are_refused_with_the_way_out(tmp_path, encoding):
+    path = nrrd(tmp_path / "x.nrrd", encoding=encoding)
+    with pytest.raises(RegweaveError, match=f"E103.*encoding {encoding}.*raw and gzip"):
+        read_image(path)
+    assert code_of(path) == "E103"
 
 
-@pytest.mark.parametrize(
-    "space", ["LPS", "RAS", "LAS", "left-posterior-superior", "right-anterior-superior", "Left-Anterior-Superior"]
-)
-def test_nrrd_spaces(tmp_path, space):
-    assert_as_itk(nrrd(tmp_path / "x.nrrd", FRAME.format(space)), "i2")
+def test_nrrd_spaces(tmp_path):
+    for space in ("LPS", "RAS", "LAS", "left-posterior-superior", "right-anterior-superior", "Left-Anterior-Superior"):
+        assert_as_itk(nrrd(tmp_path / "x.nrrd", FRAME.format(space)), "i2")
 
 
 @pytest.mark.parametrize(
@@ -111,8 +104,6 @@ def test_nrrd_spaces(tmp_path, space):
     [
         "",
         "spacings: 1 2 3\n",
-        "spacings: 1 2 3\naxis mins: 10 20 30\n",
-        "spacings: 1 2 3\naxis mins: 10 20 30\ncenters: node node node\n",
         FRAME.format("3D-left-handed"),
         FRAME.format("scanner-xyz"),
         FRAME.replace("space: {}", "space dimension: 3"),
@@ -124,9 +115,8 @@ def test_nrrd_that_does_not_say_where_left_is(tmp_path, frame):
         assert_as_itk(path, "i2")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
+def test_nrrd_fields_that_change_nothing(tmp_path):
+    for more in [
         "measurement frame: (1,0,0) (0,1,0) (0,0,1)\n",
         "thicknesses: NaN 2 1\n",
         "centerings: cell cell node\n",
@@ -135,13 +125,11 @@ def test_nrrd_that_does_not_say_where_left_is(tmp_path, frame):
         "my key:=my: value\n",
         "Byte Skip: 0\nlineskip: 0\n",
         'space units: "mm" "mm" "mm"\n',
-    ],
-)
-def test_nrrd_fields_that_change_nothing(tmp_path, more):
-    path = nrrd(tmp_path / "x.nrrd", more=more)
-    read = read_header(path)
-    np.testing.assert_array_equal(read.read_voxels(), values())
-    np.testing.assert_array_equal(read.affine, read_header(nrrd(tmp_path / "y.nrrd")).affine)
+    ]:
+        path = nrrd(tmp_path / "x.nrrd", more=more)
+        read = read_header(path)
+        np.testing.assert_array_equal(read.read_voxels(), values())
+        np.testing.assert_array_equal(read.affine, read_header(nrrd(tmp_path / "y.nrrd")).affine)
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("m", 1e3), ("um", 1e-3), ("cm", 10.0), ("micron", 1e-3)])
@@ -167,11 +155,10 @@ def test_units_are_converted(tmp_path, unit, factor):
         (None, 'units: "m" "m" "m"\n', "E113"),
         (None, 'space units: "parsec" "mm" "mm"\n', "E102"),
         (None, 'space units: "mm"\n', "E113"),
-        (None, "centerings: cell middle node\n", "E102"),
         (None, "colour: red\n", "E102"),
         (None, "no field at all\n", "E102"),
         (None, "byte skip: -2\n", "E113"),
-        (None, "line skip: -1\n", "E113"),
+        (None, "line skip: 2\n", "E103"),
         (None, "data file: s%03d.raw 1 8 1\n", "E103"),
         (None, "data file: LIST\n", "E103"),
         (FRAME.format("RAST"), "", "E103"),
@@ -186,6 +173,7 @@ def test_units_are_converted(tmp_path, unit, factor):
         (FRAME.format("LPS").replace("(2.5,0,0)", "none"), "", "E103"),
         (FRAME.format("LPS").replace("(2.5,0,0)", "(0,1.5,0)"), "", "E111"),
         ("axis mins: 0 0 0\naxis maxs: 5 4 3\n", "", "E103"),
+        ("spacings: 1 2 3\naxis mins: 10 20 30\n", "", "E103"),
     ],
 )
 def test_nrrd_headers_with_two_readings(tmp_path, frame, more, code):
@@ -220,44 +208,16 @@ def test_nrrd_fields_that_cannot_be(tmp_path, old, new, code):
     assert code_of(path) == code
 
 
-@pytest.mark.parametrize("skip", ["byte skip: -1", "byte skip: 10", "line skip: 2"])
+@pytest.mark.parametrize("skip", [-1, 10])
 def test_nrrd_skips(tmp_path, skip):
-    assert code_of(nrrd(tmp_path / "x.nrrd", encoding="gzip", more=skip + "\n")) == "E113"
-    body = values().tobytes(order="F")
-    before = {"byte skip: -1": b"anything", "byte skip: 10": b"0123456789", "line skip: 2": b"a\nb\n"}[skip]
-    path = nrrd(tmp_path / "x.nrrd", more=skip + "\n", body=before + body)
-    assert_as_itk(path, "i2")
-    nrrd(path, more=skip + "\n", body=before + body[:-50])
-    if skip != "byte skip: -1":
-        assert code_of(path) == "E102"
-    nrrd(path, more=skip + "\n", body=body[:-50])
-    assert code_of(path) == "E102"
+    more, body = f"byte skip: {skip}\n", b"0123456789" + values().tobytes(order="F")
+    assert code_of(nrrd(tmp_path / "x.nrrd", encoding="gzip", more=more)) == "E113"
+    assert_as_itk(nrrd(tmp_path / "x.nrrd", more=more, body=body), "i2")
+    assert code_of(nrrd(tmp_path / "x.nrrd", more=more, body=body[:-50])) == "E102"
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("form", ["raw", "packed"])
-@pytest.mark.parametrize("suffix", [".mha", ".mhd"])
-def test_meta_types_orders_and_encodings(tmp_path, kind, order, form, suffix):
-    assert_as_itk(meta(tmp_path / f"x{suffix}", kind=kind, order=order, packed=form == "packed"), kind)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_meta_as_text(tmp_path, kind):
-    path = meta(tmp_path / "x.mha", kind=kind, binary=False)
-    np.testing.assert_array_equal(read_image(path).data, values(kind))
-    text = " ".join(map(str, values(kind).ravel(order="F").tolist()))
-    for bad in (text[:-20], text + " " + text, text.replace(" ", " x", 1), text.replace(" ", " 1_0 ", 1)):
-        meta(path, kind=kind, binary=False, body=bad.encode())
-        assert code_of(path) == "E102"
-    if kind == "u1":
-        meta(path, kind=kind, binary=False, body=b"256" + text.encode()[text.index(" ") :])
-        assert code_of(path) == "E102"
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
+def test_meta_keys_that_change_nothing(tmp_path):
+    for more in [
         "CenterOfRotation = 5 6 7\n",
         "AnatomicalOrientation = RAI\n",
         "ElementByteOrderMSB = False\n",
@@ -267,10 +227,8 @@ def test_meta_as_text(tmp_path, kind):
         "Comment = a = b\nName = somebody\n",
         "Modality = MET_MOD_CT\n\n",
         "Position = -3 4.25 7\n",
-    ],
-)
-def test_meta_keys_that_change_nothing(tmp_path, more):
-    assert_as_itk(meta(tmp_path / "x.mha", more=more), "i2")
+    ]:
+        assert_as_itk(meta(tmp_path / "x.mha", more=more), "i2")
 
 
 @pytest.mark.parametrize("suffix", [".mha", ".nrrd"])
@@ -324,6 +282,7 @@ def test_meta_header_of_the_data_file(tmp_path, size):
         ("DimSize = 6 5 4", "DimSize = 65536 65536 65536", "E102"),
         ("NDims = 3", "NDims = 1000000", "E102"),
         ("BinaryData = True", "BinaryData = Maybe", "E102"),
+        ("BinaryData = True", "BinaryData = False", "E103"),
         ("CompressedData = False", "CompressedData = T1", "E102"),
         ("CompressedData = False", "CompressedData = True", "E113"),
         ("CompressedData = False", "CompressedData = True\nCompressedDataSize = 240", "E102"),

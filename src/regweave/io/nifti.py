@@ -41,7 +41,7 @@ from regweave.io.disk.files import (
 from regweave.io.geometry import make_geometry, ras_to_lps
 from regweave.io.libraries import nib
 from regweave.io.stored import Stored, require_scalar, volume_shape
-from regweave.io.streams import BROKEN, CHUNK, RATIO, Inflated, Readable, read_exactly
+from regweave.io.streams import BROKEN, CHUNK, GZIP_MARK, RATIO, Inflated, Readable, read_exactly
 from regweave.types import Float64Array, Geometry
 
 NiftiFrame = Literal["auto", "sform", "qform"]
@@ -210,7 +210,6 @@ HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
 MAGIC = {348: b"n+1", 540: b"n+2"}
 MARK_AT = {348: slice(344, 348), 540: slice(4, 12)}
 LONGEST_HEADER = max(HEADERS)
-GZIP_MARK = b"\x1f\x8b"
 COLOUR = [("R", "u1"), ("G", "u1"), ("B", "u1")]
 TYPES: dict[int, Any] = {
     2: "u1",
@@ -258,7 +257,7 @@ class NiftiHeader:
         expected = count * self.dtype.itemsize
         with _opened(self.path) as (stream, size):
             packed = isinstance(stream, Inflated)
-            if self.offset + expected > (size * RATIO["gzip"] if packed else size):
+            if self.offset + expected > (size * RATIO if packed else size):
                 reason = f"its header promises {self.offset + expected} bytes, the file has {size}"
                 raise damaged(self.subject, reason)
             require_memory(expected + count * BYTES_PER_VALUE, self.subject)

@@ -7,6 +7,8 @@ taken as LPS, as ITK does, with warning W207.
 MetaImage follows ITK's MetaIO. Keys are matched as they are written, and a known one in another case is refused, as
 other programs would pass over it. ``TransformMatrix`` holds the direction of one axis in each row, ``Offset`` the first
 voxel, in LPS; ``CenterOfRotation`` and ``AnatomicalOrientation`` place nothing.
+
+Voxels are raw or deflated. Text, hexadecimal digits, bzip2, skipped lines and several files are refused with E103.
 """
 
 from __future__ import annotations
@@ -31,21 +33,111 @@ from regweave.io.stored import Stored, require_scalar, volume_shape
 from regweave.io.streams import Encoding, Payload, data_file, read_payload
 from regweave.types import Float64Array
 
+NRRD_SUFFIXES, META_SUFFIXES = (".nrrd", ".nhdr"), (".mha", ".mhd")
+SUFFIXES = (*NRRD_SUFFIXES, *META_SUFFIXES)
+NRRD_BEGINS = re.compile(rb"NRRD000")
+META_BEGINS = re.compile(rb"(ObjectType|NDims)[ \t]*=")
+"""MetaImage has no mark; its writers begin with one of these."""
+
+
+def has_text_header(head: bytes) -> bool:
+    """Return whether bytes begin with a header of NRRD or MetaImage."""
+    return NRRD_BEGINS.match(head) is not None or META_BEGINS.match(head) is not None
+
+
+def read_text_header(path: Path, *, follow_links: bool = False) -> Stored:
+    """Read an image; what its header forbids is refused before voxels are read."""
+    head = read_header(path, follow_links=follow_links)
+    require_scalar(head.dtype, head.components, head.subject)
+    shape = volume_shape(head.shape, head.subject)
+    assert head.affine is not None  # there are three axes
+    return Stored(head.read_voxels(), make_geometry(shape, head.affine, head.subject), head.subject)
+
+
+def read_header(path: Path, *, follow_links: bool = False) -> ImageHeader:
+    """Read and check a header; no voxel is read.
+
+    Parameters
+    ----------
+    path : Path
+        .nrrd, .nhdr, .mha or .mhd, or a file of another name that begins as these do.
+    follow_links : bool
+        Let the header name a file of voxels outside of its own folder.
+    """
+    return (_read_nrrd if _is_nrrd(path) else _read_meta)(path, follow_links)
+
+
+def voxels_file(path: Path, *, follow_links: bool = False) -> Path:
+    """Return the file that holds the voxels of an image: another one where its header names one."""
+    if _is_nrrd(path):
+        fields, _, end = _nrrd_fields(path)
+        return _nrrd_payload(path, fields, end, follow_links).path
+    fields, end = _meta_fields(path)
+    return _meta_payload(path, fields, end, follow_links).path
+
+
+def _is_nrrd(path: Path) -> bool:
+    suffix = suffix_of(path)
+    if suffix in SUFFIXES:
+        return suffix in NRRD_SUFFIXES
+    with open_file(path) as stream:
+        head = stream.peek()
+    if not has_text_header(head):
+        raise damaged(f"'{path}'", "it has no header of NRRD or MetaImage")
+    return NRRD_BEGINS.match(head) is not None
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """A checked header, in one form for both formats.
+
+    Parameters
+    ----------
+    subject : str
+        Name of the file in messages.
+    shape : tuple of int
+        Sizes of the axes in space and beyond, the fastest first; axes of length one at the end are left out.
+    components : int
+        Numbers of a voxel.
+    component_axis : int
+        Position of the components among the axes of the file, 0 for the fastest.
+    dtype : dtype
+        Stored type with the byte order of the file.
+    affine : float array of shape (4, 4), optional
+        From indices to LPS millimetres; None where there are not three axes.
+    payload : Payload
+        Place of the voxels.
+    vectors_lps : bool
+        Whether components of a vector are along the axes of LPS.
+    keys : mapping
+        Further keys of the file that are no fields of its format.
+    """
+
+    subject: str
+    shape: tuple[int, ...]
+    components: int
+    component_axis: int
+    dtype: np.dtype[Any]
+    affine: Float64Array | None
+    payload: Payload
+    vectors_lps: bool = True
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    def read_voxels(self) -> NDArray[Any]:
+        """Read the voxels: an array of the shape, with the components before it where there are several."""
+        data = read_payload(self.payload, self.dtype, math.prod(self.shape) * self.components, self.subject)
+        axes = list(self.shape)
+        axes.insert(self.component_axis, self.components)
+        moved = np.moveaxis(data.reshape(axes, order="F"), self.component_axis, 0)
+        return moved[0] if self.components == 1 else moved
+
+
+# Fields: each is taken by exactly one rule, a stated number of numbers, a word of a list, or a switch.
+
 WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 LONGEST_NUMBER = 64
 SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-
-
-def read_block(path: Path) -> bytes:
-    """Read as much of a file as a header can take."""
-    with open_file(path) as stream:
-        return stream.read(MAX_HEADER_BYTES)
-
-
-def decode(line: bytes) -> str:
-    """Turn a line of a header into text; names of files keep their bytes, whatever they are."""
-    return os.fsdecode(line.rstrip(b"\r"))
 
 
 @dataclass(frozen=True)
@@ -112,62 +204,337 @@ class Fields:
             raise self.bad(key, "sizes above 0")
         return found
 
+    def unread(self, what: str, hint: str) -> RegweaveError:
+        """Make the E103 error of a header that is valid and asks for what is not read."""
+        return RegweaveError("E103", f"{self.subject} {what}", hint)
 
-def without_trailing_ones(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Leave out axes of length one beyond the third."""
+
+ONE_FILE = "write the image as one file with raw or gzip voxels, for example with SimpleITK or 3D Slicer"
+
+
+def _read_block(path: Path) -> bytes:
+    """Read as much of a file as a header can take."""
+    with open_file(path) as stream:
+        return stream.read(MAX_HEADER_BYTES)
+
+
+def _decode(line: bytes) -> str:
+    """Return a line of a header as text; names of files keep their bytes."""
+    return os.fsdecode(line.rstrip(b"\r"))
+
+
+def _without_trailing_ones(sizes: Sequence[int]) -> tuple[int, ...]:
     kept = list(sizes)
     while len(kept) > 3 and kept[-1] == 1:
         kept.pop()
     return tuple(kept)
 
 
-@dataclass(frozen=True)
-class ImageHeader:
-    """A checked header.
+# NRRD
 
-    Parameters
-    ----------
-    subject : str
-        How messages call the file.
-    shape : tuple of int
-        Sizes of the axes in space and beyond, the fastest first; axes of length one at the end are left out.
-    components : int
-        Numbers of a voxel.
-    component_axis : int
-        Where the components stand among the axes of the file, 0 for the fastest.
-    dtype : dtype
-        Stored type with the byte order of the file.
-    affine : float array of shape (4, 4), optional
-        From indices to LPS millimetres; None where there are not three axes.
-    payload : Payload
-        Where the voxels are.
-    vectors_lps : bool
-        Whether components of a vector are along the axes of LPS.
-    keys : mapping
-        Further keys of the file that are no fields of its format.
-    """
+NRRD_MARK = re.compile(rb"NRRD000[1-5]\r?\n")
+NRRD_NAMES = {
+    "dimension": (), "type": (), "sizes": (), "encoding": (), "endian": (), "space": (), "space dimension": (),
+    "space origin": (), "space directions": (), "space units": (), "measurement frame": (), "spacings": (),
+    "thicknesses": (), "kinds": (), "labels": (), "units": (), "min": (), "max": (), "content": (), "number": (),
+    "sample units": ("sampleunits",), "axis mins": ("axismins",), "axis maxs": ("axismaxs",),
+    "centerings": ("centers",), "old min": ("oldmin",), "old max": ("oldmax",), "block size": ("blocksize",),
+    "data file": ("datafile",), "line skip": ("lineskip",), "byte skip": ("byteskip",),
+}  # fmt: skip
+"""Fields of the format with their other spellings; case does not count."""
+NRRD_FIELDS = {spelling: name for name, others in NRRD_NAMES.items() for spelling in (name, *others)}
+NRRD_TYPES = {
+    "i1": ("signed char", "int8", "int8_t"),
+    "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
+    "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
+    "u2": ("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"),
+    "i4": ("int", "signed int", "int32", "int32_t"),
+    "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
+    "i8": ("longlong", "long long", "long long int", "signed long long", "signed long long int", "int64", "int64_t"),
+    "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
+    "f4": ("float",),
+    "f8": ("double",),
+}
+NRRD_TYPE_OF = {name: kind for kind, names in NRRD_TYPES.items() for name in names}
+NRRD_ENCODINGS: dict[str, Encoding] = {"raw": "raw", "gz": "gzip", "gzip": "gzip"}
+NRRD_UNREAD = {"txt", "text", "ascii", "hex", "bz2", "bzip2"}
+"""Encodings of the format that are not read."""
+VECTORS = re.compile(r"\s*(?:(none)|\(([^()]*)\))\s*(?=$|[\s(])", re.IGNORECASE)
+WORDS = re.compile(r'"([^"]*)"|(\S+)')
+DOMAIN_KINDS = {"domain", "space", "time", "none", "???"}
+VALUE_KINDS = {
+    "list", "point", "vector", "covariant-vector", "normal", "stub", "scalar", "complex", "2-vector", "3-color",
+    "rgb-color", "hsv-color", "xyz-color", "4-color", "rgba-color", "3-vector", "3-gradient", "3-normal", "4-vector",
+    "quaternion", "2d-symmetric-matrix", "2d-masked-symmetric-matrix", "2d-matrix", "2d-masked-matrix",
+    "3d-symmetric-matrix", "3d-masked-symmetric-matrix", "3d-matrix", "3d-masked-matrix",
+}  # fmt: skip
+LPS = (1.0, 1.0, 1.0)
+SPACES = {
+    "right-anterior-superior": (-1.0, -1.0, 1.0),
+    "ras": (-1.0, -1.0, 1.0),
+    "left-anterior-superior": (1.0, -1.0, 1.0),
+    "las": (1.0, -1.0, 1.0),
+    "left-posterior-superior": LPS,
+    "lps": LPS,
+}
+"""Signs that take the axes of a space to LPS."""
+UNNAMED = {"scanner-xyz", "3d-right-handed", "3d-left-handed"}
+TIMED = {f"{name}{'t' if len(name) == 3 else '-time'}" for name in (*SPACES, *UNNAMED)}
+NRRD_UNIT_MM = {
+    "": 1.0, "???": 1.0, "mm": 1.0, "millimeter": 1.0, "millimeters": 1.0, "millimetre": 1.0, "millimetres": 1.0,
+    "cm": 10.0, "m": 1e3, "meter": 1e3, "meters": 1e3, "metre": 1e3, "metres": 1e3, "um": 1e-3, "µm": 1e-3,
+    "micron": 1e-3, "microns": 1e-3, "micrometer": 1e-3, "micrometers": 1e-3, "nm": 1e-6,
+}  # fmt: skip
+SAME_SPACING = 0.01
+NRRD_MAX_AXES = 16
 
-    subject: str
-    shape: tuple[int, ...]
-    components: int
-    component_axis: int
-    dtype: np.dtype[Any]
-    affine: Float64Array | None
-    payload: Payload
-    vectors_lps: bool = True
-    keys: Mapping[str, str] = field(default_factory=dict)
 
-    def read_voxels(self) -> NDArray[Any]:
-        """Read the voxels: an array of the shape, with the components before it where there are several."""
-        data = read_payload(self.payload, self.dtype, math.prod(self.shape) * self.components, self.subject)
-        axes = list(self.shape)
-        axes.insert(self.component_axis, self.components)
-        moved = np.moveaxis(data.reshape(axes, order="F"), self.component_axis, 0)
-        return moved[0] if self.components == 1 else moved
+def _read_nrrd(path: Path, follow_links: bool) -> ImageHeader:
+    fields, keys, end = _nrrd_fields(path)
+    dimension = _space_dimension(fields)
+    n_axes = fields.whole_number("dimension", 0)
+    if not 1 <= n_axes <= NRRD_MAX_AXES:
+        raise fields.bad("dimension", f"1 to {NRRD_MAX_AXES}")
+    sizes = fields.sizes("sizes", n_axes)
+    directions = (
+        _vectors(fields, "space directions", n_axes, dimension) if "space directions" in fields.values else None
+    )
+    value_axis = _value_axis(fields, n_axes, directions)
+    kept = [axis for axis in range(n_axes) if axis != value_axis]
+    shape = _without_trailing_ones([sizes[axis] for axis in kept])
+    return ImageHeader(
+        subject=fields.subject,
+        shape=shape,
+        components=1 if value_axis is None else sizes[value_axis],
+        component_axis=value_axis or 0,
+        dtype=_nrrd_dtype(fields),
+        affine=_nrrd_affine(fields, dimension, directions, kept, n_axes) if len(shape) == 3 else None,
+        payload=_nrrd_payload(path, fields, end, follow_links),
+        vectors_lps=SPACES.get(_space(fields), SPACES["lps"]) == SPACES["lps"]
+        and _frame_is_identity(fields, dimension),
+        keys=keys,
+    )
 
 
-META_BEGINS = re.compile(rb"(ObjectType|NDims)[ \t]*=")
-"""The format has no mark; its writers begin with one of these."""
+def _nrrd_fields(path: Path) -> tuple[Fields, dict[str, str], int]:
+    """Return the fields, the free keys, and the byte behind the empty line that ends the header (−1 without one)."""
+    block, subject = _read_block(path), f"'{path}'"
+    if NRRD_MARK.match(block) is None:
+        raise damaged(subject, f"no NRRD header in it; it begins with {block[:4]!r}")
+    values: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    start, end = block.index(b"\n") + 1, -1
+    while start < len(block):
+        stop = block.find(b"\n", start)
+        line = _decode(block[start : stop if stop >= 0 else len(block)])
+        start = stop + 1 if stop >= 0 else len(block)
+        if not line:
+            end = start
+            break
+        if not line.startswith("#"):
+            _add_nrrd_line(line, values, keys, subject)
+    missing = [name for name in ("dimension", "type", "sizes", "encoding") if name not in values]
+    if missing or (end < 0 and ("data file" not in values or len(block) == MAX_HEADER_BYTES)):
+        raise damaged(subject, f"its NRRD header is not whole; missing: {', '.join(missing) or 'its last line'}")
+    return Fields(subject, values), keys, end
+
+
+def _add_nrrd_line(line: str, values: dict[str, str], keys: dict[str, str], subject: str) -> None:
+    """Add a line ``field: value`` to the values, or ``key:=value`` to the keys."""
+    free, colon = line.find(":="), line.find(": ")
+    if free >= 0 and (colon < 0 or free < colon):
+        key, value, into = line[:free], line[free + 2 :], keys
+    elif colon >= 0 and line[:colon].strip().lower() in NRRD_FIELDS:
+        key, value, into = NRRD_FIELDS[line[:colon].strip().lower()], line[colon + 2 :].strip(), values
+    else:
+        raise damaged(subject, f"{shown(line)} is no line of an NRRD header")
+    if key in into:
+        raise contradiction(subject, f"{shown(key)} stands twice")
+    into[key] = value
+
+
+def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[float] | None]:
+    """Return so many vectors of a field, each ``(x,y,z)``, or None for ``none``."""
+    text, result, at = fields.values[key], list[list[float] | None](), 0
+    while at < len(text):
+        match = VECTORS.match(text, at)
+        if match is None:
+            raise fields.bad(key, f"{count} vectors as (x,y,z) or none")
+        tokens = [token.strip() for token in (match[2] or "").split(",")]
+        unknown = len(tokens) == length and all(token.lower() == "nan" for token in tokens)
+        result.append(None if match[1] or unknown else fields.parse_numbers(key, tokens, length))
+        at = match.end()
+    if len(result) != count:
+        raise contradiction(fields.subject, f"{key} has {len(result)} vectors, for its dimensions needed are {count}")
+    return result
+
+
+def _words(fields: Fields, key: str, count: int) -> list[str]:
+    """Return so many words of a field, in lower case, quoted or not."""
+    result = [(match[1] or match[2] or "").lower() for match in WORDS.finditer(fields.values[key])]
+    if len(result) != count:
+        raise contradiction(fields.subject, f"{key} has {len(result)} entries, for its dimensions needed are {count}")
+    return result
+
+
+def _spacings(fields: Fields, n_axes: int) -> list[float | None]:
+    """Return the spacing of each axis, None where it is ``nan`` or not stated."""
+    if "spacings" not in fields.values:
+        return [None] * n_axes
+    tokens = fields.values["spacings"].split()
+    if len(tokens) != n_axes:
+        reason = f"spacings has {len(tokens)} numbers, for its dimensions needed are {n_axes}"
+        raise contradiction(fields.subject, reason)
+    stated = [token for token in tokens if token.lower() != "nan"]
+    values = iter(fields.parse_numbers("spacings", stated, len(stated)))
+    return [None if token.lower() == "nan" else next(values) for token in tokens]
+
+
+def _space(fields: Fields) -> str:
+    return fields.values.get("space", "").lower()
+
+
+def _space_dimension(fields: Fields) -> int:
+    """Check the space that the header names, in words or by its dimension alone."""
+    if "space" in fields.values and "space dimension" in fields.values:
+        raise contradiction(fields.subject, "space and space dimension exclude each other")
+    name, dimension = _space(fields), fields.whole_number("space dimension", 3)
+    if name in TIMED:
+        what = f"lies in a space with time ({name}), needed are three dimensions"
+        raise fields.unread(what, "split the series and pass one volume")
+    if name and name not in SPACES and name not in UNNAMED:
+        raise fields.bad("space", f"one of {', '.join([*SPACES, *sorted(UNNAMED)])}")
+    if not 1 <= dimension <= 16:
+        raise fields.bad("space dimension", "1 to 16")
+    return dimension
+
+
+def _frame_is_identity(fields: Fields, dimension: int) -> bool:
+    if "measurement frame" not in fields.values:
+        return True
+    frame = _vectors(fields, "measurement frame", dimension, dimension)
+    return None in frame or np.allclose(np.array(frame, dtype=np.float64), np.eye(dimension), atol=1e-3)
+
+
+def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None] | None) -> int | None:
+    """Return the axis of the components of a voxel, None where a voxel is one number."""
+    kinds = _words(fields, "kinds", n_axes) if "kinds" in fields.values else ["none"] * n_axes
+    value_axes = []
+    for axis, kind in enumerate(kinds):
+        if kind not in DOMAIN_KINDS | VALUE_KINDS:
+            raise fields.bad("kinds", "kinds of NRRD, such as domain and vector")
+        placed = directions is not None and directions[axis] is not None
+        unplaced = directions is not None and directions[axis] is None
+        if placed and kind in VALUE_KINDS:
+            raise contradiction(fields.subject, f"axis {axis} holds values ({kind}) and has a direction in space")
+        if unplaced and kind == "space":
+            raise contradiction(fields.subject, f"axis {axis} lies in space and has no direction there")
+        if unplaced or kind in VALUE_KINDS:
+            value_axes.append(axis)
+    if len(value_axes) > 1:
+        what = f"has {len(value_axes)} axes of values ({fields.values.get('kinds', 'no kinds')})"
+        raise fields.unread(what, "extract one component or a grey value first")
+    return value_axes[0] if value_axes else None
+
+
+def _nrrd_dtype(fields: Fields) -> np.dtype[np.generic]:
+    kind = NRRD_TYPE_OF.get(" ".join(fields.values["type"].lower().split()))
+    if kind is None:
+        raise fields.bad("type", "a type of numbers, such as short or float")
+    order = fields.values.get("endian", "").lower()
+    if order not in {"", "little", "big"}:
+        raise fields.bad("endian", "little or big")
+    if not order and np.dtype(kind).itemsize > 1:
+        raise contradiction(fields.subject, "numbers of several bytes, and endian does not state their order")
+    return np.dtype(kind).newbyteorder(">" if order == "big" else "<")
+
+
+def _nrrd_affine(
+    fields: Fields, dimension: int, directions: list[list[float] | None] | None, kept: list[int], n_axes: int
+) -> Float64Array:
+    """Return the map from indices of the first three image axes to LPS millimetres."""
+    name, spacings = _space(fields), _spacings(fields, n_axes)
+    if directions is not None:
+        affine = _by_directions(fields, dimension, directions, spacings, kept)
+    elif "space origin" in fields.values or name:
+        raise contradiction(fields.subject, "it names a space or an origin there, and no space directions")
+    elif "axis mins" in fields.values or "axis maxs" in fields.values:
+        what = "is placed by axis mins and maxs, which programs read in different ways"
+        raise fields.unread(what, "write it with space directions and space origin")
+    else:  # as in files from before there was a space
+        affine = np.diag([*(1.0 if (step := spacings[axis]) is None else abs(step) for axis in kept[:3]), 1.0])
+    if name not in SPACES:
+        stated = f"its space is '{name}'" if name else "no space is named"
+        notices.warn(f"W207: {fields.subject} does not state where left is ({stated}); LPS axes are used")
+    scale = np.array(SPACES.get(name, LPS)) * _unit_mm(fields, dimension, kept, n_axes)
+    return np.diag([*scale, 1.0]) @ affine
+
+
+def _by_directions(
+    fields: Fields,
+    dimension: int,
+    directions: list[list[float] | None],
+    spacings: list[float | None],
+    kept: list[int],
+) -> Float64Array:
+    steps = np.array([directions[axis] for axis in kept[:3]], dtype=np.float64)
+    origin = [0.0] * dimension
+    if "space origin" in fields.values:
+        origin = _vectors(fields, "space origin", 1, dimension)[0] or origin
+    else:
+        notices.warn(f"W207: {fields.subject} does not state where it is (no space origin); origin 0 is used")
+    if dimension < 3 or np.abs(steps[:, 3:]).max(initial=0.0) > 0:
+        what = f"has axes in {dimension} dimensions of space, needed are 3"
+        raise fields.unread(what, "write the volume in a space of three dimensions")
+    for axis, length in zip(kept[:3], np.linalg.norm(steps, axis=1), strict=True):
+        stated = spacings[axis]
+        if stated is not None and abs(stated - length) > SAME_SPACING * length:
+            reason = f"spacing {stated:g} of axis {axis}, and a direction of length {length:g}"
+            raise contradiction(fields.subject, reason)
+    affine = np.eye(4)
+    affine[:3, :3], affine[:3, 3] = steps[:, :3].T, origin[:3]
+    return affine
+
+
+def _unit_mm(fields: Fields, dimension: int, kept: list[int], n_axes: int) -> Float64Array:
+    """Return the millimetres of the unit of each axis: of the space, or of the axes where there is no space."""
+    in_space = "space directions" in fields.values
+    key = "space units" if in_space else "units"
+    if in_space and "units" in fields.values:
+        names = _words(fields, "units", n_axes)
+        if any(NRRD_UNIT_MM.get(names[axis]) != 1.0 for axis in kept[:3]):
+            raise contradiction(fields.subject, "units of axes that lie in a space, which has units itself")
+    if key not in fields.values:
+        return np.ones(3)
+    names = _words(fields, key, dimension if in_space else n_axes)
+    units = [NRRD_UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept[:3])]
+    if None in units:
+        raise fields.bad(key, "mm, um, cm or m for each axis")
+    return np.array(units, dtype=np.float64)
+
+
+def _nrrd_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> Payload:
+    coding = fields.values["encoding"].lower()
+    if coding in NRRD_UNREAD:
+        raise fields.unread(f"has voxels in the encoding {coding}; read are raw and gzip", ONE_FILE)
+    encoding = NRRD_ENCODINGS.get(coding)
+    if encoding is None:
+        raise fields.bad("encoding", f"one of {', '.join(NRRD_ENCODINGS)}")
+    if fields.whole_number("line skip", 0):
+        raise fields.unread("has lines to skip before its voxels (line skip)", ONE_FILE)
+    skip = fields.whole_number("byte skip", 0)
+    if skip < -1 or (skip and encoding != "raw"):
+        raise contradiction(fields.subject, f"byte skip {skip} with {encoding} voxels")
+    name = fields.values.get("data file")
+    if name is not None and ("%" in name or name.split()[:1] == ["LIST"]):
+        raise fields.unread("spreads its voxels over several files", ONE_FILE)
+    file = path if name is None else data_file(path, name, follow_links=follow_links)
+    least = end if name is None else 0
+    return Payload(file, -1 if skip == -1 else least + skip, encoding, least=least)
+
+
+# MetaImage
+
 META_TYPES = {
     "MET_CHAR": "i1",
     "MET_ASCII_CHAR": "i1",
@@ -199,17 +566,16 @@ UNIT_LENGTH = 0.01
 """How far the length of a row of the matrix may be from 1."""
 
 
-def read_meta(path: Path, follow_links: bool) -> ImageHeader:
-    """Read the header of a MetaImage file."""
+def _read_meta(path: Path, follow_links: bool) -> ImageHeader:
     fields, end = _meta_fields(path)
     subject = fields.subject
     if fields.values.get("ObjectType", "Image").lower() != "image":
-        message = f"{subject} is a MetaIO object of type {shown(fields.values['ObjectType'])}, needed is Image"
-        raise RegweaveError("E103", message, "convert it to an image")
+        what = f"is a MetaIO object of type {shown(fields.values['ObjectType'])}, needed is Image"
+        raise fields.unread(what, "convert it to an image")
     n_axes = fields.whole_number("NDims", 0)
     if not 1 <= n_axes <= META_MAX_AXES:
         raise damaged(subject, f"NDims is {n_axes}, needed is 1 to {META_MAX_AXES}")
-    shape = without_trailing_ones(fields.sizes("DimSize", n_axes))
+    shape = _without_trailing_ones(fields.sizes("DimSize", n_axes))
     components = fields.whole_number("ElementNumberOfChannels", 1)
     if not 1 <= components <= 1024:
         raise damaged(subject, f"ElementNumberOfChannels is {components}, needed is 1 to 1024")
@@ -221,19 +587,13 @@ def read_meta(path: Path, follow_links: bool) -> ImageHeader:
     return ImageHeader(subject, shape, components, 0, dtype, affine, payload, True, keys)
 
 
-def _find_meta_payload(path: Path, follow_links: bool) -> Payload:
-    """Find where the voxels of a MetaImage file are, and look at nothing else."""
-    fields, end = _meta_fields(path)
-    return _meta_payload(path, fields, end, follow_links)
-
-
 def _meta_fields(path: Path) -> tuple[Fields, int]:
     """Read the lines up to the name of the voxels' file, and tell where they end."""
-    block, subject, start = read_block(path), f"'{path}'", 0
+    block, subject, start = _read_block(path), f"'{path}'", 0
     values: dict[str, str] = {}
     known = {key.lower(): key for key in META_FIELDS}
     while (end := block.find(b"\n", start)) >= 0:
-        line, start = decode(block[start:end]), end + 1
+        line, start = _decode(block[start:end]), end + 1
         key, mark, value = (part.strip() for part in line.partition("="))
         if not line.strip():
             continue
@@ -257,8 +617,8 @@ def _require_plain_values(fields: Fields) -> None:
     """Refuse a scaling of values, which some programs apply and ITK does not."""
     for key, plain in (("ElementToIntensityFunctionSlope", 1.0), ("ElementToIntensityFunctionOffset", 0.0)):
         if key in fields.values and fields.numbers(key, 1) != [plain]:
-            message = f"{fields.subject} asks for a scaling of its values ({key}) that not all programs apply"
-            raise RegweaveError("E103", message, "apply it, and write the file without it")
+            what = f"asks for a scaling of its values ({key}) that not all programs apply"
+            raise fields.unread(what, "apply it, and write the file without it")
 
 
 def _meta_dtype(fields: Fields) -> np.dtype[np.generic]:
@@ -287,465 +647,34 @@ def _meta_affine(fields: Fields, n_axes: int, n_kept: int) -> Float64Array | Non
         return None
     if np.abs(np.linalg.norm(rows[:3, :3], axis=1) - 1).max() > UNIT_LENGTH:
         raise contradiction(fields.subject, f"{matrix} has rows that are not of length 1, which the spacing says")
-    _warn_of_absence(fields.subject, offset, matrix, spacing)
+    stated = {OFFSETS[0]: offset, MATRICES[0]: matrix, "ElementSpacing": spacing}
+    absent = ", ".join(name for name, key in stated.items() if key is None)
+    if absent:
+        used = "LPS axes, spacing 1 and origin 0 are used in their place"
+        notices.warn(f"W207: {fields.subject} does not state where it is ({absent} missing); {used}")
     affine = np.eye(4)
     affine[:3, :3] = rows[:3, :3].T * steps[:3] * unit
     affine[:3, 3] = origin[:3] * unit
     return affine
 
 
-def _warn_of_absence(subject: str, offset: str | None, matrix: str | None, spacing: str | None) -> None:
-    names = {OFFSETS[0]: offset, MATRICES[0]: matrix, "ElementSpacing": spacing}
-    absent = [name for name, found in names.items() if found is None]
-    if absent:
-        used = "LPS axes, spacing 1 and origin 0 are used in their place"
-        notices.warn(f"W207: {subject} does not say where it is ({', '.join(absent)} missing); {used}")
-
-
 def _meta_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> Payload:
     name = fields.values["ElementDataFile"]
     words = name.split()
     if "%" in name or (words and words[0].lower() == "list"):
-        message = f"{fields.subject} spreads its voxels over several files"
-        raise RegweaveError("E103", message, "write the image as one file, for example with SimpleITK")
+        raise fields.unread("spreads its voxels over several files", ONE_FILE)
     local = name in {"LOCAL", "Local", "local"}  # no other spelling: MetaIO would look for a file of that name
     file = path if local else data_file(path, name, follow_links=follow_links)
     skip = fields.whole_number("HeaderSize", 0)
     packed, binary = fields.switch("CompressedData", False), fields.switch("BinaryData", True)
-    encoding: Encoding = "zlib" if packed else "raw" if binary else "text"
+    if not binary:
+        raise fields.unread("has voxels written as text (BinaryData = False); read are raw and zlib", ONE_FILE)
+    encoding: Encoding = "zlib" if packed else "raw"
     if skip < -1 or (skip > 0 and local) or (skip == -1 and encoding != "raw"):
         raise contradiction(fields.subject, f"HeaderSize {skip} with voxels in {name} ({encoding})")
     length = fields.whole_number("CompressedDataSize", -1) if packed else -1
-    if packed and (not binary or (length < 1 and (local or "CompressedDataSize" in fields.values))):
-        reason = "CompressedData needs BinaryData and a CompressedDataSize above 0"
-        raise contradiction(fields.subject, reason)
+    if packed and length < 1 and (local or "CompressedDataSize" in fields.values):
+        raise contradiction(fields.subject, "CompressedData needs a CompressedDataSize above 0")
     least = end if local else 0
     offset = -1 if skip == -1 else max(skip, least)
     return Payload(file, offset, encoding, length if length > 0 else None, least)
-
-
-NRRD_MARK = re.compile(rb"NRRD000[1-5]\r?\n")
-NRRD_NAMES = {
-    "dimension": (), "type": (), "sizes": (), "encoding": (), "endian": (), "space": (), "space dimension": (),
-    "space origin": (), "space directions": (), "space units": (), "measurement frame": (), "spacings": (),
-    "thicknesses": (), "kinds": (), "labels": (), "units": (), "min": (), "max": (), "content": (), "number": (),
-    "sample units": ("sampleunits",), "axis mins": ("axismins",), "axis maxs": ("axismaxs",),
-    "centerings": ("centers",), "old min": ("oldmin",), "old max": ("oldmax",), "block size": ("blocksize",),
-    "data file": ("datafile",), "line skip": ("lineskip",), "byte skip": ("byteskip",),
-}  # fmt: skip
-"""Fields of the format with their other spellings; case does not count."""
-NRRD_FIELDS = {spelling: name for name, others in NRRD_NAMES.items() for spelling in (name, *others)}
-NRRD_VECTORS = re.compile(r"\s*(?:(none)|\(([^()]*)\))\s*(?=$|[\s(])", re.IGNORECASE)
-NRRD_WORDS = re.compile(r'"([^"]*)"|(\S+)')
-
-
-def _nrrd_fields(path: Path) -> tuple[Fields, dict[str, str], int]:
-    """Return the fields, the free keys, and the byte behind the empty line that ends the header (−1 without one)."""
-    block, subject = read_block(path), f"'{path}'"
-    if NRRD_MARK.match(block) is None:
-        raise damaged(subject, f"no NRRD header in it; it begins with {block[:4]!r}")
-    values: dict[str, str] = {}
-    keys: dict[str, str] = {}
-    start, end = block.index(b"\n") + 1, -1
-    while start < len(block):
-        stop = block.find(b"\n", start)
-        line = decode(block[start : stop if stop >= 0 else len(block)])
-        start = stop + 1 if stop >= 0 else len(block)
-        if not line:
-            end = start
-            break
-        if not line.startswith("#"):
-            _nrrd_add(line, values, keys, subject)
-    missing = [name for name in ("dimension", "type", "sizes", "encoding") if name not in values]
-    if missing or (end < 0 and ("data file" not in values or len(block) == MAX_HEADER_BYTES)):
-        raise damaged(subject, f"its NRRD header is not whole; missing: {', '.join(missing) or 'its last line'}")
-    return Fields(subject, values), keys, end
-
-
-def _nrrd_add(line: str, values: dict[str, str], keys: dict[str, str], subject: str) -> None:
-    free, field = line.find(":="), line.find(": ")
-    if free >= 0 and (field < 0 or free < field):
-        key, value, into = line[:free], line[free + 2 :], keys
-    elif field >= 0 and line[:field].strip().lower() in NRRD_FIELDS:
-        key, value, into = NRRD_FIELDS[line[:field].strip().lower()], line[field + 2 :].strip(), values
-    else:
-        raise damaged(subject, f"{shown(line)} is no line of an NRRD header")
-    if key in into:
-        raise contradiction(subject, f"{shown(key)} stands twice")
-    into[key] = value
-
-
-def vectors(fields: Fields, key: str, count: int, length: int) -> list[list[float] | None]:
-    """Return so many vectors of a field, each ``(x,y,z)``, or None for ``none``."""
-    text, found, at = fields.values[key], [], 0
-    while at < len(text):
-        match = NRRD_VECTORS.match(text, at)
-        if match is None:
-            raise fields.bad(key, f"{count} vectors as (x,y,z) or none")
-        found.append(None if match[1] else _nrrd_vector(fields, key, match[2], length))
-        at = match.end()
-    if len(found) != count:
-        raise contradiction(fields.subject, f"{key} has {len(found)} vectors, for its dimensions needed are {count}")
-    return found
-
-
-def _nrrd_vector(fields: Fields, key: str, text: str, length: int) -> list[float] | None:
-    tokens = [token.strip() for token in text.split(",")]
-    if len(tokens) == length and all(token.lower() == "nan" for token in tokens):
-        return None
-    return fields.parse_numbers(key, tokens, length)
-
-
-def words(fields: Fields, key: str, count: int) -> list[str]:
-    """Return so many words of a field, in lower case, quoted or not."""
-    found = [(match[1] or match[2] or "").lower() for match in NRRD_WORDS.finditer(fields.values[key])]
-    if len(found) != count:
-        raise contradiction(fields.subject, f"{key} has {len(found)} entries, for its dimensions needed are {count}")
-    return found
-
-
-def numbers_or_nan(fields: Fields, key: str, count: int) -> list[float | None]:
-    """Return so many numbers of a field, None for ``nan``: axes that a field says nothing about."""
-    tokens = fields.values[key].split()
-    stated = [token for token in tokens if token.lower() != "nan"]
-    if len(tokens) != count:
-        raise contradiction(fields.subject, f"{key} has {len(tokens)} numbers, for its dimensions needed are {count}")
-    values = iter(fields.parse_numbers(key, stated, len(stated)))
-    return [None if token.lower() == "nan" else next(values) for token in tokens]
-
-
-NRRD_SIGNS = {
-    "right-anterior-superior": (-1.0, -1.0, 1.0),
-    "ras": (-1.0, -1.0, 1.0),
-    "left-anterior-superior": (1.0, -1.0, 1.0),
-    "las": (1.0, -1.0, 1.0),
-    "left-posterior-superior": (1.0, 1.0, 1.0),
-    "lps": (1.0, 1.0, 1.0),
-}
-"""What takes the axes of a space to LPS."""
-UNNAMED = {"scanner-xyz", "3d-right-handed", "3d-left-handed"}
-TIMED = {f"{name}{'t' if len(name) == 3 else '-time'}" for name in (*NRRD_SIGNS, *UNNAMED)}
-NRRD_UNIT_MM = {
-    "": 1.0, "???": 1.0, "mm": 1.0, "millimeter": 1.0, "millimeters": 1.0, "millimetre": 1.0, "millimetres": 1.0,
-    "cm": 10.0, "m": 1e3, "meter": 1e3, "meters": 1e3, "metre": 1e3, "metres": 1e3, "um": 1e-3, "µm": 1e-3,
-    "micron": 1e-3, "microns": 1e-3, "micrometer": 1e-3, "micrometers": 1e-3, "nm": 1e-6,
-}  # fmt: skip
-SAME_SPACING = 0.01
-
-
-@dataclass(frozen=True)
-class Space:
-    """The frame that a header names.
-
-    ``signs`` takes it to LPS, None where it does not say where left is; ``vectors_lps`` tells whether components of
-    vectors can be taken as they stand.
-    """
-
-    name: str
-    dimension: int
-    signs: tuple[float, float, float] | None
-    vectors_lps: bool
-
-
-def find_space(fields: Fields) -> Space:
-    """Read which frame the header names, in words or by its dimension alone."""
-    if "space" in fields.values and "space dimension" in fields.values:
-        raise contradiction(fields.subject, "space and space dimension exclude each other")
-    name = fields.values.get("space", "").lower()
-    dimension = fields.whole_number("space dimension", 3)
-    if name in TIMED:
-        message = f"{fields.subject} lies in a space with time ({name}), needed are three dimensions"
-        raise RegweaveError("E103", message, "split the series and pass one volume")
-    if name and name not in NRRD_SIGNS and name not in UNNAMED:
-        raise fields.bad("space", f"one of {', '.join([*NRRD_SIGNS, *sorted(UNNAMED)])}")
-    if not 1 <= dimension <= 16:
-        raise fields.bad("space dimension", "1 to 16")
-    signs = NRRD_SIGNS.get(name)
-    lps = signs in {None, NRRD_SIGNS["lps"]} and _frame_is_identity(fields, dimension)
-    return Space(name, dimension, signs, lps)
-
-
-def _frame_is_identity(fields: Fields, dimension: int) -> bool:
-    if "measurement frame" not in fields.values:
-        return True
-    frame = vectors(fields, "measurement frame", dimension, dimension)
-    return None in frame or np.allclose(np.array(frame, dtype=np.float64), np.eye(dimension), atol=1e-3)
-
-
-def is_spatial(fields: Fields, n_axes: int) -> list[bool] | None:
-    """Tell which axes have a direction in space; None where the header gives no directions."""
-    if "space directions" not in fields.values:
-        return None
-    dimension = fields.whole_number("space dimension", 3)
-    return [v is not None for v in vectors(fields, "space directions", n_axes, dimension)]
-
-
-def find_affine(fields: Fields, space: Space, kept: list[int], n_axes: int) -> Float64Array:
-    """Return the map from indices of the first three image axes to LPS millimetres."""
-    if "space directions" in fields.values:
-        affine = _by_directions(fields, space, kept, n_axes)
-    else:
-        if "space origin" in fields.values or space.name:
-            raise contradiction(fields.subject, "it names a space or an origin there, and no space directions")
-        affine = _by_spacings(fields, kept, n_axes)
-    if space.signs is None:
-        stated = f"its space is '{space.name}'" if space.name else "no space is named"
-        notices.warn(f"W207: {fields.subject} does not say where left is ({stated}); LPS axes are used")
-    scale = np.array(space.signs or (1.0, 1.0, 1.0)) * _unit_mm(fields, space, kept, n_axes)
-    return np.diag([*scale, 1.0]) @ affine
-
-
-def _by_directions(fields: Fields, space: Space, kept: list[int], n_axes: int) -> Float64Array:
-    directions = vectors(fields, "space directions", n_axes, space.dimension)
-    steps = np.array([directions[axis] for axis in kept[:3]], dtype=np.float64)
-    origin = np.zeros(space.dimension)
-    if "space origin" in fields.values:
-        found = vectors(fields, "space origin", 1, space.dimension)[0]
-        origin = origin if found is None else np.array(found)
-    else:
-        notices.warn(f"W207: {fields.subject} does not say where it is (no space origin); origin 0 is used")
-    if space.dimension < 3 or np.abs(steps[:, 3:]).max(initial=0.0) > 0:
-        message = f"{fields.subject} has axes in {space.dimension} dimensions of space, needed are 3"
-        raise RegweaveError("E103", message, "write the volume in a space of three dimensions")
-    _require_spacings(fields, steps, kept, n_axes)
-    affine = np.eye(4)
-    affine[:3, :3], affine[:3, 3] = steps[:, :3].T, origin[:3]
-    return affine
-
-
-def _require_spacings(fields: Fields, steps: Float64Array, kept: list[int], n_axes: int) -> None:
-    """Refuse spacings that are not the lengths of the directions."""
-    if "spacings" not in fields.values:
-        return
-    spacings = numbers_or_nan(fields, "spacings", n_axes)
-    for axis, length in zip(kept[:3], np.linalg.norm(steps, axis=1), strict=True):
-        stated = spacings[axis]
-        if stated is not None and abs(stated - length) > SAME_SPACING * length:
-            reason = f"spacing {stated:g} of axis {axis}, and a direction of length {length:g}"
-            raise contradiction(fields.subject, reason)
-
-
-def _by_spacings(fields: Fields, kept: list[int], n_axes: int) -> Float64Array:
-    """Place the axes by spacings and axis mins, as in files from before there was a space."""
-    stated = numbers_or_nan(fields, "spacings", n_axes) if "spacings" in fields.values else [None] * n_axes
-    spacings = [1.0 if stated[axis] is None else abs(float(stated[axis] or 0.0)) for axis in kept[:3]]
-    if "axis maxs" in fields.values or ("axis mins" in fields.values and "spacings" not in fields.values):
-        message = f"{fields.subject} is placed by axis mins and maxs, which programs read in different ways"
-        raise RegweaveError("E103", message, "write it with space directions and space origin")
-    mins = numbers_or_nan(fields, "axis mins", n_axes) if "axis mins" in fields.values else [None] * n_axes
-    cells = words(fields, "centerings", n_axes) if "centerings" in fields.values else ["cell"] * n_axes
-    affine = np.diag([*spacings, 1.0])
-    for row, axis in enumerate(kept[:3]):
-        first = mins[axis]
-        if first is not None:
-            affine[row, 3] = first + (0.0 if cells[axis] == "node" else spacings[row] / 2)
-    return affine
-
-
-def _unit_mm(fields: Fields, space: Space, kept: list[int], n_axes: int) -> Float64Array:
-    """Return what takes the unit of each axis to millimetres: of the space, or of the axes where there is no space."""
-    in_space = "space directions" in fields.values
-    key = "space units" if in_space else "units"
-    if in_space and "units" in fields.values:
-        names = words(fields, "units", n_axes)
-        if any(NRRD_UNIT_MM.get(names[axis]) != 1.0 for axis in kept[:3]):
-            raise contradiction(fields.subject, "units of axes that lie in a space, which has units of its own")
-    if key not in fields.values:
-        return np.ones(3)
-    names = words(fields, key, space.dimension if in_space else n_axes)
-    units = [NRRD_UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept[:3])]
-    if None in units:
-        raise fields.bad(key, "mm, um, cm or m for each axis")
-    return np.array(units, dtype=np.float64)
-
-
-NRRD_BEGINS = re.compile(rb"NRRD000")
-NRRD_TYPES = {
-    "i1": ("signed char", "int8", "int8_t"),
-    "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
-    "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
-    "u2": ("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"),
-    "i4": ("int", "signed int", "int32", "int32_t"),
-    "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
-    "i8": ("longlong", "long long", "long long int", "signed long long", "signed long long int", "int64", "int64_t"),
-    "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
-    "f4": ("float",),
-    "f8": ("double",),
-}
-NRRD_TYPE_OF = {name: kind for kind, names in NRRD_TYPES.items() for name in names}
-NRRD_ENCODINGS: dict[str, Encoding] = {
-    "raw": "raw",
-    "txt": "text",
-    "text": "text",
-    "ascii": "text",
-    "hex": "hex",
-    "gz": "gzip",
-    "gzip": "gzip",
-    "bz2": "bzip2",
-    "bzip2": "bzip2",
-}
-DOMAIN_KINDS = {"domain", "space", "time", "none", "???"}
-VALUE_KINDS = {
-    "list", "point", "vector", "covariant-vector", "normal", "stub", "scalar", "complex", "2-vector", "3-color",
-    "rgb-color", "hsv-color", "xyz-color", "4-color", "rgba-color", "3-vector", "3-gradient", "3-normal", "4-vector",
-    "quaternion", "2d-symmetric-matrix", "2d-masked-symmetric-matrix", "2d-matrix", "2d-masked-matrix",
-    "3d-symmetric-matrix", "3d-masked-symmetric-matrix", "3d-matrix", "3d-masked-matrix",
-}  # fmt: skip
-CENTERINGS = {"cell", "node", "none", "???"}
-NRRD_MAX_AXES = 16
-
-
-@dataclass(frozen=True)
-class Axes:
-    """Axes of the file: their sizes, and which of them hold the components of a voxel."""
-
-    sizes: list[int]
-    value_axes: list[int]
-
-    @property
-    def kept(self) -> list[int]:
-        """Axes of the image."""
-        return [axis for axis in range(len(self.sizes)) if axis not in self.value_axes]
-
-
-def read_nrrd(path: Path, follow_links: bool) -> ImageHeader:
-    """Read the header of an NRRD file."""
-    fields, keys, end = _nrrd_fields(path)
-    space = find_space(fields)
-    axes = _nrrd_axes(fields)
-    shape = without_trailing_ones([axes.sizes[axis] for axis in axes.kept])
-    components = axes.sizes[axes.value_axes[0]] if axes.value_axes else 1
-    affine = find_affine(fields, space, axes.kept, len(axes.sizes)) if len(shape) == 3 else None
-    return ImageHeader(
-        subject=fields.subject,
-        shape=shape,
-        components=components,
-        component_axis=axes.value_axes[0] if axes.value_axes else 0,
-        dtype=_nrrd_dtype(fields),
-        affine=affine,
-        payload=_nrrd_payload(path, fields, end, follow_links),
-        vectors_lps=space.vectors_lps,
-        keys=keys,
-    )
-
-
-def _find_nrrd_payload(path: Path, follow_links: bool) -> Payload:
-    """Find where the voxels of an NRRD file are, and look at nothing else."""
-    fields, _, end = _nrrd_fields(path)
-    return _nrrd_payload(path, fields, end, follow_links)
-
-
-def _nrrd_axes(fields: Fields) -> Axes:
-    n_axes = fields.whole_number("dimension", 0)
-    if not 1 <= n_axes <= NRRD_MAX_AXES:
-        raise fields.bad("dimension", f"1 to {NRRD_MAX_AXES}")
-    sizes = fields.sizes("sizes", n_axes)
-    kinds = words(fields, "kinds", n_axes) if "kinds" in fields.values else ["none"] * n_axes
-    for kind in kinds:
-        if kind not in DOMAIN_KINDS | VALUE_KINDS:
-            raise fields.bad("kinds", "kinds of NRRD, such as domain and vector")
-    if "centerings" in fields.values and set(words(fields, "centerings", n_axes)) - CENTERINGS:
-        raise fields.bad("centerings", "cell or node for each axis")
-    if "thicknesses" in fields.values:
-        numbers_or_nan(fields, "thicknesses", n_axes)
-    spatial = is_spatial(fields, n_axes)
-    for axis, kind in enumerate(kinds):
-        if spatial is not None and spatial[axis] and kind in VALUE_KINDS:
-            raise contradiction(fields.subject, f"axis {axis} holds values ({kind}) and has a direction in space")
-        if spatial is not None and not spatial[axis] and kind == "space":
-            raise contradiction(fields.subject, f"axis {axis} lies in space and has no direction there")
-    value_axes = [
-        axis for axis, kind in enumerate(kinds) if kind in VALUE_KINDS or (spatial is not None and not spatial[axis])
-    ]
-    if len(value_axes) > 1:
-        message = f"{fields.subject} has {len(value_axes)} axes of values ({fields.values.get('kinds', 'no kinds')})"
-        raise RegweaveError("E103", message, "extract one component or a grey value first")
-    return Axes(sizes, value_axes)
-
-
-def _nrrd_dtype(fields: Fields) -> np.dtype[np.generic]:
-    kind = NRRD_TYPE_OF.get(" ".join(fields.values["type"].lower().split()))
-    if kind is None:
-        raise fields.bad("type", "a type of numbers, such as short or float")
-    order = fields.values.get("endian", "").lower()
-    if order not in {"", "little", "big"}:
-        raise fields.bad("endian", "little or big")
-    in_bytes = fields.values["encoding"].lower() not in {"txt", "text", "ascii"}
-    if not order and in_bytes and np.dtype(kind).itemsize > 1:
-        raise contradiction(fields.subject, "numbers of several bytes, and endian does not say their order")
-    return np.dtype(kind).newbyteorder(">" if order == "big" else "<")
-
-
-def _nrrd_payload(path: Path, fields: Fields, end: int, follow_links: bool) -> Payload:
-    encoding = NRRD_ENCODINGS.get(fields.values["encoding"].lower())
-    if encoding is None:
-        raise fields.bad("encoding", f"one of {', '.join(NRRD_ENCODINGS)}")
-    lines, skip = fields.whole_number("line skip", 0), fields.whole_number("byte skip", 0)
-    if lines < 0 or skip < -1 or ((lines or skip) and encoding != "raw"):
-        reason = f"line skip {lines} and byte skip {skip} with {encoding} voxels"
-        raise contradiction(fields.subject, reason)
-    name = fields.values.get("data file")
-    if name is not None and ("%" in name or name.split()[:1] == ["LIST"]):
-        message = f"{fields.subject} spreads its voxels over several files"
-        raise RegweaveError("E103", message, "write the image as one file, for example with SimpleITK")
-    file = path if name is None else data_file(path, name, follow_links=follow_links)
-    least = _after_lines(file, end if name is None else 0, lines, fields)
-    return Payload(file, -1 if skip == -1 else least + skip, encoding, least=least)
-
-
-def _after_lines(path: Path, start: int, lines: int, fields: Fields) -> int:
-    """Return the byte behind so many lines."""
-    if lines > 10_000:
-        raise fields.bad("line skip", "at most 10000 lines")
-    with open_file(path) as stream:
-        stream.seek(start)
-        for _ in range(lines):
-            stream.readline(1 << 16)
-        return stream.tell()
-
-
-NRRD_SUFFIXES, META_SUFFIXES = (".nrrd", ".nhdr"), (".mha", ".mhd")
-SUFFIXES = (*NRRD_SUFFIXES, *META_SUFFIXES)
-
-
-def has_text_header(head: bytes) -> bool:
-    """Tell whether bytes begin with a header of NRRD or MetaImage."""
-    return NRRD_BEGINS.match(head) is not None or META_BEGINS.match(head) is not None
-
-
-def _is_nrrd(path: Path) -> bool:
-    suffix = suffix_of(path)
-    if suffix in SUFFIXES:
-        return suffix in NRRD_SUFFIXES
-    with open_file(path) as stream:
-        head = stream.peek()
-    if not has_text_header(head):
-        raise damaged(f"'{path}'", "it has no header of NRRD or MetaImage")
-    return NRRD_BEGINS.match(head) is not None
-
-
-def read_header(path: Path, *, follow_links: bool = False) -> ImageHeader:
-    """Read and check the header of an NRRD or MetaImage file; no voxel is read.
-
-    Parameters
-    ----------
-    path : Path
-        .nrrd, .nhdr, .mha or .mhd, or a file of another name that begins as these do.
-    follow_links : bool
-        Let the header name a file of voxels outside of its own folder.
-    """
-    return (read_nrrd if _is_nrrd(path) else read_meta)(path, follow_links)
-
-
-def voxels_file(path: Path, *, follow_links: bool = False) -> Path:
-    """Return the file that holds the voxels of an image: another one where its header says so."""
-    return (_find_nrrd_payload if _is_nrrd(path) else _find_meta_payload)(path, follow_links).path
-
-
-def read_text_header(path: Path, *, follow_links: bool = False) -> Stored:
-    """Read an image; what its header forbids is refused before voxels are read."""
-    head = read_header(path, follow_links=follow_links)
-    require_scalar(head.dtype, head.components, head.subject)
-    shape = volume_shape(head.shape, head.subject)
-    assert head.affine is not None  # there are three axes
-    return Stored(head.read_voxels(), make_geometry(shape, head.affine, head.subject), head.subject)

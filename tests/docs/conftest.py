@@ -33,7 +33,7 @@ def script() -> Callable[[str], Any]:
 def phantom_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What every page starts from; copied, never written to."""
     folder = tmp_path_factory.mktemp("docs")
-    load("_phantoms").write_phantoms(folder)
+    load("_phantoms").write_phantoms(folder, spacing_mm=(4.0, 4.0, 4.0))  # a network computes voxels of its own size
     for name in TESTS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)

@@ -57,15 +57,7 @@ Look = Callable[["_Tissue", Float64Array], Float64Array]
 
 @dataclass(frozen=True)
 class PhantomPair:
-    """Two images with labels, and the map between them.
-
-    Parameters
-    ----------
-    pair : ImagePair
-        Images and labels, each on its own grid.
-    true_field : Field
-        Takes a fixed point to the moving point that shows the same tissue, on the fixed grid.
-    """
+    """Two images with labels; ``true_field`` takes a fixed point to the moving point of the same tissue."""
 
     pair: ImagePair
     true_field: Field
@@ -163,7 +155,8 @@ class _Anatomy:
     def image(self, points: Float64Array, look: Look) -> Float64Array:
         """Intensity at each point (3, ...), tissues blended over about one voxel at their borders."""
         q = self._wobble(points)
-        texture = _sample(self._texture, self._geometry, points)
+        origin_mm, spacing_mm = (v.reshape(3, 1, 1, 1) for v in (self._geometry.origin_mm, self._geometry.spacing_mm))
+        texture = ndimage.map_coordinates(self._texture, (points - origin_mm) / spacing_mm, order=1, mode="nearest")
         image = look(_AIR, texture)
         body = _ellipsoid((0.0, 0.0, 0.0), (0.80, 0.88, 1.05))
         for surface, tissue in [(body, _BODY), *((s, _ORGANS[c][1]) for c, s in _surfaces().items())]:
@@ -177,11 +170,6 @@ def _smooth_noise(
 ) -> Float64Array:
     noise = ndimage.gaussian_filter(rng.standard_normal(shape), sigma, mode=mode)
     return np.asarray(noise / noise.std())
-
-
-def _sample(image: Float64Array, geometry: Geometry, points: Float64Array) -> Float64Array:
-    index = (points - geometry.origin_mm.reshape(3, 1, 1, 1)) / geometry.spacing_mm.reshape(3, 1, 1, 1)
-    return np.asarray(ndimage.map_coordinates(image, index, order=1, mode="nearest"))
 
 
 def _grid(geometry: Geometry) -> Float64Array:
@@ -230,21 +218,8 @@ def make_phantom(
 ) -> PhantomPair:
     """Make a pair of images with six organs and a known deformation.
 
-    Parameters
-    ----------
-    seed : int
-        Chooses shapes, textures, deformation and noise; the same seed gives the same bits.
-    shape : tuple of three ints
-        Voxels along each axis, of both images.
-    spacing_mm : tuple of three floats
-        Distance between voxels. The anatomy fills the field of view whatever its size.
-    max_displacement_mm : float
-        Length of the largest true displacement.
-
-    Returns
-    -------
-    PhantomPair
-        Images, labels with names, and the true field.
+    The seed chooses shapes, textures, deformation and noise; the same seed gives the same bits. The anatomy fills
+    every field of view.
 
     Examples
     --------
@@ -391,12 +366,7 @@ class _Patient(_Textures):
 def cohort_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> ImagePair:
     """Make the two scans of one patient, with labels: the later one is fixed, the planning one is moving.
 
-    Parameters
-    ----------
-    seed : int
-        Chooses the patient: shapes, textures, movements and noise; the same seed gives the same bits.
-    shape : tuple of three ints
-        Voxels of 4 mm along each axis.
+    The seed chooses shapes, textures, movements and noise; the same seed gives the same bits. Voxels have 4 mm.
 
     Examples
     --------
@@ -426,7 +396,7 @@ def _scan(patient: _Patient, points: Float64Array, rng: np.random.Generator, *, 
         share = _inside(distances[value])
         image = image * (1 - share) + looks[organ.change] * share
     for value, organ in COHORT.items():
-        image = _CHANGES[organ.change](image, distances[value], points, rng, later)
+        image = _changed(organ.change, image, distances[value], points, rng, later)
     image = image + 0.012 * rng.standard_normal(image.shape)
     names = {value: organ.name for value, organ in COHORT.items()}
     depth = np.stack([np.zeros_like(distances[1]), *(distances[value] for value in COHORT)])
@@ -434,37 +404,30 @@ def _scan(patient: _Patient, points: Float64Array, rng: np.random.Generator, *, 
     return Volume(image.astype(np.float32), patient.geometry), LabelMap(labels, patient.geometry, names)
 
 
-def _coil(
-    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
+def _changed(
+    change: str,
+    image: Float64Array,
+    distance: Float64Array,
+    points: Float64Array,
+    rng: np.random.Generator,
+    later: bool,
 ) -> Float64Array:
-    """Change gain and offset round an organ in the later scan."""
+    """Change the intensities in and round an organ: metal in both scans, the others in the later one."""
+    outside = np.maximum(distance, 0.0)
+    if change == "metal":
+        hit = rng.random(image.shape) < METAL_SHARE * np.exp(-((outside / METAL_REACH_MM) ** 8))
+        return np.where(hit, rng.integers(0, 2, image.shape), image)
     if not later:
         return image
-    near = np.exp(-(np.maximum(distance + 12.0, 0.0) ** 2) / (2 * (COIL_REACH_MM - 8.0) ** 2))
+    if change == "agent":
+        tissue = np.clip(image / BODY, 0.0, 1.0)  # air stays dark
+        return np.asarray(image + 2 * np.exp(-((outside / AGENT_REACH_MM) ** 4)) * tissue * (BODY - image))
+    return _coil(image, np.exp(-(np.maximum(distance + 12.0, 0.0) ** 2) / (2 * (COIL_REACH_MM - 8.0) ** 2)), points)
+
+
+def _coil(image: Float64Array, near: Float64Array, points: Float64Array) -> Float64Array:
+    """Change gain and offset where ``near`` is not 0."""
     return np.asarray(image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(points[0] / 17.0)))
-
-
-def _agent(
-    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
-) -> Float64Array:
-    """Let light and dark change places in and round an organ in the later scan."""
-    if not later:
-        return image
-    near = np.exp(-((np.maximum(distance, 0.0) / AGENT_REACH_MM) ** 4))
-    tissue = np.clip(image / BODY, 0.0, 1.0)  # air stays dark
-    return np.asarray(image + 2 * near * tissue * (BODY - image))
-
-
-def _metal(
-    image: Float64Array, distance: Float64Array, points: Float64Array, rng: np.random.Generator, later: bool
-) -> Float64Array:
-    """Make voxels in and round an organ black or white, others in each scan."""
-    near = np.exp(-((np.maximum(distance, 0.0) / METAL_REACH_MM) ** 8))
-    hit = rng.random(image.shape) < METAL_SHARE * near
-    return np.where(hit, rng.integers(0, 2, image.shape), image)
-
-
-_CHANGES = {"coil": _coil, "agent": _agent, "metal": _metal}
 
 
 def _inside(distance: Float64Array) -> Float64Array:
@@ -537,8 +500,7 @@ def _image(patient: _Planted, points: Float64Array, *, fixed: bool) -> Float64Ar
     for organ, look in ((1, noise), (2, inverted), (3, bias)):
         image = image * (1 - masks[organ]) + look * masks[organ]
     if fixed:
-        near = _bump(3, points, 30.0)
-        image = image * (1 - 0.35 * near) + 0.28 * near * (1 + 0.3 * np.sin(points[0] / 17.0))
+        image = _coil(image, _bump(3, points, 30.0), points)
     return np.asarray(image)
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from regweave.model import shipped_models
 from regweave.model.archive import is_archive, read_archive
-from regweave.model.record import TrainingRecord
+from regweave.model.record import GateRecord, TrainingRecord
 
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))
@@ -39,7 +39,12 @@ def test_columns_and_patients():
     assert record.with_parts(groups=["p9"]).groups == ("p9",)
 
 
-@pytest.mark.parametrize("part", [{"gates": {"1": 3}}, {"share": float("nan")}, {"learned": [["x"]]}])
+@pytest.mark.parametrize("part", [{"gates": {"1": 3}}, {"share": "half"}, {"learned": [["x"]]}])
 def test_parts_of_another_kind_are_refused(part):
     with pytest.raises(ValidationError, match=next(iter(part))):
         TrainingRecord.model_validate(part)
+
+
+def test_numbers_that_cannot_be_computed_are_null():
+    record = TrainingRecord(share=float("nan"), gates={"1": GateRecord(gain=0.1, standard_error=float("inf"))})
+    assert record.to_json() == {"share": None, "gates": {"1": {"gain": 0.1, "standard_error": None}}}

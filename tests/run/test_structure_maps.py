@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +18,6 @@ from regweave.jobs import runner
 from regweave.jobs.methods import baseline_methods
 from regweave.jobs.runner import Runner, score_dice
 from regweave.jobs.table import PairFiles, read_pairs
-from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model
 from regweave.predictors import Examples
 from regweave.predictors._features import Sizes
@@ -31,7 +29,7 @@ from regweave.spatial.warp import voxel_matrix
 from regweave.training import refinement as search
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import PredictorFits, Predictors, SegmentedImage
-from regweave.training.refinement_weights import RefinementWeights, judge_without_mask
+from regweave.training.refinement_weights import RefinementWeights
 from regweave.training.run import fit_model
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
@@ -434,23 +432,6 @@ def test_without_a_mask_other_weights_are_searched(settings, training_list, tmp_
         assert blind.matrix[-2, 1:].all()
         smoothness = model.settings.refine.smoothness * (1 if blind.stiffness is None else blind.stiffness[-1])
         assert smoothness == pytest.approx(own["smoothness"]["smoothness"])
-
-
-@pytest.mark.parametrize(("gain", "used"), [(0.01, True), (-0.01, False)])
-def test_one_standard_error_decides_without_a_mask(gain, used):
-    pairs = [PairFiles(f"i{k}", *[Path("x")] * 4, f"p{k}") for k in range(4)]
-
-    def scores(values):
-        return {
-            p.id: PairScore((StructureScore(1, "x", "scored", 0.0, v),)) for p, v in zip(pairs, values, strict=True)
-        }
-
-    found = judge_without_mask(
-        scores([0.7 + gain, 0.5 + gain, 0.6 + 2 * gain, 0.7]), scores([0.7, 0.5, 0.6, 0.7]), pairs
-    )
-    assert found == {
-        "gain": pytest.approx(gain), "standard_error": pytest.approx(abs(gain) / np.sqrt(6)), "n": 4, "used": used,
-    }  # fmt: skip
 
 
 def test_the_smoothness_stays_where_no_member_changed(settings, training_list, tmp_path, monkeypatch):

@@ -12,7 +12,8 @@ from regweave.jobs.table import PairFiles
 from regweave.learning.columns import FittedColumns
 from regweave.learning.lssvm import LssvmOptions
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.training.candidates import Gate, gain_interval
+from regweave.model.record import Gain, GateRecord
+from regweave.training.candidates import gain_interval
 from regweave.training.columns import (
     BALANCES,
     ColumnSelection,
@@ -68,18 +69,18 @@ class Register:
 def test_gates_by_structure_and_what_is_tried():
     register = Register()
     attempts = try_columns(OPTIONS, trial(register), BOTH)
-    (half, whole), (half_line, whole_line) = ([a.selection for a in attempts], [a.line for a in attempts])
+    (half, whole), (half_line, whole_line) = zip(*attempts, strict=True)
     assert half.classes == whole.classes == (0, 1)  # the background gains with the mean
     expected = [[0.7] * 3, [0.9] * 3, [0.7, 0.7, 0.5], [0.9, 0.9, 0.5]]
     np.testing.assert_allclose([w.matrix[0] for w in register.seen[::2]], expected)
     assert half.gates[1].gain == pytest.approx(0.2 / 4 + 0.0015)
-    assert not half.gates[2].open
+    assert not half.gates[2].used
     assert whole.value == pytest.approx(0.4 / 4 / 2 + 0.0015)
-    assert whole.gain["n"] == 4
-    assert whole_line["dice_gated"] - whole_line["dice_uniform"] == pytest.approx(whole.value)
-    assert half_line["dice_learned"] == pytest.approx(0.5015)
-    assert (half_line["surrogate_uniform"], half_line["surrogate_learned"]) == (0.5, 0.2)
-    assert whole_line["gated_classes"] == [0, 1]
+    assert whole.gain.n == 4
+    assert whole_line.dice_gated - whole_line.dice_uniform == pytest.approx(whole.value)
+    assert half_line.dice_learned == pytest.approx(0.5015)
+    assert (half_line.surrogate_uniform, half_line.surrogate_learned) == (0.5, 0.2)
+    assert whole_line.gated_classes == (0, 1)
 
 
 def test_nothing_is_registered_again_where_no_gate_opens():
@@ -88,10 +89,10 @@ def test_nothing_is_registered_again_where_no_gate_opens():
     better_two = {name: score(0.6, 0.9) for name in UNIFORM}
     found = try_columns(OPTIONS, Trial(W0, [FittedColumns(worse)] * 2, better_two, FOLDS, register), BOTH)
     assert len(register.seen) == 4
-    for attempt in found:
-        assert (attempt.selection.classes, attempt.selection.gain, attempt.selection.value) == ((), None, 0.0)
-        assert attempt.line["dice_gated"] == attempt.line["dice_uniform"] == pytest.approx(0.75)
-        assert attempt.line["surrogate_learned"] is None
+    for selection, line in found:
+        assert (selection.classes, selection.gain, selection.value) == ((), None, 0.0)
+        assert line.dice_gated == line.dice_uniform == pytest.approx(0.75)
+        assert line.surrogate_learned is None
 
 
 def test_a_structure_counts_where_both_maps_show_it():
@@ -104,9 +105,9 @@ def test_a_structure_counts_where_both_maps_show_it():
 
 
 def test_less_smoothness_with_the_same_columns():
-    gates = {1: Gate(0.1, 0.01, 4)}
-    chosen = ColumnSelection(OPTIONS, 1.0, (1,), gates, {"mean": 0.05, "low": 0.0, "high": 0.1, "n": 4})
-    found = [(a.selection, a.line) for a in rebalance(chosen, trial(Register()), least=0.0)]
+    gates = {1: GateRecord(gain=0.1, standard_error=0.01, n=4, used=True)}
+    chosen = ColumnSelection(OPTIONS, 1.0, (1,), gates, Gain(mean=0.05, low=0.0, high=0.1, n=4))
+    found = rebalance(chosen, trial(Register()), least=0.0)
     assert [c.balance for c, _ in found] == list(BALANCES)
     best = max((c for c, _ in found), key=lambda c: c.value)
     assert best.balance == 0.1
@@ -115,15 +116,15 @@ def test_less_smoothness_with_the_same_columns():
     np.testing.assert_allclose(made.matrix[0], [0.5, 0.9, 0.5])
     for c, line in found:
         assert (c.classes, c.share) == ((1,), 1.0)
-        assert (line["balance"], line["dice_learned"]) == (c.balance, None)
+        assert (line.balance, line.dice_learned) == (c.balance, None)
 
 
 def test_no_less_smoothness_than_the_uniform_bank_was_tried_with():
     """A gain beyond the end of the curve could be that of the smoothness alone."""
-    chosen = ColumnSelection(OPTIONS, 1.0, (1,), {}, {"mean": 0.05, "low": 0.0, "high": 0.1, "n": 4})
+    chosen = ColumnSelection(OPTIONS, 1.0, (1,), {}, Gain(mean=0.05, low=0.0, high=0.1, n=4))
 
     def tried(least: float) -> list[float]:
-        return [a.selection.balance for a in rebalance(chosen, trial(Register()), least=least)]
+        return [selection.balance for selection, _ in rebalance(chosen, trial(Register()), least=least)]
 
     assert tried(0.4) == []
     assert tried(0.05) == [0.3]
@@ -144,13 +145,13 @@ def test_stronger_columns_one_class_after_the_other():
 
     found = strengthen(ColumnSelection(OPTIONS, 1.0, (), {}), trial(register))
     np.testing.assert_allclose(seen, [[0.3, 1, 1], [3, 1, 1], [1, 0.3, 1], [1, 3, 1], [1, 3, 0.3], [1, 3, 3]])
-    assert [a.selection.strengths for a in found if a.selection.gain is not None] == [{1: 3.0}]
-    assert found[3].selection.value == pytest.approx(0.01)
-    assert all(a.line["surrogate_uniform"] is None for a in found)
+    assert [selection.strengths for selection, _ in found if selection.gain is not None] == [{1: 3.0}]
+    assert found[3][0].value == pytest.approx(0.01)
+    assert all(line.surrogate_uniform is None for _, line in found)
 
 
 def test_a_class_that_all_pairs_together_did_not_teach_is_dropped():
-    chosen = ColumnSelection(OPTIONS, 1.0, (1, 2), {}, {"mean": 0.05, "low": 0.0, "high": 0.1, "n": 4}, 0.3)
+    chosen = ColumnSelection(OPTIONS, 1.0, (1, 2), {}, Gain(mean=0.05, low=0.0, high=0.1, n=4), 0.3)
     partly = WeightTable(np.array([[0.5, 0.9, 0.5], [0.5, 0.1, 0.5]]), W0.members, W0.classes, W0.pairwise)
     assert chosen.where_learned(W0, partly).classes == (1,)
     assert chosen.where_learned(W0, W0) == chosen.unused()
@@ -160,5 +161,5 @@ def test_a_class_that_all_pairs_together_did_not_teach_is_dropped():
 def test_interval_goes_by_patient():
     scores = {p.id: score(0.5 + 0.1 * n, 0.5) for n, p in enumerate(PAIRS)}
     found = gain_interval(UNIFORM, scores, FOLDS)
-    assert found["mean"] == pytest.approx(0.075)
-    assert 0 <= found["low"] < 0.075 < found["high"] <= 0.15
+    assert found.mean == pytest.approx(0.075)
+    assert 0 <= found.low < 0.075 < found.high <= 0.15

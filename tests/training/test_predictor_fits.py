@@ -99,8 +99,8 @@ def test_held_out_images_are_segmented_without_their_patients(images, fits, fitt
     pairs = [PairFiles(f"p{n}", *["x"] * 4, f"g{n}") for n in range(4)]
     found = Predictors(images, fits, pairs)
     told = found.left_out()
-    assert told["n_images"] == 8
-    assert 0 < told["mean_dice"] < 1
+    assert told.n_images == 8
+    assert 0 < told.mean_dice < 1
     assert len(fitted) == 1 + 4  # the whole one, and one without each patient
     assert all(len(e.volumes) == 6 for e in fitted[1:])
     assert found.left_out() == told

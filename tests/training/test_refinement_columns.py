@@ -72,13 +72,13 @@ def run(dice_of, pairs=PAIRS):
 
 def test_structures_that_want_opposite_things_both_get_them():
     found, used = run(lambda share, c, i: 0.7 + (0.1 if c == 3 else -0.1) * share + 0.001 * i * share)
-    assert found.columns["factors"]["edges"] == {"3": 4.0, "5": 0.0}
+    assert found.record.columns.factors["edges"] == {"3": 4.0, "5": 0.0}
     assert edges(found.weights, 3) == pytest.approx(0.8)
     assert edges(found.weights, 5) == 0
     assert edges(found.weights, 0) == 0.5
-    assert found.columns["share"] == max(SHARES)
-    assert all(gate["used"] for gate in found.columns["gates"].values())
-    assert found.columns["gain"]["mean"] > 0.03
+    assert found.record.columns.share == max(SHARES)
+    assert all(gate.used for gate in found.record.columns.gates.values())
+    assert found.record.columns.gain.mean > 0.03
     assert found.scores["p0"].mean() == pytest.approx(0.74)
     assert len(used) == len(SHARES) * len(PAIRS)
     np.testing.assert_allclose(found.weights.matrix.sum(axis=0), 1)
@@ -87,7 +87,7 @@ def test_structures_that_want_opposite_things_both_get_them():
 
 def test_a_structure_that_gains_in_one_patient_alone_keeps_the_common_column():
     found, _ = run(lambda share, c, i: 0.7 + (0.1 * share if c == 5 else (0.6 if i == 0 else -0.02) * share))
-    assert not found.columns["gates"].get("3", {"used": False})["used"]
+    assert not any(gate.used for c, gate in found.record.columns.gates.items() if c == "3")
     assert edges(found.weights, 3) == 0.5
     assert edges(found.weights, 5) == pytest.approx(0.8)
 
@@ -96,7 +96,7 @@ def test_every_pair_is_judged_with_what_others_chose():
     """Left-out pairs that want the opposite of the others lose, though they gain with their own choice."""
     found, used = run(lambda share, c, i: 0.7 + (0.1 if (i < 4) == (c == 3) else -0.1) * share)
     assert found.weights is COMMON
-    assert not found.columns["gain"]
+    assert not found.record.columns.gain
     assert all(w.classes == CLASSES for w in used)
 
 
@@ -104,8 +104,8 @@ def test_where_no_structure_differs_nothing_is_registered():
     found, used = run(lambda share, c, i: 0.7 - 0.1 * (share - 0.5) ** 2)
     assert not used
     assert found.weights is COMMON
-    assert found.columns["factors"]["edges"] == {"3": 1.0, "5": 1.0}
-    assert found.columns["share"] is None
+    assert found.record.columns.factors["edges"] == {"3": 1.0, "5": 1.0}
+    assert found.record.columns.share is None
 
 
 def test_a_gain_that_the_gate_of_all_refused_is_no_reason():

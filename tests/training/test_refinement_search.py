@@ -22,11 +22,10 @@ from regweave.run.memory import Cache
 from regweave.run.read import read_inputs
 from regweave.training import columns as learner
 from regweave.training import refinement as module
-from regweave.training import refinement as stage
 from regweave.training.candidates import CandidateRunner
 from regweave.training.options import TrainOptions
-from regweave.training.refinement import LEVEL_SHARES, RefinementSearch, as_started, may_lay, starting
-from regweave.training.state import TrainingContext, TrainingLog
+from regweave.training.refinement import LEVEL_SHARES, RefinementSearch, other_start, starting, starting_as
+from regweave.training.state import TrainingLog, TrainingState
 from regweave.types import Geometry, LabelMap, Volume
 
 CLASSES = (0, 1, 2)
@@ -84,31 +83,21 @@ class Candidates:
         return PairScore(tuple(out))
 
 
-@dataclass(frozen=True)
-class State:
-    """As much of a training's state as the search looks at."""
-
-    candidates: Candidates
-    settings: Settings = SETTINGS
-    modality: str = "mr"
-    judged: tuple = PAIRS
-
-    @property
-    def start(self):
-        return self.settings.schedule("mr").start_weights(0.1, CLASSES)
-
-    @property
-    def uniform(self):
-        start = SETTINGS.schedule("mr").start_weights(0.1, CLASSES)
-        return {p.id: self.candidates.score(start, False, 0.001 * i) for i, p in enumerate(self.judged)}
+def state_of(candidates, settings=SETTINGS, *, judged=PAIRS, options=TrainOptions(), said=None):  # noqa: B008
+    """As much of a training's state as the search needs; the uniform scores are those of the first settings."""
+    log = TrainingLog(lambda progress: said is None or said.append(progress.message))
+    start = SETTINGS.schedule("mr").start_weights(0.1, CLASSES)
+    return TrainingState(
+        options, log, Cache(100.0), 1, PAIRS, settings, None, judged=judged, modality="mr", start=start,
+        uniform={p.id: Candidates.score(candidates, start, False, 0.001 * i) for i, p in enumerate(judged)},
+        candidates=replace(candidates, settings=settings),
+    )  # fmt: skip
 
 
 def search(dice, *, maps=True, predicted=False, options=TrainOptions()):  # noqa: B008
-    state = State(Candidates(dice))
     said: list[str] = []
-    log = TrainingLog(lambda progress: said.append(progress.message))
-    context = TrainingContext(options, log, Cache(100.0))
-    found = RefinementSearch(context, state, one_by_one(PAIRS), maps, predicted)
+    state = state_of(Candidates(dice), options=options, said=said)
+    found = RefinementSearch(state, one_by_one(PAIRS), maps, predicted)
     return (*found.run(), state.candidates.tried, said)
 
 
@@ -121,8 +110,8 @@ def test_members_that_compare_maps_take_part_of_the_levels_where_it_helps():
     levels = [row(found.weights, m)[0] for m in ("sad", "ncc", "coarse", "outlines")]
     assert levels[2] / sum(levels) == pytest.approx(max(LEVEL_SHARES))
     assert levels[0] == levels[1] > 0
-    assert found.gain["mean"] == pytest.approx(0.1 * max(LEVEL_SHARES))
-    lines = {line["member"] for line in found.trail}
+    assert found.record.gain.mean == pytest.approx(0.1 * max(LEVEL_SHARES))
+    lines = {line.member for line in found.record.members}
     assert lines == {"fine", "shapes", "outline", "coarse", "outlines"}  # images of the levels only share
     sums = {round(float(row(w, "fine").sum() + row(w, "shapes").sum() + row(w, "outline").sum()), 9) for w, _ in tried}
     assert len(sums) == 1  # the balance of the stages stays
@@ -130,7 +119,7 @@ def test_members_that_compare_maps_take_part_of_the_levels_where_it_helps():
 
 def test_without_predictors_no_map_is_tried():
     _, found, tried, _ = search(lambda c, s, smooth, _: 0.6 + 0.1 * s["shapes"] + 0.1 * s["coarse"], maps=False)
-    assert found.gain is None
+    assert found.record.gain is None
     assert not any(row(w, m).any() for w, _ in tried for m in ("coarse", "outlines", "shapes", "outline"))
 
 
@@ -142,17 +131,17 @@ def test_without_a_mask_labels_are_not_compared_and_smoothness_is_stiffness():
     assert not any(row(w, m).any() for w, _ in tried for m in ("outlines", "outline"))
     assert REFINE.get(state.settings) == 0.1
     np.testing.assert_allclose(found.weights.stiffness, [1.0, 0.25, 0.25])  # the background keeps what it had
-    assert found.smoothness["smoothness"] == pytest.approx(0.025)
+    assert found.record.smoothness.smoothness == pytest.approx(0.025)
 
 
 def test_structures_trust_their_own_with_the_mask():
     state, found, _, said = search(
         lambda c, s, smooth, _: 0.6 + 0.2 * s["outline"] * (c == 1) + 0.05 * s["shapes"] * (c == 2)
     )
-    assert found.columns["gain"]["mean"] > 0
+    assert found.record.columns.gain.mean > 0
     assert row(found.weights, "outline")[1] > row(found.weights, "outline")[2]
     assert any("weights by structure" in line for line in said)
-    assert REFINE.get(state.settings) == found.smoothness["smoothness"]
+    assert REFINE.get(state.settings) == found.record.smoothness.smoothness
 
 
 def test_the_learner_of_the_options_proposes_and_folds_of_patients_judge_it(monkeypatch):
@@ -169,15 +158,15 @@ def test_the_learner_of_the_options_proposes_and_folds_of_patients_judge_it(monk
             return self.common.blend(own, 1.0, (1,)), {"outline": {1: 3.0, 2: 1.0}}
 
     monkeypatch.setattr(module, "RefinementSvm", Svm)
-    monkeypatch.setattr(module.ColumnLearner, "of", lambda context, state: "the learner")
+    monkeypatch.setattr(module.ColumnLearner, "of", lambda state: "the learner")
     _, found, _, _ = search(
         lambda c, s, smooth, _: 0.6 + 0.2 * s["outline"] * (c == 1), options=TrainOptions(refinement_learner="svm")
     )
     assert asked[0] == [p.id for p in PAIRS]
     assert len(asked) == 1 + TrainOptions().folds
     assert sorted(len(names) for names in asked[1:]) == [4, 4, 4]
-    assert found.columns["factors"] == {"outline": {"1": 3.0, "2": 1.0}}
-    assert found.columns["gates"].keys() == {"1"}
+    assert found.record.columns.factors == {"outline": {"1": 3.0, "2": 1.0}}
+    assert found.record.columns.gates.keys() == {"1"}
 
 
 @pytest.mark.parametrize("helps", [True, False])
@@ -187,33 +176,29 @@ def test_other_weights_without_a_mask_are_kept_where_they_are_better(helps):
     def dice(c, s, smooth, predicted):
         return 0.6 + 0.1 * s["shapes"] * helps if predicted else 0.6 + 0.2 * s["outline"]
 
-    state = State(Candidates(dice))
-    context = TrainingContext(TrainOptions(), TrainingLog(lambda _: None), Cache(100.0))
-    after, found = RefinementSearch(context, state, one_by_one(PAIRS), True).run()
-    blind = RefinementSearch(context, state, one_by_one(PAIRS), True, predicted=True)
-    kept = stage._without_mask(blind, after, found)
-    assert (kept.blind is not None) == helps
+    state = state_of(Candidates(dice))
+    after, found = RefinementSearch(state, one_by_one(PAIRS), True).run()
+    without = RefinementSearch(state, one_by_one(PAIRS), True, predicted=True)
+    kept = module._without_labels(without, after, found)
+    assert (kept.without_labels is not None) == helps
     assert kept.weights is found.weights
     if helps:
-        assert kept.without_mask["own"]["used"]
-        assert row(kept.blind, "shapes")[1:].all()
-        assert not row(kept.blind, "outline").any()
+        assert kept.record.without_mask.own.used
+        assert row(kept.without_labels, "shapes")[1:].all()
+        assert not row(kept.without_labels, "outline").any()
 
 
 def test_pairs_that_no_network_can_judge_are_left_out():
-    few = SimpleNamespace(judges=lambda p: p.id in ("p0", "p3"))
     said: list[str] = []
-    context = SimpleNamespace(log=TrainingLog(lambda progress: said.append(progress.message)))
+    state = state_of(Candidates(lambda *_: 0.6), said=said)
 
-    @dataclass(frozen=True)
-    class Few(State):
-        judged: tuple = PAIRS
+    def judging(names):
+        return replace(state, candidates=SimpleNamespace(predictors=SimpleNamespace(judges=lambda p: p.id in names)))
 
-    state = Few(SimpleNamespace(predictors=few))
-    assert [p.id for p in stage._with_judges(context, state).judged] == ["p0", "p3"]
+    assert [p.id for p in module._with_judged_pairs(judging(("p0", "p3"))).judged] == ["p0", "p3"]
     assert "2 of 6 pairs judge weights" in said[0]
-    everybody = Few(SimpleNamespace(predictors=SimpleNamespace(judges=lambda p: True)))
-    assert stage._with_judges(context, everybody) is everybody
+    everybody = judging([p.id for p in PAIRS])
+    assert module._with_judged_pairs(everybody) is everybody
 
 
 def test_the_background_is_left_to_the_images_unless_structures_lose_by_it():
@@ -228,11 +213,10 @@ def test_the_background_is_left_to_the_images_unless_structures_lose_by_it():
 
     for lost, used in ((0.0, True), (0.0015, True), (0.003, False)):
         kind = type("Coupled", (Candidates,), {"score": dice(lost)})
-        state = State(kind(lambda c, s, smooth, _: 0.6 + 0.1 * s["outline"] - 0.02 * (np.log2(smooth / 0.05)) ** 2))
-        context = TrainingContext(TrainOptions(), TrainingLog(lambda progress: None), Cache(100.0))
-        after, found = RefinementSearch(context, state, one_by_one(PAIRS), True).run()
-        assert found.background["used"] is used
-        assert found.background["change"] == pytest.approx(-lost)
+        state = state_of(kind(lambda c, s, smooth, _: 0.6 + 0.1 * s["outline"] - 0.02 * (np.log2(smooth / 0.05)) ** 2))
+        after, found = RefinementSearch(state, one_by_one(PAIRS), True).run()
+        assert found.record.background.used is used
+        assert found.record.background.change == pytest.approx(-lost)
         assert row(found.weights, "outline")[1:].all()
         assert REFINE.get(after.settings) == pytest.approx(0.05)
         column = found.weights.matrix[:, 0]
@@ -263,23 +247,10 @@ class Started(Candidates):
         return PairScore(tuple(replace(s, dice_after=s.dice_after + by) for s in score.structures))
 
 
-@dataclass(frozen=True)
-class Rescored(State):
-    """State whose uniform scores can be replaced."""
-
-    uniform: dict = None  # type: ignore[assignment]
-
-
-def state_of(candidates, settings=SETTINGS):
-    plain = State(replace(candidates, settings=SETTINGS))
-    return Rescored(replace(candidates, settings=settings), settings, uniform=plain.uniform)
-
-
-def started(candidates, *, settings=SETTINGS, predicted=False, maps=True, options=TrainOptions()):  # noqa: B008
+def started(candidates, *, predicted=False, maps=True, options=TrainOptions()):  # noqa: B008
     said: list[str] = []
-    context = TrainingContext(options, TrainingLog(lambda told: said.append(told.message)), Cache(100.0))
-    state = state_of(candidates, settings)
-    return (*RefinementSearch(context, state, one_by_one(PAIRS), maps, predicted).run(), said)
+    state = state_of(candidates, options=options, said=said)
+    return (*RefinementSearch(state, one_by_one(PAIRS), maps, predicted).run(), said)
 
 
 def dice(c, s, smooth, predicted):
@@ -289,16 +260,11 @@ def dice(c, s, smooth, predicted):
 def test_a_start_that_left_out_patients_gain_by_is_used_by_all_that_follows():
     state, found, said = started(Started(dice))
     assert state.settings.initial == state.candidates.settings.initial == "structures"
-    assert found.start == {
-        "before": "none",
-        "used": "structures",
-        "gain": pytest.approx(0.05),
-        "standard_error": pytest.approx(0.0, abs=1e-9),
-        "n": len(PAIRS),
-    }
-    assert found.record()["start"] is found.start
+    start = found.record.start
+    assert (start.before, start.used, start.n) == ("none", "structures", len(PAIRS))
+    assert (start.gain, start.standard_error) == pytest.approx((0.05, 0.0), abs=1e-9)
     assert REFINE.get(state.settings) == pytest.approx(0.05)  # tuned again from there
-    assert found.gain["mean"] > 0.05
+    assert found.record.gain.mean > 0.05
     outline = [w for w, _ in state.candidates.tried]
     assert row(outline[-1], "outline")[1] > 0
     assert "start from structures +0.0500, used" in said
@@ -308,8 +274,8 @@ def test_a_start_without_a_gain_is_not_used():
     for candidates in (Started(dice, gain=0.0), Started(dice, gain=-0.01), Started(dice, unsteady=True)):
         state, found, said = started(candidates)
         assert state.settings.initial == "none"
-        assert found.start["used"] == "none"
-        assert found.gain["mean"] < 0.15
+        assert found.record.start.used == "none"
+        assert found.record.gain.mean < 0.15
         assert any(line.endswith("not used") for line in said)
 
 
@@ -317,18 +283,18 @@ def test_where_it_is_not_tried():
     """Without predictors; without moving labels, where it is settled; and where the settings have it or a file."""
     for more in ({"maps": False}, {"predicted": True}, {"options": TrainOptions(structure_start="keep")}):
         state, found, said = started(Started(dice), **more)
-        assert found.start is None
+        assert found.record.start is None
         assert state.settings.initial == "none"
         assert not any("start" in line for line in said)
     for initial in ("structures", "folder/start.h5"):
-        assert not may_lay(SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": initial})))
-    assert may_lay(SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": "affine"})))
+        assert not other_start(SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": initial})))
+    assert other_start(SimpleNamespace(settings=SETTINGS.model_copy(update={"initial": "affine"})))
 
 
 def test_without_moving_labels_the_bank_is_scored_from_the_new_start():
     before = state_of(Started(dice))
-    assert as_started(before, before) is before
-    after = as_started(before, starting(before, "structures"))
+    assert starting_as(before, before) is before
+    after = starting_as(before, starting(before, "structures"))
     assert after.settings.initial == after.candidates.settings.initial == "structures"
     change = [after.uniform[p.id].mean() - before.uniform[p.id].mean() for p in PAIRS]
     np.testing.assert_allclose(change, 0.05)
@@ -364,9 +330,10 @@ def test_columns_are_learned_from_pairs_at_that_start(initial, monkeypatch):
     monkeypatch.setattr(learner, "read_inputs", lambda **_: read_inputs(fixed, moving, fixed_labels, moving_labels))
     settings = SETTINGS.model_copy(update={"initial": initial})
     candidates = SimpleNamespace(
-        settings=settings, run=SimpleNamespace(reading=None), predictors=SimpleNamespace(without=lambda pair: predictor)
+        run=SimpleNamespace(reading=None), predictors=SimpleNamespace(without=lambda pair: predictor)
     )
-    loaded = learner.ColumnLearner(TrainOptions(), None, None, candidates, None, None, 1)._load(PAIRS[0])
+    state = SimpleNamespace(settings=settings, candidates=candidates)
+    loaded = learner.ColumnLearner(state, TrainOptions(), None)._load(PAIRS[0])
     if initial == "none":
         assert loaded.initial_field is None
         np.testing.assert_array_equal(loaded.initial, np.eye(4))

@@ -17,9 +17,9 @@ from regweave.run.read import Reading
 from regweave.training.candidates import CandidateRunner
 from regweave.training.columns import ColumnLearner
 from regweave.training.options import TrainOptions
-from regweave.training.refinement import RefinementSvm, as_level, trust
+from regweave.training.refinement import RefinementSvm, as_level, factors_of
 from regweave.training.scan import scan
-from regweave.training.state import TrainingLog
+from regweave.training.state import TrainingLog, TrainingState
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
 CLASSES, N = (0, 1, 2), 24
@@ -70,9 +70,12 @@ def svm(tmp_path_factory) -> tuple[RefinementSvm, list[PairFiles]]:
     log, reading = TrainingLog(lambda _: None), Reading()
     candidates = CandidateRunner(SimpleNamespace(reading=reading, placement=Placement()), SETTINGS, "all", log, None)
     schedule = SETTINGS.schedule("mr")
-    learner = ColumnLearner(
-        TrainOptions(refinement_learner="svm"), schedule, scan(pairs, reading), candidates, log, Cache(100.0), 1
-    )
+    options = TrainOptions(refinement_learner="svm")
+    state = TrainingState(
+        options, log, Cache(100.0), 1, tuple(pairs), SETTINGS, candidates.run, scan=scan(pairs, reading), modality="mr",
+        candidates=candidates,
+    )  # fmt: skip
+    learner = ColumnLearner.of(state)
     return RefinementSvm(learner, schedule.start_weights(0.01, CLASSES)), pairs
 
 
@@ -107,10 +110,10 @@ def test_the_refinement_as_a_level():
     assert [m.name for m in as_level(schedule, with_maps).bank] == ["low", "high", "shapes"]
 
 
-def test_trust_is_counted_from_the_largest_common_weight():
+def test_factors_are_counted_from_the_largest_common_weight():
     common = WeightTable(np.array([[0.2, 0.2], [0.4, 0.4]]), ("a", "b"), (0, 7), 0.1)
     found = WeightTable(np.array([[0.2, 0.5], [0.4, 0.1]]), ("a", "b"), (0, 7), 0.1)
-    assert trust(common, found, ["a", "b"]) == {"a": {7: pytest.approx(1.25)}, "b": {7: pytest.approx(0.25)}}
+    assert factors_of(common, found, ["a", "b"]) == {"a": {7: pytest.approx(1.25)}, "b": {7: pytest.approx(0.25)}}
 
 
 def test_an_unknown_learner_is_refused():

@@ -45,25 +45,25 @@ def run(dice_of, folds=FOLDS, members=REFINED):
 
 def test_a_member_that_waits_is_used_where_it_helps_everybody():
     found, _ = run(lambda s, i: 0.7 + 0.1 * s["edges"] - 0.001 * i)
-    line = found.trail[2]
-    assert line["member"] == "edges"
-    assert (line["before"], line["used"]) == (0.0, max(FACTORS))
+    line = found.record.members[2]
+    assert line.member == "edges"
+    assert (line.before, line.used) == (0.0, max(FACTORS))
     assert shares(found.weights)["edges"] == pytest.approx(0.8)  # 8 of 1 + 1 + 8
-    assert found.gain["mean"] == pytest.approx(0.08)
+    assert found.record.gain.mean == pytest.approx(0.08)
     assert found.scores["p0"].mean() == pytest.approx(0.78)
-    assert [row["factor"] for row in line["curve"]] == list(FACTORS)
+    assert [row.factor for row in line.curve] == list(FACTORS)
 
 
 def test_larger_weights_are_tried_as_long_as_they_are_better():
     found, _ = run(lambda s, i: 0.7 - (s["edges"] - 0.6) ** 2)  # between 2 of 4 and 4 of 6
-    assert [row["factor"] for row in found.trail[2]["curve"]] == list(FACTORS)
-    assert found.trail[2]["used"] == 4.0
+    assert [row.factor for row in found.record.members[2].curve] == list(FACTORS)
+    assert found.record.members[2].used == 4.0
 
 
 def test_only_uphill():
     """A member that waits and does harm costs one value; one at its best two."""
     found, tried = run(lambda s, i: 0.7 - s["edges"] - (s["fine"] - 0.5) ** 2)
-    assert [[row["factor"] for row in line["curve"]] for line in found.trail] == [[0.5, 1, 2], [0.5, 1, 2], [0, 0.5]]
+    assert [[row.factor for row in line.curve] for line in found.record.members] == [[0.5, 1, 2], [0.5, 1, 2], [0, 0.5]]
     assert len(tried) == 2 + 2 + 1
 
 
@@ -80,9 +80,9 @@ def test_nothing_changes_where_a_gain_is_that_of_one_patient():
     """Mean over all pairs rises, but only because of one: left out, it does not."""
     found, _ = run(lambda s, i: 0.7 + (0.3 if i == 0 else -0.01) * s["edges"])
     assert found.weights is START
-    assert found.gain is None
-    assert [line["used"] == line["before"] for line in found.trail] == [True] * 3
-    curve = {row["factor"]: row["mean_dice"] for row in found.trail[2]["curve"]}
+    assert found.record.gain is None
+    assert [line.used == line.before for line in found.record.members] == [True] * 3
+    curve = {row.factor: row.mean_dice for row in found.record.members[2].curve}
     assert max(curve, key=curve.get) == max(FACTORS)  # the best on all pairs, and still not used
 
 
@@ -91,9 +91,9 @@ def test_pairs_of_the_same_patients_do_not_pass_for_many():
     people = ["a+b", "a+b", "a+b", "c+d", "c+d", "c+d"]
     pairs = [PairFiles(p.id, *[Path("x")] * 4, group) for p, group in zip(PAIRS, people, strict=True)]
     found, _ = run(lambda s, i: 0.7 + (0.3 if i < 3 else 0.02) * s["edges"], one_by_one(pairs))
-    line = found.trail[2]
-    assert line["gain"] > 2 * np.std([0.8 * 0.3] * 3 + [0.8 * 0.02] * 3, ddof=1) / np.sqrt(6)  # as if all were apart
-    assert line["n"] == 6
+    line = found.record.members[2]
+    assert line.gain > 2 * np.std([0.8 * 0.3] * 3 + [0.8 * 0.02] * 3, ddof=1) / np.sqrt(6)  # as if all were apart
+    assert line.n == 6
     assert found.weights is START
 
 
@@ -114,7 +114,7 @@ def test_without_folds_or_with_one_member_nothing_is_tried():
         found, tried = run(lambda s, i: 0.7, folds, members)
         assert found.weights is START
         assert not tried
-        assert not found.trail
+        assert not found.record.members
 
 
 def test_where_all_wait_nothing_is_tried():
@@ -129,10 +129,10 @@ def test_members_of_maps_may_weigh_more():
 
     members = {"wide": FACTORS, "fine": FACTORS, "edges": MAP_FACTORS}
     found = mix_refinement(START, scores_of([0.7] * 6), members, FOLDS, register)
-    assert found.trail[2]["used"] == max(MAP_FACTORS) > max(FACTORS)
+    assert found.record.members[2].used == max(MAP_FACTORS) > max(FACTORS)
     assert [curve.name for curve in found.curves] == list(REFINED)
     assert found.curves[2].common == max(MAP_FACTORS)
-    assert set(found.curves[2].scores) == {row["factor"] for row in found.trail[2]["curve"]}
+    assert set(found.curves[2].scores) == {row.factor for row in found.record.members[2].curve}
 
 
 def test_members_without_factors_only_share():
@@ -144,6 +144,6 @@ def test_members_without_factors_only_share():
         return [scores_of([0.7 + 0.1 * shares(w)["edges"]] * 6) for w in weights]
 
     found = mix_refinement(START, scores_of([0.7] * 6), {"wide": (), "fine": (), "edges": (0.0, 2.0)}, FOLDS, register)
-    assert [line["member"] for line in found.trail] == ["edges"]
+    assert [line.member for line in found.record.members] == ["edges"]
     assert len(tried) == 1
     assert shares(found.weights) == {"wide": 0.25, "fine": 0.25, "edges": 0.5}

@@ -6,12 +6,18 @@ an error of the file, because a model may come from a stranger. Keys that are no
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-Number = float | None
-"""A figure; None where it could not be computed."""
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Number = Annotated[float | None, BeforeValidator(_finite)]
+"""A number; None, null in JSON, where it could not be computed."""
 
 
 class _Part(BaseModel):
@@ -120,23 +126,6 @@ class RefinementColumns(_Part):
     gain: Gain | None = None
 
 
-class OwnWeights(_Part):
-    """Weights searched as if there were no moving labels."""
-
-    members: tuple[MemberTrial, ...] = ()
-    smoothness: Tuning | None = None
-    columns: RefinementColumns | None = None
-    mean_dice: Number = None
-    used: bool = False
-
-
-class WithoutMask(GateRecord):
-    """Gain of comparing predicted labels where there are none; Dice of the better way, and of weights of its own."""
-
-    mean_dice: Number = None
-    own: OwnWeights | None = None
-
-
 class BackgroundTrial(_Part):
     """Change of known structures by a background left to the images."""
 
@@ -165,6 +154,23 @@ class RefinementRecord(_Part):
     columns: RefinementColumns | None = None
     background: BackgroundTrial | None = None
     start: StartTrial | None = None
+
+
+class OwnWeights(RefinementRecord):
+    """Search without moving labels, the mean Dice of its weights, and whether they are used."""
+
+    mean_dice: Number = None
+    used: bool = False
+
+
+class WithoutMask(GateRecord):
+    """Gain of comparing predicted labels where no moving labels are given.
+
+    ``mean_dice`` is that of the better way; ``own`` are weights that were searched without moving labels.
+    """
+
+    mean_dice: Number = None
+    own: OwnWeights | None = None
 
 
 class Candidate(_Part):

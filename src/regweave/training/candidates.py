@@ -1,11 +1,11 @@
-"""Trial registrations of candidate weights, and the rule that accepts one: propose, run, accept."""
+"""Registrations of candidate weights, and the rule that accepts a candidate by the gain of left-out patients."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from regweave.jobs.table import PairFiles
 from regweave.measures.scores import PairScore
 from regweave.measures.statistics import error_by_patient, paired_bootstrap
 from regweave.model.model import Levels, Model
+from regweave.model.record import Gain, GateRecord, TunedPoint, Tuning
 from regweave.registration.initial import STRUCTURES
 from regweave.training.predictor_fits import Predictors
 from regweave.training.state import TrainingLog
@@ -28,71 +29,52 @@ T = TypeVar("T", bound=Hashable)
 PairScores = Mapping[str, PairScore]
 """Scores by pair id."""
 STANDARD_ERRORS = 1.0
-"""What is learned must gain at least this many standard errors of its mean gain."""
+"""Standard errors of its mean gain that a learned candidate must exceed."""
 CHOSEN_ERRORS = 2.0
-"""The best of several that are tried must gain this many."""
+"""Standard errors that the best of several candidates must exceed: the best is chosen by the same pairs."""
 
 
-@dataclass(frozen=True)
-class Gate:
-    """Decision about a candidate by its mean gain on left-out pairs.
+def judge_pairs(gains: Sequence[float], wanted: float = STANDARD_ERRORS) -> GateRecord:
+    """Accept a candidate by its mean gain in Dice over pairs; gains that are not finite do not count.
 
-    Parameters
-    ----------
-    gain, standard_error : float
-        Mean gain in Dice, and its standard error.
-    n : int
-        Pairs.
-    wanted : float
-        Standard errors that the gain must exceed.
+    The gain must exceed ``wanted`` of its standard errors, with each pair as an independent observation.
+
+    Examples
+    --------
+    >>> judge_pairs([0.02, 0.03, 0.02]).used, judge_pairs([0.02, -0.03, 0.01]).used
+    (True, False)
     """
-
-    gain: float
-    standard_error: float
-    n: int
-    wanted: float = STANDARD_ERRORS
-
-    @classmethod
-    def of_pairs(cls, gains: Sequence[float], wanted: float = STANDARD_ERRORS) -> Gate:
-        """Judge gains with each pair as the unit of chance; those that are not finite do not count.
-
-        Examples
-        --------
-        >>> Gate.of_pairs([0.02, 0.03, 0.02]).open, Gate.of_pairs([0.02, -0.03, 0.01]).open
-        (True, False)
-        """
-        x = np.asarray(gains, dtype=np.float64)
-        x = x[np.isfinite(x)]
-        error = float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else math.inf
-        return cls(float(x.mean()) if len(x) else math.nan, error, len(x), wanted)
-
-    @classmethod
-    def of_patients(cls, gains: Sequence[float], pairs: Sequence[PairFiles], wanted: float = STANDARD_ERRORS) -> Gate:
-        """Judge gains with each patient as the unit of chance."""
-        error = error_by_patient(gains, [p.patients for p in pairs])
-        return cls(float(np.mean(gains)), error, len(gains), wanted)
-
-    @property
-    def open(self) -> bool:
-        """True if what was tried is used."""
-        return self.n > 1 and self.gain > self.wanted * self.standard_error
+    x = np.asarray(gains, dtype=np.float64)
+    x = x[np.isfinite(x)]
+    error = float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else math.inf
+    return _gate(float(x.mean()) if len(x) else math.nan, error, len(x), wanted)
 
 
-def choose(tried: Mapping[T, PairScores], judge: Callable[[T], Gate], current: T) -> tuple[T, Gate]:
-    """Take the candidate with the largest mean Dice if its gate is open, else stay; of equals the current or the first.
+def judge_patients(gains: Sequence[float], pairs: Sequence[PairFiles], wanted: float = STANDARD_ERRORS) -> GateRecord:
+    """Accept a candidate as `judge_pairs` does, with each patient as an independent observation."""
+    error = error_by_patient(gains, [p.patients for p in pairs])
+    return _gate(float(np.mean(gains)), error, len(gains), wanted)
+
+
+def _gate(gain: float, error: float, n: int, wanted: float) -> GateRecord:
+    return GateRecord(gain=gain, standard_error=error, n=n, used=n > 1 and gain > wanted * error)
+
+
+def choose(tried: Mapping[T, PairScores], judge: Callable[[T], GateRecord], current: T) -> tuple[T, GateRecord]:
+    """Take the candidate with the largest mean Dice if its gate is open, else the current one; of equals the first.
 
     Parameters
     ----------
     tried : mapping
         Scores of left-out pairs by candidate.
     judge : callable
-        Gate of a candidate: what left-out patients gain by it.
+        Gate of a candidate, by the gain of left-out patients.
     current : candidate
-        What is in use; it need not be among those that were tried.
+        The candidate in use, which wins a tie; it need not be among those that were tried.
     """
     best = max(tried, key=lambda c: (overall(tried[c]), c == current))
     gate = judge(best)
-    return (best if gate.open else current), gate
+    return (best if gate.used else current), gate
 
 
 def overall(scores: PairScores, pairs: Iterable[str] | None = None) -> float:
@@ -105,36 +87,25 @@ def gains_over(before: PairScores, after: PairScores, pairs: Iterable[PairFiles]
     return [after[p.id].mean() - before[p.id].mean() for p in pairs]
 
 
-def gain_interval(before: PairScores, after: PairScores, folds: Sequence[Fold]) -> dict[str, float]:
+def gain_interval(before: PairScores, after: PairScores, folds: Sequence[Fold]) -> Gain:
     """Gain in mean Dice over all left-out pairs, with a 95 % interval by patient."""
     left_out = [pair for fold in folds for pair in fold.test]
     differences = gains_over(before, after, left_out)
     interval = paired_bootstrap(differences, [p.group for p in left_out])
-    return {"mean": interval.mean, "low": interval.low, "high": interval.high, "n": len(differences)}
+    return Gain(mean=interval.mean, low=interval.low, high=interval.high, n=len(differences))
 
 
-def tuning_record(best: float, curve: Mapping[float, float]) -> dict[str, Any]:
-    """Return what a model keeps of a line search."""
-    listed = [{"smoothness": v, "mean_dice": d} for v, d in curve.items()]
-    return {"smoothness": best, "curve": listed, "mean_dice": curve[best]}
+def tuning_record(best: float, curve: Mapping[float, float]) -> Tuning:
+    """Return the record of a line search: the value taken, and the mean Dice of each value."""
+    points = tuple(TunedPoint(smoothness=value, mean_dice=dice) for value, dice in curve.items())
+    return Tuning(smoothness=best, curve=points, mean_dice=curve[best])
 
 
 @dataclass(frozen=True)
 class CandidateRunner:
-    """Registrations of pairs with weights, each combination once.
+    """Registrations of pairs with candidate weights; each combination is registered once.
 
-    Parameters
-    ----------
-    run : Runner
-        Runs the registrations.
-    settings : Settings
-        Settings with their modality.
-    levels : "all" or "finest"
-        Where the weights act.
-    log : TrainingLog
-        Counts the registrations.
-    predictors : Predictors
-        Tell the classes of a pair to weights that ask for them, without having seen its patients.
+    ``predictors`` segment the images of a pair, for weights that need it, without training on its patients.
     """
 
     run: Runner
@@ -147,9 +118,9 @@ class CandidateRunner:
     def __call__(
         self, work: Sequence[tuple[WeightTable, Sequence[PairFiles]]], *, predicted: bool = False
     ) -> list[PairScores]:
-        """Register pairs with weights, with their moving labels or as if there were none.
+        """Register pairs with weights; with ``predicted`` their moving labels are not used.
 
-        Training needs every number, so a failure is an error.
+        Training needs every score, so a failure is an error.
 
         Raises
         ------
@@ -182,10 +153,10 @@ class CandidateRunner:
         return [{name: score for _ in folds for name, score in next(found).items()} for _ in models]
 
     def model(self, weights: WeightTable, pair: PairFiles) -> Model:
-        """Put weights and what they need for a pair together."""
+        """Return the model that registers a pair: the weights, with the predictor that they need for it."""
         schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
-        asked = schedule.compares_maps(weights) or self.settings.initial == STRUCTURES
-        predictor = self.predictors.without(pair) if asked else None
+        needed = schedule.compares_maps(weights) or self.settings.initial == STRUCTURES
+        predictor = self.predictors.without(pair) if needed else None
         return Model(
             weights, self.settings, self.settings.modality,  # type: ignore[arg-type]
             levels=self.levels, predictor=predictor,

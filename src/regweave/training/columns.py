@@ -1,4 +1,9 @@
-"""Learner of columns from pairs on disk: memory, threads, and the method asked for."""
+"""Columns of the discrete levels: learned by the latent SVM, and selected by left-out patients.
+
+`select_columns` learns columns on each fold and registers its left-out pairs with them. It selects hyper-parameters,
+the share of the way from the uniform bank to the columns, the classes that gain (their gates), less smoothness, and a
+factor on each column.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +16,76 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Schedule, Settings
+from regweave.config.settings import Schedule
 from regweave.jobs.folds import Fold
 from regweave.jobs.table import PairFiles
 from regweave.learning.columns import FittedColumns, Mapper, Trainer
 from regweave.learning.lssvm import LssvmOptions
+from regweave.model.record import Candidate, Gain, GateRecord
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.starts.structures import started_from_structures
-from regweave.run.memory import Cache, forecast
+from regweave.run.memory import forecast
 from regweave.run.prepare import start_pair
 from regweave.run.read import read_inputs
 from regweave.run.resolve import with_structure_maps
 from regweave.threads import in_this_call, kernel_threads
 from regweave.training.candidates import (
     CHOSEN_ERRORS,
-    CandidateRunner,
-    Gate,
     PairScores,
     choose,
     gain_interval,
     gains_over,
+    judge_pairs,
     overall,
 )
 from regweave.training.options import TrainOptions
 from regweave.training.predictor_fits import within
-from regweave.training.scan import DatasetScan
-from regweave.training.state import Predicted, TrainingContext, TrainingLog
+from regweave.training.state import TrainingState
 from regweave.types import ImagePair, WeightTable
+
+SHARES = (0.5, 1.0)
+"""Shares of the way from the uniform bank to the learned columns that are tried on left-out patients."""
+BALANCES = (0.3, 0.1, 0.03)
+"""Factors on the smoothness that are tried with the selected columns: better costs need less smoothness."""
+STRENGTHS = (0.3, 3.0)
+"""Factors on the whole column of a class that are tried: its costs relative to the smoothness there."""
+NEAR = 0.9
+"""A smoothness within this factor of one that was tried counts as tried."""
+
+RegisterLeftOut = Callable[[Sequence[Sequence[WeightTable]]], Sequence[PairScores]]
+"""Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
+
+
+def select_columns(state: TrainingState) -> TrainingState:
+    """Learn on each fold, register its left-out pairs, and select hyper-parameters, share, classes and factors."""
+    grid, w0 = state.options.grid(), state.refinement.weights
+    if not state.options.gate:
+        return replace(state, selection=ColumnSelection(grid[0], 1.0, w0.classes, {}), by_fold=(), trail=())
+    learner, folds = ColumnLearner.of(state), state.folds()
+    shown = {name: contents.in_both for name, contents in state.scan.contents.items()}
+    register, smoke = partial(state.candidates.left_out, folds), state.options.effort == "smoke"
+    attempts: list[Attempt] = []
+    trials: dict[LssvmOptions, Trial] = {}
+    for options in grid:
+        columns = []
+        for i, fold in enumerate(folds, start=1):
+            state.log.report("gate", f"fold {i} of {len(folds)}, {options.words()}")
+            columns.append(learner.learn(w0, learner.sampled(fold.train), options))
+        trials[options] = Trial(w0, columns, state.refinement.scores, folds, register, smoke)
+        attempts += try_columns(options, trials[options], shown)
+    best = _best(attempts)
+    attempts += rebalance(best, trials[best.options], least=state.least_smoothness)
+    best = _best(attempts)
+    best = best if best.value > 0 else best.unused()
+    strong = strengthen(best, trials[best.options])
+    chosen = max((best, *(selection for selection, _ in strong)), key=lambda selection: selection.value)
+    trail = [line for _, line in (*attempts, *strong)]
+    return replace(state, selection=chosen, by_fold=trials[chosen.options].columns, trail=trail)
+
+
+def _best(attempts: Sequence[Attempt]) -> ColumnSelection:
+    """Return the selection with the largest gain, of equals the first."""
+    return max((selection for selection, _ in attempts), key=lambda selection: selection.value)
 
 
 @dataclass(frozen=True)
@@ -46,92 +94,73 @@ class ColumnLearner:
 
     Parameters
     ----------
+    state : TrainingState
+        Files, candidates, log, threads, and the cache of samples: those along the trajectory of the start serve every
+        fold and all hyper-parameters.
     options : TrainOptions
         Method and limits.
     schedule : Schedule
         Levels and bank.
-    scan : DatasetScan
-        Grids of the images, by pair.
-    candidates : CandidateRunner
-        Its settings, predictors and rules of reading are those of the registrations.
-    log : TrainingLog
-        Counts the work.
-    kept : Cache
-        Samples of the pairs: those along the trajectory of the start serve every fold and all hyper-parameters.
-    workers : int
-        Threads.
     load : callable, optional
-        Returns a pair as it is to be learned from; without it pairs are read at their start.
+        Returns a pair with its initial alignment; by default that of the settings.
     mark : str
-        Tells samples of pairs that are loaded otherwise from those of the start.
+        Part of the cache keys of pairs that ``load`` returns.
     """
 
+    state: TrainingState
     options: TrainOptions
     schedule: Schedule
-    scan: DatasetScan
-    candidates: CandidateRunner
-    log: TrainingLog
-    kept: Cache
-    workers: int
     load: Callable[[PairFiles], ImagePair] | None = None
     mark: str = ""
 
     @classmethod
-    def of(cls, context: TrainingContext, state: Predicted) -> ColumnLearner:
+    def of(cls, state: TrainingState) -> ColumnLearner:
         """Return the learner of a training."""
-        return cls(
-            context.options, state.settings.schedule(state.modality), state.scan, state.candidates, context.log,
-            context.kept, context.workers,
-        )  # fmt: skip
-
-    @property
-    def settings(self) -> Settings:
-        """Settings of the registrations."""
-        return self.candidates.settings
+        return cls(state, state.options, state.settings.schedule(state.modality))
 
     def learn(self, w0: WeightTable, pairs: Sequence[PairFiles], options: LssvmOptions) -> FittedColumns:
-        """Learn from pairs that `sampled` chose; columns keep the start's balance with the smoothness."""
+        """Learn from pairs that `sampled` chose; columns keep the balance of the start with the smoothness."""
         schedule = self.schedule.for_levels()
         start = w0.select(tuple(m.name for m in schedule.bank))
         with self._parallel() as mapper:
-            mark = self.mark + ("/laid" if self.settings.initial == STRUCTURES else "")
+            mark = self.mark + ("/laid" if self.state.settings.initial == STRUCTURES else "")
             named = [(p.id + mark, partial(self.load or self._load, p)) for p in pairs]
-            finest, device = self.options.levels == "finest", self.candidates.run.placement.word
-            trainer = Trainer(named, schedule, start, options, finest, mapper, self.kept, device)
+            finest, device = self.options.levels == "finest", self.state.run.placement.word
+            trainer = Trainer(named, schedule, start, options, finest, mapper, self.state.kept, device)
             ways = {"lssvm": trainer.per_class, "lssvm-joint": trainer.joint, "global": trainer.fit_global}
             found = ways[self.options.method]()
-        self.log.count(found.n_registrations, found.n_inferences)
+        self.state.log.count(found.n_registrations, found.n_inferences)
         return replace(found, weights=w0.embed(start.balance(found.weights)))
 
     def sampled(self, pairs: Sequence[PairFiles]) -> list[PairFiles]:
-        """Take some pairs at random, as the paper does, where a limit is given or the memory sets one."""
+        """Draw pairs at random, as the paper does, within the limits of their number and of memory."""
         ordered = sorted(pairs, key=lambda p: p.id)
         limit = self.options.max_memory_mb
         rng = np.random.default_rng(self.options.seed)
         chosen = within([self._sample_mb(p) for p in ordered], limit, rng, self.options.max_pairs)
         if len(chosen) < min(len(ordered), self.options.max_pairs or len(ordered)):
             text = f"{len(chosen)} of {len(ordered)} pairs are learned from: the samples of all exceed {limit:g} MB"
-            self.log.tell("note", text)
+            self.state.log.report("note", text)
         return [ordered[i] for i in chosen]
 
     def _sample_mb(self, pair: PairFiles) -> float:
         """Memory that the samples of a pair take: float32 costs, loss and shares."""
-        grids = self.scan.contents[pair.id]
-        sizes = forecast(grids.fixed, grids.moving, self.settings, self.schedule.modality, probe=False).sizes
+        grids = self.state.scan.contents[pair.id]
+        sizes = forecast(grids.fixed, grids.moving, self.state.settings, self.schedule.modality, probe=False).sizes
         used = sizes[-1:] if self.options.levels == "finest" else sizes
-        columns = 1 + len(self.scan.structures()) if self.options.method == "lssvm-joint" else 1
+        columns = 1 + len(self.state.scan.structures()) if self.options.method == "lssvm-joint" else 1
         displaced = self.schedule.class_at == "displaced" and columns > 1
         per_label = len(self.schedule.for_levels().bank) + 1 + (columns if displaced else 0)
         return 4.0 * sum(s.n_nodes * (s.n_labels * per_label + columns) for s in used) / 2**20
 
     def _load(self, pair: PairFiles) -> ImagePair:
-        """Read a pair at its start."""
-        reading = self.candidates.run.reading
-        data = read_inputs(**pair.files, reading=reading)
-        started = start_pair(data, self.settings.initial)
-        if self.settings.initial != STRUCTURES:
+        """Read a pair, with the initial alignment of the settings."""
+        candidates, initial = self.state.candidates, self.state.settings.initial
+        data = read_inputs(**pair.files, reading=candidates.run.reading)
+        started = start_pair(data, initial)
+        if initial != STRUCTURES:
             return started
-        predictor = self.candidates.predictors.without(pair)
+        predictor = candidates.predictors.without(pair)
         assert predictor is not None  # that start was judged with it
         laid = started_from_structures(with_structure_maps(started, predictor))
         return replace(started, initial=laid.initial, initial_field=laid.initial_field)
@@ -139,7 +168,7 @@ class ColumnLearner:
     @contextmanager
     def _parallel(self) -> Iterator[Mapper]:
         """Threads over pairs and samples, one kernel thread each: the kernels leave Python free."""
-        with kernel_threads(1), ThreadPoolExecutor(self.workers) as pool:
+        with kernel_threads(1), ThreadPoolExecutor(self.state.workers) as pool:
 
             def mapper(function: Callable[..., Any], *values: Iterable[Any]) -> Iterable[Any]:
                 return pool.map(in_this_call(function), *values)
@@ -147,25 +176,9 @@ class ColumnLearner:
             yield mapper
 
 
-SHARES = (0.5, 1.0)
-"""Shares of the way from the uniform bank to the learned columns that are tried on left-out patients."""
-
-BALANCES = (0.3, 0.1, 0.03)
-"""Factors on the smoothness of the uniform bank that are tried with gated columns: right costs need less of it."""
-
-STRENGTHS = (0.3, 3.0)
-"""Factors on the whole column of a class that are tried: its costs against the smoothness there."""
-
-NEAR = 0.9
-"""A smoothness within this factor of one that was tried counts as tried."""
-
-Register = Callable[[Sequence[Sequence[WeightTable]]], Sequence[PairScores]]
-"""Registers the left-out pairs: for each set of weights, one for each fold, the scores of all pairs."""
-
-
 @dataclass(frozen=True)
 class ColumnSelection:
-    """One way to use learned columns, and what left-out patients gain by it.
+    """One way to use learned columns, and its gain on left-out patients.
 
     Parameters
     ----------
@@ -175,10 +188,10 @@ class ColumnSelection:
         Share of the way from the uniform bank to the learned columns.
     classes : tuple of ints
         Classes whose learned columns are used.
-    gates : mapping from class to Gate
-        What decided that.
-    gain : mapping, optional
-        Gain in mean Dice with these classes, ``mean``, ``low``, ``high``, ``n``; None where nothing is used.
+    gates : mapping from class to GateRecord
+        Gain of each class by its column.
+    gain : Gain, optional
+        Gain in mean Dice with these classes; None where nothing is used.
     balance : float
         Factor on the smoothness of the uniform bank.
     strengths : mapping from class to float
@@ -188,13 +201,13 @@ class ColumnSelection:
     options: LssvmOptions
     share: float
     classes: tuple[int, ...]
-    gates: Mapping[int, Gate]
-    gain: Mapping[str, float] | None = None
+    gates: Mapping[int, GateRecord]
+    gain: Gain | None = None
     balance: float = 1.0
     strengths: Mapping[int, float] = field(default_factory=dict)
 
     def apply(self, w0: WeightTable, learned: WeightTable) -> WeightTable:
-        """Return the weights that this selection makes of learned ones."""
+        """Return the weights of this selection from learned ones."""
         w = w0.blend(learned, self.share, self.classes)
         factors = np.array([self.strengths.get(c, 1.0) for c in w.classes])
         return replace(w, matrix=w.matrix * factors, pairwise=w0.pairwise * self.balance)
@@ -202,7 +215,7 @@ class ColumnSelection:
     @property
     def value(self) -> float:
         """Mean gain on left-out patients; 0 where nothing is used."""
-        return self.gain["mean"] if self.gain is not None else 0.0
+        return (self.gain.mean or 0.0) if self.gain is not None else 0.0
 
     def where_learned(self, w0: WeightTable, learned: WeightTable) -> ColumnSelection:
         """Drop classes whose final column equals the start; their cross-validated gain does not apply."""
@@ -211,55 +224,51 @@ class ColumnSelection:
         return replace(self, classes=kept) if kept or self.strengths else self.unused()
 
     def unused(self) -> ColumnSelection:
-        """Return the selection that uses nothing of what was learned."""
+        """Return the selection that uses no learned column."""
         return replace(self, classes=(), gain=None, balance=1.0)
 
     def record(self) -> dict[str, Any]:
-        """Return what a model keeps of it."""
+        """Return its parts of a `TrainingRecord`."""
         return {
             "hyper": self.options.record(),
             "share": self.share,
             "balance": self.balance,
             "strengths": {str(c): f for c, f in self.strengths.items()},
-            "gates": {
-                str(c): {"gain": g.gain, "standard_error": g.standard_error, "n": g.n, "used": c in self.classes}
-                for c, g in self.gates.items()
-            },
+            "gates": {str(c): g.model_copy(update={"used": c in self.classes}) for c, g in self.gates.items()},
             "left_out_gain": self.gain,
         }
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """Selection that was tried, and the line that a model keeps of it."""
-
-    selection: ColumnSelection
-    line: Mapping[str, Any]
+Attempt = tuple[ColumnSelection, Candidate]
+"""Selection that was tried, and its record."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Columns of all folds, and the left-out pairs to try them on.
+    """Learned columns of all folds, and the left-out pairs to try them on.
 
     Parameters
     ----------
     w0 : WeightTable
         The uniform bank.
     columns : sequence of FittedColumns
-        What was learned, one for each fold.
+        Learned columns, one for each fold.
     uniform : PairScores
         Scores of the uniform bank.
     folds : sequence of Fold
         The split.
-    register : Register
+    register : callable
         Registers left-out pairs.
+    smoke : bool
+        Try one value of everything.
     """
 
     w0: WeightTable
     columns: Sequence[FittedColumns]
     uniform: PairScores
     folds: Sequence[Fold]
-    register: Register
+    register: RegisterLeftOut
+    smoke: bool = False
 
     def run(self, selections: Sequence[ColumnSelection]) -> list[PairScores]:
         """Register the left-out pairs with each selection."""
@@ -272,24 +281,24 @@ class Trial:
     def attempt(
         self, selection: ColumnSelection, gated: PairScores, learned: PairScores | None = None, *, fitted: bool = True
     ) -> Attempt:
-        """Put the surrogate loss and the Dice of warped masks side by side, each before and after learning."""
+        """Record the surrogate loss beside the Dice of warped masks, each before and after learning."""
         left_out = gated if learned is None else learned
         before, after = self._surrogate() if fitted else (None, None)
-        line = {
-            "C": selection.options.C,
-            "alpha": selection.options.alpha,
-            "eta": selection.options.eta,
-            "share": selection.share,
-            "balance": selection.balance,
-            "strengths": {str(c): f for c, f in selection.strengths.items()},
-            "surrogate_uniform": before,
-            "surrogate_learned": after,
-            "dice_uniform": overall(self.uniform, left_out),
-            "dice_learned": None if learned is None else overall(learned, left_out),
-            "dice_gated": overall(gated, left_out),
-            "gated_classes": list(selection.classes),
-        }
-        return Attempt(selection, line)
+        line = Candidate(
+            C=selection.options.C,
+            alpha=selection.options.alpha,
+            eta=selection.options.eta,
+            share=selection.share,
+            balance=selection.balance,
+            strengths={str(c): f for c, f in selection.strengths.items()},
+            surrogate_uniform=before,
+            surrogate_learned=after,
+            dice_uniform=overall(self.uniform, left_out),
+            dice_learned=None if learned is None else overall(learned, left_out),
+            dice_gated=overall(gated, left_out),
+            gated_classes=selection.classes,
+        )
+        return selection, line
 
     def _surrogate(self) -> tuple[float | None, float | None]:
         """Mean surrogate loss of the folds, before and after learning."""
@@ -301,7 +310,7 @@ class Trial:
 
 
 def try_columns(options: LssvmOptions, trial: Trial, shown: Mapping[str, frozenset[int]]) -> list[Attempt]:
-    """Register left-out pairs with what the folds learned, first in all classes, then in those whose gate is open.
+    """Register left-out pairs with the columns of the folds, first of all classes, then of those with an open gate.
 
     Parameters
     ----------
@@ -317,12 +326,12 @@ def try_columns(options: LssvmOptions, trial: Trial, shown: Mapping[str, frozens
     list of Attempt
         One for each of `SHARES`.
     """
-    classes = trial.w0.classes
-    learned = trial.run([ColumnSelection(options, share, classes, {}) for share in SHARES])
+    classes, shares = trial.w0.classes, SHARES[-1:] if trial.smoke else SHARES
+    learned = trial.run([ColumnSelection(options, share, classes, {}) for share in shares])
     selections = []
-    for share, scores in zip(SHARES, learned, strict=True):
-        gates = {c: Gate.of_pairs(g) for c, g in gains(trial.uniform, scores, shown, classes).items()}
-        selections.append(ColumnSelection(options, share, tuple(c for c, g in gates.items() if g.open), gates))
+    for share, scores in zip(shares, learned, strict=True):
+        gates = {c: judge_pairs(g) for c, g in gains(trial.uniform, scores, shown, classes).items()}
+        selections.append(ColumnSelection(options, share, tuple(c for c, g in gates.items() if g.used), gates))
     gated = iter(trial.run([s for s in selections if s.classes]))
     out = []
     for selection, scores in zip(selections, learned, strict=True):
@@ -333,12 +342,12 @@ def try_columns(options: LssvmOptions, trial: Trial, shown: Mapping[str, frozens
 
 
 def rebalance(selection: ColumnSelection, trial: Trial, *, least: float) -> list[Attempt]:
-    """Try less smoothness with the gated columns, whose costs the uniform bank's was not tuned for.
+    """Try less smoothness with the selected columns: the smoothness was tuned for the uniform bank.
 
-    Nothing below ``least``, the smallest smoothness that the uniform bank was tried with: a gain there could be that
-    of the smoothness alone.
+    No value is below ``least``, the smallest smoothness that was tried with the uniform bank: a gain there could come
+    from the smoothness alone.
     """
-    factors = [f for f in BALANCES if trial.w0.pairwise * f >= NEAR * least]
+    factors = [] if trial.smoke else [f for f in BALANCES if trial.w0.pairwise * f >= NEAR * least]
     if not selection.classes or not factors:
         return []
     candidates = [replace(selection, balance=factor) for factor in factors]
@@ -355,11 +364,12 @@ def strengthen(selection: ColumnSelection, trial: Trial) -> list[Attempt]:
     best, out = selection, []
     current = trial.uniform if selection.gain is None else trial.run([selection])[0]
     for k in trial.w0.classes:
-        candidates = {f: replace(best, strengths={**best.strengths, k: f}) for f in STRENGTHS}
+        factors = STRENGTHS[-1:] if trial.smoke else STRENGTHS
+        candidates = {f: replace(best, strengths={**best.strengths, k: f}) for f in factors}
         tried = dict(zip(candidates, trial.run(list(candidates.values())), strict=True))
 
-        def judge(factor: float, tried: Mapping[float, PairScores] = tried, now: PairScores = current) -> Gate:
-            return Gate.of_pairs(gains_over(now, tried[factor], left_out), CHOSEN_ERRORS)
+        def judge(factor: float, tried: Mapping[float, PairScores] = tried, now: PairScores = current) -> GateRecord:
+            return judge_pairs(gains_over(now, tried[factor], left_out), CHOSEN_ERRORS)
 
         used, _ = choose(tried, judge, 1.0)
         for factor, candidate in candidates.items():

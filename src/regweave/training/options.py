@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -12,12 +12,14 @@ from pydantic import ValidationError
 from regweave import extras, predictors
 from regweave.config.member import describe_problems
 from regweave.errors import UsageError
+from regweave.jobs.methods import next_values
 from regweave.learning.lssvm import ALPHAS, LssvmOptions
 from regweave.model.model import Levels
 
 MethodName = Literal["lssvm", "lssvm-joint", "global"]
 RefinementLearner = Literal["dice", "svm"]
 StructureStart = Literal["auto", "keep"]
+Effort = Literal["full", "smoke"]
 GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 """Values tried for hyper-parameters that are not given."""
 LEAST = {
@@ -26,6 +28,8 @@ LEAST = {
 }  # fmt: skip
 """Smallest value of each number; epsilon and the memory must be above theirs."""
 ABOVE = ("epsilon", "max_memory_mb")
+SMOKE_PREDICTOR = {"perceptron": {"hidden": 4}, "unet": {"width": 8, "steps": 3}}
+"""Options of predictors with effort ``smoke``."""
 AUTO = "auto"
 CHOICES = ("perceptron", "unet")
 """Predictors that ``auto`` chooses from, the cheapest first."""
@@ -73,6 +77,8 @@ class TrainOptions:
         left-out patients among the perceptron and, where PyTorch is installed, the U-Net. None for a model without one.
     predictor_options : mapping, optional
         Options of the predictor by name; not with ``auto``.
+    effort : "full" or "smoke"
+        With ``smoke`` one value of everything is tried: a test of the procedure in seconds, not a useful model.
     """
 
     method: MethodName = "lssvm-joint"
@@ -96,6 +102,18 @@ class TrainOptions:
     seed: int = 0
     predictor: str | None = "perceptron"
     predictor_options: Mapping[str, Any] | None = None
+    effort: Effort = "full"
+
+    def next_values(self, values: Sequence[float], found: Mapping[float, float]) -> list[float]:
+        """Values to try next in a line search, from all allowed values and the mean Dice of those that were tried."""
+        if self.effort == "smoke":
+            return [] if found else [values[len(values) // 2]]
+        return next_values(values, found)
+
+    def options_of(self, predictor: str) -> dict[str, Any]:
+        """Options of a kind of predictor."""
+        smoke = SMOKE_PREDICTOR.get(predictor, {}) if self.effort == "smoke" else {}
+        return {**smoke, **(self.predictor_options or {})}
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -107,7 +125,8 @@ class TrainOptions:
 
     def grid(self) -> list[LssvmOptions]:
         """Hyper-parameters to try."""
-        values = {k: (v,) if (v := getattr(self, k)) is not None else GRID[k] for k in GRID}
+        tried = {k: v[-1:] for k, v in GRID.items()} if self.effort == "smoke" else GRID
+        values = {k: (v,) if (v := getattr(self, k)) is not None else tried[k] for k in tried}
         return [
             LssvmOptions(C=c, alpha=a, eta=e, epsilon=self.epsilon, rounds=self.rounds, signed=self.signed)
             for c in values["C"]
@@ -122,6 +141,7 @@ class TrainOptions:
             "levels": Levels,
             "refinement_learner": RefinementLearner,
             "structure_start": StructureStart,
+            "effort": Effort,
         }
         for name, known in ((name, get_args(kind)) for name, kind in words.items()):
             value = getattr(self, name)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles
 from regweave.measures.overlap import dice
 from regweave.model.archive import read_archive, write_archive
+from regweave.model.record import LeftOutDice, PredictorChoice
 from regweave.predictors import Choice, Examples, Parts, Predictor
 from regweave.run.read import Reading
 from regweave.training.state import TrainingLog
@@ -241,14 +241,8 @@ class Predictors:
         """Return a predictor that knows no patient of a pair; None where too little is left to learn from."""
         return self._without(self._parts(pair.patients)) if self.judges(pair) else None
 
-    def left_out(self) -> dict[str, Any]:
-        """Score segmentations of some images, each by a predictor that knows none of its patients.
-
-        Returns
-        -------
-        dict
-            ``dice`` by class, their ``mean_dice``, and ``n_images``; empty where no predictor could be judged.
-        """
+    def left_out(self) -> LeftOutDice:
+        """Score segmentations of some images, each by a predictor without its patients; empty if none could be."""
         parts = [self._parts(image.patients & self._part.keys()) for image in self._images]
         usable = [k for k, of in enumerate(parts) if len(of) == 1]
         order = np.random.default_rng([self._seed, 1]).permutation(len(usable))
@@ -263,8 +257,10 @@ class Predictors:
             shown = [c for c in self._fit.classes[1:] if (truth.data == c).any()]
             for c, value in dice(predictor.labels(volume), truth, shown).items():
                 found.setdefault(c, []).append(value)
-        means = {str(c): float(np.mean(values)) for c, values in sorted(found.items())}
-        return {"dice": means, "mean_dice": float(np.mean(list(means.values()))), "n_images": n} if means else {}
+        means: dict[str, float | None] = {str(c): float(np.mean(values)) for c, values in sorted(found.items())}
+        if not means:
+            return LeftOutDice()
+        return LeftOutDice(dice=means, mean_dice=float(np.mean([*means.values()])), n_images=n)
 
     def _parts(self, patients: Iterable[str]) -> frozenset[int]:
         return frozenset(self._part[name] for name in patients)
@@ -279,52 +275,40 @@ class Predictors:
         return self._known[parts]
 
 
-def choose_predictors(kinds: Sequence[Predictors], log: TrainingLog) -> tuple[Predictors, Mapping[str, Any] | None]:
-    """Take the kind that segments left-out patients best.
+def choose_predictors(kinds: Sequence[Predictors], log: TrainingLog) -> tuple[Predictors, PredictorChoice | None]:
+    """Choose the kind that segments left-out patients best, of equals the first.
 
-    Parameters
-    ----------
-    kinds : sequence of Predictors
-        Kinds to choose from; of equals the first is taken.
-    log : TrainingLog
-        Is told what each kind has reached.
-
-    Returns
-    -------
-    Predictors
-        Of the kind that was taken.
-    mapping or None
-        Its name, ``kind``, and what left-out patients said of each, ``left_out``; None where there is no choice and a
-        predictor that is cheap judges itself as it is fitted.
+    The record is None where there is no choice, and the one kind is cheap: it holds patients out as it is fitted.
     """
     if len(kinds) == 1 and not kinds[0].kind.costly:
         return kinds[0], None
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, LeftOutDice] = {}
     for predictor in kinds:
         name = predictor.kind.name
-        log.tell("predictor", f"{name}: fitted, each time without some patients")
+        log.report("predictor", f"{name}: fitted, each time without some patients")
         found[name] = predictor.left_out()
-        log.tell("predictor", f"{name}: {in_words(found[name])}")
-    best = max(kinds, key=lambda predictor: found[predictor.kind.name].get("mean_dice", 0.0))
-    return best, {"kind": best.kind.name, "left_out": found}
+        log.report("predictor", f"{name}: {described(found[name])}")
+    best = max(kinds, key=lambda predictor: found[predictor.kind.name].mean_dice or 0.0)
+    return best, PredictorChoice(kind=best.kind.name, left_out=found)
 
 
-def with_record(predictor: Predictor, choice: Mapping[str, Any] | None) -> Predictor:
-    """Return a predictor with what left-out patients said of its kind, where it does not say so itself."""
+def with_record(predictor: Predictor, choice: PredictorChoice | None) -> Predictor:
+    """Return a predictor with the Dice of its kind on left-out patients, if its own record has none."""
     parts = predictor.save()
     if choice is None or "mean_dice" in parts.record:
         return predictor
-    return predictors.load(replace(parts, record={**parts.record, **choice["left_out"][choice["kind"]]}))
+    left_out = choice.left_out[choice.kind].model_dump(exclude_unset=True)
+    return predictors.load(replace(parts, record={**parts.record, **left_out}))
 
 
-def in_words(left_out: Mapping[str, Any]) -> str:
-    """Say what left-out patients said of a predictor.
+def described(left_out: LeftOutDice) -> str:
+    """Describe the Dice on left-out patients.
 
     Examples
     --------
-    >>> in_words({"mean_dice": 0.8123, "n_images": 12})
+    >>> described(LeftOutDice(mean_dice=0.8123, n_images=12))
     'mean Dice 0.812 on 12 images of left-out patients'
     """
-    if "mean_dice" not in left_out:
+    if left_out.mean_dice is None:
         return "too few patients to judge it"
-    return f"mean Dice {left_out['mean_dice']:.3f} on {left_out['n_images']} images of left-out patients"
+    return f"mean Dice {left_out.mean_dice:.3f} on {left_out.n_images} images of left-out patients"

@@ -1,9 +1,28 @@
-"""Training of a model from a list of pairs, end to end."""
+"""Training of a model from a list of pairs with labels.
+
+A training is a chain of stages; each returns the state with its own parts set.
+
+::
+
+    list of pairs
+      │ scan_dataset      read all files once: structures, grids, modality; choose the pairs that tune and judge
+      │ tune              smoothness of the levels and of the refinement, with the uniform bank
+      │ predict_classes   class predictor of the model, and predictors without the patients of a pair
+      │ weigh_refinement  weights of the refinement and of structure maps, by Dice          (training.refinement)
+      │ select_columns    columns of the levels by the latent SVM, for each fold:           (training.columns)
+      │     learn         align → samples → CCCP: impute, then cutting planes: violate      (learning)
+      │     try           register the left-out pairs: shares, gates, smoothness, strengths
+      │ fit_columns       the same columns from all pairs
+      ▼
+    Model                 uniform bank → blend(share, gates) → balance → strengths → weights by class
+
+Every choice is made by real registrations of patients that were left out. The equations (4) to (11) of the paper are in
+`regweave.learning`; only ``learn`` uses them.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +38,7 @@ from regweave.errors import UsageError
 from regweave.io import require_absent
 from regweave.io.disk.outputs import clear, working_folder
 from regweave.jobs.folds import cover_patients
-from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of, next_values
+from regweave.jobs.methods import LEVELS, Method, SmoothnessParameter, best_of
 from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
 from regweave.jobs.store import worker_count
 from regweave.jobs.table import PairFiles, Pairs, in_one_numbering, pairs_on_disk
@@ -28,7 +47,7 @@ from regweave.learning.columns import FittedColumns
 from regweave.measures.scores import PairScore
 from regweave.model.archive import SUFFIX
 from regweave.model.model import Model
-from regweave.model.record import TrainingRecord
+from regweave.model.record import FitPoint, SmoothnessRecord, TrainingRecord, Tuning
 from regweave.predictors import Choice
 from regweave.progress import BatchProgress, TrainProgress
 from regweave.run.memory import Cache
@@ -36,15 +55,18 @@ from regweave.run.read import Reading
 from regweave.run.resolve import with_stated
 from regweave.threads import kernel_threads
 from regweave.training.candidates import CandidateRunner, PairScores, tuning_record
-from regweave.training.columns import Attempt, ColumnLearner, ColumnSelection, Trial, rebalance, strengthen, try_columns
+from regweave.training.columns import ColumnLearner, ColumnSelection, select_columns
 from regweave.training.options import CHOICES, TrainOptions
 from regweave.training.predictor_fits import PredictorFits, Predictors, choose_predictors, segmented_images, with_record
 from regweave.training.refinement import weigh_refinement
 from regweave.training.scan import choose_bank, choose_structures, scan
-from regweave.training.state import Listed, Predicted, Scanned, Selected, TrainingContext, TrainingLog, Tuned, Weighed
+from regweave.training.state import TrainingLog, TrainingState
 from regweave.types import WeightTable
 
 NOT_RECORDED = ("predictor", "predictor_options", "tune_pairs", "judge_pairs")
+"""Options that other parts of a record imply."""
+RECORDED_IF_SET = ("withhold", "refinement_learner", "structure_start", "effort")
+"""Options that are recorded where they differ from their default."""
 
 
 def train(
@@ -95,7 +117,7 @@ def train(
     on_progress : callable, optional
         Called with a `TrainProgress` when a stage begins, and with a `BatchProgress` after every registration.
     """
-    options, tell = options or TrainOptions(), on_progress or (lambda _: None)
+    options, report = options or TrainOptions(), on_progress or (lambda _: None)
     options.check()
     n, placement = worker_count(workers, scheduler), place(device, scheduler)
     settings = training_settings(preset, config, metrics, loss)
@@ -112,9 +134,9 @@ def train(
         store = path.with_name(path.name + ".work")
         with (
             working_folder(store, "tasks", "a training that was stopped", resume=resume),
-            Runner(reading or Reading(), workers, scheduler, store / "tasks", tell, placement) as runner,
+            Runner(reading or Reading(), workers, scheduler, store / "tasks", report, placement) as runner,
         ):
-            model = fit_model(listed, settings, options, runner, tell, n)
+            model = fit_model(listed, settings, options, runner, report, n)
             with claim.writing(keep=True):
                 model.save(path)
         clear(store, ("tasks",))
@@ -148,7 +170,7 @@ def fit_model(
     settings: Settings,
     options: TrainOptions,
     run: Runner,
-    tell: Callable[[TrainProgress], None],
+    on_progress: Callable[[TrainProgress], None],
     workers: int = 1,
     kept: Cache | None = None,
 ) -> Model:
@@ -161,140 +183,44 @@ def fit_model(
     settings : Settings
         Settings of the registrations.
     options : TrainOptions
-        How to train.
+        Options of the training.
     run : Runner
         Runs the registrations.
-    tell : callable
-        Called with a `TrainProgress` now and then.
+    on_progress : callable
+        Called with `TrainProgress` messages.
     workers : int
         Threads for learning.
     kept : Cache, optional
-        Trajectories and fits of other trainings on the same pairs, which this one then does not make again.
+        Cache of trajectories and fits that other trainings on the same pairs share.
     """
-    log = TrainingLog(tell)
-    context = TrainingContext(options, log, kept or Cache(options.max_memory_mb), workers)
+    log, listed = TrainingLog(on_progress), tuple(sorted(pairs, key=lambda p: p.id))
+    state = TrainingState(options, log, kept or Cache(options.max_memory_mb), workers, listed, settings, run)
     with log.stage("read"):
-        scanned = scan_dataset(context, Listed(tuple(sorted(pairs, key=lambda p: p.id)), settings, run, {}))
-    with notices.muted("W20"):  # warnings about files have been shown and would come again with every round
+        state = scan_dataset(state)
+    with notices.muted("W20"):  # warnings about files have been shown; each registration would repeat them
         with log.stage("tune"):
-            tuned = tune(context, scanned)
+            state = tune(state)
         with log.stage("predictor"):
-            predicted = predict_classes(context, tuned)
+            state = predict_classes(state)
         with log.stage("mix"):
-            weighed = weigh_refinement(context, predicted)
+            state = weigh_refinement(state)
         with log.stage("gate"):
-            selected = select_columns(context, weighed)
-        return _fit_columns(context, selected)
+            state = select_columns(state)
+        return fit_columns(state)
 
 
-def _fit_columns(context: TrainingContext, state: Selected) -> Model:
-    """Learn the columns from all pairs, and put together the model with its record."""
-    log, w0 = context.log, state.refinement.weights
-    learner = ColumnLearner.of(context, state)
-    with log.stage("learn"):
-        used = learner.sampled(state.judged)
-        log.tell("learn", f"{len(used)} pairs")
-        learned = learner.learn(w0, used, state.selection.options)
-    selection = state.selection.where_learned(w0, learned.weights)
-    content = _record(context, state, selection, learned, [p.id for p in used])
-    names = {c: "background" if c == 0 else state.scan.names.get(c, str(c)) for c in w0.classes}
-    log.finish()
-    without_mask = state.refinement.without_mask
-    weights = selection.apply(w0, learned.weights)
-    return Model(
-        weights=weights,
-        settings=state.settings,
-        modality=state.modality,
-        class_names=names,
-        training=TrainingRecord.model_validate(plain(content)),
-        levels=context.options.levels,
-        predictor=state.predictor,
-        outline_without_mask=without_mask is None or without_mask["used"],
-        weights_without_mask=_without_mask(state, weights),
-    )
-
-
-def _without_mask(state: Selected, weights: WeightTable) -> WeightTable | None:
-    """Return the weights for pairs without moving labels, where training found others.
-
-    Where their levels are those of the weights with labels, these follow what columns and balance were selected.
-    """
-    blind, schedule = state.refinement.blind, state.settings.schedule(state.modality)
-    if blind is None:
-        return None
-    rows = blind.rows([m.name for m in schedule.discrete])
-    before, after = (schedule.without_label_members(w).matrix[rows] for w in (state.refinement.weights, weights))
-    matrix = blind.matrix.copy()
-    if not np.allclose(before, matrix[rows]):
-        return blind
-    matrix[rows] = after
-    return replace(blind, matrix=matrix, pairwise=weights.pairwise)
-
-
-def _record(
-    context: TrainingContext, state: Selected, selection: ColumnSelection, learned: FittedColumns, used: Sequence[str]
-) -> Mapping[str, Any]:
-    return {
-        "regweave": __version__,
-        "method": context.options.method,
-        **({} if state.run.placement.word == "cpu" else {"device": state.run.placement.word}),
-        "groups": sorted({p.group for p in state.pairs}),
-        "pairs": {p.id: state.run.hashes(p) for p in state.pairs},
-        "failed": dict(sorted(state.failed.items())),
-        "skipped": state.skipped,
-        "registrations": context.log.registrations,
-        "inferences": context.log.inferences,
-        "stages": context.log.counts,
-        "options": _said(context.options),
-        **({} if state.predictor_choice is None else {"predictor": state.predictor_choice}),
-        **_chosen(state),
-        "learned_on": used,
-        "smoothness": state.smoothness,
-        "refinement": state.refinement.record(),
-        "surrogate_and_dice": state.trail,
-        **selection.record(),
-        "learned": learned.weights.matrix.tolist(),
-        "learned_by_fold": [columns.weights.matrix.tolist() for columns in state.by_fold],
-        "history": dict(learned.history),
-    }
-
-
-def _chosen(state: Selected) -> dict[str, Any]:
-    """Return the ids of the pairs that smoothness was tuned and weights were judged with, where these are not all."""
-    if len(state.tuning) == len(state.pairs):
-        return {}
-    return {"chosen": {"tune": [p.id for p in state.tuning], "judge": [p.id for p in state.judged]}}
-
-
-def _said(options: TrainOptions) -> dict[str, Any]:
-    """Return the options but those that stand elsewhere: the predictor's with it, the pairs that were chosen below."""
-    unsaid = {
-        "withhold": not options.withhold,
-        "refinement_learner": options.refinement_learner == "dice",
-        "structure_start": options.structure_start == "auto",
-    }
-    left_out = {*NOT_RECORDED, *(name for name, usual in unsaid.items() if usual)}
-    return {name: value for name, value in vars(options).items() if name not in left_out}
-
-
-def plain(value: Any) -> Any:
-    """Return JSON values, what is not finite as null."""
-    text = json.dumps(value, default=lambda v: v.tolist() if isinstance(v, np.ndarray) else str(v))
-    return json.loads(text, parse_constant=lambda _: None)
-
-
-def scan_dataset(context: TrainingContext, state: Listed) -> Scanned:
-    """Read every file once, leave out pairs that cannot be read, and settle structures and modality."""
-    options, log = context.options, context.log
+def scan_dataset(state: TrainingState) -> TrainingState:
+    """Read every file once, remove pairs that cannot be read, and choose structures, modality and judged pairs."""
+    options, log = state.options, state.log
     reading = with_stated(in_one_numbering(state.run.reading, state.pairs), state.settings, None)
     found = scan(state.pairs, reading)
-    state = state.leave_out({name: str(error) for name, error in found.failed.items()}, log)
+    state = state.leave_out({name: str(error) for name, error in found.failed.items()})
     classes = choose_structures(found, options.classes, options.withhold or ())
     skipped = found.lacking(classes)
     bare = [name for name, missing in skipped.items() if len(missing) == len(classes)]
-    state = state.leave_out(dict.fromkeys(bare, "E131: its label maps share none of the structures"), log)
+    state = state.leave_out(dict.fromkeys(bare, "E131: its label maps share none of the structures"))
     for name, missing in skipped.items():
-        log.tell("note", f"pair {name} does not show {missing} in both label maps: skipped there")
+        log.report("note", f"pair {name} does not show {missing} in both label maps: skipped there")
     if options.classes is not None or options.withhold:
         reading = replace(reading, classes=classes)
     bank = choose_bank(found)
@@ -302,131 +228,182 @@ def scan_dataset(context: TrainingContext, state: Listed) -> Scanned:
     judged, tuning = (tuple(sorted(of, key=lambda p: p.id)) for of in (chosen, chosen[: options.tune_pairs]))
     if len(tuning) < len(state.pairs):
         text = f"{len(tuning)} to tune and {len(judged)} to judge with of {len(state.pairs)} pairs, patients evenly"
-        log.tell("note", text)
-    context.folds(judged)  # before anything is computed: too few patients are an error of the list
-    return state.then(
-        Scanned, judged=judged, tuning=tuning, scan=found, classes=classes, skipped=skipped, modality=bank,
+        log.report("note", text)
+    state = replace(
+        state, judged=judged, tuning=tuning, scan=found, classes=classes, skipped=skipped, modality=bank,
         run=state.run.reading_by(reading), settings=state.settings.model_copy(update={"modality": bank}),
     )  # fmt: skip
+    state.folds()  # too few patients are an error of the list, raised before anything is computed
+    return state
 
 
-def tune(context: TrainingContext, state: Scanned) -> Tuned:
-    """Choose both smoothnesses of the uniform bank on the training pairs, as every baseline's are."""
+def tune(state: TrainingState) -> TrainingState:
+    """Choose both smoothnesses of the uniform bank on the training pairs, as for every baseline."""
     uniform: PairScores = {}
-    found: dict[str, Any] = {}
+    tuned: dict[str, Tuning] = {}
     least = 0.0
     for parameter in Method("uniform", state.settings).parameters:
-        state, curve, scores = _try_values(context, state, parameter)
+        state, curve, scores = _try_values(state, parameter)
         best = best_of(curve)
         uniform = scores[best]
-        state = state.then(Scanned, settings=parameter.set(state.settings, best))
-        found[parameter.name] = tuning_record(best, curve)
+        state = replace(state, settings=parameter.set(state.settings, best))
+        tuned[parameter.name] = tuning_record(best, curve)
         if parameter is LEVELS:
             least = min(curve)
-    state, uniform = _score_rest(context, state, uniform)
-    smoothness = {**found["levels"], **{k: v for k, v in found.items() if k != "levels"}}
-    return state.then(Tuned, uniform=uniform, smoothness=smoothness, least_smoothness=least)
+    state, uniform = _score_rest(state, uniform)
+    record = SmoothnessRecord.model_validate(
+        {**dict(tuned["levels"]), **{k: v for k, v in tuned.items() if k != "levels"}}
+    )
+    return replace(state, uniform=uniform, smoothness=record, least_smoothness=least)
 
 
 def _try_values(
-    context: TrainingContext, state: Scanned, parameter: SmoothnessParameter
-) -> tuple[Scanned, dict[float, float], dict[float, PairScores]]:
-    """Go uphill from the settings' smoothness; mean Dice and scores by value. Pairs that fail are left out."""
+    state: TrainingState, parameter: SmoothnessParameter
+) -> tuple[TrainingState, dict[float, float], dict[float, PairScores]]:
+    """Search from the settings' smoothness; mean Dice and scores by value. Pairs that fail are removed."""
     base = Method("uniform", state.settings, tunable=True)
     values = parameter.values(base.settings)
     means: dict[float, float] = {}
     scores: dict[float, PairScores] = {}
     known: dict[tuple[float, str], PairScore] = {}
-    while tried := next_values(values, means):
+    while tried := state.options.next_values(values, means):
         cases = [(v, p) for v in tried for p in state.tuning]
         plan = [(f"tune/{parameter.name}/{v!r}/{p.id}", base.at(parameter, v), p) for v, p in cases]
-        context.log.tell("tune", f"smoothness of the {parameter.name}, uniform bank: {len(plan)} registrations")
+        state.log.report("tune", f"smoothness of the {parameter.name}, uniform bank: {len(plan)} registrations")
         outcomes = dict(zip(cases, state.run(plan, dice_only=True), strict=True))
-        context.log.count(registrations=len(plan))
+        state.log.count(registrations=len(plan))
         failed = {p.id: o.error for (_, p), o in outcomes.items() if o.error is not None}
         known |= {(v, p.id): pair_score(o.value) for (v, p), o in outcomes.items() if o.error is None}
-        state = state.leave_out(failed, context.log)
+        state = state.leave_out(failed)
         scores = {v: {p.id: known[v, p.id] for p in state.tuning} for v in [*means, *tried]}
         means = {v: mean_over_pairs(of.values()) for v, of in sorted(scores.items())}
     return state, means, scores
 
 
-def _score_rest(context: TrainingContext, state: Scanned, known: PairScores) -> tuple[Scanned, PairScores]:
-    """Add the scores of pairs that smoothness was not tuned with; those that fail are left out."""
+def _score_rest(state: TrainingState, known: PairScores) -> tuple[TrainingState, PairScores]:
+    """Add the scores of pairs that smoothness was not tuned with; those that fail are removed."""
     rest = [p for p in state.judged if p not in state.tuning]
     if not rest:
         return state, known
-    context.log.tell("tune", f"uniform bank on the other pairs: {len(rest)} registrations")
+    state.log.report("tune", f"uniform bank on the other pairs: {len(rest)} registrations")
     plan = [(f"tune/rest/{p.id}", Method("uniform", state.settings), p) for p in rest]
     outcomes = dict(zip([p.id for p in rest], state.run(plan, dice_only=True), strict=True))
-    context.log.count(registrations=len(plan))
-    state = state.leave_out({name: o.error for name, o in outcomes.items() if o.error is not None}, context.log)
+    state.log.count(registrations=len(plan))
+    state = state.leave_out({name: o.error for name, o in outcomes.items() if o.error is not None})
     found = {name: pair_score(o.value) for name, o in outcomes.items() if o.error is None}
     return state, {p.id: known[p.id] if p.id in known else found[p.id] for p in state.judged}
 
 
-def predict_classes(context: TrainingContext, state: Tuned) -> Predicted:
-    """Learn to tell the classes of an image without labels; no predictor, with a note, where that cannot be.
+def predict_classes(state: TrainingState) -> TrainingState:
+    """Fit the class predictor of the model; none, with a note, where the data do not allow it.
 
-    Where there are several kinds to choose from, or a fit is costly, left-out patients say what it is worth.
+    Where there are several kinds to choose from, or a fit is costly, left-out patients judge them.
     """
-    options, bank = context.options, state.modality
+    options, bank = state.options, state.modality
     start = state.settings.schedule(bank).start_weights(state.settings.smoothness, (0, *state.classes))
     grids = {name: {"fixed": c.fixed, "moving": c.moving} for name, c in state.scan.contents.items()}
-    # Where no predictor is asked for, one without images stands in, which can say nothing of any pair.
+    # Without a predictor in the options, one without images takes its place; it has no maps for any pair.
     shown = state.pairs if options.predictors else ()
     images = segmented_images(shown, state.run.hashes, lambda p: grids[p.id])
-    fits = [
-        PredictorFits(
-            Choice(name, options.predictor_options or {}), start.classes, "ct" if bank == "ct" else "mr",
-            state.run.reading, options.seed, options.max_memory_mb, state.run.store,
-            partial(context.log.tell, "predictor"),
-        )
-        for name in options.predictors or CHOICES[:1]
-    ]  # fmt: skip
-    kinds = [Predictors(images, fit, state.judged, options.seed) for fit in fits]
-    predictor, choice, reason = None, None, "one classifier does not read two modalities"
+    kinds = []
+    for name in options.predictors or CHOICES[:1]:
+        choice = Choice(name, options.options_of(name))
+        fits = PredictorFits(
+            choice, start.classes, "ct" if bank == "ct" else "mr", state.run.reading, options.seed,
+            options.max_memory_mb, state.run.store, partial(state.log.report, "predictor"),
+        )  # fmt: skip
+        kinds.append(Predictors(images, fits, state.judged, options.seed))
+    predictor, choice_record, reason = None, None, "one classifier does not read two modalities"
     taken = kinds[0]
     if bank != "multi":
         try:
-            with kernel_threads(context.workers):
-                taken, choice = choose_predictors(kinds, context.log)
-                predictor = with_record(taken.whole, choice)
+            with kernel_threads(state.workers):
+                taken, choice_record = choose_predictors(kinds, state.log)
+                predictor = with_record(taken.whole, choice_record)
         except ValueError as error:
             reason = str(error)
     if predictor is None:
-        context.log.tell("note", f"the model has no class predictor: {reason}")
-    candidates = CandidateRunner(state.run, state.settings, options.levels, context.log, taken)
-    return state.then(Predicted, start=start, predictor=predictor, predictor_choice=choice, candidates=candidates)
+        state.log.report("note", f"the model has no class predictor: {reason}")
+    candidates = CandidateRunner(state.run, state.settings, options.levels, state.log, taken)
+    return replace(state, start=start, predictor=predictor, predictor_choice=choice_record, candidates=candidates)
 
 
-def select_columns(context: TrainingContext, state: Weighed) -> Selected:
-    """Learn on each fold, register its left-out pairs, and decide hyper-parameters, share and gates."""
-    grid, w0 = context.options.grid(), state.refinement.weights
-    if not context.options.gate:
-        return state.then(Selected, selection=ColumnSelection(grid[0], 1.0, w0.classes, {}), by_fold=(), trail=())
-    learner, folds = ColumnLearner.of(context, state), context.folds(state.judged)
-    shown = {name: contents.in_both for name, contents in state.scan.contents.items()}
-    register = partial(state.candidates.left_out, folds)
-    attempts: list[Attempt] = []
-    trials: dict[Any, Trial] = {}
-    for options in grid:
-        columns = []
-        for i, fold in enumerate(folds, start=1):
-            context.log.tell("gate", f"fold {i} of {len(folds)}, {options.words()}")
-            columns.append(learner.learn(w0, learner.sampled(fold.train), options))
-        trials[options] = Trial(w0, columns, state.refinement.scores, folds, register)
-        attempts += try_columns(options, trials[options], shown)
-    best = _best(attempts)
-    attempts += rebalance(best, trials[best.options], least=state.least_smoothness)
-    best = _best(attempts)
-    best = best if best.value > 0 else best.unused()
-    attempts += (strong := strengthen(best, trials[best.options]))
-    best = _best([Attempt(best, {}), *strong])
-    trail = [attempt.line for attempt in attempts]
-    return state.then(Selected, selection=best, by_fold=trials[best.options].columns, trail=trail)
+def fit_columns(state: TrainingState) -> Model:
+    """Learn the columns from all pairs, and return the model with its record."""
+    log, w0 = state.log, state.refinement.weights
+    learner = ColumnLearner.of(state)
+    with log.stage("learn"):
+        used = learner.sampled(state.judged)
+        log.report("learn", f"{len(used)} pairs")
+        learned = learner.learn(w0, used, state.selection.options)
+    selection = state.selection.where_learned(w0, learned.weights)
+    weights = selection.apply(w0, learned.weights)
+    names = {c: "background" if c == 0 else state.scan.names.get(c, str(c)) for c in w0.classes}
+    record = training_record(state, selection, learned, [p.id for p in used])
+    log.finish()
+    without_mask = state.refinement.record.without_mask
+    return Model(
+        weights=weights,
+        settings=state.settings,
+        modality=state.modality,
+        class_names=names,
+        training=record,
+        levels=state.options.levels,
+        predictor=state.predictor,
+        outline_without_mask=without_mask is None or without_mask.used,
+        weights_without_mask=_weights_without_labels(state, weights),
+    )
 
 
-def _best(attempts: Sequence[Attempt]) -> ColumnSelection:
-    """Return the selection with the largest gain, of equals the first."""
-    return max((attempt.selection for attempt in attempts), key=lambda selection: selection.value)
+def _weights_without_labels(state: TrainingState, weights: WeightTable) -> WeightTable | None:
+    """Return the weights for pairs without moving labels, where training chose others.
+
+    Where their levels equal those of the weights with labels, they take the selected columns and balance too.
+    """
+    found, schedule = state.refinement.without_labels, state.settings.schedule(state.modality)
+    if found is None:
+        return None
+    rows = found.rows([m.name for m in schedule.discrete])
+    before, after = (schedule.without_label_members(w).matrix[rows] for w in (state.refinement.weights, weights))
+    matrix = found.matrix.copy()
+    if not np.allclose(before, matrix[rows]):
+        return found
+    matrix[rows] = after
+    return replace(found, matrix=matrix, pairwise=weights.pairwise)
+
+
+def training_record(
+    state: TrainingState, selection: ColumnSelection, learned: FittedColumns, used: Sequence[str]
+) -> TrainingRecord:
+    """Return the record that a model keeps of its training."""
+    options = vars(state.options)
+    usual = vars(TrainOptions())
+    implied = {*NOT_RECORDED, *(name for name in RECORDED_IF_SET if options[name] == usual[name])}
+    parts: dict[str, Any] = {}
+    if state.run.placement.word != "cpu":
+        parts["device"] = state.run.placement.word
+    if len(state.tuning) < len(state.pairs):
+        parts["chosen"] = {"tune": tuple(p.id for p in state.tuning), "judge": tuple(p.id for p in state.judged)}
+    if state.predictor_choice is not None:
+        parts["predictor"] = state.predictor_choice
+    return TrainingRecord(
+        regweave=__version__,
+        method=state.options.method,
+        groups=tuple(sorted({p.group for p in state.pairs})),
+        pairs={p.id: state.run.hashes(p) for p in state.pairs},
+        failed=dict(sorted(state.failed.items())),
+        skipped={name: tuple(missing) for name, missing in state.skipped.items()},
+        registrations=state.log.registrations,
+        inferences=state.log.inferences,
+        stages=state.log.counts,
+        options={name: value for name, value in options.items() if name not in implied},
+        learned_on=tuple(used),
+        smoothness=state.smoothness,
+        refinement=state.refinement.record,
+        surrogate_and_dice=tuple(state.trail),
+        learned=learned.weights.matrix.tolist(),
+        learned_by_fold=tuple(columns.weights.matrix.tolist() for columns in state.by_fold),
+        history={name: tuple(FitPoint(**point) for point in curve) for name, curve in learned.history.items()},
+        **selection.record(),
+        **parts,
+    )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from regweave.api.contours import propagate_contours
     from regweave.api.register import register
     from regweave.api.train import train
+    from regweave.clinic.propagate import propagate_contours
     from regweave.config.settings import Settings, preset, preset_names
     from regweave.errors import RegweaveError, RegweaveWarning
     from regweave.jobs.batch import batch
@@ -78,7 +78,7 @@ _HOMES = {
     "models": "model.cards",
     "preset": "config.settings",
     "preset_names": "config.settings",
-    "propagate_contours": "api.contours",
+    "propagate_contours": "clinic.propagate",
     "register": "api.register",
     "train": "api.train",
     "warp": "run.warp",

@@ -14,7 +14,6 @@ import pydicom
 import pytest
 from playwright.sync_api import sync_playwright
 
-from regweave.api.contours import propagate_contours, write_contours
 from regweave.cli import main
 from regweave.clinic.commission import (
     COUCH_MM,
@@ -28,6 +27,7 @@ from regweave.clinic.commission import (
     smooth_map,
     trials,
 )
+from regweave.clinic.propagate import propagate_contours, write_contours
 from regweave.clinic.quality import kinds_done
 from regweave.contours import dice_of_areas
 from regweave.errors import RegweaveError, UsageError
@@ -303,7 +303,7 @@ def test_landmarks_and_rules_given_later_are_judged_on_page_and_in_record(folder
     where = shutil.copytree(folder[0], tmp_path / "out")
     record = json.loads((where / "result.json").read_text())
     del record["landmarks"]
-    record["clinic"]["tests"] = kinds_done(both_ways=True)
+    record["clinic"]["tests"] = [one.model_dump() for one in kinds_done(both_ways=True)]
     record["verdict"]["unchecked"] += ["landmark_mean_mm"]
     (where / "result.json").write_text(json.dumps(record))
     none_given = "landmarks (none given: --fixed-points, --moving-points)"
@@ -401,7 +401,7 @@ def test_the_true_map_passes_a_trial_and_no_map_fails_it(scans):
     words = {}
     for name, field in (("true", Field(truth, grid)), ("none", Field.zero(grid))):
         done = _Done(Transform(field), plan, today)
-        words[name] = judged(trial, measured(trial, done, today))["word"]
+        words[name] = judged(trial, measured(trial, done, today)).word
     assert words == {"true": "pass", "none": "fail"}
 
 
@@ -428,16 +428,17 @@ def test_trials_of_one_seed_are_the_same_maps():
 
 
 def test_the_protocol_begins_with_what_failed(tmp_path):
+    from regweave.clinic.commission import RECORD, CommissionRecord
     from regweave.io.disk.records import write_record
-    from regweave.report.commission import RECORD, write_protocol
+    from regweave.report.commission import write_protocol
 
     good = {"points": 3, "mean_mm": 0.2, "p95_mm": 0.3, "max_mm": 0.4, "least_dice": 0.97, "dice": {"cord": 0.97},
             "folding_percent": 0.0, "seconds": 1.0}  # fmt: skip
     poor = good | {"least_dice": 0.8125}
     rows = [judged(PhantomTrial(name, name, WHERE, "rigid"), n) for name, n in (("still", good), ("moved", poor))]
-    assert [row["word"] for row in rows] == ["pass", "fail"]
-    record = {"seed": 0, "word": "fail", "trials": rows, "program": {"regweave": "0"}, "phantom": "made"}
-    write_record(tmp_path / RECORD, record)
+    assert [row.word for row in rows] == ["pass", "fail"]
+    record = CommissionRecord(seed=0, word="fail", trials=rows, program={"regweave": "0"}, phantom="made")
+    write_record(tmp_path / RECORD, record.model_dump())
     head = write_protocol(tmp_path).read_text().split("<h2")[0]
     assert "1 of 2 phantoms pass" in head
     assert "moved: lowest Dice of an organ (at least) 0.8125, limit 0.95 (site" in head

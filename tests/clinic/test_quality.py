@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regweave.clinic.commission import make_scan
-from regweave.clinic.propagate import _is_absent
+from regweave.clinic.propagate import is_absent
 from regweave.clinic.quality import RegisteredPair, flagged, structure_row
 from regweave.clinic.scans import WorkingScan
 from regweave.clinic.start import bones_bent, missing_ends, moved_inside
@@ -53,34 +53,34 @@ def rows_of(plan, today, mm):
 
 def test_a_scan_that_ends_is_a_state_and_volumes_are_those_of_the_shared_slices(plan):
     rows = rows_of(plan, shorter(plan.series, 22), 0.0)[0]
-    cut = [row for row in rows.values() if row["state"]]
+    cut = [row for row in rows.values() if row.state]
     assert len(cut) >= 2
     for row in cut:
-        assert row["state"] == "cut by the scan end"
-        assert row["outside_percent"] > 5
-        if row["planes"] >= 3:
-            assert row["flag"] == "cut"
-            assert abs(row["volume_change_percent"]) < 3
-            assert row["volume_today_ml"] < 0.95 * row["volume_plan_ml"]
-            assert row["centroid_shift_mm"] < 1.0  # of the whole structure it would be 10 mm and more
-            assert row["reasons"][-1].startswith("cut by the scan end: ")
-    assert {row["flag"] for row in rows.values() if not row["state"]} == {"pass"}
+        assert row.state == "cut by the scan end"
+        assert row.outside_percent > 5
+        if row.planes >= 3:
+            assert row.flag == "cut"
+            assert abs(row.volume_change_percent) < 3
+            assert row.volume_today_ml < 0.95 * row.volume_plan_ml
+            assert row.centroid_shift_mm < 1.0  # of the whole structure it would be 10 mm and more
+            assert row.reasons[-1].startswith("cut by the scan end: ")
+    assert {row.flag for row in rows.values() if not row.state} == {"pass"}
 
 
 def test_a_structure_that_the_deformation_moves_out_of_the_scan_is_an_alarm(plan):
     rows = rows_of(plan, plan.series, -60.0)[0]
-    out = [row for row in rows.values() if row["pushed_percent"] > 30]
+    out = [row for row in rows.values() if row.pushed_percent > 30]
     assert out
-    assert {row["flag"] for row in out} == {"fail"}
-    assert all("moved out of the scan" in row["reasons"][0] for row in out if row["planes"] >= 3)
+    assert {row.flag for row in out} == {"fail"}
+    assert all("moved out of the scan" in row.reasons[0] for row in out if row.planes >= 3)
 
 
-def test_what_today_does_not_show_is_absent_and_what_is_moved_out_is_lost(plan):
+def test_what_today_does_not_showis_absent_and_what_is_moved_out_is_lost(plan):
     for slices, mm in ((4, 0.0), (32, -400.0)):
         rows, _, carried, _ = rows_of(plan, shorter(plan.series, slices), mm)
         gone = [rows[one.name] for one in carried if not one.contours]
         assert gone
-        assert {_is_absent(row) for row in gone} == {mm == 0}
+        assert {is_absent(row) for row in gone} == {mm == 0}
 
 
 def test_missing_slices_are_stated_for_the_whole():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.clinic.files import read_name_map
+from regweave.clinic.propagate import read_name_map
 from regweave.clinic.quality import flagged, kinds_done
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.structures import choose
 from regweave.errors import UsageError
+from regweave.measures.propagation import PropagatedStructure, WholePair
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import clinic_rules, judge, parse_rules
 from regweave.types import Contour, Geometry, Structure, StructureSet
@@ -69,14 +70,23 @@ def test_rules_with_sources_survive_their_record():
         parse_rules({"landmark_mean_mm": {"source": "nobody"}}, "bad.toml")
 
 
+def row_of(name="a", **numbers):
+    known = {"number": 1, "name": name, "type": "", "note": "", "flag": "look", "reasons": [], "planes": 4,
+             "volume_plan_ml": 1.0, "volume_today_ml": 1.0, "volume_change_percent": 1.0, "outside_percent": 0.0,
+             "jacobian_least": 0.9}  # fmt: skip
+    return PropagatedStructure(**(known | numbers))
+
+
 def test_flags_and_verdict_follow_the_worst_structure():
     rows = [
-        {"name": "a", "pushed_percent": 0.0, "volume_change_percent": -30.0, "jacobian_least": 0.9},
-        {"name": "b", "pushed_percent": 50.0, "volume_change_percent": 1.0, "jacobian_least": 0.9},
+        row_of("a", pushed_percent=0.0, volume_change_percent=-30.0),
+        row_of("b", pushed_percent=50.0, volume_change_percent=1.0),
     ]
-    assert [flagged(row, clinic_rules())["flag"] for row in rows] == ["look", "fail"]
+    assert [flagged(row, clinic_rules()).flag for row in rows] == ["look", "fail"]
     marks = {"after_mm": {"mean": 2.5, "p95": 3.0, "max": 3.0}}
-    numbers = {"clinic": {"structures": rows, "lost": [{"name": "c"}]}, "landmarks": marks}
+    numbers = {
+        "clinic": {"structures": [row.model_dump() for row in rows], "lost": [{"name": "c"}]}, "landmarks": marks,
+    }  # fmt: skip
     verdict = judge(numbers, PairScore(), clinic_rules())
     assert verdict.word == "fail"
     broken = {reason.rule: reason.text for reason in verdict.reasons}
@@ -88,18 +98,20 @@ def test_flags_and_verdict_follow_the_worst_structure():
 
 
 @pytest.mark.parametrize(
-    ("row", "flag"),
+    ("numbers", "flag"),
     [
-        ({"planes": 4, "jacobian_least": 0.9, "volume_change_percent": 1.0}, "pass"),
-        ({"planes": 4, "jacobian_least": 0.9, "volume_change_percent": None}, "look"),
-        ({"planes": 4, "jacobian_least": None, "volume_change_percent": 1.0}, "look"),
+        ({}, "pass"),
+        ({"volume_change_percent": None}, "look"),
+        ({"jacobian_least": None}, "look"),
         ({"planes": 0, "jacobian_least": None, "volume_change_percent": None, "inverse_p95_mm": 0.1}, "pass"),
-        ({"planes": 0, "jacobian_least": None, "volume_change_percent": None, "inverse_p95_mm": None}, "look"),
-        ({"planes": 4, "jacobian_least": 0.9, "volume_change_percent": 1.0, "outline_dice": 0.8}, "fail"),
+        ({"planes": 0, "jacobian_least": None, "volume_change_percent": None}, "look"),
+        ({"outline_dice": 0.8}, "fail"),
+        ({"state": "cut", "volume_change_percent": None}, "cut"),
+        ({"state": "cut", "found_today": True}, "look"),
     ],
 )
-def test_what_was_not_measured_does_not_pass(row, flag):
-    assert flagged(row, clinic_rules())["flag"] == flag
+def test_what_was_not_measured_does_not_pass(numbers, flag):
+    assert flagged(row_of(**numbers), clinic_rules()).flag == flag
 
 
 @pytest.mark.parametrize(
@@ -116,7 +128,10 @@ def test_two_signs_of_another_patient_fail_and_come_first(whole, word, named):
     clinic = {"structures": [], "lost": [{"name": "c"}] if named else [], "whole": whole}
     verdict = judge({"clinic": clinic}, PairScore(), clinic_rules())
     assert verdict.word == word
-    assert (flagged({"name": "a"}, clinic_rules(), whole)["flag"] == "fail") == named
+    pair = {"plan": "", "today": "", "frames": "", "start": "", "overlap_percent": 100.0, "folding_percent": 0.0}
+    known = dict.fromkeys(WholePair.model_fields, None) | pair
+    pair_numbers = WholePair.model_construct(**(known | whole))
+    assert (flagged(row_of(), clinic_rules(), pair_numbers).flag == "fail") == named
     assert verdict.reasons[:1] == () or verdict.reasons[0].text.startswith("another patient? ") == named
     if named:
         assert "correlation of the scans inside the patient after the registration: 0.86" in verdict.reasons[0].text
@@ -125,7 +140,7 @@ def test_two_signs_of_another_patient_fail_and_come_first(whole, word, named):
 
 
 def test_kinds_of_test_say_what_was_not_done():
-    states = {row["kind"]: row["state"] for row in kinds_done()}
+    states = {row.kind: row.state for row in kinds_done()}
     assert list(states) == list("ABCDEFGHIJ")
     assert states["E"].startswith("not done")
 

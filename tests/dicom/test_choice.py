@@ -12,8 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, write_series
 
-from regweave.api.contours import _require_outside
 from regweave.cli import main
+from regweave.clinic.propagate import _require_outside
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.series import list_series, read_series, series_by_place
 from regweave.run.read import Reading, read_inputs

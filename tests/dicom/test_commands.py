@@ -14,8 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, Roi, circle, dose, save, write_rtstruct, write_series
 
-from regweave.api.contours import propagate_contours
 from regweave.cli import main
+from regweave.clinic.propagate import propagate_contours
 from regweave.errors import UsageError
 from regweave.io import read_transform, write_linear
 from regweave.io.dicom.dose import read_dose

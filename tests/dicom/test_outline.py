@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from made_body import ORGANS, Head, box, frame, mark, skin, with_ears
 from made_dicom import Roi, write_rtstruct, write_series
 
-from regweave.api.contours import propagate_contours
 from regweave.cli import main
-from regweave.clinic.inputs import Sources, read_scans
+from regweave.clinic.inputs import read_scans
+from regweave.clinic.propagate import propagate_contours
 from regweave.clinic.quality import RegisteredPair, flagged, outline_row
 from regweave.clinic.scans import prepare
 from regweave.clinic.structures import find_outline, rigid_pair, rigid_reason, rigid_row
@@ -60,7 +60,7 @@ def written(folder: Path, plan: Head, today: Head) -> tuple[Path, Path]:
 def even(tmp_path_factory):
     """Scans of a plan, and of another day on which the patient lies elsewhere."""
     today = replace(SCANS["even"], series="77", frame="7", study="7", shift=(4.0, -3.0, 0.0), noise=8.0)
-    return read_scans(Sources(*written(tmp_path_factory.mktemp("even"), SCANS["even"], today)))
+    return read_scans(*written(tmp_path_factory.mktemp("even"), SCANS["even"], today))
 
 
 @pytest.mark.parametrize("name", SCANS)
@@ -103,7 +103,7 @@ def test_no_tissue_is_drawn_on_slices_that_show_no_patient(even):
     last = {one.name: max(c.image for c in one.contours) for one in done.structures.structures}
     assert last["skin"] < last["frame"]
     assert last["skin"] <= 13
-    note = {row["name"]: row["note"] for row in done.quality["structures"]}["skin"]
+    note = {row.name: row.note for row in done.quality.structures}["skin"]
     assert note.endswith("slices that show no patient")
 
 
@@ -132,8 +132,8 @@ def test_devices_and_marks_outside_the_body_keep_their_shape(stretched, name, re
     assert volume_ml(moved, found.today) == pytest.approx(planned, rel=0.03)
     assert bent < 0.95 * planned
     row = rigid_row(shape, moved, rigid, found.transform.affine, "")
-    assert row["jacobian_least"] == row["jacobian_largest"] == 1.0
-    assert row["displacement_mean_mm"] >= 0
+    assert row.jacobian_least == row.jacobian_largest == 1.0
+    assert row.displacement_mean_mm >= 0
     assert rigid_reason(shape_of(ready.scans.planned.named("Liver"), found.plan), ready.plan) == ""
 
 
@@ -153,13 +153,13 @@ def test_an_outline_found_today_is_measured_and_another_object_is_flagged(even):
     planned = ready.scans.planned.named("skin")
     drawn, note = find_outline(planned, ready)
     row = outline_row(planned, drawn, found, note)
-    assert 0.9 < row["outline_dice"] < 0.97  # the patient lies 5 mm away and nothing was registered
-    assert abs(row["volume_change_percent"]) < 1.0
-    assert f"Dice {row['outline_dice']:.3f} with the plan's outline carried here" in row["note"]
-    assert flagged(row, clinic_rules())["flag"] == "look"
+    assert 0.9 < row.outline_dice < 0.97  # the patient lies 5 mm away and nothing was registered
+    assert abs(row.volume_change_percent) < 1.0
+    assert f"Dice {row.outline_dice:.3f} with the plan's outline carried here" in row.note
+    assert flagged(row, clinic_rules()).flag == "look"
     larger = outline_row(planned, ready.scans.planned.named("box"), found, note)
-    assert larger["volume_change_percent"] > 60
-    assert flagged(larger, clinic_rules())["flag"] == "fail"
+    assert larger.volume_change_percent > 60
+    assert flagged(larger, clinic_rules()).flag == "fail"
 
 
 def test_scans_that_share_no_slice_of_the_outline_leave_it_unmeasured(even):
@@ -170,10 +170,10 @@ def test_scans_that_share_no_slice_of_the_outline_leave_it_unmeasured(even):
     found = RegisteredPair.of(away, back, ready.scans.plan, ready.scans.today)
     planned = ready.scans.planned.named("skin")
     row = flagged(outline_row(planned, find_outline(planned, ready)[0], found, ""), clinic_rules())
-    assert row["outline_dice"] is None
-    assert row["flag"] == "look"
-    assert any(text.startswith("not measured: ") for text in row["reasons"])
+    assert row.outline_dice is None
+    assert row.flag == "look"
+    assert any(text.startswith("not measured: ") for text in row.reasons)
 
 
 def test_asked_for_the_outline_is_carried(even):
-    assert find_outline(even.planned.named("skin"), prepare(even), carry=True) == (None, "carried, as asked for")
+    assert find_outline(even.planned.named("skin"), prepare(even), only_carry=True) == (None, "carried, as asked for")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import ndimage
 
 from regweave import notices
-from regweave.clinic.inputs import Sources
-from regweave.clinic.propagate import ContoursRequest, Propagation, propagate
+from regweave.clinic.propagate import Propagation, propagate_contours
 from regweave.contours import dice_of_areas
 from regweave.contours.regions import outlines
 from regweave.io.dicom.series import DicomSlice, Series, SliceGrid
-from regweave.io.disk.records import this_program
+from regweave.io.disk.records import Count, Known, Number, RecordPart, Text, this_program
 from regweave.spatial.warp import warp_points
 from regweave.types import Contour, Float32Array, Float64Array, Geometry, Identity, Structure, StructureSet, Volume
 
@@ -242,6 +241,48 @@ class PhantomTrial:
     along_mm: Float64Array | None = None
 
 
+RECORD = "commission.json"
+Passed = Literal["pass", "fail"]
+
+
+class TrialCheck(RecordPart):
+    """A number with its limit and the limit's source."""
+
+    words: Text
+    value: Known
+    limit: Number
+    source: Text
+    word: Passed
+
+
+class TrialRecord(RecordPart):
+    """Numbers of one phantom."""
+
+    name: Text
+    what: Text
+    kind: Text
+    word: Passed
+    checks: list[TrialCheck]
+    points: Count
+    mean_mm: Known
+    p95_mm: Known
+    max_mm: Known
+    dice: dict[str, Known]
+    least_dice: Known = None
+    folding_percent: Known = None
+    seconds: Number
+
+
+class CommissionRecord(RecordPart):
+    """``commission.json``."""
+
+    seed: int
+    word: Passed
+    phantom: Text
+    trials: list[TrialRecord]
+    program: dict[str, Any]
+
+
 def even_slices() -> Float64Array:
     """Return the positions of the plan's slices."""
     return np.asarray((np.arange(float(SHAPE[2])) - (SHAPE[2] - 1) / 2) * SPACING_MM[2], dtype=np.float64)
@@ -269,7 +310,7 @@ def trials(seed: int) -> tuple[PhantomTrial, ...]:
     )  # fmt: skip
 
 
-def commission(seed: int = 0, on_trial: Callable[[str, float], None] | None = None) -> dict[str, Any]:
+def commission(seed: int = 0, on_trial: Callable[[str, float], None] | None = None) -> CommissionRecord:
     """Run all trials.
 
     Parameters
@@ -277,12 +318,7 @@ def commission(seed: int = 0, on_trial: Callable[[str, float], None] | None = No
     seed : int
         Chooses the random deformations.
     on_trial : callable, optional
-        Told the trial that begins, and the share that is done.
-
-    Returns
-    -------
-    dict
-        The record of the commissioning, as JSON values.
+        Takes the trial that begins, and the share that is done.
     """
     even = even_slices()
     plan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=even, name="PLAN", seed=0)
@@ -293,10 +329,10 @@ def commission(seed: int = 0, on_trial: Callable[[str, float], None] | None = No
         along = even if trial.along_mm is None else trial.along_mm
         today = make_scan(trial.where, shift_mm=COUCH_MM, along_mm=along, name="TODAY", seed=n + 1)
         with notices.muted():
-            done = propagate(ContoursRequest(Sources(plan.series, today.series, plan.structures)))
+            done = propagate_contours(plan.series, today.series, rtstruct=plan.structures, progress=False)
         rows.append(judged(trial, measured(trial, done, today)))
-    word = "pass" if all(row["word"] == "pass" for row in rows) else "fail"
-    return {"seed": seed, "word": word, "trials": rows, "program": dict(this_program()), "phantom": _phantom_words()}
+    word: Passed = "pass" if all(row.word == "pass" for row in rows) else "fail"
+    return CommissionRecord(seed=seed, word=word, trials=rows, program=dict(this_program()), phantom=_phantom_words())
 
 
 def measured(trial: PhantomTrial, done: Propagation, today: PhantomScan) -> dict[str, Any]:
@@ -333,17 +369,15 @@ def _without(structure: Structure, images: frozenset[int | None]) -> Structure:
     return replace(structure, contours=tuple(c for c in structure.contours if c.image not in images))
 
 
-def judged(trial: PhantomTrial, numbers: Mapping[str, Any]) -> dict[str, Any]:
+def judged(trial: PhantomTrial, numbers: Mapping[str, Any]) -> TrialRecord:
     """Return a trial with its numbers, its limits and whether it passes."""
     checks = []
     for key, words, limit, source in LIMITS[trial.kind]:
         value = float(numbers[key])
         good = value >= limit if key == "least_dice" else value <= limit
-        checks.append(
-            {"words": words, "value": value, "limit": limit, "source": source, "word": "pass" if good else "fail"}
-        )
-    word = "pass" if all(check["word"] == "pass" for check in checks) else "fail"
-    return {"name": trial.name, "what": trial.words, "kind": trial.kind, "word": word, "checks": checks, **numbers}
+        checks.append(TrialCheck(words=words, value=value, limit=limit, source=source, word="pass" if good else "fail"))
+    word: Passed = "pass" if all(check.word == "pass" for check in checks) else "fail"
+    return TrialRecord(name=trial.name, what=trial.words, kind=trial.kind, word=word, checks=checks, **numbers)
 
 
 def _phantom_words() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,29 +14,8 @@ from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
 from regweave.io.dicom.series import Series, list_series, read_series
 from regweave.types import StructureSet
 
-
-@dataclass(frozen=True)
-class Sources:
-    """Inputs as a user names them: scans as folders, files or series in memory, and how they are chosen.
-
-    Parameters
-    ----------
-    plan, today
-        A folder, a list of files, or a `Series`.
-    rtstruct : path or StructureSet, optional
-        By default the one structure set in the folder of the plan.
-    plan_series, today_series : str, optional
-        Hashes of the image series that are meant, where a folder holds several.
-    allow_id_mismatch : bool
-        Take scans that state different patients.
-    """
-
-    plan: Any
-    today: Any
-    rtstruct: str | Path | StructureSet | None = None
-    plan_series: str | None = None
-    today_series: str | None = None
-    allow_id_mismatch: bool = False
+ScanLike = str | Path | Sequence[str | Path] | Series
+"""A folder, a list of files (or a .txt file that names them), or a series that was read."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +27,21 @@ class Scans:
     planned: StructureSet
 
 
-def read_scans(sources: Sources) -> Scans:
-    """Read both scans and the structure set.
+def read_scans(
+    plan: ScanLike,
+    today: ScanLike,
+    rtstruct: str | Path | StructureSet | None = None,
+    *,
+    series: tuple[str | None, str | None] = (None, None),
+    allow_id_mismatch: bool = False,
+) -> Scans:
+    """Read both scans and the structure set; ``series`` has the hashes of the plan's series and of today's.
 
     Raises
     ------
     RegweaveError
         E101 where there is no structure set, E146 where it was drawn on today's scan, E161 where there are several sets
-        or series and none is chosen, E162 for different patients, and what reading raises.
+        or series and none is chosen, E162 for different patients, and the errors of reading.
 
     Warns
     -----
@@ -62,46 +49,44 @@ def read_scans(sources: Sources) -> Scans:
         W231 where plan and today are one series, W232 where today's is the older study, W233 where the folder of the
         plan holds several patients.
     """
-    chosen = sources.rtstruct if isinstance(sources.rtstruct, StructureSet) else _rtstruct(sources)
+    chosen = rtstruct if isinstance(rtstruct, StructureSet) else _rtstruct(plan, today, rtstruct)
     drawn_on = referenced_series(chosen) if isinstance(chosen, Path) else frozenset()
-    plan = sources.plan if isinstance(sources.plan, Series) else _plan(sources, chosen, drawn_on)
-    today = sources.today if isinstance(sources.today, Series) else read_series(sources.today, sources.today_series)
-    if not sources.allow_id_mismatch:
-        require_same_patient(plan.identity, today.identity, "the plan and today's scan")
-    _require_order(plan, today, drawn_on)
-    planned = (
-        chosen
-        if isinstance(chosen, StructureSet)
-        else read_rtstruct(chosen, plan, allow_id_mismatch=sources.allow_id_mismatch)
-    )
-    return Scans(plan, today, planned)
+    planned_on = plan if isinstance(plan, Series) else _plan(plan, chosen, drawn_on, series[0], allow_id_mismatch)
+    current = today if isinstance(today, Series) else read_series(today, series[1])
+    if not allow_id_mismatch:
+        require_same_patient(planned_on.identity, current.identity, "the plan and today's scan")
+    _require_order(planned_on, current, drawn_on)
+    if isinstance(chosen, Path):
+        chosen = read_rtstruct(chosen, planned_on, allow_id_mismatch=allow_id_mismatch)
+    return Scans(planned_on, current, chosen)
 
 
-def _rtstruct(sources: Sources) -> Path:
-    if sources.rtstruct is not None:
-        return Path(str(sources.rtstruct))
-    found = _sets_in(sources.plan)
-    if len(found) != 1:
-        count = f"{len(found)} structure sets" if found else "no structure set"
-        kind = UsageError if found else RegweaveError
+def _rtstruct(plan: ScanLike, today: ScanLike, named: str | Path | None) -> Path:
+    if named is not None:
+        return Path(named)
+    sets = _sets_in(plan)
+    if len(sets) != 1:
+        count = f"{len(sets)} structure sets" if sets else "no structure set"
+        kind = UsageError if sets else RegweaveError
         hint = "name one with --rtstruct"
-        if not found and not isinstance(sources.today, Series) and _sets_in(sources.today):
+        if not sets and not isinstance(today, Series) and _sets_in(today):
             hint = "the folder of today's scan holds one: are PLAN and TODAY exchanged? Else name one with --rtstruct"
-        raise kind("E161" if found else "E101", f"the folder of the plan holds {count}", hint)
-    return found[0]
+        raise kind("E161" if sets else "E101", f"the folder of the plan holds {count}", hint)
+    return sets[0]
 
 
 def _sets_in(source: Any) -> list[Path]:
     return [one.path for one in scan(source).objects if one.kind == "RTSTRUCT"]
 
 
-def _plan(sources: Sources, chosen: Path | StructureSet, drawn_on: frozenset[str]) -> Series:
+def _plan(
+    plan: Any, chosen: Path | StructureSet, drawn_on: frozenset[str], series: str | None, allow_id_mismatch: bool
+) -> Series:
     """Read the series that the structure set refers to, unless another one is asked for."""
-    series = sources.plan_series
     if series is None and drawn_on and isinstance(chosen, Path):
-        listed = list_series(sources.plan)
+        listed = list_series(plan)
         fitting = [one for one in listed if one.identity.series_uid in drawn_on]
-        if not fitting and len({one.identity.patient_hash for one in listed}) == 1 and not sources.allow_id_mismatch:
+        if not fitting and len({one.identity.patient_hash for one in listed}) == 1 and not allow_id_mismatch:
             owner = scan([chosen]).objects[0].identity
             require_same_patient(owner, listed[0].identity, "the structure set and the images of the plan")
         if len(listed) > 1 and len(fitting) == 1:
@@ -112,7 +97,7 @@ def _plan(sources: Sources, chosen: Path | StructureSet, drawn_on: frozenset[str
                     f"W233: the folder of the plan holds images of {patients} patients; the series that the structure "
                     "set was drawn on is used"
                 )
-    return read_series(sources.plan, series)
+    return read_series(plan, series)
 
 
 def _require_order(plan: Series, today: Series, drawn_on: frozenset[str]) -> None:

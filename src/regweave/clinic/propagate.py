@@ -1,46 +1,61 @@
-"""Propagation of contours: from two series and a structure set to contours on today's slices with their evidence."""
+"""Contours of a planning scan brought onto today's: read, start, register, carry, measure, write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from regweave import notices
-from regweave.clinic.inputs import Scans, Sources, read_scans
-from regweave.clinic.quality import RegisteredPair, flagged, outline_row, outside_share, section_of, structure_row
+from regweave.clinic.inputs import ScanLike, Scans, read_scans
+from regweave.clinic.quality import (
+    RegisteredPair,
+    both_ways_numbers,
+    flagged,
+    kinds_done,
+    outline_row,
+    whole_pair,
+)
 from regweave.clinic.scans import PreparedScans, WorkingScan, label_map, prepare
 from regweave.clinic.settings import intra_patient_settings
-from regweave.clinic.stages import OnStage, Teller
-from regweave.clinic.start import BothWays, Start, find_start, run_back
-from regweave.clinic.structures import (
-    choose,
-    find_outline,
-    is_outline,
-    plane_of,
-    require_names,
-    rigid_pair,
-    rigid_reason,
-    rigid_row,
-)
-from regweave.contours import Shape, carry, draw_labels, label_values, shape_of
-from regweave.errors import RegweaveError
+from regweave.clinic.start import Start, find_start
+from regweave.clinic.structures import StructureChoice, carried, choose, find_outline, is_outline, require_names
+from regweave.contours import Shape, draw_labels, label_values, shape_of
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import prepare_output, write_labels
+from regweave.io.dicom.parse import files_in
+from regweave.io.dicom.reg import write_reg_deformable
+from regweave.io.dicom.rtstruct import write_rtstruct
+from regweave.io.dicom.series import Series, series_by_place
+from regweave.io.disk.files import sha256
+from regweave.io.disk.text import parse_json, parse_rows, read_text
 from regweave.measures.landmarks import LandmarkPairs
-from regweave.measures.verdict import Rules, clinic_rules
+from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure
+from regweave.measures.verdict import Rules, clinic_rules, read_rules
 from regweave.model.model import Model
+from regweave.progress import ContoursBar, Progress
 from regweave.registration import devices
-from regweave.run.images import OutputImages
+from regweave.run.images import FILES, OutputImages
 from regweave.run.memory import allowed_threads
 from regweave.run.register import register
 from regweave.run.result import Result
+from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_labels
 from regweave.threads import kernel_threads
 from regweave.types import Field, LabelMap, LeftOut, Structure, StructureSet, Transform
 
+RTSTRUCT, REG = "rtstruct.dcm", "registration.dcm"
+WRITTEN = ("warped", "labels", "transform", "report")
+"""Outputs of the registration that a propagation writes: the page is made from them."""
+LONGEST_MAP = 1_000_000
 OF_LABELS = ("W203", "W214")
-"""Warnings of label voxels, which here only guide: volumes and what no scan shows are told by structure."""
-MOST_OUTSIDE = 0.99
+"""Warnings of label voxels, which here only guide: volumes and missing structures are reported by structure."""
 MOST_PUSHED = 10.0
 """A structure without a contour today is lost where the deformation moves more than this share out, in percent."""
 MODEL_HINTS = {
@@ -48,45 +63,17 @@ MODEL_HINTS = {
     "E172": "leave --model out, or use a model for such scans",
 }
 """Next steps where a model does not fit, in the words of this command."""
-
-
-@dataclass(frozen=True)
-class ContoursRequest:
-    """One propagation as it is asked for.
-
-    Parameters
-    ----------
-    sources : Sources
-        Scans and structure set.
-    structures : sequence of str, optional
-        Names of the structures that are wanted; by default all but those made from a dose.
-    model : path, name or Model, optional
-    init : str, path, Transform or matrix
-        Start.
-    rules : Rules
-    landmarks : LandmarkPairs, optional
-        Points today and their partners in the plan.
-    carry_outline : bool
-        Carry the patient's outline, never contour it in today's CT.
-    both_ways : bool
-        Register the other way too, and measure how well the two agree.
-    names : mapping
-        New names of structures, by which a model and other programs know them.
-    threads, device : optional
-        As in `regweave.register`.
-    """
-
-    sources: Sources
-    structures: Sequence[str] | None = None
-    model: str | Path | Model | None = None
-    init: Any = "rigid"
-    rules: Rules = field(default_factory=clinic_rules)
-    landmarks: LandmarkPairs | None = None
-    carry_outline: bool = False
-    both_ways: bool = False
-    names: Mapping[str, str] = field(default_factory=dict)
-    threads: int | None = None
-    device: str | None = None
+STAGES = {
+    "series": ("reading the series", 0.05),
+    "start": ("patient and start", 0.28),
+    "register": ("registration", 0.37),
+    "contours": ("contours and their numbers", 0.18),
+    "files": ("files and page", 0.12),
+}
+"""Stages of a propagation, their names for users and their shares of the time."""
+OnStage = Callable[[str, str, float], None]
+"""Takes the stage, its words, and the share of the work that is done."""
+Points = str | Path | ArrayLike | None
 
 
 @dataclass(frozen=True)
@@ -121,93 +108,257 @@ class Propagation:
         return self.result.transform
 
     @property
-    def quality(self) -> Mapping[str, Any]:
+    def quality(self) -> ClinicSection:
         """Numbers by structure and of the whole, as ``result.json`` has them."""
         assert self.result.clinic is not None
         return self.result.clinic
 
 
-def propagate(request: ContoursRequest, on_stage: OnStage | None = None) -> Propagation:
-    """Bring the contours of a plan onto today's scan.
+def propagate_contours(
+    plan: ScanLike,
+    today: ScanLike,
+    *,
+    rtstruct: str | Path | StructureSet | None = None,
+    structures: Sequence[str] | None = None,
+    series: Sequence[str] | None = None,
+    model: str | Path | Model | None = None,
+    init: str | Path | Transform | ArrayLike = "rigid",
+    name_map: str | Path | Mapping[str, str] | None = None,
+    landmarks: tuple[Points, Points] | None = None,
+    carry_external: bool = False,
+    both_ways: bool = False,
+    rules: str | Path | Rules | None = None,
+    show_ids: bool = False,
+    allow_id_mismatch: bool = False,
+    threads: int | None = None,
+    device: str | None = None,
+    progress: bool = True,
+    on_stage: OnStage | None = None,
+) -> Propagation:
+    """Bring the contours of a planning scan onto today's scan.
 
     Parameters
     ----------
-    request : ContoursRequest
+    plan, today : folder, list of files or Series
+        The two scans; nothing is ever written there.
+    rtstruct : path or StructureSet, optional
+        Structures of the plan; by default the one structure set in the folder of the plan.
+    structures : sequence of str, optional
+        Names that are wanted; by default all but those made from a dose.
+    series : sequence of str, optional
+        Hashes of the image series, where a folder holds several.
+    model : path, name or Model, optional
+        Weights per structure.
+    init : "rigid", "affine", "moments", "none", path, Transform or matrix
+        Start; a DICOM registration, or a transform from today to the plan, is refused where it makes things worse.
+    name_map : path or mapping, optional
+        New names of structures in files; a model knows structures by them.
+    landmarks : two paths or arrays, optional
+        Points today and in the plan: files, or arrays of LPS millimetres.
+    carry_external : bool
+        Carry the patient's outline, never contour it in today's CT.
+    both_ways : bool
+        Register the other way too, and measure how well the two agree: twice the time.
+    rules : path or Rules, optional
+        Limits of the verdict and of the flags; by default the shipped ones, each with its source.
+    show_ids : bool
+        Name patient and folders in record and page; by default hashes only.
+    allow_id_mismatch : bool
+        Take scans that state different patients.
+    threads, device : optional
+        As in `regweave.register`.
+    progress : bool
+        Show a bar on a terminal and in a notebook.
     on_stage : callable, optional
-        Called as the work goes on.
+        Called with stage, words and share of the work, in place of the bar.
+
+    Returns
+    -------
+    Propagation
+        ``structures`` on today's slices, ``quality`` by structure, ``result`` of the registration.
+
+    Raises
+    ------
+    RegweaveError
+        E160 other frames, E161 several series, E162 different patients, E165 nothing drawn, E167 a start that makes
+        things worse, E192 more than two series named, and the errors of reading.
     """
-    with kernel_threads(allowed_threads(request.threads)):
-        return _propagated(request, Teller(on_stage))
+    chosen_series = series_by_place(tuple(series or ()), plan)
+    judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()
+    points = None if landmarks is None else LandmarkPairs.read(*landmarks)
+    names = read_name_map(name_map) if isinstance(name_map, str | Path) else name_map or {}
+    ids = {"plan": str(plan), "today": str(today)} if show_ids else None
+    with ContoursBar(shown=progress and on_stage is None) as bar, kernel_threads(allowed_threads(threads)):
+        stages = _Stages(on_stage or bar)
+        devices.get(device)  # a device that is missing is refused before anything is read
+        model = Model.load(model) if isinstance(model, str | Path) else model
+        with notices.collected() as caught:
+            stages.begin("series")
+            scans = read_scans(plan, today, rtstruct, series=chosen_series, allow_id_mismatch=allow_id_mismatch)
+            choice = choose(scans.planned, structures)
+            require_names((*choice.carried, *choice.outlines), names)
+
+            stages.begin("start")
+            ready = prepare(scans, lambda words, share: stages.inside(words, 0.45 * share))
+            scans = ready.scans
+            start = find_start(init, scans, ready.today, ready.plan)
+            skins, notes = _skins(choice, ready, only_carry=carry_external)
+            stages.inside("structures of the plan", 0.85)
+            wanted = {one.number for one in (*choice.carried, *choice.outlines)} - set(skins)
+            shapes = [shape_of(one, scans.plan) for one in scans.planned.structures if one.number in wanted]
+            values = label_values(scans.planned.structures)
+            organs = [shape for shape in shapes if not is_outline(shape.structure)]
+            labels = label_map(organs, ready.plan.image.geometry, values, names)
+
+            stages.begin("register")
+            stages.parts = 2 if both_ways else 1
+            options = {"model": model, "threads": threads, "device": device, "on_progress": stages.step}
+            result = _registered(ready, start, labels if labels.data.any() else None, options)
+            agreement = _other_way(ready, start, result, stages, options) if both_ways else None
+
+            stages.begin("contours")
+            whole = whole_pair(ready, start, result, agreement)
+            pair = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today, ready.today.seen)
+            drawn, rows, lost = _on_today(shapes, pair, ready, notes, stages)
+            for planned in choice.outlines:
+                if planned.number in skins:
+                    drawn.append(skins[planned.number])
+                    rows.append(outline_row(planned, drawn[-1], pair, notes[planned.number]))
+            left_out = [*choice.left_out, *(_absent(row) for row in lost if is_absent(row))]
+            gone = [_lost(row) for row in lost if not is_absent(row)]
+            on_today = draw_labels(drawn, scans.today, values, names)
+        who = scans.today.identity
+        if ids is not None:
+            ids = {"patient_id": who.patient_id, "patient_name": who.patient_name, "birth_date": who.birth_date, **ids}
+        section = ClinicSection(
+            patient_sha=who.patient_hash,
+            plan_sha=scans.plan.identity.series_hash,
+            today_sha=who.series_hash,
+            settings_sha=_settings_sha(result),
+            structures=[
+                flagged(row.model_copy(update={"label": values[row.number]}), judged_by, whole) for row in rows
+            ],
+            lost=[NotCarried(name=one.name, reason=one.reason) for one in gone],
+            left_out=[NotCarried(name=one.name, reason=one.reason) for one in left_out],
+            whole=whole,
+            tests=kinds_done(both_ways=both_ways),
+            ids=ids,
+        )
+        stages.end()
+        rest = {"rest of the registration": stages.seconds.pop("register") - sum(result.seconds.values())}
+        result = replace(
+            result,
+            seconds={**stages.seconds, **result.seconds, **rest},
+            images=_of_series(result, scans, warp_labels(on_today, Transform(Field.zero(ready.today.image.geometry)))),
+            clinic=section,
+            rules=judged_by,
+            warnings=tuple(text for text in caught if not text.startswith(OF_LABELS)),
+        )
+        result = result if points is None else result.with_landmarks(points)
+        new_set = replace(
+            scans.planned, structures=tuple(drawn), frame_uid=scans.today.frame_uid, identity=who,
+            left_out=(*left_out, *gone),
+        )  # fmt: skip
+        return Propagation(scans, new_set, result, start, on_today, names)
 
 
-def _propagated(request: ContoursRequest, tell: Teller) -> Propagation:
-    devices.get(request.device)  # what is not there is told before anything is read
-    request = replace(request, model=None if request.model is None else _loaded(request.model))
-    with notices.collected() as caught:
-        tell.begin("series")
-        scans = read_scans(request.sources)
-        choice = choose(scans.planned, request.structures)
-        require_names((*choice.carried, *choice.outlines), request.names)
-        tell.begin("start")
-        ready = prepare(scans, lambda words, share: tell.inside(words, 0.45 * share))
-        scans, today, plan = ready.scans, ready.today, ready.plan
-        start = find_start(request.init, scans, today, plan)
-        notes, anew = dict(choice.notes), {}
-        for one in choice.outlines:
-            skin, notes[one.number] = find_outline(one, ready, carry=request.carry_outline)
-            if skin is not None:
-                anew[one.number] = skin
-        tell.inside("structures of the plan", 0.85)
-        chosen = {one.number for one in (*choice.carried, *choice.outlines)} - set(anew)
-        shapes = [shape_of(one, scans.plan) for one in scans.planned.structures if one.number in chosen]
-        values = label_values(scans.planned.structures)
-        organs = [shape for shape in shapes if not is_outline(shape.structure)]
-        labels = label_map(organs, plan.image.geometry, values, request.names)
-        tell.begin("register")
-        result, back = _registered(request, ready, labels, start, tell)
-        tell.begin("contours")
-        found = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today, today.seen)
-        drawn, rows, lost, left_out = [], [], [], list(choice.left_out)
-        for n, shape in enumerate(shapes):
-            tell.inside(shape.structure.name, n / len(shapes))
-            one, row = _moved(shape, found, ready, notes.get(shape.structure.number, ""))
-            if one.contours or len(one.points):
-                drawn.append(one)
-                rows.append(row)
-            elif _is_absent(row):
-                left_out.append(_absent(row))
-            else:
-                lost.append(_lost(row))
-        for planned in choice.outlines:
-            if planned.number in anew:
-                drawn.append(anew[planned.number])
-                rows.append(outline_row(planned, drawn[-1], found, notes[planned.number]))
-        on_today = draw_labels(drawn, scans.today, values, request.names)
-    section = section_of(ready, start, result, back)
-    section |= {
-        "structures": [
-            flagged(row | {"label": values[row["number"]]}, request.rules, section["whole"]) for row in rows
-        ],
-        "lost": [{"name": one.name, "reason": one.reason} for one in lost],
-        "left_out": [{"name": one.name, "reason": one.reason} for one in left_out],
-    }
-    structures = replace(
-        scans.planned, structures=tuple(drawn), frame_uid=scans.today.frame_uid, identity=scans.today.identity,
-        left_out=(*left_out, *lost),
-    )  # fmt: skip
-    shown = warp_labels(on_today, Transform(Field.zero(today.image.geometry)))
-    tell.end()
-    rest = {"rest of the registration": tell.seconds.pop("register") - sum(result.seconds.values())}
-    judged = replace(
-        result,
-        seconds={**tell.seconds, **result.seconds, **rest},
-        images=_of_series(result, scans, shown),
-        clinic=section,
-        rules=request.rules,
-        warnings=tuple(text for text in caught if not text.startswith(OF_LABELS)),
+def _skins(
+    choice: StructureChoice, ready: PreparedScans, *, only_carry: bool
+) -> tuple[dict[int, Structure], dict[int, str]]:
+    """Return the outlines of the patient found in today's CT by number, and the notes of all structures."""
+    skins, notes = {}, dict(choice.notes)
+    for one in choice.outlines:
+        skin, notes[one.number] = find_outline(one, ready, only_carry=only_carry)
+        if skin is not None:
+            skins[one.number] = skin
+    return skins, notes
+
+
+def _on_today(
+    shapes: Sequence[Shape], pair: RegisteredPair, ready: PreparedScans, notes: Mapping[int, str], stages: _Stages
+) -> tuple[list[Structure], list[PropagatedStructure], list[PropagatedStructure]]:
+    """Carry all shapes; return the structures with their rows, and the rows of those with nothing on today's slices."""
+    drawn, rows, lost = [], [], []
+    for n, shape in enumerate(shapes):
+        stages.inside(shape.structure.name, n / len(shapes))
+        one, row = carried(shape, pair, ready, notes.get(shape.structure.number, ""))
+        if one.contours or len(one.points):
+            drawn.append(one)
+            rows.append(row)
+        else:
+            lost.append(row)
+    return drawn, rows, lost
+
+
+def _registered(ready: PreparedScans, start: Start, labels: LabelMap | None, options: Mapping[str, Any]) -> Result:
+    """Register the plan to today."""
+    try:
+        with notices.muted(OF_LABELS[0]), notices.muted(OF_LABELS[1]):
+            return _one_way(ready, (ready.today, ready.plan), start.transform, labels, options)
+    except RegweaveError as error:
+        if error.code not in MODEL_HINTS:
+            raise
+        message = error.message.replace("the moving labels", "the plan")
+        raise type(error)(error.code, message, MODEL_HINTS[error.code]) from error
+
+
+def _other_way(
+    ready: PreparedScans, start: Start, result: Result, stages: _Stages, options: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Register today to the plan, from the inverse of the same start, and measure how well both agree."""
+    stages.part = 1
+    turned = invert(start.transform, ready.plan.image.geometry).transform
+    with notices.unheard():  # no contour comes from the second registration
+        back = _one_way(ready, (ready.plan, ready.today), turned, None, options).transform
+    return both_ways_numbers(result.transform, back, ready.today)
+
+
+def _one_way(
+    ready: PreparedScans,
+    working: tuple[WorkingScan, WorkingScan],
+    start: Transform,
+    labels: LabelMap | None,
+    options: Mapping[str, Any],
+) -> Result:
+    (fixed, moving), model = working, options["model"]
+    settings = intra_patient_settings(
+        fixed.image.geometry,
+        None if model is None else model.settings,
+        tissue=ready.mapped is None,
+        modality=fixed.image.modality,
     )
-    judged = judged if request.landmarks is None else judged.with_landmarks(request.landmarks)
-    return Propagation(scans, structures, judged, start, on_today, request.names)
+    return register(
+        fixed.image,
+        moving.image,
+        moving_labels=labels,
+        fixed_mask=fixed.region,
+        moving_mask=moving.region,
+        config=settings,
+        init=start,
+        keep_view=True,
+        **options,
+    )
+
+
+def is_absent(row: PropagatedStructure) -> bool:
+    """Whether today's scan does not show a structure without contours, so that the deformation has lost nothing."""
+    return bool(row.outside_percent) and (row.pushed_percent or 0.0) <= MOST_PUSHED
+
+
+def _absent(row: PropagatedStructure) -> LeftOut:
+    return LeftOut(row.name, f"not in today's scan: {row.outside_percent:.0f} % of its contour lies beyond it")
+
+
+def _lost(row: PropagatedStructure) -> LeftOut:
+    share, pushed = row.outside_percent, row.pushed_percent
+    where = f"{share:.0f} % of it lies outside today's scan" if share else "no slice of today cuts it"
+    moved = f", {pushed:.0f} % by the deformation alone" if share else ""
+    return LeftOut(row.name, f"no contour today: {where}{moved}")
+
+
+def _settings_sha(result: Result) -> str:
+    settings = json.dumps(result.settings.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def _of_series(result: Result, scans: Scans, shown: LabelMap) -> OutputImages:
@@ -220,108 +371,128 @@ def _of_series(result: Result, scans: Scans, shown: LabelMap) -> OutputImages:
     return replace(result.images, warped_labels=shown, transform=there, inverse=back)
 
 
-def _registered(
-    request: ContoursRequest, ready: PreparedScans, labels: LabelMap, start: Start, tell: Teller
-) -> tuple[Result, BothWays | None]:
-    """Register the plan to today, and where it is asked for today to the plan."""
-    working, tissue = (ready.today, ready.plan), ready.mapped is None
-    tell.parts = 2 if request.both_ways else 1
-    try:
-        with notices.muted(OF_LABELS[0]), notices.muted(OF_LABELS[1]):
-            result = _one_way(
-                request, working, start.transform, tell, labels if labels.data.any() else None, tissue=tissue
-            )
-    except RegweaveError as error:
-        if error.code not in MODEL_HINTS:
-            raise
-        message = error.message.replace("the moving labels", "the plan")
-        raise type(error)(error.code, message, MODEL_HINTS[error.code]) from error
-    if not request.both_ways:
-        return result, None
-    tell.part = 1
-    with notices.unheard():  # no contour comes from the second registration
-        other = run_back(
-            result.transform, start.transform, working,
-            lambda fixed, moving, init: _one_way(
-                request, (fixed, moving), init, tell, None, tissue=tissue
-            ).transform,
-        )  # fmt: skip
-    return result, other
+class _Stages:
+    """Progress of a propagation: its stages, their seconds, and the registration's own steps as one fraction."""
+
+    def __init__(self, on_stage: OnStage) -> None:
+        self._on_stage, self._stage = on_stage, ""
+        self.part, self.parts = 0, 1
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def begin(self, stage: str) -> None:
+        """Begin a stage."""
+        self.end()
+        self._stage = stage
+        self.inside("", 0.0)
+
+    def end(self) -> None:
+        """Add the seconds of the present stage, which ends."""
+        if self._stage:
+            now = time.perf_counter()
+            self.seconds[self._stage], self._since = now - self._since, now
+
+    def inside(self, detail: str, share: float) -> None:
+        """Report the share of the present stage that is done."""
+        names, (words, length) = list(STAGES), STAGES[self._stage]
+        before = sum(STAGES[name][1] for name in names[: names.index(self._stage)])
+        self._on_stage(self._stage, f"{words}: {detail}" if detail else words, before + share * length)
+
+    def step(self, progress: Progress) -> None:
+        """Report a step of the registration."""
+        if progress.stage != "begin":
+            counted = f"{progress.done}/{progress.total}" if progress.total else progress.message
+            words = f"{counted} of {self.part + 1}/{self.parts}" if self.parts > 1 else counted
+            self.inside(words, (self.part + progress.fraction) / self.parts)
 
 
-def _one_way(
-    request: ContoursRequest,
-    working: tuple[WorkingScan, WorkingScan],
-    start: Transform,
-    tell: Teller,
-    labels: LabelMap | None,
+def write_contours(
+    plan: ScanLike,
+    today: ScanLike,
+    output: str | Path,
     *,
-    tissue: bool,
-) -> Result:
-    fixed, moving = working
-    model = request.model
-    assert model is None or isinstance(model, Model)
-    settings = intra_patient_settings(
-        fixed.image.geometry,
-        None if model is None else model.settings,
-        tissue=tissue,
-        modality=fixed.image.modality,
-    )
-    return register(
-        fixed.image,
-        moving.image,
-        moving_labels=labels,
-        fixed_mask=fixed.region,
-        moving_mask=moving.region,
-        model=model,
-        config=settings,
-        init=start,
-        threads=request.threads,
-        device=request.device,
-        on_progress=tell.step,
-        keep_view=True,
-    )
+    overwrite: bool = False,
+    on_stage: OnStage | None = None,
+    **options: Any,
+) -> Propagation:
+    """Propagate contours and write all files into a new folder, which appears when it is complete.
+
+    ``options`` are those of `propagate_contours`.
+    """
+    _require_outside(output, plan, today)
+    with prepare_output(output, overwrite=overwrite) as folder:
+        done = propagate_contours(plan, today, on_stage=on_stage, **options)
+        if on_stage is not None:
+            on_stage("files", "files and page", 0.88)
+        return _write_files(folder, done)
 
 
-def _loaded(model: str | Path | Model) -> Model:
-    return model if isinstance(model, Model) else Model.load(model)
+def _require_outside(output: str | Path, *inputs: ScanLike) -> None:
+    """Refuse an output in the folder of an input: inputs are never written to."""
+    where = Path(output).absolute()
+    for folder in (folder for source in inputs for folder in _folders(source)):
+        if where == folder or folder in where.parents:
+            message = f"the output '{output}' lies in the folder of an input"
+            raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")
 
 
-def _moved(shape: Shape, found: RegisteredPair, ready: PreparedScans, note: str) -> tuple[Structure, dict[str, Any]]:
-    """Carry or move a structure and measure it; of one that today's field of view does not show nothing is drawn."""
-    one, start = shape.structure, found.transform.affine
-    reason = "" if is_outline(one) else rigid_reason(shape, ready.plan)
-    if reason:
-        found, note = rigid_pair(shape, found, ready.today), "; ".join(filter(None, (note, reason)))
-    moved = carry(shape, found.transform, found.today)
-    if found.seen is not None and moved.contours and outside_share(one, found) > MOST_OUTSIDE:
-        moved = replace(moved, contours=())
-    if not reason and (empty := _empty_slices(ready) & {c.image for c in moved.contours}):
-        moved = replace(moved, contours=tuple(c for c in moved.contours if c.image not in empty))
-        note = "; ".join(filter(None, (note, f"not drawn on {len(empty)} slices that show no patient")))
-    return moved, rigid_row(shape, moved, found, start, note) if reason else structure_row(shape, moved, found, note)
-
-
-def _empty_slices(ready: PreparedScans) -> set[int | None]:
-    """Return the slices of today's CT that show no patient: a resampled scan may end so."""
-    today, body = ready.today.image.geometry, ready.today.body
-    if body is None:
+def _folders(source: ScanLike) -> set[Path]:
+    """Return the folders of an input: the one that is named, or those of the files of a list."""
+    if isinstance(source, Series):
         return set()
-    planes = [plane_of(today, one.position_mm) for one in ready.scans.today.slices]
-    return {k for k, plane in enumerate(planes) if plane is not None and not body[..., plane].any()}
+    files = files_in(source)
+    if files is not None:
+        return {path.absolute().parent for path in files}
+    return {Path(str(source)).absolute()}
 
 
-def _lost(row: Mapping[str, Any]) -> LeftOut:
-    share, pushed = row["outside_percent"], row["pushed_percent"]
-    where = f"{share:.0f} % of it lies outside today's scan" if share else "no slice of today cuts it"
-    moved = f", {pushed:.0f} % by the deformation alone" if share else ""
-    return LeftOut(row["name"], f"no contour today: {where}{moved}")
+def _write_files(folder: Path, done: Propagation) -> Propagation:
+    """Write all files of a propagation into an existing folder; return it with the hashes of what was written."""
+    began, names, scans = time.perf_counter(), dict(done.names), done.scans
+    remarks = {
+        row.number: f"regweave: {row.flag.upper()} {'; '.join(row.reasons)}"
+        for row in done.quality.structures
+        if row.flag != "pass"
+    }
+    write_rtstruct(folder / RTSTRUCT, done.structures, scans.today, source=scans.planned, names=names, remarks=remarks)
+    error_mm = write_reg_deformable(folder / REG, done.transform, scans.today, scans.plan)
+    done.result.images.write(folder, ["transform"], {})
+    write_labels(folder / FILES["labels"], done.labels)
+    written = {
+        "transform_sha256": sha256(folder / FILES["transform"]),
+        "grid_error_mm": error_mm,
+        "names": {old: new for old, new in names.items() if done.structures.named(old) is not None},
+        "slices_mm": [one.along_mm for one in scans.today.slices],
+        "files": {
+            "structure set": RTSTRUCT,
+            "registration": REG,
+            "transform": FILES["transform"],
+            "labels, one structure a voxel: the smallest where several overlap": FILES["labels"],
+        },
+    }
+    seconds = {**done.result.seconds, "objects": time.perf_counter() - began}
+    result = replace(done.result, clinic=done.quality.model_copy(update=written), seconds=seconds)
+    return replace(done, result=result.write(folder, WRITTEN, there=["transform", "labels"]))
 
 
-def _is_absent(row: Mapping[str, Any]) -> bool:
-    """Whether today's scan does not show a structure without contours, so that the deformation has lost nothing."""
-    return bool(row["outside_percent"]) and row["pushed_percent"] <= MOST_PUSHED
+def read_name_map(path: str | Path) -> dict[str, str]:
+    """Read new names of structures: JSON ``{"old": "new"}``, or two columns with a comma or a tab between.
 
-
-def _absent(row: Mapping[str, Any]) -> LeftOut:
-    return LeftOut(row["name"], f"not in today's scan: {row['outside_percent']:.0f} % of its contour lies beyond it")
+    Raises
+    ------
+    UsageError
+        E107 where the file is something else.
+    """
+    text = read_text(path, LONGEST_MAP)
+    try:
+        if Path(path).suffix.lower() == ".json":
+            pairs = list(parse_json(text).items())
+        else:
+            pairs = [tuple(row) for row in parse_rows(text.splitlines(), "\t" if "\t" in text else ",") if any(row)]
+        names = {str(old).strip(): str(new).strip() for old, new in pairs}
+    except (ValueError, TypeError, AttributeError) as error:
+        message = f"'{path}' is no map of names ({type(error).__name__})"
+        raise UsageError("E107", message, 'JSON {"old": "new"}, or a line "old,new" for each structure') from error
+    if not names or not all(names) or not all(names.values()):
+        raise UsageError("E107", f"'{path}' maps no name, or an empty one", 'write a line "old,new" for each structure')
+    return names

@@ -1,9 +1,7 @@
-"""Quality assurance of propagated structures: numbers by structure, flags, and the kinds of test that were done."""
+"""Quality assurance of propagated structures: numbers by structure and of the whole, flags, kinds of test."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.clinic.scans import PreparedScans, box_round
-from regweave.clinic.start import BothWays, Start, bones_bent, correlation, missing_ends, moved_inside
+from regweave.clinic.scans import PreparedScans, WorkingScan, box_round
+from regweave.clinic.start import Start, bones_bent, correlation, missing_ends, moved_inside
 from regweave.contours import Shape, carry, overlap_ml, shape_of, volume_ml
 from regweave.contours.regions import outlines, region_of
 from regweave.io.dicom.series import Series
 from regweave.io.geometry import overlap_fraction
+from regweave.measures.propagation import DONE_HERE, PropagatedStructure, TestKind, WholePair
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, judge, structure_number
 from regweave.run.result import Result
@@ -26,7 +25,8 @@ from regweave.spatial.warp import warp_points
 from regweave.types import Float32Array, Float64Array, Geometry, Structure, Transform
 
 MOST_POINTS = 4000
-"""Points of a structure at which the inverse is tried."""
+"""Points of a structure at which the inverse is tested."""
+MOST_BOTH_WAYS = 100_000
 KNOT_MM = 4.0
 """Step at which a transform is sampled to find what two scans share."""
 ON_SLICE_MM = 0.05
@@ -38,26 +38,32 @@ LEAST_CUT = 1.0
 """A structure is cut where more than this share of the plan's contour, in percent, lies beyond today's scan."""
 LEAST_PLANES = 3
 """Volumes of fewer planes are not compared where a structure is cut: half a slice is too much of them."""
+BY_EYE = "the page shows it; a person must look"
 TESTS = {
-    "A": "registered images looked at: blend, curtain, checkerboard, difference",
-    "B": "deformation looked at: grid and Jacobian map",
-    "C": "contours overlaid on the images",
-    "D": "overlap and distance of contours against drawn ones",
-    "E": "landmarks: target registration error",
-    "F": "Jacobian determinant",
-    "G": "other numbers of the deformation: displacement by structure",
-    "H": "consistency: there and back",
-    "I": "digital phantoms with a known deformation",
-    "J": "end to end with a physical phantom",
+    "A": ("registered images looked at: blend, curtain, checkerboard, difference", BY_EYE),
+    "B": ("deformation looked at: grid and Jacobian map", BY_EYE),
+    "C": ("contours overlaid on the images", BY_EYE),
+    "D": (
+        "overlap and distance of contours against drawn ones",
+        "not done: there are no drawn contours on today's scan",
+    ),
+    "E": ("landmarks: target registration error", "not done: no landmarks were given"),
+    "F": ("Jacobian determinant", DONE_HERE),
+    "G": ("other numbers of the deformation: displacement by structure", DONE_HERE),
+    "H": (
+        "consistency: there and back",
+        "in part: the inverse of this transform alone; no registration was run the other way (--both-ways)",
+    ),
+    "I": ("digital phantoms with a known deformation", "not done here: `regweave commission`"),
+    "J": ("end to end with a physical phantom", "not done"),
 }
-"""Kinds of test of the UK survey of deformable registration, table 1 (doi 10.1259/bjr.20210001)."""
-TESTS_SOURCE = "kinds of test: UK survey, table 1, doi 10.1259/bjr.20210001"
-BY_EYE, COMPUTED, NOT_DONE = "the page shows it; a person must look", "computed here", "not done"
+"""Kinds of test of the UK survey, table 1 (doi 10.1259/bjr.20210001), and what a propagation does of each."""
+BOTH_WAYS_DONE = f"{DONE_HERE}: a second registration was run the other way, and the two were joined"
 
 
 @dataclass(frozen=True)
 class RegisteredPair:
-    """A registration as the quality assurance sees it, with the determinants of its field."""
+    """A registration with the determinants of its field, both series, and the measured pixels (X, Y) of today."""
 
     transform: Transform
     inverse: Transform
@@ -75,12 +81,12 @@ class RegisteredPair:
         today: Series,
         seen: NDArray[np.bool_] | None = None,
     ) -> RegisteredPair:
-        """Compute the Jacobian once for all structures; ``seen`` are the measured pixels (X, Y) of today's slices."""
+        """Compute the Jacobian once for all structures."""
         return cls(transform, inverse, determinant(transform.field), plan, today, seen)
 
 
-def structure_row(shape: Shape, carried: Structure, found: RegisteredPair, note: str = "") -> dict[str, Any]:
-    """Measure one propagated structure.
+def structure_row(shape: Shape, carried: Structure, pair: RegisteredPair, note: str = "") -> PropagatedStructure:
+    """Measure one propagated structure, before it is flagged.
 
     Parameters
     ----------
@@ -88,65 +94,60 @@ def structure_row(shape: Shape, carried: Structure, found: RegisteredPair, note:
         The structure of the plan.
     carried : Structure
         Its outlines today.
-    found : RegisteredPair
+    pair : RegisteredPair
     note : str
-        What a reader must know of it.
-
-    Returns
-    -------
-    dict
-        JSON values; None where there is nothing to measure.
+        Remark for the reader.
     """
     planned = shape.structure
-    plan_ml, today_ml = volume_ml(planned, found.plan), volume_ml(carried, found.today)
-    planes, reach = len({c.image for c in carried.contours}), _reach(planned, found)
-    share, centre = _shown_part(shape, found)
-    shown_ml = plan_ml * share if reach["state"] else plan_ml
-    compared = shown_ml > 0 and today_ml > 0 and (planes >= LEAST_PLANES or not reach["state"])
-    row: dict[str, Any] = {
-        "number": planned.number,
-        "name": planned.name,
-        "type": planned.kind,
-        "note": note,
-        "volume_plan_ml": plan_ml,
-        "volume_today_ml": today_ml,
-        "volume_change_percent": 100 * (today_ml / shown_ml - 1) if compared else None,
-        "planes": planes,
-        "points": len(carried.points),
-        **reach,
-    }
-    return {**row, **_inside_numbers(shape, carried, found, centre)}
+    plan_ml, today_ml = volume_ml(planned, pair.plan), volume_ml(carried, pair.today)
+    planes, (state, outside, pushed) = len({c.image for c in carried.contours}), _reach(planned, pair)
+    share, centre = _shown_part(shape, pair)
+    shown_ml = plan_ml * share if state else plan_ml
+    compared = shown_ml > 0 and today_ml > 0 and (planes >= LEAST_PLANES or not state)
+    return PropagatedStructure(
+        number=planned.number,
+        name=planned.name,
+        type=planned.kind,
+        note=note,
+        volume_plan_ml=plan_ml,
+        volume_today_ml=today_ml,
+        volume_change_percent=100 * (today_ml / shown_ml - 1) if compared else None,
+        planes=planes,
+        points=len(carried.points),
+        state=state,
+        outside_percent=outside,
+        pushed_percent=pushed,
+        flag="look",
+        reasons=[],
+        **_inside_numbers(shape, carried, pair, centre),
+    )
 
 
-def _reach(planned: Structure, found: RegisteredPair) -> dict[str, Any]:
-    """Return the state of a structure at the limits of today's scan, and shares of its contour in percent.
-
-    ``outside_percent`` lies beyond today's scan; ``pushed_percent`` would lie inside it by the start alone, so that the
-    deformation has moved it out.
-    """
+def _reach(planned: Structure, pair: RegisteredPair) -> tuple[str, float | None, float | None]:
+    """Return how the limits of today's scan cut a structure, and the shares outside and pushed out in percent."""
     if not planned.contours and not len(planned.points):
-        return {"state": "", "outside_percent": None, "pushed_percent": None}
+        return "", None, None
     points = np.concatenate([*(c.points_mm for c in planned.contours), planned.points])
     points = points[:: max(1, len(points) // MOST_POINTS)]
-    ends, aside = _beyond(warp_points(points, found.inverse), found)
-    start = np.linalg.inv(found.transform.affine)
-    outside, before = ends | aside, np.logical_or(*_beyond(points @ start[:3, :3].T + start[:3, 3], found))
+    ends, aside = _beyond(warp_points(points, pair.inverse), pair)
+    start = np.linalg.inv(pair.transform.affine)
+    outside, before = ends | aside, np.logical_or(*_beyond(points @ start[:3, :3].T + start[:3, 3], pair))
     share = 100 * float(outside.mean())
     state = "" if share <= LEAST_CUT else AT_END if ends.sum() >= (aside & ~ends).sum() else AT_RIM
-    return {"state": state, "outside_percent": share, "pushed_percent": 100 * float((outside & ~before).mean())}
+    return state, share, 100 * float((outside & ~before).mean())
 
 
-def _beyond(places_mm: Float64Array, found: RegisteredPair) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell which places lie beyond the first or last slice of today, and which beside the measured pixels.
+def _beyond(places_mm: Float64Array, pair: RegisteredPair) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Mark the places beyond the first or last slice of today, and those beside the measured pixels.
 
-    Half a voxel counts in. What lies outside a field of view that cuts the patient was not measured either.
+    The outer half of a voxel counts as inside. A field of view that cuts the patient limits the measured pixels.
     """
-    index, shape = _index(places_mm, found.today.image.geometry), np.array(found.today.image.geometry.shape)
+    index, shape = _index(places_mm, pair.today.image.geometry), np.array(pair.today.image.geometry.shape)
     outside = (index < -0.5) | (index > shape - 0.5)
     aside = outside[:, :2].any(axis=1)
-    if found.seen is not None:
+    if pair.seen is not None:
         x, y = np.clip(np.rint(index[:, :2]).astype(int), 0, shape[:2] - 1).T
-        aside |= ~found.seen[x, y]
+        aside |= ~pair.seen[x, y]
     return np.asarray(outside[:, 2]), np.asarray(aside)
 
 
@@ -155,12 +156,12 @@ def _index(points_mm: Float64Array, grid: Geometry) -> Float64Array:
     return np.asarray(points_mm @ back[:3, :3].T + back[:3, 3])
 
 
-def outside_share(planned: Structure, found: RegisteredPair) -> float:
+def outside_share(planned: Structure, pair: RegisteredPair) -> float:
     """Share of the plan's outline points that come to lie outside today's scan."""
-    return float(_reach(planned, found)["outside_percent"]) / 100
+    return (_reach(planned, pair)[1] or 0.0) / 100
 
 
-def _shown_part(shape: Shape, found: RegisteredPair) -> tuple[float, Float64Array]:
+def _shown_part(shape: Shape, pair: RegisteredPair) -> tuple[float, Float64Array]:
     """Return the share of a structure's volume that today's slices cover, and the centre of what is registered, LPS."""
     drawn = np.concatenate([c.points_mm for c in shape.structure.contours] or [np.zeros((1, 3))]).mean(axis=0)
     inside = np.flatnonzero(shape.distance < 0)
@@ -176,8 +177,8 @@ def _shown_part(shape: Shape, found: RegisteredPair) -> tuple[float, Float64Arra
         + np.outer(shape.origin_mm[1] + v * shape.step_mm[1], grid.column)
         + np.outer(depth, grid.normal)
     )
-    there = warp_points(points, found.inverse)
-    scan, working = found.today.image.geometry, found.transform.field.geometry
+    there = warp_points(points, pair.inverse)
+    scan, working = pair.today.image.geometry, pair.transform.field.geometry
     covered, registered = (
         ((index >= -0.5) & (index <= np.array(one.shape) - 0.5)).all(axis=1)
         for one, index in ((scan, _index(there, scan)), (working, _index(there, working)))
@@ -187,81 +188,85 @@ def _shown_part(shape: Shape, found: RegisteredPair) -> tuple[float, Float64Arra
     return share, np.average(points[registered], axis=0, weights=weight[registered]) if registered.any() else drawn
 
 
-def _inside_numbers(shape: Shape, carried: Structure, found: RegisteredPair, centre: Float64Array) -> dict[str, Any]:
-    names = ("centroid_shift_mm", "displacement_mean_mm", "displacement_max_mm", "jacobian_least", "jacobian_largest",
-             "inverse_p95_mm")  # fmt: skip
-    nothing = dict.fromkeys(names)
+def _inside_numbers(shape: Shape, carried: Structure, pair: RegisteredPair, centre: Float64Array) -> dict[str, float]:
+    """Measure the deformation at the voxels inside a structure; empty where there are none."""
     if not carried.contours or not len(shape.along_mm):
-        return nothing | _numbers_of_points(carried.points, found)
-    grid = found.transform.field.geometry
+        return _numbers_of_points(carried.points, pair)
+    grid = pair.transform.field.geometry
     box = box_round(np.concatenate([c.points_mm for c in carried.contours]), grid)
     if box is None:
-        return nothing
-    there = warp_points(box.points_mm, found.transform)
+        return {}
+    voxels, points = box
+    there = warp_points(points, pair.transform)
     distance = shape.at(there)
     inside = distance < 0
-    if not inside.any():  # smaller than a voxel: the nearest one speaks for it
+    if not inside.any():  # smaller than a voxel: the nearest one is measured
         inside = np.arange(len(distance)) == int(distance.argmin())
-    field = found.transform.field.data[(slice(None), *box.slices)].reshape(3, -1)[:, inside]
+    field = pair.transform.field.data[(slice(None), *voxels)].reshape(3, -1)[:, inside]
     length = np.sqrt((field.astype(np.float64) ** 2).sum(axis=0))
-    jacobian = found.jacobian[box.slices].ravel()[inside]
+    jacobian = pair.jacobian[voxels].ravel()[inside]
     some = np.flatnonzero(inside)[:: max(1, int(inside.sum()) // MOST_POINTS)]
-    back = np.linalg.norm(warp_points(there[some], found.inverse) - box.points_mm[some], axis=1)
-    values = (
-        float(np.linalg.norm(_moved_by(found.transform, box.points_mm[inside].mean(axis=0)) - centre)),
-        float(length.mean()), float(length.max()), float(jacobian.min()), float(jacobian.max()),
-        float(np.percentile(back, 95)),
-    )  # fmt: skip
-    return dict(zip(names, values, strict=True))
+    back = np.linalg.norm(warp_points(there[some], pair.inverse) - points[some], axis=1)
+    centroid = points[inside].mean(axis=0)
+    start = pair.transform.affine  # the centroid moves by the start alone: its shift is that of the structure
+    return {
+        "centroid_shift_mm": float(np.linalg.norm(start[:3, :3] @ centroid + start[:3, 3] - centre)),
+        "displacement_mean_mm": float(length.mean()), "displacement_max_mm": float(length.max()),
+        "jacobian_least": float(jacobian.min()), "jacobian_largest": float(jacobian.max()),
+        "inverse_p95_mm": float(np.percentile(back, 95)),
+    }  # fmt: skip
 
 
-def _numbers_of_points(points: Float64Array, found: RegisteredPair) -> dict[str, float]:
+def _numbers_of_points(points: Float64Array, pair: RegisteredPair) -> dict[str, float]:
     """Measure a structure that has points alone, where they lie today."""
     if not len(points):
         return {}
-    there = warp_points(points, found.transform)
-    length = np.linalg.norm(warp_points(points, Transform(found.transform.field)) - points, axis=1)
-    back = np.linalg.norm(warp_points(there, found.inverse) - points, axis=1)
+    there = warp_points(points, pair.transform)
+    length = np.linalg.norm(warp_points(points, Transform(pair.transform.field)) - points, axis=1)
+    back = np.linalg.norm(warp_points(there, pair.inverse) - points, axis=1)
     return {
         "displacement_mean_mm": float(length.mean()), "displacement_max_mm": float(length.max()),
         "inverse_p95_mm": float(np.percentile(back, 95)),
     }  # fmt: skip
 
 
-def outline_row(planned: Structure, drawn: Structure, found: RegisteredPair, note: str) -> dict[str, Any]:
+def outline_row(planned: Structure, drawn: Structure, pair: RegisteredPair, note: str) -> PropagatedStructure:
     """Measure an outline that was found in today's scan, against the plan's outline carried there.
 
     Both count where today's scan shows what the plan's slices show: ``outline_dice`` is their Dice there, and
     ``volume_change_percent`` the difference of their volumes.
     """
-    shape = shape_of(planned, found.plan)
-    carried = carry(shape, found.transform, found.today)
-    along = np.array([found.plan.slices[c.image].along_mm for c in planned.contours if c.image is not None])
-    shown = _between_slices(carried, drawn, found, (float(along.min()), float(along.max())))
-    one, other, both = overlap_ml(carried, drawn, found.today, shown).sum(axis=0).tolist()
-    row = structure_row(shape, drawn, found, note) | {
-        "pushed_percent": None, "volume_change_percent": None, "outline_dice": None
-    }  # fmt: skip
+    shape = shape_of(planned, pair.plan)
+    carried = carry(shape, pair.transform, pair.today)
+    along = np.array([pair.plan.slices[c.image].along_mm for c in planned.contours if c.image is not None])
+    shown = _between_slices(carried, drawn, pair, (float(along.min()), float(along.max())))
+    one, other, both = overlap_ml(carried, drawn, pair.today, shown).sum(axis=0).tolist()
+    row = structure_row(shape, drawn, pair, note).model_copy(
+        update={"found_today": True, "pushed_percent": None, "volume_change_percent": None}
+    )
     if one <= 0 or other <= 0:
-        return row | {"note": f"{note}; not compared with the plan's outline: the scans share no slice of it"}
+        why = "not compared with the plan's outline: the scans share no slice of it"
+        return row.model_copy(update={"note": f"{note}; {why}"})
     dice = 2 * both / (one + other)
-    return row | {
-        "volume_change_percent": 100 * (other / one - 1), "outline_dice": dice,
-        "note": f"{note}; Dice {dice:.3f} with the plan's outline carried here, to which the volume change refers",
-    }  # fmt: skip
+    compared = f"Dice {dice:.3f} with the plan's outline carried here, to which the volume change refers"
+    return row.model_copy(
+        update={
+            "volume_change_percent": 100 * (other / one - 1), "outline_dice": dice, "note": f"{note}; {compared}"
+        }
+    )  # fmt: skip
 
 
 def _between_slices(
-    carried: Structure, drawn: Structure, found: RegisteredPair, limits: tuple[float, float]
+    carried: Structure, drawn: Structure, pair: RegisteredPair, limits: tuple[float, float]
 ) -> dict[int, Any]:
     """Return the regions of today's slices that lie between two positions along the plan's slices."""
-    grid, shown = found.today.grid, {}
+    grid, shown = pair.today.grid, {}
     points = np.concatenate([c.points_mm for one in (carried, drawn) for c in one.contours])
     u, v = (_knots(points @ axis) for axis in (grid.row, grid.column))
     flat = u[None, :, None] * grid.row + v[:, None, None] * grid.column
     for k in {c.image for one in (carried, drawn) for c in one.contours if c.image is not None}:
-        places = flat + found.today.slices[k].along_mm * grid.normal
-        along = warp_points(places.reshape(-1, 3), found.transform) @ found.plan.grid.normal
+        places = flat + pair.today.slices[k].along_mm * grid.normal
+        along = warp_points(places.reshape(-1, 3), pair.transform) @ pair.plan.grid.normal
         outside = np.maximum(limits[0] - along, along - limits[1]) - ON_SLICE_MM
         shown[k] = region_of(outlines(outside.reshape(len(v), len(u)), u, v))
     return shown
@@ -272,105 +277,73 @@ def _knots(at: Float64Array) -> Float64Array:
     return np.linspace(low, high, int((high - low) / KNOT_MM) + 2)
 
 
-def _moved_by(transform: Transform, point: Float64Array) -> Float64Array:
-    """Take a point by the affine start alone."""
-    return np.asarray(transform.affine[:3, :3] @ point + transform.affine[:3, 3])
-
-
-def flagged(row: Mapping[str, Any], rules: Rules, whole: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def flagged(row: PropagatedStructure, rules: Rules, whole: WholePair | None = None) -> PropagatedStructure:
     """Return a row with its flag, pass, cut, look or fail, and the reasons.
 
     No structure passes where the numbers of the ``whole`` pair are those of two patients.
     """
-    reasons = judge({"clinic": {"whole": whole or {}}}, PairScore(), rules).reasons
+    section = {"clinic": {"whole": {} if whole is None else whole.model_dump()}}
     broken: list[tuple[str, str]] = [
-        (one.level, "another patient? (see the verdict)") for one in reasons if one.rule == ANOTHER_PATIENT
+        (one.level, "another patient? (see the verdict)")
+        for one in judge(section, PairScore(), rules).reasons
+        if one.rule == ANOTHER_PATIENT
     ]
     broken += [("look", f"not measured: {', '.join(lacking)}")] if (lacking := _unmeasured(row)) else []
-    for rule, key in STRUCTURE_RULES.items():
-        value = structure_number(row, rule)
+    for rule in STRUCTURE_RULES:
+        value = structure_number(row.model_dump(), rule)
         if rule in rules.limits and not np.isnan(value) and (level := rules.broken(rule, value)):
-            broken.append((level, rules.brief(rule, row[key], level)))
-    state = row.get("state", "")
-    flag = "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "cut" if state else "pass"
-    cut = [f"{state}: {row['outside_percent']:.0f} % of the plan's contour lies beyond it"] if state else []
-    return {**row, "flag": flag, "reasons": [text for _, text in broken] + cut}
-
-
-def _unmeasured(row: Mapping[str, Any]) -> list[str]:
-    """Name the numbers without which a structure cannot pass; one of points alone has no volume."""
-    needed = {"jacobian_least": "deformation", "volume_change_percent": "volume change"}
-    if row.get("state"):  # too little may remain for a volume
-        needed = {"jacobian_least": "deformation", "outline_dice": "overlap with the plan's outline"}
-    if row.get("planes") == 0:
-        needed = {"inverse_p95_mm": "deformation"}
-    return [words for key, words in needed.items() if row.get(key, 0.0) is None]
-
-
-def kinds_done(*, both_ways: bool = False) -> list[dict[str, str]]:
-    """Return each kind of test with whether it was done; `Result.with_landmarks` does that of landmarks."""
-    done = dict.fromkeys("ABC", BY_EYE) | dict.fromkeys("FGH", COMPUTED) | dict.fromkeys("DEIJ", NOT_DONE)
-    done["H"] = (
-        "computed here: a second registration was run the other way, and the two were joined"
-        if both_ways
-        else "in part: the inverse of this transform alone; no registration was run the other way (--both-ways)"
+            broken.append((level, rules.brief(rule, getattr(row, STRUCTURE_RULES[rule]), level)))
+    flag = (
+        "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "cut" if row.state else "pass"
     )
-    done["E"] = "not done: no landmarks were given"
-    done["D"] = "not done: there are no drawn contours on today's scan"
-    done["I"] = "not done here: `regweave commission`"
-    return [{"kind": kind, "what": what, "state": done[kind]} for kind, what in TESTS.items()]
+    cut = [f"{row.state}: {row.outside_percent:.0f} % of the plan's contour lies beyond it"] if row.state else []
+    return row.model_copy(update={"flag": flag, "reasons": [text for _, text in broken] + cut})
 
 
-def whole_numbers(plan: Series, today: Series) -> dict[str, Any]:
-    """Return what the series alone tell of the pair."""
-    same = plan.frame_uid == today.frame_uid
-    return {
-        "frames": "the same frame of reference" if same else "different frames of reference",
-        "plan": f"{plan.modality}, {plan.image.geometry.summary}, {len(plan.slices)} slices",
-        "today": f"{today.modality}, {today.image.geometry.summary}, {len(today.slices)} slices",
-    }
+def _unmeasured(row: PropagatedStructure) -> list[str]:
+    """Name the numbers without which a structure cannot pass; one of points alone has no volume."""
+    needed = {"deformation": row.jacobian_least, "volume change": row.volume_change_percent}
+    if row.state:  # too little may remain for a volume
+        needed = {"deformation": row.jacobian_least}
+        if row.found_today:
+            needed["overlap with the plan's outline"] = row.outline_dice
+    if row.planes == 0:
+        needed = {"deformation": row.inverse_p95_mm}
+    return [words for words, value in needed.items() if value is None]
 
 
-REVIEW = "UNAPPROVED – needs review by a qualified person"
-
-
-def section_of(ready: PreparedScans, start: Start, result: Result, back: BothWays | None) -> dict[str, Any]:
-    """Return what is told of a propagation apart from its structures, as JSON values."""
+def whole_pair(
+    ready: PreparedScans, start: Start, result: Result, both_ways: Mapping[str, float | None] | None = None
+) -> WholePair:
+    """Measure both scans and the whole transform; ``both_ways`` has the numbers of `both_ways_numbers`."""
     scans, today, plan = ready.scans, ready.today, ready.plan
-    numbers = whole_numbers(scans.plan, scans.today)
-    settings = json.dumps(result.settings.model_dump(mode="json"), sort_keys=True)
-    there = result.inverse_consistency_mm
-    two_ct = scans.today.modality == scans.plan.modality == "CT"
-    signs = {
-        "bones_bent_mm": _known(bones_bent(today, result.transform)),
-        "displacement_p95_mm": _known(moved_inside(today, result.transform)),
-    }
+    there, two_ct = result.inverse_consistency_mm, scans.today.modality == scans.plan.modality == "CT"
+    same = scans.plan.frame_uid == scans.today.frame_uid
     overlap = overlap_fraction(today.image.geometry, plan.image.geometry, start.transform.affine)
-    return {
-        "status": REVIEW,
-        "patient_sha": scans.today.identity.patient_hash,
-        "plan_sha": scans.plan.identity.series_hash,
-        "today_sha": scans.today.identity.series_hash,
-        "settings_sha": hashlib.sha256(settings.encode()).hexdigest()[:16],
-        "whole": {
-            **numbers,
-            "overlap_percent": 100 * overlap,
-            "today_values": _values(ready),
-            "field_of_view": "part of the patient" if today.seen is not None else "whole patient",
-            "missing_ends": missing_ends(today, plan, start.transform),
-            "start": start.method,
-            "similarity_headers": _known(start.headers),
-            "similarity_before": _known(start.chosen),
-            "similarity_after": _known(correlation(today, plan, result.transform)),
-            **(signs if two_ct else {}),
-            "folding_percent": 100 * result.regularity["folding_fraction"],
-            "inverse_mean_mm": _known(there["mean"]), "inverse_p95_mm": _known(there["p95"]),
-            "inverse_max_mm": _known(there["max"]),
-            **({} if back is None else back.numbers(today)),
-        },
-        "tests": kinds_done(both_ways=back is not None),
-        "tests_source": TESTS_SOURCE,
-    }  # fmt: skip
+    return WholePair(
+        plan=_series_words(scans.plan),
+        today=_series_words(scans.today),
+        frames="the same frame of reference" if same else "different frames of reference",
+        overlap_percent=100 * overlap,
+        today_values=_values(ready),
+        field_of_view="part of the patient" if today.seen is not None else "whole patient",
+        missing_ends=missing_ends(today, plan, start.transform),
+        start=start.method,
+        similarity_headers=_known(start.headers),
+        similarity_before=_known(start.chosen),
+        similarity_after=_known(correlation(today, plan, result.transform)),
+        bones_bent_mm=_known(bones_bent(today, result.transform)) if two_ct else None,
+        displacement_p95_mm=_known(moved_inside(today, result.transform)) if two_ct else None,
+        folding_percent=100 * result.regularity["folding_fraction"],
+        inverse_mean_mm=_known(there["mean"]),
+        inverse_p95_mm=_known(there["p95"]),
+        inverse_max_mm=_known(there["max"]),
+        **(both_ways or {}),
+    )
+
+
+def _series_words(series: Series) -> str:
+    return f"{series.modality}, {series.image.geometry.summary}, {len(series.slices)} slices"
 
 
 def _values(ready: PreparedScans) -> str:
@@ -381,3 +354,37 @@ def _values(ready: PreparedScans) -> str:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
+
+
+def both_ways_numbers(there: Transform, back: Transform, today: WorkingScan) -> dict[str, float | None]:
+    """Return mean, 95th percentile and largest error of two registrations over the patient, and the mean in voxels.
+
+    ``there`` is today to plan, ``back`` the registration that was run the other way.
+    """
+    inside = np.ones(today.image.data.shape, dtype=bool) if today.body is None else today.body
+    if today.region is not None:
+        inside = inside & (today.region.data != 0)
+    flat = np.flatnonzero(inside)
+    index = np.stack(np.unravel_index(flat[:: max(1, len(flat) // MOST_BOTH_WAYS)], inside.shape), axis=1)
+    errors = both_ways_mm(there, back, today.image.geometry.points(index.astype(np.float64)))
+    names = ("both_ways_mean_mm", "both_ways_p95_mm", "both_ways_max_mm", "both_ways_voxels")
+    if not len(errors):
+        return dict.fromkeys(names)
+    mean, largest = float(errors.mean()), float(today.image.geometry.spacing_mm.max())
+    return dict(zip(names, (mean, float(np.percentile(errors, 95)), float(errors.max()), mean / largest), strict=True))
+
+
+def both_ways_mm(there: Transform, back: Transform, points_mm: Float64Array) -> Float64Array:
+    """Return the distance of points from their places after both transforms; none for points beyond the plan's scan."""
+    plan, grid = warp_points(points_mm, there), back.field.geometry
+    index = _index(plan, grid)
+    seen = ((index >= 0) & (index <= np.array(grid.shape) - 1)).all(axis=1)
+    return np.asarray(np.linalg.norm(warp_points(plan[seen], back) - points_mm[seen], axis=1))
+
+
+def kinds_done(*, both_ways: bool = False) -> list[TestKind]:
+    """Return each kind of test with its state; `ClinicSection.with_landmarks` changes that of landmarks."""
+    return [
+        TestKind(kind=kind, what=what, state=BOTH_WAYS_DONE if kind == "H" and both_ways else state)
+        for kind, (what, state) in TESTS.items()
+    ]

@@ -1,4 +1,4 @@
-"""Scans made ready: values in Hounsfield units, fields of view, working copies."""
+"""Working copies of two scans: values in Hounsfield units, fields of view, crops round the patient."""
 
 from __future__ import annotations
 
@@ -34,16 +34,7 @@ LEAST_RANGE = {"ct": 100.0}
 
 @dataclass(frozen=True)
 class PreparedScans:
-    """Both scans as they are registered.
-
-    Parameters
-    ----------
-    scans : Scans
-        As they were read; values of today's that were no Hounsfield units are mapped.
-    today, plan : WorkingScan
-    mapped : HounsfieldMap, optional
-        What today's values went through.
-    """
+    """Both scans, with values of today's in Hounsfield units by the map ``mapped``, and their working copies."""
 
     scans: Scans
     today: WorkingScan
@@ -52,7 +43,7 @@ class PreparedScans:
 
 
 def prepare(scans: Scans, on_part: Callable[[str, float], None] = lambda _words, _share: None) -> PreparedScans:
-    """Make two scans ready; ``on_part`` takes what is done next, and the share that is done.
+    """Make the working copies of two scans; ``on_part`` takes the next part and the share that is done.
 
     Raises
     ------
@@ -127,7 +118,7 @@ def working_scan(scan: Volume, seen: NDArray[np.bool_] | None = None) -> Working
         Field of view of a CT. Where it cuts the patient, nothing outside of it counts.
     """
     if scan.modality != "ct":
-        image = crop_round(scan.geometry, None, scan.geometry).of(scan)
+        image = cropped(scan, None, scan.geometry)
         # What is dark to the end of the scan counts as a gap even where bright tissue encloses it.
         return WorkingScan(image, trusted_region(image, bright_mask(image)) if scan.modality == "mr" else None, None)
     scan = tissue_values(scan)
@@ -140,7 +131,7 @@ def working_scan(scan: Volume, seen: NDArray[np.bool_] | None = None) -> Working
         and not cuts_patient(_pixels(seen, scan.geometry, coarse.geometry), found, coarse.geometry.spacing_mm)
     ):
         seen = None
-    image = crop_round(scan.geometry, found, coarse.geometry).of(scan)
+    image = cropped(scan, found, coarse.geometry)
     if found is None:
         return WorkingScan(image, None, None)
     mask = LabelMap(found.astype(np.uint8), coarse.geometry)
@@ -164,34 +155,17 @@ def _within(region: LabelMap | None, seen: NDArray[np.bool_], whole: Geometry, p
     return LabelMap(counted.astype(np.uint8), part)
 
 
-@dataclass(frozen=True)
-class VoxelBox:
-    """Voxels of a grid round some points: index of the first, and their LPS places (n, 3)."""
-
-    first: tuple[int, int, int]
-    shape: tuple[int, int, int]
-    points_mm: Float64Array
-
-    @property
-    def slices(self) -> tuple[slice, slice, slice]:
-        """Places of the box in an array on the grid."""
-        x, y, z = (slice(a, a + n) for a, n in zip(self.first, self.shape, strict=True))
-        return x, y, z
-
-
-def box_round(points_mm: Float64Array, geometry: Geometry) -> VoxelBox | None:
-    """Return the voxels of a grid round points, with one to spare; None where they lie outside."""
-    index = np.asarray(points_mm, dtype=np.float64)
+def box_round(points_mm: Float64Array, geometry: Geometry) -> tuple[tuple[slice, ...], Float64Array] | None:
+    """Return the voxels of a grid round points, with a margin of one, and their LPS places (n, 3); None outside it."""
     back = inverse_of(geometry.affine)
-    index = index @ back[:3, :3].T + back[:3, 3]
+    index = np.asarray(points_mm, dtype=np.float64) @ back[:3, :3].T + back[:3, 3]
     low = np.maximum(np.floor(index.min(axis=0)).astype(int) - 1, 0)
     high = np.minimum(np.ceil(index.max(axis=0)).astype(int) + 2, geometry.shape)
     if (high <= low).any():
         return None
     axes = [np.arange(a, b, dtype=np.float64) for a, b in zip(low, high, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
-    (x, y, z), (a, b, c) = low.tolist(), (high - low).tolist()
-    return VoxelBox((x, y, z), (a, b, c), geometry.points(grid))
+    return tuple(slice(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)), geometry.points(grid)
 
 
 def label_map(
@@ -214,8 +188,9 @@ def label_map(
         points = np.concatenate([c.points_mm for c in shape.structure.contours])
         box = box_round(points, geometry)
         if box is not None:
-            inside = (shape.at(box.points_mm) < 0).reshape(box.shape)
-            data[box.slices][inside] = values[shape.structure.number]
+            voxels, places = box
+            part = data[voxels]
+            part[(shape.at(places) < 0).reshape(part.shape)] = values[shape.structure.number]
     called = {values[s.structure.number]: s.structure.name for s in drawn}
     return LabelMap(data, geometry, {value: names.get(name, name) for value, name in called.items()})
 
@@ -232,56 +207,43 @@ MARGIN_MM = 15.0
 """Air that is kept round the patient."""
 
 
-@dataclass(frozen=True)
-class Crop:
-    """Box of voxels ``first`` to ``last`` (not included), and the whole factors that shrink it."""
-
-    first: tuple[int, int, int]
-    last: tuple[int, int, int]
-    factors: Factors
-
-    def geometry(self, whole: Geometry) -> Geometry:
-        """Grid of the working copy."""
-        affine = whole.affine.copy()
-        affine[:3, 3] = whole.points(np.array(self.first, dtype=np.float64))
-        x, y, z = (b - a for a, b in zip(self.first, self.last, strict=True))
-        return shrink_geometry(Geometry((x, y, z), affine), self.factors)
-
-    def of(self, image: Volume) -> Volume:
-        """Cut and shrink an image."""
-        box = tuple(slice(a, b) for a, b in zip(self.first, self.last, strict=True))
-        data = shrink(np.ascontiguousarray(image.data[box]), self.factors)
-        return Volume(np.ascontiguousarray(data), self.geometry(image.geometry), image.modality)
-
-
-def crop_round(geometry: Geometry, body: NDArray[np.bool_] | None, coarse: Geometry) -> Crop:
-    """Choose the box round a patient, and the finest voxels that keep it affordable.
+def cropped(image: Volume, body: NDArray[np.bool_] | None, coarse: Geometry) -> Volume:
+    """Cut a scan to the box round the patient, at the finest voxels that keep it affordable.
 
     Parameters
     ----------
-    geometry : Geometry
-        Grid of the scan.
+    image : Volume
     body : boolean array, optional
         Patient on the grid ``coarse``; None keeps the whole scan.
     coarse : Geometry
         The scan's grid shrunk by whole factors.
     """
+    geometry, spacing = image.geometry, image.geometry.spacing_mm
     first, last = np.zeros(3, dtype=int), np.array(geometry.shape)
     if body is not None and body.any():
-        step = np.rint(coarse.spacing_mm / geometry.spacing_mm).astype(int)
-        margin = np.ceil(MARGIN_MM / geometry.spacing_mm).astype(int)
+        step = np.rint(coarse.spacing_mm / spacing).astype(int)
+        margin = np.ceil(MARGIN_MM / spacing).astype(int)
         for axis in range(2):
-            found = np.flatnonzero(body.any(axis=tuple(a for a in range(3) if a != axis)))
-            first[axis] = max(0, found[0] * step[axis] - margin[axis])
-            last[axis] = min(geometry.shape[axis], (found[-1] + 1) * step[axis] + margin[axis])
-    size = last - first
-    spacing = geometry.spacing_mm
-    for voxel_mm in np.geomspace(spacing.min(), max(MOST_MM, spacing.min()), 5):
-        factors = np.maximum(1, np.rint(voxel_mm / spacing)).astype(int)
-        if prod(-(-size // factors)) <= MOST_VOXELS:
+            held = np.flatnonzero(body.any(axis=tuple(a for a in range(3) if a != axis)))
+            first[axis] = max(0, held[0] * step[axis] - margin[axis])
+            last[axis] = min(geometry.shape[axis], (held[-1] + 1) * step[axis] + margin[axis])
+    factors = affordable_factors(last - first, spacing)
+    box = tuple(slice(a, b) for a, b in zip(first.tolist(), last.tolist(), strict=True))
+    affine = geometry.affine.copy()
+    affine[:3, 3] = geometry.points(first.astype(np.float64))
+    i, j, k = (last - first).tolist()
+    data = shrink(np.ascontiguousarray(image.data[box]), factors)
+    grid = shrink_geometry(Geometry((i, j, k), affine), factors)
+    return Volume(np.ascontiguousarray(data), grid, image.modality)
+
+
+def affordable_factors(size: NDArray[np.int64], spacing_mm: Float64Array) -> Factors:
+    """Return the smallest whole factors by which a box of voxels is shrunk to `MOST_VOXELS`, or to about `MOST_MM`."""
+    for voxel_mm in np.geomspace(spacing_mm.min(), max(MOST_MM, spacing_mm.min()), 5):
+        x, y, z = np.maximum(1, np.rint(voxel_mm / spacing_mm)).astype(int).tolist()
+        if prod(-(-size // np.array([x, y, z]))) <= MOST_VOXELS:
             break
-    a, b, f = (tuple(int(n) for n in v) for v in (first, last, factors))
-    return Crop(a, b, f)  # type: ignore[arg-type]
+    return x, y, z
 
 
 COARSE_MM = 3.0
@@ -344,8 +306,8 @@ def hounsfield_map(today: Volume, plan: Volume, measured: NDArray[np.bool_] | No
     """
     wanted, values = _shares(_sample(plan, None), NO_MAP), _sample(today, measured)
 
-    def overlap(found: HounsfieldMap) -> float:
-        return float(np.minimum(wanted, _shares(values, found)).sum())
+    def overlap(one: HounsfieldMap) -> float:
+        return float(np.minimum(wanted, _shares(values, one)).sum())
 
     best = max((HounsfieldMap(float(a), float(b)) for a in SLOPES for b in OFFSETS_HU), key=overlap)
     near = [HounsfieldMap(best.slope + a, best.offset + b) for a in NEAR_SLOPES for b in NEAR_OFFSETS_HU]
@@ -364,9 +326,9 @@ def _sample(image: Volume, measured: NDArray[np.bool_] | None) -> Float64Array:
     return np.asarray(values[:: max(1, len(values) // MOST_VALUES)], dtype=np.float64)
 
 
-def _shares(values: Float64Array, found: HounsfieldMap) -> Float64Array:
+def _shares(values: Float64Array, used: HounsfieldMap) -> Float64Array:
     """Blurred histogram of mapped values, in which air and all else weigh the same for every scan."""
-    below = np.searchsorted(values, (EDGES_HU - found.offset) / found.slope) / len(values)
+    below = np.searchsorted(values, (EDGES_HU - used.offset) / used.slope) / len(values)
     counts = ndimage.gaussian_filter1d(np.diff(below), BLUR_HU / STEP_HU, mode="constant")
     air = EDGES_HU[:-1] < AIR_BELOW_HU
     shares = np.where(air, AIR_SHARE, 1.0 - AIR_SHARE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from regweave.io.transforms.ends import require_direction, require_series
 from regweave.io.transforms.files import read_transform
 from regweave.registration.initial import METHODS, initial_affine
 from regweave.spatial.intensity import apply_window, default_window
-from regweave.spatial.invert import invert
-from regweave.spatial.warp import inverse_of, warp_points
+from regweave.spatial.warp import warp_points
 from regweave.types import Field, Float64Array, Image, Transform, Volume
 
 WORSE = 0.02
@@ -325,65 +324,3 @@ def _pearson(a: Float64Array, b: Float64Array) -> float:
     a, b = a - a.mean(), b - b.mean()
     spread = float(np.sqrt((a**2).sum() * (b**2).sum()))
     return float((a * b).sum() / spread) if spread > 0 else float("nan")
-
-
-MOST_BOTH_WAYS = 100_000
-Register = Callable[[WorkingScan, WorkingScan, Transform], Transform]
-"""Registers the second scan to the first from a start; gives the transform from the first to the second."""
-
-
-@dataclass(frozen=True)
-class BothWays:
-    """A registration there, and one that was run the other way."""
-
-    there: Transform
-    back: Transform
-
-    def errors_mm(self, points_mm: Float64Array) -> Float64Array:
-        """Return how far points of today come to lie from where they began, by the one and then by the other.
-
-        Points that the first takes out of the plan's scan have no error.
-        """
-        plan = warp_points(points_mm, self.there)
-        grid = self.back.field.geometry
-        to_voxels = inverse_of(grid.affine)
-        index = plan @ to_voxels[:3, :3].T + to_voxels[:3, 3]
-        seen = ((index >= 0) & (index <= np.array(grid.shape) - 1)).all(axis=1)
-        return np.asarray(np.linalg.norm(warp_points(plan[seen], self.back) - points_mm[seen], axis=1))
-
-    def numbers(self, today: WorkingScan) -> dict[str, float | None]:
-        """Return mean, 95th percentile and largest error over the patient, and the mean in voxels."""
-        inside = np.ones(today.image.data.shape, dtype=bool) if today.body is None else today.body
-        if today.region is not None:
-            inside = inside & (today.region.data != 0)
-        flat = np.flatnonzero(inside)
-        index = np.stack(np.unravel_index(flat[:: max(1, len(flat) // MOST_BOTH_WAYS)], inside.shape), axis=1)
-        found = self.errors_mm(today.image.geometry.points(index.astype(np.float64)))
-        names = ("both_ways_mean_mm", "both_ways_p95_mm", "both_ways_max_mm", "both_ways_voxels")
-        if not len(found):
-            return dict.fromkeys(names)
-        mean = float(found.mean())
-        largest = float(today.image.geometry.spacing_mm.max())
-        return dict(
-            zip(names, (mean, float(np.percentile(found, 95)), float(found.max()), mean / largest), strict=True)
-        )
-
-
-def run_back(
-    there: Transform, start: Transform, scans: tuple[WorkingScan, WorkingScan], register: Register
-) -> BothWays:
-    """Register today to the plan, from the inverse of the same start, and return both transforms.
-
-    Parameters
-    ----------
-    there : Transform
-        Today to plan.
-    start : Transform
-        Where it began.
-    scans : two WorkingScan
-        Today and plan.
-    register : function
-    """
-    today, plan = scans
-    turned: Any = invert(start, plan.image.geometry).transform
-    return BothWays(there, register(plan, today, turned))

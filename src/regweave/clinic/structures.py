@@ -1,4 +1,4 @@
-"""Choice of structures: carried over, the patient's outline, or left out with a reason."""
+"""Structures of the plan, chosen and brought to today: carried as tissue, moved rigidly, or found in today's CT."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +14,14 @@ from scipy.spatial import cKDTree
 
 from regweave import notices
 from regweave.clinic.patient import BODY_HU, tissue_values
-from regweave.clinic.quality import RegisteredPair, structure_row
+from regweave.clinic.quality import RegisteredPair, outside_share, structure_row
 from regweave.clinic.scans import PreparedScans, WorkingScan, box_round
-from regweave.contours import Shape, dice_of_areas, overlap_ml, regions_of
+from regweave.contours import Shape, carry, dice_of_areas, overlap_ml, regions_of
 from regweave.contours.regions import outlines
 from regweave.errors import UsageError
 from regweave.io.dicom.rtstruct import checked_names
 from regweave.io.dicom.series import Series
+from regweave.measures.propagation import PropagatedStructure
 from regweave.spatial.warp import inverse_of, warp_labels, warp_points
 from regweave.types import Contour, Field, Float64Array, Geometry, LabelMap, LeftOut, Structure, StructureSet, Transform
 
@@ -127,6 +127,36 @@ def _require_known(structures: Sequence[Structure], names: Collection[str] | Non
         raise UsageError("E165", f"the plan has no structure {what}", f"{meant}it has {has}")
 
 
+MOST_OUTSIDE = 0.99
+"""A structure of which today's field of view shows less than the rest is not drawn."""
+
+
+def carried(
+    shape: Shape, pair: RegisteredPair, ready: PreparedScans, note: str
+) -> tuple[Structure, PropagatedStructure]:
+    """Carry a structure as tissue, or move it rigidly, and measure it; today's scan may show nothing of it."""
+    one, start = shape.structure, pair.transform.affine
+    reason = "" if is_outline(one) else rigid_reason(shape, ready.plan)
+    if reason:
+        pair, note = rigid_pair(shape, pair, ready.today), "; ".join(filter(None, (note, reason)))
+    moved = carry(shape, pair.transform, pair.today)
+    if pair.seen is not None and moved.contours and outside_share(one, pair) > MOST_OUTSIDE:
+        moved = replace(moved, contours=())
+    if not reason and (empty := _empty_slices(ready) & {c.image for c in moved.contours}):
+        moved = replace(moved, contours=tuple(c for c in moved.contours if c.image not in empty))
+        note = "; ".join(filter(None, (note, f"not drawn on {len(empty)} slices that show no patient")))
+    return moved, rigid_row(shape, moved, pair, start, note) if reason else structure_row(shape, moved, pair, note)
+
+
+def _empty_slices(ready: PreparedScans) -> set[int | None]:
+    """Return the slices of today's CT that show no patient: a resampled scan may end so."""
+    today, body = ready.today.image.geometry, ready.today.body
+    if body is None:
+        return set()
+    planes = [plane_of(today, one.position_mm) for one in ready.scans.today.slices]
+    return {k for k, plane in enumerate(planes) if plane is not None and not body[..., plane].any()}
+
+
 DEVICES = {"FIXATION", "SUPPORT"}
 BENT = {"EXTERNAL", "BOLUS"}
 """Types that may lie outside the skin and still follow it."""
@@ -162,43 +192,45 @@ def _inner_points(shape: Shape, grid: Geometry) -> Float64Array:
     """Voxel centres inside a structure; its own points where it is smaller than a voxel or has no contours."""
     drawn = [contour.points_mm for contour in shape.structure.contours]
     box = box_round(np.concatenate(drawn), grid) if drawn else None
-    inside = np.zeros((0, 3)) if box is None else box.points_mm[shape.at(box.points_mm) < 0]
+    inside = np.zeros((0, 3)) if box is None else box[1][shape.at(box[1]) < 0]
     return inside if len(inside) else np.concatenate([*drawn, shape.structure.points])
 
 
-def rigid_pair(shape: Shape, found: RegisteredPair, today: WorkingScan) -> RegisteredPair:
+def rigid_pair(shape: Shape, pair: RegisteredPair, today: WorkingScan) -> RegisteredPair:
     """Return a registration by the rigid motion that fits the transform best in the tissue near a structure."""
-    one = shape.structure
-    there = warp_points(np.concatenate([*(c.points_mm for c in one.contours), one.points]), found.inverse)
+    there = warp_points(_drawn_points(shape.structure), pair.inverse)
     grid = today.image.geometry
     flat = np.flatnonzero(np.ones(grid.shape, dtype=bool) if today.body is None else today.body)
     index = np.unravel_index(flat[:: max(1, len(flat) // MOST_POINTS)], grid.shape)
     points = grid.points(np.stack(index, axis=1).astype(np.float64))
     away, _ = cKDTree(there).query(points)
     points = points[away <= away.min() + NEAR_MM]
-    affine = rigid_fit(points, warp_points(points, found.transform))
+    affine = rigid_fit(points, warp_points(points, pair.transform))
     still = Field.zero(grid)
     return replace(
-        found, transform=Transform(still, affine), inverse=Transform(still, inverse_of(affine)),
+        pair, transform=Transform(still, affine), inverse=Transform(still, inverse_of(affine)),
         jacobian=np.broadcast_to(np.float32(1.0), grid.shape),
     )  # fmt: skip
 
 
 def rigid_row(
     shape: Shape, carried: Structure, rigid: RegisteredPair, start: Float64Array, note: str
-) -> dict[str, Any]:
+) -> PropagatedStructure:
     """Measure a structure that was moved rigidly; its displacement is counted from the start (4, 4), as all are."""
-    row = structure_row(shape, carried, rigid, note)
-    places = np.concatenate([*(c.points_mm for c in carried.contours), carried.points])
+    row, places = structure_row(shape, carried, rigid, note), _drawn_points(carried)
     if not len(places):
         return row
     there, back = warp_points(places, rigid.transform), np.linalg.inv(start)
     moved = there @ back[:3, :3].T + back[:3, 3] - places
     length = np.linalg.norm(moved, axis=1)
-    return row | {
+    return row.model_copy(update={
         "centroid_shift_mm": float(np.linalg.norm(moved.mean(axis=0))),
         "displacement_mean_mm": float(length.mean()), "displacement_max_mm": float(length.max()),
-    }  # fmt: skip
+    })  # fmt: skip
+
+
+def _drawn_points(structure: Structure) -> Float64Array:
+    return np.concatenate([*(c.points_mm for c in structure.contours), structure.points])
 
 
 def rigid_fit(points: Float64Array, moved: Float64Array) -> Float64Array:
@@ -229,7 +261,7 @@ Outlines that their program drew at the skin have .996 and .998 on every slice, 
 a loose one .952. A CT that is its own plan keeps .99."""
 
 
-def find_outline(planned: Structure, ready: PreparedScans, *, carry: bool = False) -> tuple[Structure | None, str]:
+def find_outline(planned: Structure, ready: PreparedScans, *, only_carry: bool = False) -> tuple[Structure | None, str]:
     """Find the patient's outline in today's CT, if the same method returns the plan's outline in the plan's CT.
 
     Parameters
@@ -237,7 +269,7 @@ def find_outline(planned: Structure, ready: PreparedScans, *, carry: bool = Fals
     planned : Structure
         The plan's outline.
     ready : PreparedScans
-    carry : bool
+    only_carry : bool
         Find nothing: the outline is to be carried.
 
     Returns
@@ -248,8 +280,8 @@ def find_outline(planned: Structure, ready: PreparedScans, *, carry: bool = Fals
         What was done, and why.
     """
     today, plan, scans = ready.today, ready.plan, ready.scans
-    if carry or (obstacle := _obstacle(ready)):
-        return None, "carried, as asked for" if carry else f"carried: {obstacle}"
+    if only_carry or (obstacle := _obstacle(ready)):
+        return None, "carried, as asked for" if only_carry else f"carried: {obstacle}"
     assert plan.body is not None
     assert today.body is not None
     again = draw_outline(planned, scans.plan, plan.body, plan.image.geometry)

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
 from regweave.io.disk.records import Count, Known, Number, RecordPart, SafeName, Text
 
+REVIEW = "UNAPPROVED – needs review by a qualified person"
+DONE_HERE = "computed here"
+TESTS_SOURCE = "kinds of test: UK survey, table 1, doi 10.1259/bjr.20210001"
+Flag = Literal["pass", "cut", "look", "fail"]
+
 
 class PropagatedStructure(RecordPart):
-    """Numbers of one propagated structure."""
+    """Numbers of one propagated structure; None where there is nothing to measure."""
 
     number: int
     label: int | None = None
     name: Text
     type: Text
     note: Text
+    found_today: bool = False
+    """Whether its contours were found in today's scan rather than carried; then ``outline_dice`` compares both."""
     volume_plan_ml: Known
     volume_today_ml: Known
     volume_change_percent: Known
-    centroid_shift_mm: Known
-    displacement_mean_mm: Known
-    displacement_max_mm: Known
-    jacobian_least: Known
-    jacobian_largest: Known
-    inverse_p95_mm: Known
     planes: Count
-    outside_percent: Known
-    pushed_percent: Known = None
+    points: Count = 0
     state: Text = ""
-    flag: Literal["pass", "cut", "look", "fail"]
+    """How today's scan cuts the structure, which is no alarm; empty where it shows all of it."""
+    outside_percent: Known
+    """Share of the plan's contour beyond today's scan."""
+    pushed_percent: Known = None
+    """Share that is beyond today's scan by the deformation, and would lie in it by the start alone."""
+    centroid_shift_mm: Known = None
+    displacement_mean_mm: Known = None
+    displacement_max_mm: Known = None
+    jacobian_least: Known = None
+    jacobian_largest: Known = None
+    inverse_p95_mm: Known = None
+    outline_dice: Known = None
+    flag: Flag
     reasons: list[Text]
 
 
@@ -83,7 +95,8 @@ class TestKind(RecordPart):
 class ClinicSection(RecordPart):
     """Quality assurance of propagated contours."""
 
-    status: Text
+    # Hashes name patient and series; ``ids`` names them in clear where the user asks for it.
+    status: Text = REVIEW
     patient_sha: Text
     plan_sha: Text
     today_sha: Text
@@ -95,7 +108,7 @@ class ClinicSection(RecordPart):
     left_out: list[NotCarried]
     whole: WholePair
     tests: list[TestKind]
-    tests_source: Text
+    tests_source: Text = TESTS_SOURCE
     names: dict[str, Text] = Field(default_factory=dict)
     files: dict[str, SafeName] = Field(default_factory=dict)
     slices_mm: list[Number] = Field(default_factory=list)
@@ -105,3 +118,8 @@ class ClinicSection(RecordPart):
     def cut(self) -> list[PropagatedStructure]:
         """Structures that today's scan shows in part."""
         return [row for row in self.structures if row.state]
+
+    def with_landmarks(self) -> Self:
+        """Return the section with the test of landmarks as done."""
+        tests = [one.model_copy(update={"state": DONE_HERE}) if one.kind == "E" else one for one in self.tests]
+        return self.model_copy(update={"tests": tests})

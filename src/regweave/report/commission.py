@@ -3,52 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
 
+from regweave.clinic.commission import RECORD, CommissionRecord
 from regweave.io import owned_path
 from regweave.io.disk.files import sha256
-from regweave.io.disk.records import Count, Known, Number, RecordPart, Text, read_record
+from regweave.io.disk.records import read_record
 from regweave.report.page import render
 
-RECORD = "commission.json"
 PROTOCOL = "protocol.html"
-Passed = Literal["pass", "fail"]
-
-
-class TrialCheck(RecordPart):
-    """A number with its limit and the limit's source."""
-
-    words: Text
-    value: Known
-    limit: Number
-    source: Text
-    word: Passed
-
-
-class TrialRecord(RecordPart):
-    """Numbers of one phantom."""
-
-    name: Text
-    what: Text
-    kind: Text
-    word: Passed
-    points: Count
-    mean_mm: Known
-    p95_mm: Known
-    max_mm: Known
-    dice: dict[str, Known]
-    seconds: Number
-    checks: list[TrialCheck]
-
-
-class CommissionRecord(RecordPart):
-    """``commission.json``."""
-
-    seed: int
-    word: Passed
-    phantom: Text
-    trials: list[TrialRecord]
-    program: dict[str, Any]
 
 
 def write_protocol(folder: str | Path) -> Path:

@@ -107,8 +107,8 @@ def _judged_again(folder: Path, rules: Rules | None, landmarks: LandmarkPairs | 
     result = result if rules is None else replace(result, rules=rules)
     result = result if landmarks is None else result.with_landmarks(landmarks)
     if result.clinic is not None:
-        rows = [flagged(row, result.rules, result.clinic["whole"]) for row in result.clinic["structures"]]
-        result = replace(result, clinic={**result.clinic, "structures": rows})
+        rows = [flagged(row, result.rules, result.clinic.whole) for row in result.clinic.structures]
+        result = replace(result, clinic=result.clinic.model_copy(update={"structures": rows}))
     found = result.summary()
     changed = {key: found[key] for key in ("verdict", "rules", "landmarks", "clinic") if key in found}
     content: dict[str, Any] = json.loads(record_text(read_json(folder / RESULT) | changed))

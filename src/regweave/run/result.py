@@ -24,6 +24,7 @@ from regweave.io.disk.records import this_program, write_record
 from regweave.io.disk.text import parse_json, read_text
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
+from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import PairScore, StructureScore
 from regweave.measures.verdict import Rules, Verdict, default_rules, judge
 from regweave.registration.align import StepRecord
@@ -77,8 +78,8 @@ class Result:
         Versions of the program that made the result.
     landmarks : LandmarkScore, optional
         Target registration errors, where landmarks were given.
-    clinic : mapping, optional
-        Quality assurance of contours that were propagated with it, as JSON values.
+    clinic : ClinicSection, optional
+        Quality assurance of contours that were propagated with it.
     """
 
     images: OutputImages | SavedImages
@@ -102,7 +103,7 @@ class Result:
     rules: Rules = field(default_factory=default_rules)
     program: Mapping[str, Any] = field(default_factory=this_program)
     landmarks: LandmarkScore | None = None
-    clinic: Mapping[str, Any] | None = None
+    clinic: ClinicSection | None = None
 
     def __repr__(self) -> str:
         means, verdict = self.mean_dice, self.verdict
@@ -179,10 +180,7 @@ class Result:
         """Return the result with the errors of corresponding landmarks; `LandmarkPairs.read` reads files and arrays."""
         images = self.images
         score = score_landmarks(points.fixed, points.moving, points.names, images.start, self.transform, self.inverse)
-        clinic = self.clinic
-        if clinic is not None:
-            done = {"state": "computed here"}
-            clinic = {**clinic, "tests": [row | done if row["kind"] == "E" else row for row in clinic["tests"]]}
+        clinic = None if self.clinic is None else self.clinic.with_landmarks()
         return replace(self, landmarks=replace(score, sha256=points.sha256), clinic=clinic)
 
     def structures(self) -> list[dict[str, Any]]:
@@ -206,7 +204,7 @@ class Result:
 
     def _numbers(self) -> dict[str, Any]:
         inverse = {} if self.inverse_error is None else {"inverse_error": self.inverse_error.record()}
-        clinic = {} if self.clinic is None else {"clinic": dict(self.clinic)}
+        clinic = {} if self.clinic is None else {"clinic": self.clinic.model_dump()}
         marks = {} if self.landmarks is None else {"landmarks": self.landmarks.record()}
         there = {"inverse_consistency_mm": dict(self.inverse_consistency_mm)}
         return {**self.regularity, **there, **inverse, **clinic, **marks}

@@ -15,10 +15,12 @@ from regweave.config import settings as registration_settings
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels, read_transform
 from regweave.io.disk.files import is_file
+from regweave.io.disk.records import checked
 from regweave.io.disk.text import parse_json, read_text
 from regweave.io.modality import recorded_modality
 from regweave.measures.deformation import InverseError
 from regweave.measures.landmarks import LandmarkScore
+from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import PairScore
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
@@ -182,7 +184,7 @@ def _result(folder: Path, content: Mapping[str, Any]) -> Result:
     run, table, there = content["provenance"], content["weights"], content["inverse_consistency_mm"]
     inexact = content.get("inverse_error")
     record = RunRecord.read(run)
-    found = content.get("landmarks")
+    found, section = content.get("landmarks"), content.get("clinic")
     inputs = {} if record is None else record.inputs
     return Result(
         images=SavedImages(folder, frozenset(run["inputs_sha256"]), run),
@@ -206,7 +208,7 @@ def _result(folder: Path, content: Mapping[str, Any]) -> Result:
         rules=recorded_rules(folder / RECORD),
         program={name: run[name] for name in PROGRAM},
         landmarks=None if found is None else LandmarkScore.read(found),
-        clinic=content.get("clinic"),
+        clinic=None if section is None else checked(ClinicSection, section, folder / RECORD),
     )
 
 

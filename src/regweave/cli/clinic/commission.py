@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +9,13 @@ import typer
 
 from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption
+from regweave.clinic.commission import RECORD
 from regweave.clinic.commission import commission as run
 from regweave.errors import EXIT_SOME_FAILED
 from regweave.io import prepare_output
 from regweave.io.disk.records import write_record
 from regweave.progress import Bar
-from regweave.report.commission import PROTOCOL, RECORD, write_protocol
+from regweave.report.commission import PROTOCOL, write_protocol
 
 app = command_line()
 
@@ -35,16 +35,14 @@ def commission(
     """
     with prepare_output(output, overwrite=overwrite) as folder, Bar(lines=True, shown=not as_json) as bar:
         record = run(seed, lambda name, share: bar.draw(share, name, line=f"trial {name}"))
-        write_record(folder / RECORD, record)
+        write_record(folder / RECORD, record.model_dump())
         write_protocol(folder)
     if as_json:
-        print(json.dumps(record, indent=1, ensure_ascii=False))
+        print(record.model_dump_json(indent=1))
     else:
-        for trial in record["trials"]:
-            numbers = (
-                f"mean {trial['mean_mm']:.2f} mm, largest {trial['max_mm']:.2f} mm, Dice {trial['least_dice']:.3f}"
-            )
-            print(f"{trial['word']:<6}{trial['name']:<12}{numbers}")
+        for trial in record.trials:
+            numbers = f"mean {trial.mean_mm:.2f} mm, largest {trial.max_mm:.2f} mm, Dice {trial.least_dice:.3f}"
+            print(f"{trial.word:<6}{trial.name:<12}{numbers}")
         print(f"protocol    {output / PROTOCOL}")
-    if record["word"] != "pass":
+    if record.word != "pass":
         raise typer.Exit(EXIT_SOME_FAILED)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regweave.api.contours import write_contours
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import JsonOption, RulesOption, StrictOption, complete_model
 from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
-from regweave.clinic.files import RTSTRUCT
-from regweave.clinic.propagate import Propagation
+from regweave.clinic.propagate import RTSTRUCT, Propagation, write_contours
+from regweave.measures.propagation import PropagatedStructure
 from regweave.progress import ContoursBar
 from regweave.run.images import FILES
 
@@ -97,7 +96,8 @@ def contours(
             on_stage=bar,
         )  # fmt: skip
     if as_json:
-        print(json.dumps({"output": str(output), **_record(output)}, indent=1, ensure_ascii=False))
+        record = json.loads((output / "result.json").read_text(encoding="utf-8"))
+        print(json.dumps({"output": str(output), **record}, indent=1, ensure_ascii=False))
     elif not quiet:
         _print(done, output)
     end_by_verdict(done.result.verdict, printed=not (as_json or quiet), strict=strict)
@@ -107,16 +107,15 @@ def _print(done: Propagation, output: Path) -> None:
     """Print the structures with their flags, the verdict, and where the files are."""
     console = Console(markup=False)
     quality = done.quality
-    console.print(_table(quality["structures"], plain=not console.is_terminal))
-    there = {row["name"] for row in quality["structures"]}
-    for row in (*quality["lost"], *quality["left_out"]):
-        part = "in part" if row["name"] in there else "left out"
-        console.print(f"{part:<12}{short(row['name'], 26)}: {row['reason']}", soft_wrap=True)
-    for row in quality["structures"]:
-        if row["state"]:
-            console.print(f"{'cut':<12}{short(row['name'], 26)}: {row['reasons'][-1]}", soft_wrap=True)
+    console.print(_table(quality.structures, plain=not console.is_terminal))
+    drawn = {row.name for row in quality.structures}
+    for lost in (*quality.lost, *quality.left_out):
+        part = "in part" if lost.name in drawn else "left out"
+        console.print(f"{part:<12}{short(lost.name, 26)}: {lost.reason}", soft_wrap=True)
+    for row in quality.cut:
+        console.print(f"{'cut':<12}{short(row.name, 26)}: {row.reasons[-1]}", soft_wrap=True)
     console.print(verdict_lines(done.result.verdict))
-    console.print(f"status      {quality['status']}")
+    console.print(f"status      {quality.status}")
     console.print(f"time        {sum(done.result.seconds.values()):.1f} s")
     console.print(f"contours    {output / RTSTRUCT}", soft_wrap=True)
     console.print(f"page        {output / FILES['report']}", soft_wrap=True)
@@ -126,12 +125,7 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _record(output: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((output / "result.json").read_text(encoding="utf-8"))
-    return found
-
-
-def _table(rows: Sequence[Mapping[str, Any]], *, plain: bool) -> Table:
+def _table(rows: Sequence[PropagatedStructure], *, plain: bool) -> Table:
     """Lay out the structures with their flags."""
     table = Table(title="Structures", box=None if plain else box.SIMPLE_HEAD, title_justify="left")
     table.add_column("structure", no_wrap=True)
@@ -140,9 +134,9 @@ def _table(rows: Sequence[Mapping[str, Any]], *, plain: bool) -> Table:
     table.add_column("")
     for row in rows:
         table.add_row(
-            Text(short(row["name"], 22)), _number(row["volume_plan_ml"], ".2f"), _number(row["volume_today_ml"], ".2f"),
-            _number(row["volume_change_percent"], "+.0f", " %"), _number(row["centroid_shift_mm"], ".1f"),
-            str(row["planes"]), Text(row["flag"], VERDICTS[row["flag"]]),
+            Text(short(row.name, 22)), _number(row.volume_plan_ml, ".2f"), _number(row.volume_today_ml, ".2f"),
+            _number(row.volume_change_percent, "+.0f", " %"), _number(row.centroid_shift_mm, ".1f"),
+            str(row.planes), Text(row.flag, VERDICTS[row.flag]),
         )  # fmt: skip
     return table
 

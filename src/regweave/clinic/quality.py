@@ -188,7 +188,7 @@ def _shown_part(shape: Shape, pair: RegisteredPair) -> tuple[float, Float64Array
     return share, np.average(points[registered], axis=0, weights=weight[registered]) if registered.any() else drawn
 
 
-def _inside_numbers(shape: Shape, carried: Structure, pair: RegisteredPair, centre: Float64Array) -> dict[str, float]:
+def _inside_numbers(shape: Shape, carried: Structure, pair: RegisteredPair, centre: Float64Array) -> dict[str, Any]:
     """Measure the deformation at the voxels inside a structure; empty where there are none."""
     if not carried.contours or not len(shape.along_mm):
         return _numbers_of_points(carried.points, pair)
@@ -217,7 +217,7 @@ def _inside_numbers(shape: Shape, carried: Structure, pair: RegisteredPair, cent
     }  # fmt: skip
 
 
-def _numbers_of_points(points: Float64Array, pair: RegisteredPair) -> dict[str, float]:
+def _numbers_of_points(points: Float64Array, pair: RegisteredPair) -> dict[str, Any]:
     """Measure a structure that has points alone, where they lie today."""
     if not len(points):
         return {}

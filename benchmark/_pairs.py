@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config import settings as registration_settings
-from regweave.config.settings import Schedule, Settings
+from regweave.config import presets as registration_settings
+from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
 from regweave.jobs.table import PairFiles, write_pairs
 from regweave.run.prepare import start_pair
@@ -71,7 +71,7 @@ class Prepared:
 
     pair: ImagePair
     weights: WeightTable
-    schedule: Schedule
+    schedule: Settings
     settings: Settings
 
 

@@ -25,8 +25,8 @@ from _common import ROOT, Claim, parser, write
 from _map_folder import map_folder
 from _pairs import SETS, PairName, cases_of, files, fold_pairs, folds_of, subject_of, write_csv
 from regweave import predictors
-from regweave.config import settings as registration_settings
-from regweave.config.settings import Schedule, Settings
+from regweave.config import presets as registration_settings
+from regweave.config.settings import Settings
 from regweave.io import sha256
 from regweave.jobs.methods import REFINE, Method, bank_of_list, baseline_methods
 from regweave.jobs.runner import Runner
@@ -184,9 +184,9 @@ class Learning:
         return out
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> Settings:
         """Bank and levels."""
-        return self.settings.schedule(self.modality)
+        return self.settings.for_bank(self.modality)
 
     def _candidate(self, rung: str, mix: Mix) -> Candidate:
         base = self.settings.model_copy(update={"modality": self.modality})
@@ -208,7 +208,7 @@ class Learning:
         return Candidate(rung, mix.name, method)
 
 
-def mixed(start: WeightTable, schedule: Schedule, mix: Mix) -> WeightTable:
+def mixed(start: WeightTable, schedule: Settings, mix: Mix) -> WeightTable:
     """Give members of maps so many times the weight of one metric of the refinement, and one a weight in the levels."""
     of = dict(zip(start.members, start.matrix[:, 0].tolist(), strict=True))
     fine = {m.name: of[m.name] for m in schedule.continuous if m.stage == "refine" and of[m.name]}

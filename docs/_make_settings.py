@@ -97,7 +97,9 @@ def page() -> str:
 
 
 def _section(title: str, model: type[BaseModel]) -> str:
-    meanings = _meanings(model.__doc__ or "")
+    meanings = {key: _plain(field.description or "") for key, field in model.model_fields.items()}
+    if not all(meanings.values()):
+        meanings = _meanings(model.__doc__ or "")
     schema = model.model_json_schema()
     rows = []
     for key in model.model_fields:
@@ -116,8 +118,12 @@ def _meanings(text: str) -> dict[str, str]:
     parts = re.split(r"^    (\w[\w, ]*) : .*\n", text.split("----------\n", 1)[1], flags=re.MULTILINE)
     for names, meaning in zip(parts[1::2], parts[2::2], strict=True):
         for name in names.split(", "):
-            found[name] = " ".join(meaning.split()).replace("``", "`").replace("|", r"\|")
+            found[name] = _plain(meaning)
     return found
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("``", "`").replace("|", r"\|")
 
 
 def _allowed(entry: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from regweave import engines, losses, metrics
 from regweave.config.member import Member
-from regweave.config.settings import preset, validate
+from regweave.config.presets import preset, validate
 from regweave.errors import UsageError
 from regweave.registration.data_terms import PENALTIES
 from regweave.registry import FOLDERS, fingerprint, plugins_found
@@ -70,7 +70,7 @@ def test_a_folder_that_the_user_names(folder):
     assert metrics.get("curved").Options().gamma == 1.0
     assert engines.solver("again", max_iter=2)(TWO_NODES).labels.tolist() == [1, 1]
     settings = validate(bank({"name": "c", "metric": "curved", "options": {"gamma": 2}}), "a test")
-    assert settings.banks["mr"][0].metric_options().gamma == 2
+    assert settings.banks["mr"][0].metric_options.gamma == 2
     assert metrics.registry.origin("curved").record() == {"from": "curved.py", "distribution": None, "version": None}
     assert plugins_found()["engines"] == {"again": str(folder / "engines" / "again.py")}
 
@@ -161,7 +161,7 @@ def test_a_function_is_a_metric_of_intensities():
         return grid.pool(((fixed - moved) ** 2).mean(axis=0))
 
     member = Member(name="mine", metric=squared)
-    metric, options = metrics.get(member.metric), member.metric_options()
+    metric, options = metrics.get(member.metric), member.metric_options
     image = np.random.default_rng(0).random((12, 12, 12), dtype=np.float32)
     grid = ControlGrid.cover(Geometry(image.shape, np.eye(4)), 5.0, None)
     f = metric.features(image, options)

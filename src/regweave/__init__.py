@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from regweave.api.register import register
     from regweave.api.train import train
     from regweave.clinic.propagate import propagate_contours
-    from regweave.config.settings import Settings, preset, preset_names
+    from regweave.config.presets import preset, preset_names
+    from regweave.config.settings import Settings
     from regweave.errors import RegweaveError, RegweaveWarning
     from regweave.jobs.batch import batch
     from regweave.model.cards import models
@@ -76,8 +77,8 @@ _HOMES = {
     "examples": "study",
     "load": "run.saved",
     "models": "model.cards",
-    "preset": "config.settings",
-    "preset_names": "config.settings",
+    "preset": "config.presets",
+    "preset_names": "config.presets",
     "propagate_contours": "clinic.propagate",
     "register": "api.register",
     "train": "api.train",

@@ -103,7 +103,7 @@ def test_candidates_give_maps_the_weight_that_they_say() -> None:
     from regweave.config import settings
 
     grid = import_module("crossval")
-    schedule = settings.preset("default").schedule("mr")
+    schedule = settings.preset("default").for_bank("mr")
     start = schedule.start_weights(0.05, (0, 1, 2))
     table = grid.mixed(start, schedule, grid.Mix({"outline": 8.0}, 0.5))
     of = dict(zip(table.members, table.matrix[:, 1], strict=True))

@@ -11,7 +11,7 @@ import pytest
 from regweave.cli import main
 from regweave.cli.learning import evaluate as command
 from regweave.cli.tables import terminal_text
-from regweave.config.settings import preset
+from regweave.config.presets import preset
 from regweave.errors import RegweaveError
 from regweave.io import write_image, write_labels
 from regweave.model.model import Model

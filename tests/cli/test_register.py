@@ -20,8 +20,8 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from regweave.cli import main
-from regweave.config.choice import metric_weights
-from regweave.config.settings import Settings, parse, preset, preset_names
+from regweave.config.presets import metric_weights, parse, preset, preset_names
+from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels, write_linear
 from regweave.model.model import Model

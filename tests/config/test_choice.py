@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regweave.config.choice import _by_hand, choose_settings, metric_weights
-from regweave.config.settings import preset
+from regweave.config.presets import _by_hand, choose_settings, metric_weights, preset
 from regweave.errors import UsageError
 from regweave.training.run import training_settings
 
@@ -39,11 +38,11 @@ def test_metrics_by_hand_are_those_of_the_bank_that_knows_them(given):
     weights = metric_weights(given)
     assert weights == {"ncc": 1.0, "lncc3": 1.0}
     chosen = choose_settings("default", None, None, weights)
-    whole = {m.name: m for m in preset("default").schedule("mr").bank}
-    assert [m.name for m in chosen.schedule("mr").bank] == ["ncc", "lncc3"]
-    assert chosen.schedule("mr").bank[1].metric_options() == whole["lncc3"].metric_options()
+    whole = {m.name: m for m in preset("default").for_bank("mr").bank}
+    assert [m.name for m in chosen.for_bank("mr").bank] == ["ncc", "lncc3"]
+    assert chosen.for_bank("mr").bank[1].metric_options == whole["lncc3"].metric_options
     with pytest.raises(UsageError, match="E183"):
-        chosen.schedule("multi")
+        chosen.for_bank("multi")
     with pytest.raises(UsageError, match="E181"):
         choose_settings("default", None, None, {"ncc": 1.0, "lncc33": 1.0})
 

@@ -10,9 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from regweave import engines, losses, metrics
-from regweave.config import settings as module
+from regweave.config import presets
 from regweave.config.member import Member, plain_member
-from regweave.config.settings import Level, Refine, Schedule, Settings, load, parse, preset, preset_names, validate
+from regweave.config.presets import load, parse, preset, preset_names, validate
+from regweave.config.settings import Level, Refine, Settings
 from regweave.errors import UsageError
 from regweave.spatial.node_classes import RULES
 from regweave.types import Geometry
@@ -45,8 +46,8 @@ def test_every_preset_loads_and_knows_its_name(name):
     early = name in {f"default@{n}" for n in range(1, 5)}
     assert set(found.banks) == ({"ct", "mr"} if early else {"ct", "mr", "multi"})
     for modality in found.banks:
-        schedule = found.schedule(modality)
-        assert schedule.modality == modality
+        schedule = found.for_bank(modality)
+        assert schedule.bank_name == modality
         assert schedule.bank == found.banks[modality]
         assert schedule.levels == found.levels
         assert schedule.discrete
@@ -91,7 +92,7 @@ def test_toml_keeps_everything_that_can_be_set():
 
 
 def test_shipped_text_is_plain_toml_without_defaults_hidden():
-    folder = Path(module.__file__).parent / "presets"
+    folder = Path(presets.__file__).parent / "presets"
     assert sorted(p.stem for p in folder.glob("*.toml")) == preset_names()
     for path in folder.glob("*.toml"):
         assert load(path) == preset(path.stem)
@@ -102,7 +103,7 @@ def test_a_name_without_a_version_takes_the_newest(tmp_path, monkeypatch):
     for version in (1, 2, 10):
         text = parse(preset("paper@1").toml(), "x").model_copy(update={"name": f"p@{version}"}).toml()
         (tmp_path / f"p@{version}.toml").write_text(text)
-    monkeypatch.setattr(module, "PRESETS", str(tmp_path))
+    monkeypatch.setattr(presets, "PRESETS", str(tmp_path))
     assert preset("p").name == "p@10"
     assert preset("p@2").name == "p@2"
 
@@ -226,7 +227,7 @@ def test_files_that_cannot_be_used(tmp_path):
 
 def test_bank_of_a_modality_that_is_not_there():
     with pytest.raises(UsageError, match=r"E183.*'mine'.*no bank for CT.*banks\.ct"):
-        validate(MINIMAL, "x").schedule("ct")
+        validate(MINIMAL, "x").for_bank("ct")
 
 
 def test_settings_cannot_be_changed_and_member_by_name():
@@ -246,15 +247,13 @@ def test_members_by_stage():
         {"name": "late", "metric": "mind", "stage": "refine"},
         {"name": "mi", "metric": "mi"},
     ]
-    s = Schedule.model_validate({"levels": [{"spacing_mm": 5.0}], "bank": bank})
+    s = validate(changed(levels=[{"spacing_mm": 5.0}], banks={"mr": bank}), "x").for_bank("mr")
     assert [m.name for m in s.discrete] == ["both", "early", "mi"]
     assert [m.name for m in s.continuous] == ["both", "late"]
 
 
 def test_levels_shrink_with_a_small_image():
-    s = Schedule.model_validate(
-        {"levels": [{"spacing_mm": 40.0}], "bank": MINIMAL["banks"]["mr"], "reference_mm": 200.0}
-    )
+    s = validate(changed(levels=[{"spacing_mm": 40.0}], reference_mm=200.0), "x")
     for length, expected in ((400, 40.0), (200, 40.0), (100, 20.0), (50, 10.0)):
         geometry = Geometry((length, length // 2, length // 2), np.eye(4))
         assert s.levels_for(geometry)[0].spacing_mm == pytest.approx(expected, rel=0.02)
@@ -276,7 +275,7 @@ def test_start_weights_are_those_of_the_members():
         {"name": "b", "metric": "ncc", "weight": 3.0},
         {"name": "waits", "metric": "ngf", "stage": "refine", "weight": 0.0},
     ]
-    s = Schedule.model_validate({"levels": [{"spacing_mm": 10.0}], "bank": bank})
+    s = validate(changed(banks={"mr": bank}), "x").for_bank("mr")
     w = s.start_weights(0.2, (0, 4))
     assert w.matrix.tolist() == [[0.25, 0.25], [0.75, 0.75], [0.0, 0.0]]
     assert (w.members, w.classes, w.pairwise) == (("a", "b", "waits"), (0, 4), 0.2)
@@ -284,8 +283,7 @@ def test_start_weights_are_those_of_the_members():
 
 def test_some_member_of_the_levels_has_a_weight():
     bank = [{"name": "a", "metric": "sad", "weight": 0.0}, {"name": "b", "metric": "ncc", "stage": "refine"}]
-    with pytest.raises(ValidationError, match="no member of the bank takes part in the levels"):
-        Schedule.model_validate({"levels": [{"spacing_mm": 10.0}], "bank": bank})
+    assert "no member of the bank takes part in the levels" in problem(changed(banks={"mr": bank}))
 
 
 @pytest.mark.parametrize(

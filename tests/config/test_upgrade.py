@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from regweave.config.member import Member
-from regweave.config.settings import preset
+from regweave.config.presets import preset
 
 OLD = {"name": "anatomy", "metric": "anatomy", "support": 5, "stage": "refine", "weight": 0.0}
 
@@ -18,7 +18,7 @@ OLD = {"name": "anatomy", "metric": "anatomy", "support": 5, "stage": "refine", 
 def test_the_former_metric_is_correlation_of_maps(options, source, floor):
     found = Member.model_validate({**OLD, "options": options})
     assert (found.metric, found.source, found.options) == ("ncc", source, {"variance_floor": floor})
-    assert not found.metric_options().squared  # an inverted map is no match
+    assert not found.metric_options.squared  # an inverted map is no match
     assert Member.model_validate(found.model_dump(mode="json")) == found
 
 

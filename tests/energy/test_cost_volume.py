@@ -29,7 +29,7 @@ def test_rows_are_the_members_in_their_order():
     assert costs.shape == (2, grid.n_nodes, 27)
     for row, c in zip(costs, comparisons(), strict=True):
         own = grid if c.member.support is None else grid.with_support((9, 9, 9))
-        metric, options = metrics.get(c.member.metric), c.member.metric_options()
+        metric, options = metrics.get(c.member.metric), c.member.metric_options
         slow = [metric.cost(c.fixed, shift(c.moved, d), own, options) for d in labels.vectors]
         np.testing.assert_allclose(row, np.stack(slow, axis=1), atol=2e-5)
 

@@ -14,7 +14,7 @@ from fuzz_child import Call
 from fuzz_mutate import Mutation
 
 from regweave import io
-from regweave.config.settings import preset
+from regweave.config.presets import preset
 from regweave.jobs.table import read_pairs
 from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Transform
@@ -152,6 +152,6 @@ def _texts(folder: Path, pair, fixed: dict[str, bytes]) -> list[Sample]:  # type
 
 
 def _settings(name: str) -> object:
-    from regweave.config.settings import load
+    from regweave.config.presets import load
 
     return load(Path(name))

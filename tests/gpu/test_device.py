@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from regweave.config.settings import Refine, Schedule, preset
+from regweave.config.presets import preset
+from regweave.config.settings import Refine, Settings
 from regweave.errors import ResourceError, UsageError
 from regweave.registration import devices
 from regweave.registration.align import align
@@ -18,7 +19,7 @@ from regweave.registration.refine import refine
 from regweave.study.phantoms import make_phantom
 
 LEVELS = [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 30.0, "steps": 2}]
-PLAN = Schedule(levels=LEVELS, bank=preset("default").banks["mr"])
+PLAN = Settings(name="test", modality="mr", smoothness=0.1, levels=LEVELS, banks={"mr": preset("default").banks["mr"]})
 WEIGHTS = PLAN.start_weights(0.05)
 
 
@@ -80,7 +81,7 @@ def test_what_was_brought_to_the_host_is_not_copied_back(device):
 
 
 def test_images_leave_the_gpu_with_their_pair(device):
-    plan = preset("default").schedule("mr")
+    plan = preset("default").for_bank("mr")
     free = device.queue.memory()[0]
     own = make_phantom(seed=5, shape=(16, 16, 16), spacing_mm=(6.0, 6.0, 6.0)).pair
     scene = device.scene(own, plan)
@@ -94,7 +95,7 @@ def test_images_leave_the_gpu_with_their_pair(device):
 def test_a_pair_that_does_not_fit_is_refused(device, pair, monkeypatch):
     monkeypatch.setattr(memory, "needed_bytes", lambda *_: 5 << 30)
     with pytest.raises(ResourceError, match=r"E140: .*5120 MB of the GPU, of whose 4096 MB"):
-        device.scene(pair, preset("default").schedule("mr"))
+        device.scene(pair, preset("default").for_bank("mr"))
 
 
 def test_the_plan_covers_what_a_registration_takes(device, pair):

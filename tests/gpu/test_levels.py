@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regweave import metrics
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.registration.align import align, label_set
 from regweave.registration.cpu import CPU
 from regweave.registration.measure import Around
@@ -31,8 +31,12 @@ BANK = [
 LEVELS = [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 30.0, "steps": 2}]
 
 
-def schedule(**changes) -> Schedule:
-    return Schedule.model_validate({"levels": LEVELS, "bank": BANK, **changes})
+def schedule(**changes) -> Settings:
+    given = {"levels": LEVELS, "bank": BANK, **changes}
+    bank = given.pop("bank")
+    return Settings.model_validate(
+        {"name": "test", "modality": "mr", "smoothness": 0.1, "banks": {"mr": bank}, **given}
+    )
 
 
 def weights(bank=BANK, classes=(0,)) -> WeightTable:

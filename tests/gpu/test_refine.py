@@ -12,7 +12,7 @@ import pytest
 from scipy import ndimage
 
 from regweave.config.member import Member
-from regweave.config.settings import Level, Refine, Schedule
+from regweave.config.settings import Level, Refine, Settings
 from regweave.registration.class_weights import ClassWeights
 from regweave.registration.cuda.device import CudaDevice
 from regweave.registration.cuda.weights import LaidWeights
@@ -39,7 +39,9 @@ BANK = (
     Member(name="shapes", metric="sad", source="structures", weight=0),
     Member(name="outline", metric="ncc", source="labels", weight=0, support=3, options={"variance_floor": 0.01}),
 )
-SCHEDULE = Schedule(levels=(Level(spacing_mm=8.0, steps=4, support=5),), bank=BANK)
+SCHEDULE = Settings(
+    name="test", modality="mr", smoothness=0.1, levels=(Level(spacing_mm=8.0, steps=4, support=5),), banks={"mr": BANK}
+)
 SETTINGS = Refine(
     steps=5, rate=0.3, spacing_voxels=1.4, smoothness=0.05, class_reach_voxels=2.0, start_sigma=0.1, max_voxels=4000
 )

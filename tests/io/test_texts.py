@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regweave.config.settings import load, parse
+from regweave.config.presets import load, parse
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points
 from regweave.io.disk.files import MAX_NESTING, exists, is_file, open_file, require_file, sha256

@@ -63,7 +63,7 @@ def dice(scores):
 def test_trials_of_a_pair_share_what_no_weight_changes(fresh, training_list):
     files = training_list.files(0)
     task = ScoringTask(files, {name: str(path) for name, path in files.items()}, Reading(), training_list.settings)
-    start = training_list.settings.schedule("mr").start_weights(0.1, (0, 3))
+    start = training_list.settings.for_bank("mr").start_weights(0.1, (0, 3))
     other = replace(start, matrix=start.matrix * np.array([[1.0, 0.2], [1.0, 1.8], [1.0, 1.0]]))
     models = [Model(w, training_list.settings, "mr") for w in (start, other)]
     smooth = training_list.settings.with_refine_smoothness(2.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.learning import columns as module
 from regweave.learning.columns import FittedColumns, Trainer
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
@@ -17,7 +17,7 @@ from regweave.run.memory import Cache
 from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, WeightTable
 
-SCHEDULE = Schedule.model_validate(
+SCHEDULE = Settings.model_validate(
     {
         "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 2}, {"spacing_mm": 48.0, "steps": 1}],
         "bank": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regweave import engines
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.energy.assemble import assemble
 from regweave.energy.features import joint_features, loss_of
 from regweave.learning.lssvm import LssvmOptions, fit_lssvm
@@ -29,13 +29,16 @@ from regweave.study.phantoms import make_phantom
 from regweave.types import Terms, WeightTable
 
 OFFSETS = (np.array([-0.2, 0.0, 0.2]),) * 3
-SCHEDULE = Schedule.model_validate(
+SCHEDULE = Settings.model_validate(
     {
+        "name": "test",
+        "modality": "mr",
+        "smoothness": 0.1,
         "levels": (
             {"spacing_mm": 48.0, "shrink": 2, "steps": 2},
             {"spacing_mm": 32.0, "shrink": 1, "steps": 2},
         ),
-        "bank": ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}),
+        "banks": {"mr": ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"})},
     }
 )
 MEMBERS, CLASSES = ("sad", "ncc"), (0, 3)

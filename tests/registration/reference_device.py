@@ -107,7 +107,7 @@ class ReferenceDevice:
             if member.metric not in METRICS:
                 rows.append(self.upload(next(by_host)).value)
                 continue
-            metric, options = metrics.get(member.metric), member.metric_options()
+            metric, options = metrics.get(member.metric), member.metric_options
             pairs = ((fixed[None], shift(moved[None], d)) for d in around.labels.vectors)
             rows.append(np.stack([metric.cost(f, m, grid, options) for f, m in pairs], axis=1))
         costs = np.stack(rows)

@@ -9,7 +9,7 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.energy.features import loss_of
 from regweave.measures.overlap import dice
 from regweave.registration.align import Alignment, align
@@ -27,8 +27,12 @@ BANK = ({"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"})
 MEMBERS = ("sad", "ncc")
 
 
-def schedule(**changes) -> Schedule:
-    return Schedule.model_validate({"levels": LEVELS, "bank": BANK, **changes})
+def schedule(**changes) -> Settings:
+    given = {"levels": LEVELS, "bank": BANK, **changes}
+    bank = given.pop("bank")
+    return Settings.model_validate(
+        {"name": "test", "modality": "mr", "smoothness": 0.1, "banks": {"mr": bank}, **given}
+    )
 
 
 def weights(pairwise: float = 0.1, classes: tuple[int, ...] = (0,)) -> WeightTable:

@@ -9,7 +9,8 @@ import pytest
 from scipy import ndimage
 
 from regweave.config.member import Member
-from regweave.config.settings import Level, Refine, Schedule, preset
+from regweave.config.presets import preset
+from regweave.config.settings import Level, Refine, Settings
 from regweave.registration.align import align
 from regweave.registration.class_weights import ClassWeights
 from regweave.registration.data_terms import SMALL_DIFFERENCE, data_terms, forces
@@ -26,7 +27,9 @@ BANK = (
     Member(name="shapes", metric="sad", source="structures", weight=0),
     Member(name="outline", metric="ncc", source="labels", weight=0, support=3, options={"variance_floor": 0.01}),
 )
-SCHEDULE = Schedule(levels=(Level(spacing_mm=8.0, steps=4, support=5),), bank=BANK)
+SCHEDULE = Settings(
+    name="test", modality="mr", smoothness=0.1, levels=(Level(spacing_mm=8.0, steps=4, support=5),), banks={"mr": BANK}
+)
 
 
 def balls(centres, radius: float = 4.0) -> np.ndarray:
@@ -162,7 +165,7 @@ def test_the_newest_default_without_a_model_is_the_one_before(modality):
     found = []
     for name in ("default@5", "default@6"):
         settings = preset(name)
-        schedule = settings.schedule(modality)
+        schedule = settings.for_bank(modality)
         weights = schedule.start_weights(settings.smoothness)
         start = align(pair, weights, schedule).displacement
         found.append(refine(pair, start, weights, schedule, settings.refine).displacement)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from regweave import register
-from regweave.config.settings import Refine, Schedule
+from regweave.config.settings import Refine, Settings
 from regweave.errors import UsageError
 from regweave.registration import devices
 from regweave.registration.align import align
@@ -28,10 +28,13 @@ SPEC.loader.exec_module(reference_device)
 ReferenceDevice, Held = reference_device.ReferenceDevice, reference_device.Held
 
 BANK = [{"name": name, "metric": name} for name in ("sad", "ncc", "mi", "gradient")]
-SCHEDULE = Schedule.model_validate(
+SCHEDULE = Settings.model_validate(
     {
+        "name": "test",
+        "modality": "mr",
+        "smoothness": 0.1,
         "levels": [{"spacing_mm": 48.0, "shrink": 2, "steps": 2}, {"spacing_mm": 30.0, "steps": 2}],
-        "bank": BANK,
+        "banks": {"mr": BANK},
     }
 )
 WEIGHTS = WeightTable.constant({m["name"]: 1.0 for m in BANK}, 0.1)

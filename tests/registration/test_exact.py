@@ -7,7 +7,8 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.config.settings import Refine, preset
+from regweave.config.presets import preset
+from regweave.config.settings import Refine
 from regweave.registration.cpu import CPU
 from regweave.registration.data_terms import forces
 from regweave.types import Geometry, Image, ImagePair, Volume, WeightTable
@@ -90,7 +91,7 @@ def noisy_pair() -> ImagePair:
 def mismatch(exact: bool) -> float:
     """Return how far the force is from the derivative of the cost along a smooth displacement, as a share."""
     pair, settings = noisy_pair(), preset("default")
-    schedule, refine = settings.schedule("ct"), Refine(steps=1, exact=exact)
+    schedule, refine = settings.for_bank("ct"), Refine(steps=1, exact=exact)
     members = [m for m in schedule.continuous if m.name in ("lncc3", "lncc7")]
     weights = WeightTable.constant({m.name: 1.0 for m in schedule.continuous}, 0.1)
     scene = CPU.scene(pair, schedule).at(refine)

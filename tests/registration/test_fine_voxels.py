@@ -6,7 +6,7 @@ import numpy as np
 from scipy import ndimage
 
 from regweave import register
-from regweave.config.settings import preset
+from regweave.config.presets import preset
 from regweave.types import Geometry, Volume
 
 

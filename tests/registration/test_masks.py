@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.config.settings import Refine, Schedule
+from regweave.config.settings import Refine, Settings
 from regweave.registration.align import align
 from regweave.registration.initial import initial_affine
 from regweave.registration.refine import refine
@@ -14,11 +14,14 @@ from regweave.spatial.warp import to_voxels
 from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
-SCHEDULE = Schedule.model_validate(
+SCHEDULE = Settings.model_validate(
     {
+        "name": "test",
+        "modality": "mr",
+        "smoothness": 0.1,
         # Control points of the box below and of the whole image lie on the same places.
         "levels": [{"spacing_mm": 40.0, "steps": 3}, {"spacing_mm": 25.0, "steps": 2}],
-        "bank": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}],
+        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
     }
 )
 WEIGHTS = WeightTable.constant({"sad": 1.0, "ncc": 1.0}, 0.1)

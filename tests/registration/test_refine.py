@@ -10,7 +10,8 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.config.settings import Refine, Schedule, preset, preset_names
+from regweave.config.presets import preset, preset_names
+from regweave.config.settings import Refine, Settings
 from regweave.errors import RegweaveWarning
 from regweave.registration.align import align
 from regweave.registration.refine import Refinement, refine, warn_if_left_out
@@ -33,12 +34,14 @@ BANKS = {
 }
 
 
-def schedule(bank: str = "sad", **changes) -> Schedule:
+def schedule(bank: str = "sad", **changes) -> Settings:
     levels = ({"spacing_mm": 48.0, "shrink": 2, "steps": 3},)
-    return Schedule.model_validate({"levels": levels, "bank": BANKS[bank], **changes})
+    return Settings.model_validate(
+        {"name": "test", "modality": "mr", "smoothness": 0.1, "levels": levels, "banks": {"mr": BANKS[bank]}, **changes}
+    )
 
 
-def uniform(s: Schedule) -> WeightTable:
+def uniform(s: Settings) -> WeightTable:
     return WeightTable.constant(dict.fromkeys(tuple(m.name for m in s.bank), 1.0), 0.1)
 
 
@@ -74,7 +77,7 @@ def test_identical_images_stay_where_they_are(pair, bank):
 @pytest.mark.parametrize("name", preset_names())
 def test_identical_images_stay_where_they_are_under_every_preset(pair, name):
     settings = preset(name)
-    s = settings.schedule("mr")
+    s = settings.for_bank("mr")
     same = ImagePair(pair.fixed, pair.fixed)
     w = s.start_weights(settings.smoothness)
     aligned = align(same, w, s)
@@ -168,7 +171,7 @@ def test_steps_are_told(pair):
 
 
 def test_left_out_with_a_warning_where_no_member_can_be_compared(pair):
-    s = Schedule.model_validate({**schedule().model_dump(), "bank": [{"name": "mi", "metric": "mi"}]})
+    s = schedule(banks={"mr": [{"name": "mi", "metric": "mi"}]})
     start = np.random.default_rng(0).random((3, *SHAPE)).astype(np.float32)
     with pytest.warns(RegweaveWarning, match=r"W206: refinement left out: none of the members mi"):
         warn_if_left_out(s, WeightTable.constant({"mi": 1.0}, 0.1), Refine(steps=5))
@@ -180,7 +183,7 @@ def test_left_out_with_a_warning_where_no_member_can_be_compared(pair):
 
 def test_members_of_the_levels_are_left_out_of_it(pair):
     bank = ({"name": "sad", "metric": "sad"}, {"name": "early", "metric": "mind", "stage": "levels"})
-    s = Schedule.model_validate({**schedule().model_dump(), "bank": bank})
+    s = schedule(banks={"mr": bank})
     w = WeightTable(np.array([[0.4], [0.6]]), ("sad", "early"), (0,), 0.1)
     zero = np.zeros((3, *SHAPE), dtype=np.float32)
     found = refine(pair, zero, w, s, Refine(steps=4))

@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.config.settings import preset
+from regweave.config.presets import preset
 from regweave.registration import steps
 from regweave.registration.class_weights import stretch
 from regweave.spatial.control_grid import ControlGrid

@@ -9,7 +9,7 @@ import pytest
 from scipy import ndimage
 
 from regweave.config.member import Member
-from regweave.config.settings import Level, Refine, Schedule
+from regweave.config.settings import Level, Refine, Settings
 from regweave.registration import structure_channels
 from regweave.registration.data_terms import data_terms, forces
 from regweave.registration.scene import Scene
@@ -25,7 +25,7 @@ BANK = (
     Member(name="shapes", metric="sad", source="structures", weight=0),
     Member(name="anatomy", metric="ncc", source="structures", support=3, weight=0, options={"variance_floor": 0.01}),
 )
-SCHEDULE = Schedule(levels=(Level(spacing_mm=8.0),), bank=BANK)
+SCHEDULE = Settings(name="test", modality="mr", smoothness=0.1, levels=(Level(spacing_mm=8.0),), banks={"mr": BANK})
 
 
 def image_of(shift) -> Image:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.config.settings import preset
+from regweave.config.presets import preset
 from regweave.errors import RegweaveError
 from regweave.model.effort import effort_path, read_effort, write_effort
 from regweave.model.model import Model

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from regweave import _core
-from regweave.config.settings import Settings, preset, preset_names
+from regweave.config.presets import preset, preset_names
+from regweave.config.settings import Settings
 from regweave.errors import ResourceError, UsageError
 from regweave.registration.align import align
 from regweave.run import memory
@@ -77,13 +78,13 @@ def test_forecast_counts_nodes_and_labels_as_the_run_does(name):
     pair = make_phantom(shape=(32, 30, 28), spacing_mm=(6.0, 6.0, 7.0)).pair
     settings = preset(name)
     found = memory.forecast(pair.fixed.geometry, pair.moving.geometry, settings, "mr", probe=False)
-    schedule = settings.schedule("mr")
+    schedule = settings.for_bank("mr")
     assert found.n_members == len(schedule.for_levels().bank)
     assert found.refine_steps == settings.refine.steps
     assert np.isnan(found.seconds)
     one_step = Settings.model_validate(
         {**settings.model_dump(), "levels": [{**v.model_dump(), "steps": 1} for v in settings.levels]}
-    ).schedule("mr")
+    ).for_bank("mr")
     seen = []
     weights = {m.name: float(m.source == "image") for m in schedule.bank}
     align(pair, WeightTable.constant(weights, 0.1), one_step, on_step=seen.append)

@@ -210,8 +210,8 @@ def test_other_orientation_and_oblique_at_once(uneven, uneven_result):
     start = np.eye(4)
     start[:3, :3], start[:3, 3] = rotation, offset
     pair = ImagePair(uneven.fixed, moving, initial=start)
-    found = align(pair, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.schedule("mr"))
-    straight = align(uneven, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.schedule("mr"))
+    found = align(pair, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.for_bank("mr"))
+    straight = align(uneven, WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), SMALL.smoothness), SMALL.for_bank("mr"))
     assert np.abs(found.displacement - straight.displacement).max() < 0.02
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from regweave import notices
 from regweave.cli import main
-from regweave.config.settings import Settings, preset
+from regweave.config.presets import preset
+from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.io import read_image, read_labels, write_image, write_labels
 from regweave.io.labels import StructureMatch
@@ -106,7 +107,7 @@ def test_newest_presets_have_the_bank():
     for name in ("default", "paper"):
         assert {m.metric for m in preset(name).banks["multi"]} <= {"mi", "ngf", "mind"}
     with pytest.raises(UsageError, match=r"E183.*two modalities"):
-        preset("default@1").schedule("multi")
+        preset("default@1").for_bank("multi")
 
 
 def renumbered(labels: LabelMap, to: dict[int, int]) -> LabelMap:
@@ -250,7 +251,7 @@ def test_volumes_of_another_size_than_the_model_segments_are_told(pair):
     bare = replace(pair.moving_labels, data=np.where(pair.moving_labels.data > 2, 0, pair.moving_labels.data), names={})
     geometry = bare.geometry
     small = np.stack([(bare.data == 1), (bare.data == 2) & (np.indices(bare.data.shape)[0] < 0)]).astype(np.float32)
-    recipe = Recipe(SMALL, SMALL.schedule("mr"), model_for("mr").weights, model=model_for("mr"))
+    recipe = Recipe(SMALL, SMALL.for_bank("mr"), model_for("mr").weights, model=model_for("mr"))
     for shares, warned in ((small, True), (np.stack([bare.data == 1, bare.data == 2]).astype(np.float32), False)):
         moving = replace(Image.of(pair.moving, bare), maps=StructureMaps(shares, geometry, (1, 2)))
         seen = ImagePair(Image.of(pair.fixed), moving, np.eye(4))

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from regweave.config.settings import preset
+from regweave.config.presets import preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.run.register import register
 from regweave.run.saved import load

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regweave.config import settings as registration_settings
+from regweave.config import presets as registration_settings
 from regweave.errors import RegweaveError
 from regweave.jobs.methods import model_methods
 from regweave.model import find_model, shipped_models
@@ -21,7 +21,7 @@ from regweave.study.phantoms import make_phantom
 @pytest.mark.parametrize("name", shipped_models())
 def test_weights_fit_settings_and_predictor(name):
     model = Model.load(name)
-    bank = model.settings.schedule(model.modality).bank
+    bank = model.settings.for_bank(model.modality).bank
     assert model.weights.members == tuple(m.name for m in bank)
     assert np.isfinite(model.weights.matrix).all()
     assert (model.weights.matrix >= 0).all()

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from regweave import predictors
-from regweave.config.settings import Settings, preset, validate
+from regweave.config.presets import preset, validate
+from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.jobs import runner
 from regweave.jobs.methods import baseline_methods
@@ -129,7 +130,7 @@ def test_maps_of_few_voxels_are_compared_where_they_lie(settings):
     images = [Image(np.zeros(g.shape, dtype=np.float32), g) for g in (fixed, moving)]
     pair = ImagePair(*images, initial=initial).with_fixed(maps=maps["fixed"])
     pair = pair.with_moving(maps=maps["moving"], label_maps=maps["outline"])
-    schedule = settings.schedule("mr")
+    schedule = settings.for_bank("mr")
     u = np.full((3, *fixed.shape), 0.4, dtype=np.float32)
     found = Scene.whole(pair, schedule).compare(schedule.bank[-2:], u)
     inside = np.s_[4:-5, 5:-6, 3:-3]
@@ -145,7 +146,7 @@ def test_maps_of_few_voxels_are_compared_where_they_lie(settings):
 
 def test_a_voxel_of_a_coarse_map_counts_once(settings):
     fine, coarse = Geometry((8, 8, 8), np.eye(4)), Geometry((4, 4, 4), np.diag([2.0, 2.0, 2.0, 1.0]))
-    schedule = settings.schedule("mr")
+    schedule = settings.for_bank("mr")
     members = schedule.bank[-3:]  # fine, anatomy, outline
     weights = WeightTable(np.array([[0.2, 0.5], [0.8, 0.0], [0.0, 0.5]]), tuple(m.name for m in members), (0, 1), 0.1)
     for geometry, share in ((coarse, 1 / 8), (fine, 1.0)):
@@ -168,7 +169,7 @@ def model(training_list, settings, in_process) -> Model:
     labels = [reading.labels(f["moving_labels"], i.geometry) for f, i in zip(files, images, strict=True)]
     found = predictors.fit("perceptron", Examples(images, labels, tuple(range(7)), "mr"))
     matrix = np.repeat(np.array([[0.3], [0.3], [0.2], [0.2], [0.0]]), 7, axis=1)
-    weights = WeightTable(matrix, tuple(m.name for m in settings.schedule("mr").bank), tuple(range(7)), 0.1)
+    weights = WeightTable(matrix, tuple(m.name for m in settings.for_bank("mr").bank), tuple(range(7)), 0.1)
     return Model(weights, settings, "mr", predictor=found)
 
 
@@ -250,7 +251,7 @@ def test_an_outline_that_is_alone_stays(model, settings):
     matrix = model.weights.matrix[[0, 1, 2, 4, 3]]
     matrix[2] = 0
     alone = replace(model.weights, matrix=matrix)
-    assert settings.schedule("mr").without_label_members(alone) is alone
+    assert settings.for_bank("mr").without_label_members(alone) is alone
 
 
 def with_far(model, weight) -> Model:
@@ -282,7 +283,7 @@ def test_without_a_mask_members_of_the_levels_inherit_from_members_of_the_levels
     content = found.settings.model_dump(mode="json")
     for member in content["banks"]["mr"][:2]:
         member["stage"] = "levels"
-    schedule = validate(content, "the test").schedule("mr")
+    schedule = validate(content, "the test").for_bank("mr")
     after = schedule.without_label_members(replace(found.weights, matrix=matrix)).matrix
     levels, refined = [0, 1, 5], [2, 3, 4]
     assert not after[[4, 5]].any()
@@ -478,7 +479,7 @@ def test_weights_without_a_mask_lose_coarse_maps_too(model, training_list):
 
 
 def test_where_only_maps_were_weighed_the_bank_starts_anew(model, settings):
-    schedule, matrix = settings.schedule("mr"), model.weights.matrix.copy()
+    schedule, matrix = settings.for_bank("mr"), model.weights.matrix.copy()
     matrix[3] += matrix[2]
     matrix[2] = 0
     found = schedule.without_map_members(replace(model.weights, matrix=matrix))
@@ -496,5 +497,5 @@ def test_a_classifier_of_large_images_keeps_its_maps(model):
 
 def test_smoothness_goes_back_to_the_preset_where_there_is_one(settings):
     tuned = preset("default").with_refine_smoothness(0.5)
-    assert tuned.with_refinement_of_preset() == preset("default")
-    assert settings.with_refinement_of_preset() is settings  # these are named after no preset
+    assert with_refinement_of_preset(tuned) == preset("default")
+    assert with_refinement_of_preset(settings) is settings  # these are named after no preset

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regweave import _core, engines, register
-from regweave.config.settings import preset
+from regweave.config.presets import preset
 from regweave.study.phantoms import make_phantom
 from regweave.types import Energy
 

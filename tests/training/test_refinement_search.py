@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regweave.config.settings import Settings, validate
+from regweave.config.presets import validate
+from regweave.config.settings import Settings
 from regweave.jobs.folds import one_by_one
 from regweave.jobs.methods import REFINE
 from regweave.jobs.table import PairFiles
@@ -86,7 +87,7 @@ class Candidates:
 def state_of(candidates, settings=SETTINGS, *, judged=PAIRS, options=TrainOptions(), said=None):  # noqa: B008
     """As much of a training's state as the search needs; the uniform scores are those of the first settings."""
     log = TrainingLog(lambda progress: said is None or said.append(progress.message))
-    start = SETTINGS.schedule("mr").start_weights(0.1, CLASSES)
+    start = SETTINGS.for_bank("mr").start_weights(0.1, CLASSES)
     return TrainingState(
         options, log, Cache(100.0), 1, PAIRS, settings, None, judged=judged, modality="mr", start=start,
         uniform={p.id: Candidates.score(candidates, start, False, 0.001 * i) for i, p in enumerate(judged)},
@@ -304,7 +305,7 @@ def test_without_moving_labels_the_bank_is_scored_from_the_new_start():
 def test_the_predictor_comes_with_the_start_even_where_no_member_compares_maps():
     predictor = SimpleNamespace(classes=(0, 1, 2), modality="mr")
     predictors = SimpleNamespace(without=lambda pair: predictor)
-    start = SETTINGS.schedule("mr").start_weights(0.1, (0, 1, 2))
+    start = SETTINGS.for_bank("mr").start_weights(0.1, (0, 1, 2))
     for initial, wanted in (("none", None), ("structures", predictor)):
         settings = SETTINGS.model_copy(update={"initial": initial})
         runner = CandidateRunner(None, settings, "all", None, predictors)

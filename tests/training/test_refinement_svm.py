@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from regweave.config.settings import validate
+from regweave.config.presets import validate
 from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.jobs.table import PairFiles
@@ -69,7 +69,7 @@ def svm(tmp_path_factory) -> tuple[RefinementSvm, list[PairFiles]]:
         pairs.append(PairFiles(id=f"p{k}", group=f"g{k}", **files))
     log, reading = TrainingLog(lambda _: None), Reading()
     candidates = CandidateRunner(SimpleNamespace(reading=reading, placement=Placement()), SETTINGS, "all", log, None)
-    schedule = SETTINGS.schedule("mr")
+    schedule = SETTINGS.for_bank("mr")
     options = TrainOptions(refinement_learner="svm")
     state = TrainingState(
         options, log, Cache(100.0), 1, tuple(pairs), SETTINGS, candidates.run, scan=scan(pairs, reading), modality="mr",
@@ -99,7 +99,7 @@ def test_pairs_are_seen_as_the_levels_leave_them(svm):
 
 
 def test_the_refinement_as_a_level():
-    schedule = SETTINGS.schedule("mr")
+    schedule = SETTINGS.for_bank("mr")
     weights = schedule.start_weights(0.01, CLASSES)
     found = as_level(schedule, weights)
     assert [m.name for m in found.bank] == ["low", "high"]

@@ -376,7 +376,7 @@ def test_memory_limit(training_list, four, tmp_path):
     np.testing.assert_array_equal(again.model.weights.matrix, found.model.weights.matrix)
     # What the samples of a pair really take decides.
     pair = start_pair(read_inputs(**training_list.files(0)), "none")
-    schedule = training_list.settings.schedule("mr")
+    schedule = training_list.settings.for_bank("mr")
     schedule = schedule.model_copy(update={"bank": schedule.discrete})
     weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3))
     samples = samples_at("p", first_steps(pair, weights, schedule), (3,))

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from numpy.typing import ArrayLike
 
-from regweave.config.choice import Metrics
+from regweave.config.presets import Metrics
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.measures.landmarks import LandmarkPairs

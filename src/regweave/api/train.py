@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from regweave.config.choice import Metrics
+from regweave.config.presets import Metrics
 from regweave.config.settings import Settings
 from regweave.jobs.table import Pairs
 from regweave.jobs.workers import Cluster

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from regweave.cli.help import input_option, machine_option, method_option
-from regweave.config.settings import preset_names
+from regweave.config.presets import preset_names
 from regweave.errors import UsageError
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame

@@ -6,7 +6,8 @@ from math import prod
 from typing import Any
 
 from regweave.config.member import Member
-from regweave.config.settings import Settings, preset
+from regweave.config.presets import preset
+from regweave.config.settings import Settings
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry
 

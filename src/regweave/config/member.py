@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regweave import metrics
-from regweave.config.stages import StrictModel
-from regweave.config.upgrade import upgrade_member
 from regweave.errors import UsageError
 from regweave.registry import Registry
 
@@ -17,6 +16,12 @@ Intensity = Annotated[float, Field(ge=-1e9, le=1e9)]
 PluginOptions = Annotated[dict[str, Any], Field(default_factory=dict, exclude_if=lambda given: not given)]
 """Options of a plug-in, checked by its own model; no key in records where there are none."""
 NARROWEST_WINDOW = 1e-12
+
+
+class StrictModel(BaseModel):
+    """Validated frozen settings: unknown keys are errors, and so are infinite numbers, which TOML has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def known(registry: Registry, name: str, options: Mapping[str, Any] | None = None) -> None:
@@ -34,47 +39,41 @@ def known(registry: Registry, name: str, options: Mapping[str, Any] | None = Non
 
 
 class Member(StrictModel):
-    """One configured metric of a bank.
+    """One configured metric of a bank."""
 
-    Parameters
-    ----------
-    name : str
-        What weights, reports and the command line call it.
-    metric : str
-        Name of a metric: one of ``regweave.metrics`` or a plug-in. From Python also the metric itself.
-    window : (low, high), optional
-        Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.
-    source : "image", "structures" or "labels"
-        What is compared: the images; the structure maps that the predictor of a model makes of both; or those of the
-        fixed image with maps of the moving labels. The last two need a model, and so weight 0 until one has learned it.
-    support : int, optional
-        Edge of the node's box in voxels; without it the level's.
-    sigma_voxels : float
-        Gaussian smoothing of both images before they are compared.
-    stage : "levels", "refine" or "both"
-        Where the member takes part: the discrete levels, the continuous refinement, or both if it can.
-    weight : float
-        Weight against the other members where no model says better; 0 disables the member unless a model assigns
-        it a weight.
-    options : table
-        Options of the metric.
-    """
-
-    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)
-    metric: str
-    source: Literal["image", "structures", "labels"] = Field(default="image", exclude_if=lambda given: given == "image")
-    window: tuple[Intensity, Intensity] | None = None
-    support: int | None = Field(default=None, ge=2, le=64)
-    sigma_voxels: float = Field(default=0.0, ge=0, le=5)
-    stage: Literal["levels", "refine", "both"] = "both"
-    weight: float = Field(default=1.0, ge=0, le=1e6)
-    options: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgrade(cls, content: object) -> object:
-        """Take what earlier versions wrote."""
-        return upgrade_member(content)
+    name: str = Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64,
+        description="Name of the member in weights, reports and on the command line.",
+    )  # fmt: skip
+    metric: str = Field(
+        description="Name of a metric: one of ``regweave.metrics`` or a plug-in. From Python also the metric itself."
+    )
+    source: Literal["image", "structures", "labels"] = Field(
+        default="image", exclude_if=lambda given: given == "image",
+        description="Compared data: the images; the structure maps that the predictor of a model makes of both; or "
+        "those of the fixed image with maps of the moving labels. The last two need a model, and so weight 0 until one "
+        "has learned it.",
+    )  # fmt: skip
+    window: tuple[Intensity, Intensity] | None = Field(
+        default=None,
+        description="Intensities mapped to [0, 1]; without it the body window for CT and percentiles for other images.",
+    )
+    support: int | None = Field(
+        default=None, ge=2, le=64, description="Edge of the node's box in voxels; without it the level's."
+    )
+    sigma_voxels: float = Field(
+        default=0.0, ge=0, le=5, description="Gaussian smoothing of both images before they are compared."
+    )
+    stage: Literal["levels", "refine", "both"] = Field(
+        default="both",
+        description="Stage of the member: the discrete levels, the continuous refinement, or both if it can.",
+    )
+    weight: float = Field(
+        default=1.0, ge=0, le=1e6,
+        description="Weight against the other members where a model gives none; 0 disables the member unless a model "
+        "assigns it a weight.",
+    )  # fmt: skip
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of the metric.")
 
     @field_validator("metric", mode="before")
     @classmethod
@@ -99,8 +98,14 @@ class Member(StrictModel):
     @property
     def differentiable(self) -> bool:
         """True if the metric says how to compare voxel by voxel, as the refinement does."""
-        return hasattr(metrics.get(self.metric), "PENALTY")
+        return hasattr(self.implementation, "PENALTY")
 
+    @cached_property
+    def implementation(self) -> metrics.Metric:
+        """The metric itself."""
+        return metrics.get(self.metric)
+
+    @cached_property
     def metric_options(self) -> metrics.Options:
         """Options as the metric's own model."""
         return metrics.registry.options(self.metric, self.options)

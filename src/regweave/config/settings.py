@@ -1,75 +1,263 @@
-"""Settings of a registration: a validated model, read and written as TOML; presets are such files."""
+"""Settings of a registration: stages, banks of metrics, engine and loss, each validated.
+
+Every number has a range, wider than any sensible use: a value outside it is a slip, and would end in sums that overflow
+or in lattices larger than any memory.
+"""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import tomli_w
-from pydantic import Field, ValidationError, model_validator
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from regweave import engines, losses, metrics
-from regweave.config.member import Member, PluginOptions, describe_problems, known
-from regweave.config.stages import MOST_LEVELS, Level, Refine, Smoothness, StrictModel, within_image
-from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.text import parse_toml, read_text
+from regweave.config.member import Member, PluginOptions, StrictModel, known
+from regweave.errors import UsageError
 from regweave.io.modality import BankName
 from regweave.registry import Options
+from regweave.spatial.control_grid import nearest_whole
 from regweave.spatial.node_classes import RULES
 from regweave.types import Geometry, WeightTable
 
-__all__ = [
-    "Level",
-    "Refine",
-    "Schedule",
-    "Settings",
-    "load",
-    "parse",
-    "preset",
-    "preset_names",
-    "validate",
-    "within_image",
-]
+MOST_LEVELS = 16
+LEAST_STEP = 1e-5
+"""Labels that lie closer together than this share of a control spacing are one label."""
 
-PRESETS = "presets"
+Millimetres = Annotated[float, Field(ge=1e-3, le=1e4)]
+Smoothness = Annotated[float, Field(ge=1e-9, le=1e6)]
+
+
+class Level(StrictModel):
+    """One level of the pyramid."""
+
+    spacing_mm: Millimetres = Field(description="Distance of the control points.")
+    shrink: int = Field(
+        default=1, ge=1, le=16,
+        description="Edge of the level's voxels in those of the image; used where ``voxels_per_spacing`` is not given.",
+    )  # fmt: skip
+    voxels_per_spacing: float | None = Field(
+        default=None, ge=2, le=64,
+        description="Resolution of the level: each axis is shrunk by the whole factor that comes nearest to this.",
+    )  # fmt: skip
+    support: int | None = Field(
+        default=None, ge=2, le=64, description="Edge of a node's box in voxels; None means one control spacing."
+    )
+    labels_per_axis: Literal[3, 5, 7] = Field(default=3, description="3 gives 27 labels, 5 gives 125.")
+    steps: int = Field(
+        default=5, ge=1, le=20,
+        description="Refinement steps, each with a finer label set around the current estimate.",
+    )  # fmt: skip
+    first_step: float = Field(
+        default=0.2, ge=1e-3, le=1,
+        description="Distance of neighbouring labels in control spacings at the first step.",
+    )  # fmt: skip
+    step_decay: float = Field(
+        default=0.66, ge=0.1, le=1, description="Factor of the distance of the labels from step to step."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Level:
+        reach = self.first_step * (self.labels_per_axis // 2)
+        if reach > 0.4 + 1e-9:
+            raise ValueError(
+                f"labels reach {reach:.2f} control spacings; at most 0.4 keeps every step invertible, lower first_step"
+            )
+        last = self.first_step * self.step_decay ** (self.steps - 1)
+        if last < LEAST_STEP:
+            raise ValueError(
+                f"labels of the last step are {last:.1e} control spacings apart; allowed is {LEAST_STEP} or more, "
+                "take fewer steps or a larger step_decay"
+            )
+        return self
+
+    def scaled(self, factor: float) -> Level:
+        """Return the same level with another control spacing."""
+        return self.model_copy(update={"spacing_mm": self.spacing_mm * factor})
+
+    def factors(self, geometry: Geometry) -> tuple[int, int, int]:
+        """Whole factors by which the level shrinks the axes of an image; at least four voxels are left."""
+        if self.voxels_per_spacing is None:
+            wanted = np.full(3, self.shrink)
+        else:
+            wanted = nearest_whole(self.spacing_mm / self.voxels_per_spacing / geometry.spacing_mm)
+        return within_image(wanted, geometry)
+
+
+def within_image(wanted: NDArray[Any], geometry: Geometry) -> tuple[int, int, int]:
+    """Shrink factors, at least 1, that leave at least four voxels along each axis."""
+    x, y, z = (int(max(1, min(f, n // 4))) for f, n in zip(wanted, geometry.shape, strict=True))
+    return x, y, z
+
+
+class Refine(StrictModel):
+    """The continuous stage after the discrete levels; ``steps = 0`` disables it."""
+
+    steps: int = Field(default=0, ge=0, le=1000, description="Gradient steps.")
+    max_voxels: int = Field(
+        default=2_500_000, ge=1000, le=2**31 - 1,
+        description="Larger images are shrunk to at most so many voxels, along their finest axes first.",
+    )  # fmt: skip
+    spacing_voxels: float = Field(
+        default=2.0, ge=1, le=16, description="Distance of the control points of one step, in those voxels."
+    )
+    spacing_mm: Millimetres | None = Field(
+        default=None,
+        description="The same in millimetres, at least one voxel; takes the place of ``spacing_voxels``.",
+    )
+    smoothness: Smoothness = Field(
+        default=0.5,
+        description="Weight of the squared gradient of the displacement against costs whose typical force is 1.",
+    )
+    smoothness_ct: Smoothness | None = Field(default=None, description="The same for CT, where it differs.")
+    smoothness_multi: Smoothness | None = Field(
+        default=None, description="The same for a pair of two modalities, where it differs."
+    )
+    bending_mm: float = Field(
+        default=0.0, ge=0, le=1e4, exclude_if=lambda given: given == 0,
+        description="Length over which a bend costs as much as a stretch: the squared second derivatives of the "
+        "displacement, times this length squared, are added to its squared gradient.",
+    )  # fmt: skip
+    exact: bool = Field(
+        default=False, exclude_if=lambda given: not given,
+        description="Interpolate both images as cubic B-splines of their voxels, then window them, and use the exact "
+        "derivative. Else windowed images are interpolated linearly, and the force is made of differences between "
+        "neighbouring voxels, which is quicker.",
+    )  # fmt: skip
+    rate: float = Field(
+        default=0.15, ge=1e-4, le=0.4,
+        description="Length of a step, in control spacings, where the gradient is steady.",
+    )  # fmt: skip
+    radius_voxels: int = Field(
+        default=2, ge=1, le=16,
+        description="Half the window of local correlation, for members without their own support.",
+    )  # fmt: skip
+    start_sigma: float = Field(
+        default=0.0, ge=0, le=4,
+        description="Gaussian smoothing of the result of the levels before the first step, in control spacings of the "
+        "last level.",
+    )  # fmt: skip
+    class_reach_voxels: float = Field(
+        default=0.0, ge=0, le=16, exclude_if=lambda given: given == 0,
+        description="Background within this distance of a structure, in voxels whose edge is the geometric mean of "
+        "their axes', uses the column of that structure: the force of an image acts on both sides of a border.",
+    )  # fmt: skip
+
+    def control_spacing(self, geometry: Geometry) -> float:
+        """Distance of the control points on a grid, in its voxels, whose edge is the geometric mean of their axes'."""
+        if self.spacing_mm is None:
+            return self.spacing_voxels
+        return max(1.0, self.spacing_mm / float(np.exp(np.log(geometry.spacing_mm).mean())))
+
+    def smoothness_for(self, bank: BankName) -> float:
+        """Smoothness of a pair that a bank compares."""
+        own = {"ct": self.smoothness_ct, "multi": self.smoothness_multi}.get(bank)
+        return self.smoothness if own is None else own
+
+    def factors(self, geometry: Geometry) -> tuple[int, int, int]:
+        """Whole factors by which the stage shrinks the axes of an image."""
+        voxel_mm = float(geometry.spacing_mm.min())
+        while True:
+            factors = within_image(nearest_whole(voxel_mm / geometry.spacing_mm), geometry)
+            if np.prod(-(-np.array(geometry.shape) // np.array(factors))) <= self.max_voxels:
+                return factors
+            voxel_mm *= 1.1
+
+
 MOST_MEMBERS = 32
 BANKS = {"ct": "CT", "mr": "images on a scale of their own", "multi": "pairs of two modalities"}
 Levels = Annotated[tuple[Level, ...], Field(min_length=1, max_length=MOST_LEVELS)]
-Bank = Annotated[tuple["Member", ...], Field(min_length=1, max_length=MOST_MEMBERS)]
-ReferenceMm = Annotated[float, Field(ge=1.0, le=1e5)]
+Bank = Annotated[tuple[Member, ...], Field(min_length=1, max_length=MOST_MEMBERS)]
+NOT_IN_LEVELS = {"name", "initial", "smoothness", "refine"}
+"""Fields that the discrete levels do not use."""
 
 
-class Schedule(StrictModel):
-    """All that the coarse-to-fine loop needs besides images and weights."""
+class Settings(StrictModel):
+    """One registration's settings, as in a preset file; `for_bank` restricts them to the metrics of one modality."""
 
-    levels: Levels
-    reference_mm: ReferenceMm | None = None
-    bank: Bank
-    modality: BankName = "mr"
-    engine: str = "trws"
-    class_rule: str = "foreground"
-    class_at: Literal["displaced", "anchored"] = "anchored"
-    class_reach: float = Field(default=1.0, ge=1, le=8)
-    pairwise: Literal["fluid", "elastic"] = "fluid"
-    loss: str = "dice"
-    engine_options: PluginOptions
-    loss_options: PluginOptions
+    name: str = Field(min_length=1, max_length=200, description="Name of the settings in results.")
+    initial: str = Field(default="none", description="Initial alignment: a method of ``--init``, or a transform file.")
+    modality: Literal["auto", "ct", "mr", "multi"] = Field(
+        default="auto",
+        description='Modality of both images, which selects the bank; "auto" detects it from the images.',
+    )
+    smoothness: Smoothness = Field(description="Weight of the pairwise term against weights that add up to one.")
+    engine: str = Field(default="trws", description="Inference engine of the levels.")
+    class_rule: str = Field(
+        default="foreground", description="How the class of a node follows from the labels in its support."
+    )
+    class_at: Literal["displaced", "anchored"] = Field(
+        default="anchored",
+        description="Where those labels are looked up: at each displacement, or where the node is.",
+    )
+    class_reach: float = Field(
+        default=1.0, ge=1, le=8,
+        description="Edge of the box in which the classes of a node are counted, in supports: above 1, nodes just "
+        "outside an organ, whose box contains its border, use its column too.",
+    )  # fmt: skip
+    pairwise: Literal["fluid", "elastic"] = Field(
+        default="fluid", description="Whether smoothness is required of each step or of the whole displacement."
+    )
+    loss: str = Field(default="dice", description="Loss between label maps that training lowers.")
+    engine_options: PluginOptions = Field(description="Options of the engine, ``max_iter`` or ``tol`` for example.")
+    loss_options: PluginOptions = Field(description="Options of the loss.")
+    levels: Levels = Field(description="Discrete levels, coarse to fine.")
+    reference_mm: Annotated[float, Field(ge=1.0, le=1e5)] | None = Field(
+        default=None,
+        description="Length of image that the control spacings are meant for; a shorter one, a crop round a small "
+        "organ for example, gets proportionally smaller spacings.",
+    )
+    refine: Refine = Field(default=Refine(), description="The continuous stage.")
+    banks: dict[BankName, Bank] = Field(
+        description="Metrics for CT, for images on a scale of their own (``mr``) and for pairs of two modalities "
+        "(``multi``)."
+    )
 
     @model_validator(mode="after")
-    def _check(self) -> Schedule:
+    def _check(self) -> Settings:
         known(engines.registry, self.engine, self.engine_options)
         known(losses.registry, self.loss, self.loss_options)
         if self.class_rule not in RULES:
             raise ValueError(f"unknown class_rule {self.class_rule!r}; available: {', '.join(sorted(RULES))}")
-        names = [m.name for m in self.bank]
-        if len(set(names)) < len(names):
-            raise ValueError(f"members of a bank need different names; found {names}")
-        if not any(m.weight for m in self.discrete):
-            raise ValueError("no member of the bank takes part in the levels; give one stage levels or both")
+        for bank in self.banks.values():
+            names = [m.name for m in bank]
+            if len(set(names)) < len(names):
+                raise ValueError(f"members of a bank need different names; found {names}")
+            if not any(m.weight for m in bank if m.stage != "refine"):
+                raise ValueError("no member of the bank takes part in the levels; give one stage levels or both")
         return self
+
+    def for_bank(self, modality: BankName) -> Settings:
+        """Return the settings with the bank of one modality alone: the schedule of a registration."""
+        if modality not in self.banks:
+            raise UsageError(
+                "E183",
+                f"settings {self.name!r} have no bank for {BANKS[modality]}",
+                f"use --preset default, or add [[banks.{modality}]]",
+            )
+        return self.model_copy(update={"modality": modality, "banks": {modality: self.banks[modality]}})
+
+    @property
+    def bank_name(self) -> BankName:
+        """Modality that `for_bank` has selected."""
+        if self.modality == "auto":
+            raise ValueError("these settings have several banks; select one with for_bank")
+        return self.modality
+
+    @property
+    def bank(self) -> tuple[Member, ...]:
+        """Members of the bank that `for_bank` has selected."""
+        return self.banks[self.bank_name]
+
+    def with_bank(self, members: tuple[Member, ...]) -> Self:
+        """Return the same settings with other members in the selected bank."""
+        return self.model_copy(update={"banks": {self.bank_name: members}})
+
+    def levels_key(self) -> str:
+        """JSON of what the discrete levels depend on, for keys of cached results."""
+        return self.with_bank(self.discrete).model_dump_json(exclude=NOT_IN_LEVELS)
 
     @property
     def solver(self) -> engines.Solver:
@@ -96,15 +284,15 @@ class Schedule(StrictModel):
         """Members of the refinement."""
         return tuple(m for m in self.bank if m.stage != "levels" and m.differentiable)
 
-    def for_levels(self, *tables: WeightTable | None) -> Schedule:
-        """Return the schedule of the discrete levels alone, with the members that some table gives a say.
+    def for_levels(self, *tables: WeightTable | None) -> Settings:
+        """Return the settings with the members of the discrete levels that compare images or have a weight in a table.
 
         Members that compare images stay without a weight too: what the learner sees of them may give them one. Those
         that compare structure maps can only be measured where there are maps, and a weight is what asks for these.
         """
         found = {m for w in tables if w is not None for m, row in zip(w.members, w.matrix, strict=True) if row.any()}
         bank = tuple(m for m in self.discrete if m.source == "image" or m.name in found)
-        return self.model_copy(update={"bank": bank})
+        return self.with_bank(bank)
 
     def compares_maps(self, weights: WeightTable) -> bool:
         """Tell whether a member that has a weight compares what a model makes out in the images."""
@@ -144,106 +332,10 @@ class Schedule(StrictModel):
         longest = float((geometry.spacing_mm * geometry.shape).max())
         return tuple(level.scaled(min(1.0, longest / self.reference_mm)) for level in self.levels)
 
-
-class Settings(StrictModel):
-    """One registration's settings, as in a preset file.
-
-    Parameters
-    ----------
-    name : str
-        What results call the settings.
-    initial : str
-        Initial alignment: a method of ``--init``, or a transform file.
-    modality : "auto", "ct", "mr" or "multi"
-        What both images are, and so the bank that is used; "auto" lets the images decide.
-    smoothness : float
-        Weight of the pairwise term against weights that add up to one.
-    engine : str
-        Inference engine of the levels.
-    class_rule : str
-        How the class of a node follows from the labels in its support.
-    class_at : "displaced" or "anchored"
-        Where those labels are looked up: at each displacement, or where the node is.
-    class_reach : float
-        Edge of the box in which the classes of a node are counted, in supports: above 1, nodes just outside an organ,
-        whose border they see, use its column too.
-    pairwise : "fluid" or "elastic"
-        Whether smoothness is asked of each step or of the whole displacement.
-    loss : str
-        Loss between label maps that training lowers.
-    engine_options, loss_options : tables
-        Options of the engine, ``max_iter`` or ``tol`` say, and of the loss.
-    levels : list of Level
-        Discrete levels, coarse to fine.
-    reference_mm : float, optional
-        Length of image that the control spacings are meant for; a shorter one, a crop round a small organ say, gets
-        proportionally smaller spacings.
-    refine : Refine
-        The continuous stage.
-    banks : table
-        Metrics for CT, for images on a scale of their own (``mr``) and for pairs of two modalities (``multi``).
-    """
-
-    name: str = Field(min_length=1, max_length=200)
-    initial: str = "none"
-    modality: Literal["auto", "ct", "mr", "multi"] = "auto"
-    smoothness: Smoothness
-    engine: str = "trws"
-    class_rule: str = "foreground"
-    class_at: Literal["displaced", "anchored"] = "anchored"
-    class_reach: float = Field(default=1.0, ge=1, le=8)
-    pairwise: Literal["fluid", "elastic"] = "fluid"
-    loss: str = "dice"
-    engine_options: PluginOptions
-    loss_options: PluginOptions
-    levels: Levels
-    reference_mm: ReferenceMm | None = None
-    refine: Refine = Refine()
-    banks: dict[BankName, Bank]
-
-    @model_validator(mode="after")
-    def _check(self) -> Settings:
-        for modality in self.banks:
-            self.schedule(modality)
-        return self
-
-    def schedule(self, modality: BankName) -> Schedule:
-        """Return the coarse-to-fine schedule with the bank of a modality."""
-        if modality not in self.banks:
-            raise UsageError(
-                "E183",
-                f"settings {self.name!r} have no bank for {BANKS[modality]}",
-                f"use --preset default, or add [[banks.{modality}]]",
-            )
-        return Schedule(
-            levels=self.levels,
-            reference_mm=self.reference_mm,
-            bank=self.banks[modality],
-            modality=modality,
-            engine=self.engine,
-            class_rule=self.class_rule,
-            class_at=self.class_at,
-            class_reach=self.class_reach,
-            pairwise=self.pairwise,
-            loss=self.loss,
-            engine_options=self.engine_options,
-            loss_options=self.loss_options,
-        )
-
     def with_refine_smoothness(self, value: float) -> Settings:
         """Return the same settings with one smoothness of the refinement for all modalities."""
         refine = self.refine.model_copy(update={"smoothness": value, "smoothness_ct": None, "smoothness_multi": None})
         return self.model_copy(update={"refine": refine})
-
-    def with_refinement_of_preset(self) -> Settings:
-        """Return the same settings with the refinement's smoothness of the preset that they are named after, if any."""
-        if self.name not in preset_names():
-            return self
-        own = preset(self.name).refine
-        names = ("smoothness", "smoothness_ct", "smoothness_multi")
-        return self.model_copy(
-            update={"refine": self.refine.model_copy(update={name: getattr(own, name) for name in names})}
-        )
 
     def plugins(self) -> dict[str, dict[str, str | None]]:
         """Plug-ins that the settings name and that do not come with the package, with what is known of each."""
@@ -255,53 +347,3 @@ class Settings(StrictModel):
     def toml(self) -> str:
         """Write the settings as TOML; reading it back gives the same settings."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
-
-
-def preset_names() -> list[str]:
-    """Names of the presets, each frozen by its version."""
-    folder = resources.files(__package__).joinpath(PRESETS)
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
-
-
-def preset(name: str) -> Settings:
-    """Return a preset; a name without a version takes the newest."""
-    names = preset_names()
-    versions = [n for n in names if n.split("@")[0] == name]
-    chosen = name if name in names else max(versions, key=lambda n: int(n.split("@")[1]), default="")
-    if not chosen:
-        newest = sorted({n.split("@")[0] for n in names})
-        near = difflib.get_close_matches(name[:100], [*newest, *names], n=1, cutoff=0.5)
-        guess = f"did you mean {near[0]}? " if near else ""
-        hint = f"{guess}available: {', '.join(newest)} (the newest versions); {', '.join(names)}"
-        raise UsageError("E184", f"unknown preset {name!r}", hint)
-    text = resources.files(__package__).joinpath(PRESETS, f"{chosen}.toml").read_text(encoding="utf-8")
-    return parse(text, chosen)
-
-
-def load(path: Path) -> Settings:
-    """Read settings from a TOML file."""
-    try:
-        text = read_text(path)
-    except RegweaveError as error:
-        raise UsageError(error.code, error.message, error.hint) from error
-    except UnicodeDecodeError as error:
-        raise UsageError("E185", f"{path} is not TOML: it is not UTF-8", "save it as UTF-8 text") from error
-    return parse(text, str(path))
-
-
-def parse(text: str, source: str) -> Settings:
-    """Read settings from TOML text."""
-    try:
-        content = parse_toml(text)
-    except ValueError as error:
-        raise UsageError("E185", f"{source} is not TOML: {error}", "start from `regweave presets show`") from error
-    return validate(content, source)
-
-
-def validate(content: Mapping[str, Any], source: str) -> Settings:
-    """Check settings; every problem is named with its place."""
-    try:
-        return Settings.model_validate(content)
-    except ValidationError as error:
-        message = f"settings in {source}: {describe_problems(error)}"
-        raise UsageError("E185", message, "correct the named keys") from error

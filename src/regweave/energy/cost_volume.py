@@ -7,35 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
-from regweave import metrics
+from regweave.config.member import Member
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.label_set import LabelSet
 from regweave.types import Float32Array, Float64Array
 
 QUIET_NODE = 0.05
-"""Nodes whose cost varies less than this share of the most varied one say nothing about the scale."""
-
-
-class Configured(Protocol):
-    """Protocol of a configured metric: what this module needs to know of a member."""
-
-    name: str
-    metric: str
-    support: int | None
-
-    def metric_options(self) -> Any:
-        """Options of the metric."""
+"""Nodes whose cost varies less than this share of the most varied one do not count in the scale."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Features of both images for one member, (C, X, Y, Z), on the fixed grid."""
 
-    member: Configured
+    member: Member
     fixed: Float32Array
     moved: Float32Array
 
@@ -45,8 +33,7 @@ def cost_volume(comparisons: Sequence[Comparison], grid: ControlGrid, labels: La
     out = np.empty((len(comparisons), grid.n_nodes, labels.n_labels), dtype=np.float32)
     for m, c in enumerate(comparisons):
         supported = grid if c.member.support is None else grid.with_support((c.member.support,) * 3)
-        metric, options = metrics.get(c.member.metric), c.member.metric_options()
-        out[m] = metric.volume(c.fixed, c.moved, supported, labels.offsets, options)
+        out[m] = c.member.implementation.volume(c.fixed, c.moved, supported, labels.offsets, c.member.metric_options)
     return out
 
 

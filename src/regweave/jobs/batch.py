@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from regweave import extras, notices
-from regweave.config.choice import Metrics, metric_weights
-from regweave.config.settings import Settings, preset
-from regweave.config.settings import load as load_settings
+from regweave.config.presets import Metrics, metric_weights, preset
+from regweave.config.presets import load as load_settings
+from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256, names_file, owned_path, prepare_output, sha256
 from regweave.io.disk.files import is_file

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config import settings as registration_settings
+from regweave.config import presets as registration_settings
 from regweave.config.member import Member
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
@@ -153,7 +153,7 @@ def baseline_methods(base: Settings, modality: BankName) -> list[Method]:
     """Return the uniform mix, and each member of the bank of a modality on its own, in both stages."""
     pinned = base.model_copy(update={"modality": modality})
     alone: list[Member] = []
-    for member in pinned.schedule(modality).bank:
+    for member in pinned.for_bank(modality).bank:
         if member.source != "image":
             continue  # it is learned, and so no baseline
         # A metric that is in the bank once for each stage is one baseline.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.learning.lssvm import Fit, Iteration, LssvmOptions, fit_lssvm
 from regweave.learning.samples import Sample, first_steps, samples_at
 from regweave.registration.align import Step
@@ -56,7 +56,7 @@ class Trainer:
     ----------
     pairs : sequence of (name, function)
         The training pairs; the function reads one, so that not all images need to be in memory.
-    schedule : Schedule
+    schedule : Settings
         Levels and engine; its bank are the discrete members alone.
     start : WeightTable
         w₀, and the classes to learn.
@@ -74,7 +74,7 @@ class Trainer:
     """
 
     pairs: Sequence[tuple[str, Load]]
-    schedule: Schedule
+    schedule: Settings
     start: WeightTable
     options: LssvmOptions
     finest: bool = False
@@ -112,7 +112,7 @@ class Trainer:
 
     def _rounds(self, w0: WeightTable, classes: tuple[int, ...], *, one_class: bool) -> _Rounds:
         """Fit to some structures, or take the fit that was made before of the same pairs from the same start."""
-        names, schedule = tuple(name for name, _ in self.pairs), self.schedule.model_dump_json()
+        names, schedule = tuple(name for name, _ in self.pairs), self.schedule.levels_key()
         key = ("fit", names, schedule, w0.as_vector().tobytes(), classes, one_class, self.finest, self.options)
         found: _Rounds = self.keep(key, lambda: self._fitted(w0, classes, one_class=one_class))
         return found
@@ -136,7 +136,7 @@ class Trainer:
         """Collect the samples of each pair; None for a pair that shows none of the classes and is not registered."""
         last = len(self.schedule.levels) - 1
         coarse = self.start if self.finest else None
-        schedule = self.schedule.model_dump_json()
+        schedule = self.schedule.levels_key()
 
         def samples_of(named: tuple[str, Load]) -> list[Sample] | None:
             name, load = named

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regweave import engines
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.energy.assemble import solve
 from regweave.energy.features import joint_features, loss_of
 from regweave.registration import devices
@@ -145,7 +145,7 @@ def restrict(terms: Terms) -> Terms:
 def first_steps(
     pair: ImagePair,
     weights: WeightTable,
-    schedule: Schedule,
+    schedule: Settings,
     coarse: WeightTable | None = None,
     device: str = "cpu",
 ) -> list[Step]:

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from regweave import predictors
 from regweave.config.member import describe_problems
-from regweave.config.settings import Settings, validate
+from regweave.config.presets import validate
+from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.disk.text import parse_json, read_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Level, Schedule
+from regweave.config.settings import Level, Settings
 from regweave.registration.cpu import CPU
 from regweave.registration.devices import Device, DeviceArray
 from regweave.registration.measure import Around
@@ -75,7 +75,7 @@ class Alignment:
 def align(
     pair: ImagePair,
     weights: WeightTable,
-    schedule: Schedule,
+    schedule: Settings,
     *,
     coarse: WeightTable | None = None,
     on_step: Callable[[Step], None] | None = None,
@@ -90,12 +90,12 @@ def align(
     weights : WeightTable
         W and the pairwise weight; its rows are the members of the schedule's bank, of which those of the discrete
         levels are used.
-    schedule : Schedule
+    schedule : Settings
         Levels, bank, engine and class rule.
     coarse : WeightTable, optional
         Weights of all levels but the last, where these differ.
     on_step : callable, optional
-        Called with every `Step`; its costs are those of the members of `Schedule.for_levels`.
+        Called with every `Step`; its costs are those of the members of `Settings.for_levels`.
     device : Device
         What computes.
     """
@@ -149,7 +149,7 @@ def _start(pair: ImagePair, device: Device) -> DeviceArray | None:
     return None if pair.initial_field is None else device.upload(to_voxels(pair.initial_field))
 
 
-def _check(weights: Sequence[WeightTable], schedule: Schedule) -> None:
+def _check(weights: Sequence[WeightTable], schedule: Settings) -> None:
     names = tuple(m.name for m in schedule.bank)
     for given in weights:
         if given.members != names:

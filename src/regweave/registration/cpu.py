@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from regweave import _core
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.energy.assemble import solve
 from regweave.registration import data_terms as continuous
 from regweave.registration import measure as discrete
@@ -46,7 +46,7 @@ class CpuDevice:
         """Return the terms themselves."""
         return terms
 
-    def minimize(self, terms: Terms, weights: WeightTable, schedule: Schedule) -> Solution:
+    def minimize(self, terms: Terms, weights: WeightTable, schedule: Settings) -> Solution:
         """Minimise w·Ψ with the engine of the schedule."""
         return solve(terms, weights, schedule.solver)
 

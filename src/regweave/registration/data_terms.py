@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave import _core, metrics
+from regweave import _core
 from regweave.config.member import Member
 from regweave.config.settings import Refine
 from regweave.energy.cost_volume import Comparison
@@ -70,7 +70,7 @@ class DataTerm:
 
     def cost(self, comparison: Comparison, force: Float32Array) -> float:
         """Cost of a comparison; its derivative is added to ``force``."""
-        options = self.member.metric_options()
+        options = self.member.metric_options
         if self.channels is None:
             return self.penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
         # A penalty is a mean over channels: one by one, each counts as many times as there are.
@@ -101,7 +101,7 @@ def data_terms(
     valid = scene.valid(u)
     out = []
     for comparison, member in zip(scene.compare(members, u), members, strict=True):
-        penalty = PENALTIES[metrics.get(member.metric).PENALTY]  # type: ignore[attr-defined]
+        penalty = PENALTIES[member.implementation.PENALTY]  # type: ignore[attr-defined]
         radius = settings.radius_voxels if member.support is None else member.support // 2
         force = _core.zero_field(scene.geometry.shape)
         term = DataTerm(member, penalty, valid, radius)

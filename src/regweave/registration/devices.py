@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from regweave import notices
 from regweave.config.member import Member
-from regweave.config.settings import Refine, Schedule
+from regweave.config.settings import Refine, Settings
 from regweave.errors import UsageError
 from regweave.registration.cpu import CPU, CpuDevice
 from regweave.registration.cuda.opening import open_best, open_gpu
@@ -70,7 +70,7 @@ class Device(Protocol):
     def download(self, array: DeviceArray) -> Any:
         """Bring an array to the host."""
 
-    def scene(self, pair: ImagePair, schedule: Schedule) -> Any:
+    def scene(self, pair: ImagePair, schedule: Settings) -> Any:
         """Return the pair at its own resolution, a `DeviceScene`."""
 
     def change_level(self, u: DeviceArray, before: Factors, after: Factors, shape: tuple[int, int, int]) -> DeviceArray:
@@ -85,7 +85,7 @@ class Device(Protocol):
     def terms(self, terms: Any) -> Terms:
         """Bring terms to the host."""
 
-    def minimize(self, terms: Any, weights: WeightTable, schedule: Schedule) -> Solution:
+    def minimize(self, terms: Any, weights: WeightTable, schedule: Settings) -> Solution:
         """Best labelling and its certificate; the labels stay on the device."""
 
     def compose(self, u: DeviceArray, around: Around, labels: DeviceArray) -> DeviceArray:
@@ -150,7 +150,7 @@ def get(name: str | None = None) -> Device:
     return DEVICES[word](which)
 
 
-def best_for(pair: ImagePair, schedule: Schedule) -> Device:
+def best_for(pair: ImagePair, schedule: Settings) -> Device:
     """Return what ``auto`` means for a pair: a GPU where there is one, the pair fits into it, and it pays."""
     found = get("auto")
     if found.name == CPU.name or pair.fixed.data.size < LEAST_VOXELS:

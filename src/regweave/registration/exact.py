@@ -82,7 +82,7 @@ def exact_forces(
     cost = 0.0
     for term, features in compared:
         low, high = scene.moving_channels.window(view_of(term.member))
-        of, options = SLOPES[term.member.metric], term.member.metric_options()
+        of, options = SLOPES[term.member.metric], term.member.metric_options
         images = (features.fixed[0], features.moved[0])
         cost += of(*images, term.weight, slope, 1 / (high - low), term.radius, options)
     _core.pulled_force(scene.moving_channels.raw(scene.moving_factors), scene.matrix, u, slope, force)

@@ -9,7 +9,7 @@ import numpy as np
 
 from regweave import _core, losses
 from regweave.config.member import Member
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.energy.cost_volume import cost_volume, fit_scales
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
@@ -33,14 +33,14 @@ class Around:
         Displacements that each node chooses from.
     classes : tuple of ints
         Columns of the weights.
-    schedule : Schedule
+    schedule : Settings
         Bank of the levels, class rule, pairwise term and loss.
     """
 
     grid: ControlGrid
     labels: LabelSet
     classes: tuple[int, ...]
-    schedule: Schedule
+    schedule: Settings
 
 
 def measure(scene: Scene, u: Float32Array, around: Around, scales: Float64Array | None) -> tuple[Terms, Float64Array]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from regweave import notices
 from regweave.config.member import Member
-from regweave.config.settings import Refine, Schedule
+from regweave.config.settings import Refine, Settings
 from regweave.registration.cpu import CPU
 from regweave.registration.devices import Device
 from regweave.spatial.control_grid import ControlGrid
@@ -52,7 +52,7 @@ def refine(
     pair: ImagePair,
     displacement: Float32Array,
     weights: WeightTable,
-    schedule: Schedule,
+    schedule: Settings,
     settings: Refine,
     *,
     on_step: Callable[[RefineStep], None] | None = None,
@@ -86,7 +86,7 @@ def refine(
     u = device.smoothed(u, sigma_mm, scene.geometry)
     grid = ControlGrid.every(scene.geometry.shape, settings.control_spacing(scene.geometry))
     terms = device.data_terms(scene, u, members, weights, settings)
-    descent, smoothness = device.descent(settings, grid, scene.geometry), settings.smoothness_for(schedule.modality)
+    descent, smoothness = device.descent(settings, grid, scene.geometry), settings.smoothness_for(schedule.bank_name)
     records: list[RefineStep] = []
     least, best = np.inf, u
     for step in range(settings.steps + 1):
@@ -115,7 +115,7 @@ def _field(knots: Float32Array, pair: ImagePair, factors: Factors) -> Field | No
     return None if factors == (1, 1, 1) else to_field(knots, shrink_geometry(pair.fixed.geometry, factors))
 
 
-def warn_if_left_out(schedule: Schedule, weights: WeightTable, settings: Refine) -> None:
+def warn_if_left_out(schedule: Settings, weights: WeightTable, settings: Refine) -> None:
     """Warn with W206 where `refine` would have no member to work with, before time is spent on the levels."""
     if settings.steps and not _used(schedule.continuous, weights):
         names = ", ".join(m.name for m in schedule.bank)

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
-from regweave import _core, metrics
+from regweave import _core
 from regweave.config.member import Member
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.energy.cost_volume import Comparison
 from regweave.io.modality import modality_of
 from regweave.registration.structure_channels import ComparedMaps
@@ -58,7 +58,7 @@ class Scene:
     _maps: dict[str, ComparedMaps] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def whole(cls, pair: ImagePair, schedule: Schedule) -> Scene:
+    def whole(cls, pair: ImagePair, schedule: Settings) -> Scene:
         """Return the pair at its own resolution."""
         one = (1, 1, 1)
         fixed, moving = (Channels(image, _scale(image, schedule)) for image in (pair.fixed, pair.moving))
@@ -88,7 +88,7 @@ class Scene:
         raw = self.pulled(u) if self.late else None
         out = []
         for member in members:
-            metric, options = metrics.get(member.metric), member.metric_options()
+            metric, options = member.implementation, member.metric_options
             if member.source != "image":
                 if member.source not in pulled:
                     pulled[member.source] = self.maps(member.source, u).pulled(u)
@@ -123,7 +123,7 @@ class Scene:
 
     def _compare_maps(self, member: Member, u: Float32Array, shares: Float32Array) -> Comparison:
         """Features of the structure maps of both images, one channel after the other."""
-        metric, options = metrics.get(member.metric), member.metric_options()
+        metric, options = member.implementation, member.metric_options
         if member.name not in self._fixed_features:
             fixed = self.maps(member.source, u).fixed
             self._fixed_features[member.name] = np.concatenate([metric.features(s, options) for s in fixed])
@@ -192,14 +192,14 @@ class Scene:
 
 def view_of(member: Member) -> View:
     """Return how a member sees an image."""
-    return View(member.window, member.sigma_voxels, getattr(metrics.get(member.metric), "prepare", None))
+    return View(member.window, member.sigma_voxels, getattr(member.implementation, "prepare", None))
 
 
-def _scale(image: Volume, schedule: Schedule) -> Modality:
+def _scale(image: Volume, schedule: Settings) -> Modality:
     """Modality that chooses the window of an image: its own; where it has none, that of the bank, if it is of one."""
     if image.modality is not None:
         return image.modality
-    return modality_of(image) if schedule.modality == "multi" else schedule.modality
+    return modality_of(image) if schedule.bank_name == "multi" else schedule.bank_name
 
 
 def _weight(image: Volume, factors: Factors) -> Float32Array | None:

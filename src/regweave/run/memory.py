@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from regweave.config.settings import Settings
-from regweave.config.stages import Level
+from regweave.config.settings import Level, Settings
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.io.disk.files import peak_memory, total_memory
 from regweave.io.modality import BankName
@@ -171,7 +170,7 @@ def forecast(
     ``structures`` are those that a model makes out in the images, where its refinement compares them, ``masked_voxels``
     the voxels of images that have a mask.
     """
-    schedule = settings.schedule(modality)
+    schedule = settings.for_bank(modality)
     bank = schedule.for_levels().bank
     levels = [_size(fixed, level, n) for n, level in enumerate(schedule.levels_for(fixed))]
     refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape

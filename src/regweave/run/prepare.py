@@ -236,7 +236,7 @@ def align_levels(run: Prepared, cache: Cache, on_step: Callable[[Step], None] | 
     names = tuple(m.name for m in schedule.discrete)
     tables = [recipe.weights.select(names), None if recipe.coarse is None else recipe.coarse.select(names)]
     weighed = tuple(None if w is None else (w.matrix.tobytes(), w.classes, w.pairwise) for w in tables)
-    levels = schedule.model_copy(update={"bank": schedule.discrete}).model_dump_json()
+    levels = schedule.levels_key()
 
     def aligned() -> Alignment:
         return align(run.seen, recipe.weights, schedule, coarse=recipe.coarse, on_step=on_step, device=run.device)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regweave import notices
-from regweave.config.choice import Metrics, choose_settings, metric_weights
+from regweave.config.presets import Metrics, choose_settings, metric_weights
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regweave import __version__, notices
-from regweave.config import settings as registration_settings
+from regweave.config import presets as registration_settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256
 from regweave.io.disk.files import is_file, is_folder

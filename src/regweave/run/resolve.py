@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 
 from regweave import notices
-from regweave.config.settings import BANKS, Schedule, Settings
+from regweave.config.presets import with_refinement_of_preset
+from regweave.config.settings import BANKS, Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.labels import StructureMatch, match_structures, real_names
 from regweave.io.modality import BankName, Stated, bank_of
@@ -44,7 +45,7 @@ class Recipe:
     ----------
     settings : Settings
         Settings of the run, those of the model where it brings them.
-    schedule : Schedule
+    schedule : Settings
         Levels and the bank for the modalities of the pair.
     weights : WeightTable
         W of the finest level and of the refinement.
@@ -63,7 +64,7 @@ class Recipe:
     """
 
     settings: Settings
-    schedule: Schedule
+    schedule: Settings
     weights: WeightTable
     coarse: WeightTable | None = None
     model: Model | None = None
@@ -82,7 +83,7 @@ class Recipe:
         Parameters
         ----------
         settings : Settings
-            What `regweave.config.choice.choose_settings` chose.
+            What `regweave.config.presets.choose_settings` chose.
         inputs : Inputs
             Images and labels as they were read.
         model : Model, optional
@@ -90,7 +91,7 @@ class Recipe:
         metrics : mapping, optional
             Weights of members by hand.
         """
-        schedule = settings.schedule(bank_for(inputs, model))
+        schedule = settings.for_bank(bank_for(inputs, model))
         weights = _weights(settings, schedule, model, metrics)
         # A model that acts at the finest level only leaves the uniform bank to the others.
         coarse = None if model is None or model.levels == "all" else schedule.start_weights(model.weights.pairwise)
@@ -110,7 +111,7 @@ class Recipe:
     @property
     def bank(self) -> BankName:
         """Name of the bank."""
-        return self.schedule.modality
+        return self.schedule.bank_name
 
     @property
     def compares_maps(self) -> bool:
@@ -133,7 +134,7 @@ class Recipe:
             return replace(self.schedule.without_map_members(weights), stiffness=None)
 
         return replace(
-            self, settings=self.settings.with_refinement_of_preset(), weights=plain(self.weights),
+            self, settings=with_refinement_of_preset(self.settings), weights=plain(self.weights),
             blind=None if self.blind is None else plain(self.blind), without_maps=True,
         )  # fmt: skip
 
@@ -257,7 +258,7 @@ def bank_for(inputs: Inputs, model: Model | None) -> BankName:
 
 
 def _weights(
-    settings: Settings, schedule: Schedule, model: Model | None, members: Mapping[str, float] | None
+    settings: Settings, schedule: Settings, model: Model | None, members: Mapping[str, float] | None
 ) -> WeightTable:
     """W of a run: the model's, those given by hand, or those that the members start with."""
     if model is not None:
@@ -272,7 +273,7 @@ def _weights(
     return replace(start, matrix=given / given.sum())
 
 
-def _check_model(model: Model, schedule: Schedule) -> None:
+def _check_model(model: Model, schedule: Settings) -> None:
     """Refuse a model that belongs to another bank or other levels, or holds numbers that no training gives."""
     names = tuple(m.name for m in schedule.bank)
     for table in (model.weights, model.weights_without_mask):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config import settings as registration_settings
+from regweave.config import presets as registration_settings
 from regweave.errors import RegweaveError
 from regweave.io import read_image, read_labels, read_transform
 from regweave.io.disk.files import is_file

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from regweave import extras
-from regweave.config.choice import choose_settings
+from regweave.config.presets import choose_settings
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import owned_path

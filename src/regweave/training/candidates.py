@@ -154,7 +154,7 @@ class CandidateRunner:
 
     def model(self, weights: WeightTable, pair: PairFiles) -> Model:
         """Return the model that registers a pair: the weights, with the predictor that they need for it."""
-        schedule = self.settings.schedule(self.settings.modality)  # type: ignore[arg-type]
+        schedule = self.settings.for_bank(self.settings.modality)  # type: ignore[arg-type]
         needed = schedule.compares_maps(weights) or self.settings.initial == STRUCTURES
         predictor = self.predictors.without(pair) if needed else None
         return Model(

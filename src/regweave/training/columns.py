@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.jobs.folds import Fold
 from regweave.jobs.table import PairFiles
 from regweave.learning.columns import FittedColumns, Mapper, Trainer
@@ -99,7 +99,7 @@ class ColumnLearner:
         fold and all hyper-parameters.
     options : TrainOptions
         Method and limits.
-    schedule : Schedule
+    schedule : Settings
         Levels and bank.
     load : callable, optional
         Returns a pair with its initial alignment; by default that of the settings.
@@ -109,14 +109,14 @@ class ColumnLearner:
 
     state: TrainingState
     options: TrainOptions
-    schedule: Schedule
+    schedule: Settings
     load: Callable[[PairFiles], ImagePair] | None = None
     mark: str = ""
 
     @classmethod
     def of(cls, state: TrainingState) -> ColumnLearner:
         """Return the learner of a training."""
-        return cls(state, state.options, state.settings.schedule(state.modality))
+        return cls(state, state.options, state.settings.for_bank(state.modality))
 
     def learn(self, w0: WeightTable, pairs: Sequence[PairFiles], options: LssvmOptions) -> FittedColumns:
         """Learn from pairs that `sampled` chose; columns keep the balance of the start with the smoothness."""
@@ -146,7 +146,7 @@ class ColumnLearner:
     def _sample_mb(self, pair: PairFiles) -> float:
         """Memory that the samples of a pair take: float32 costs, loss and shares."""
         grids = self.state.scan.contents[pair.id]
-        sizes = forecast(grids.fixed, grids.moving, self.state.settings, self.schedule.modality, probe=False).sizes
+        sizes = forecast(grids.fixed, grids.moving, self.state.settings, self.schedule.bank_name, probe=False).sizes
         used = sizes[-1:] if self.options.levels == "finest" else sizes
         columns = 1 + len(self.state.scan.structures()) if self.options.method == "lssvm-joint" else 1
         displaced = self.schedule.class_at == "displaced" and columns > 1

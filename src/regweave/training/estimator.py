@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from regweave.config.choice import Metrics
+from regweave.config.presets import Metrics
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs.methods import Method

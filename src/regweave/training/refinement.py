@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.jobs.folds import Fold, one_by_one
 from regweave.jobs.methods import REFINE, best_of
 from regweave.jobs.store import content_hash
@@ -69,7 +69,7 @@ def weigh_refinement(state: TrainingState) -> TrainingState:
     state, found = RefinementSearch(before, folds, maps).run()
     if found.record.columns is not None:
         _report_columns(state, found.record.columns)
-    unmasked = state.settings.schedule(state.modality).without_label_members(found.weights)
+    unmasked = state.settings.for_bank(state.modality).without_label_members(found.weights)
     if (unmasked.matrix != found.weights.matrix).any():
         search = RefinementSearch(starting_as(before, state), folds, maps, predicted=True)
         found = _without_labels(search, state, found)
@@ -78,7 +78,7 @@ def weigh_refinement(state: TrainingState) -> TrainingState:
 
 def _with_judged_pairs(state: TrainingState) -> TrainingState:
     """Judge only with pairs for which a predictor without their patients is fitted, if its kind is costly."""
-    members = state.settings.schedule(state.modality).bank
+    members = state.settings.for_bank(state.modality).bank
     kept = tuple(p for p in state.judged if state.candidates.predictors.judges(p))
     if len(kept) == len(state.judged) or not kept or all(m.source == "image" for m in members):
         return state
@@ -89,7 +89,7 @@ def _with_judged_pairs(state: TrainingState) -> TrainingState:
 
 def _has_predictors(state: TrainingState) -> bool:
     """Fit a predictor without its patients for every pair, if a member compares maps; False if one cannot be fitted."""
-    compared = any(m.source != "image" for m in state.settings.schedule(state.modality).bank)
+    compared = any(m.source != "image" for m in state.settings.for_bank(state.modality).bank)
     if not compared or not state.settings.refine.steps:
         return False
     if state.predictor is not None:
@@ -143,7 +143,7 @@ class RefinementSearch:
 
     def _members(self) -> dict[str, Sequence[float]]:
         """Members of the refinement alone, with the factors to try."""
-        members = [m for m in self.state.settings.schedule(self.state.modality).continuous if m.stage == "refine"]
+        members = [m for m in self.state.settings.for_bank(self.state.modality).continuous if m.stage == "refine"]
         usable = [m for m in members if m.source == "image" or (self.maps and self._visible(m.source))]
         return {m.name: FACTORS if m.source == "image" else MAP_FACTORS for m in usable}
 
@@ -181,7 +181,7 @@ class RefinementSearch:
 
     def _weigh_levels(self, found: RefinementWeights, uniform: PairScores) -> RefinementWeights:
         """Try structure maps in the levels too: where motion is large, the refinement does not reach them."""
-        members = self.state.settings.schedule(self.state.modality).discrete
+        members = self.state.settings.for_bank(self.state.modality).discrete
         coarse = [m for m in members if m.source != "image" and m.stage == "levels" and self._visible(m.source)]
         if not (self.maps and coarse):
             return found
@@ -249,7 +249,7 @@ class RefinementSearch:
         known structures must not lose more than `MOST_LOST`.
         """
         state = self.state
-        members = [m for m in state.settings.schedule(state.modality).continuous if m.stage == "refine"]
+        members = [m for m in state.settings.for_bank(state.modality).continuous if m.stage == "refine"]
         maps = [m.name for m in members if m.source != "image"]
         if not found.weights.matrix[found.weights.rows(maps), 0].any():
             return found
@@ -314,7 +314,7 @@ def _without_labels(search: RefinementSearch, state: TrainingState, found: Refin
     """Choose the weights of pairs without moving labels: those with labels, or those of a search without labels."""
     pairs = state.judged
     state.log.report("mix", f"without moving labels: {2 * len(pairs)} registrations")
-    without = state.settings.schedule(state.modality).without_label_members(found.weights)
+    without = state.settings.for_bank(state.modality).without_label_members(found.weights)
     used = state.candidates([(found.weights, pairs)], predicted=True)[0]
     unused = state.candidates([(without, pairs)], predicted=True)[0]
     gate = judge_patients(gains_over(unused, used, pairs), pairs)
@@ -400,7 +400,7 @@ class RefinementSvm:
         return replace(run.seen, initial_field=to_field(aligned.displacement, run.pair.fixed.geometry))
 
 
-def as_level(schedule: Schedule, weights: WeightTable) -> Schedule:
+def as_level(schedule: Settings, weights: WeightTable) -> Settings:
     """Return a schedule of one level, at full resolution, with the members of the refinement.
 
     Members that compare structure maps take part where they have a weight; the control points are those of the last

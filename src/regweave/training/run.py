@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from regweave import __version__, notices, predictors
-from regweave.config.choice import Metrics, choose_settings, metric_weights
-from regweave.config.settings import Settings, validate
+from regweave.config.presets import Metrics, choose_settings, metric_weights, validate
+from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import require_absent
 from regweave.io.disk.outputs import clear, working_folder
@@ -300,7 +300,7 @@ def predict_classes(state: TrainingState) -> TrainingState:
     Where there are several kinds to choose from, or a fit is costly, left-out patients judge them.
     """
     options, bank = state.options, state.modality
-    start = state.settings.schedule(bank).start_weights(state.settings.smoothness, (0, *state.classes))
+    start = state.settings.for_bank(bank).start_weights(state.settings.smoothness, (0, *state.classes))
     grids = {name: {"fixed": c.fixed, "moving": c.moving} for name, c in state.scan.contents.items()}
     # Without a predictor in the options, one without images takes its place; it has no maps for any pair.
     shown = state.pairs if options.predictors else ()
@@ -360,7 +360,7 @@ def _weights_without_labels(state: TrainingState, weights: WeightTable) -> Weigh
 
     Where their levels equal those of the weights with labels, they take the selected columns and balance too.
     """
-    found, schedule = state.refinement.without_labels, state.settings.schedule(state.modality)
+    found, schedule = state.refinement.without_labels, state.settings.for_bank(state.modality)
     if found is None:
         return None
     rows = found.rows([m.name for m in schedule.discrete])

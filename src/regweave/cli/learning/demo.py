@@ -12,7 +12,7 @@ import typer
 from regweave.cli.help import WIDTH, command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import JsonOption, complete_preset, parse_values
 from regweave.cli.tables import text_table
-from regweave.config.choice import choose_settings
+from regweave.config.presets import choose_settings
 from regweave.config.settings import Settings
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output

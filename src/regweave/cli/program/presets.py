@@ -9,7 +9,7 @@ import typer
 
 from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption, complete_preset
-from regweave.config.settings import preset, preset_names
+from regweave.config.presets import preset, preset_names
 
 app = command_line(help=__doc__)
 

@@ -29,7 +29,7 @@ from regweave.cli.options import (
     complete_model,
     complete_preset,
 )
-from regweave.config.choice import metric_weights
+from regweave.config.presets import metric_weights
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
 from regweave.jobs.batch import RESULTS
 from regweave.jobs.batch import batch as run

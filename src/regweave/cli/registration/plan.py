@@ -24,7 +24,7 @@ from regweave.cli.options import (
     NonFiniteOption,
     complete_preset,
 )
-from regweave.config.choice import choose_settings
+from regweave.config.presets import choose_settings
 from regweave.io import overlap_fraction
 from regweave.io.modality import describe_modalities
 from regweave.run.memory import allowed_threads, forecast, physical_memory_mb

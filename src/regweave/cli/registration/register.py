@@ -33,7 +33,7 @@ from regweave.cli.options import (
     complete_preset,
 )
 from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
-from regweave.config.choice import metric_weights
+from regweave.config.presets import metric_weights
 from regweave.errors import UsageError
 from regweave.io import prepare_output
 from regweave.io.dicom.series import series_by_place

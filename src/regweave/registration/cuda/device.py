@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.registration import measure as discrete
 from regweave.registration.cuda import levels
 from regweave.registration.cuda.constants import Constants
@@ -57,7 +57,7 @@ class CudaDevice(RefinementVerbs):
         if self._brought is not None and self._brought[1] is array:
             self._brought = None
 
-    def scene(self, pair: ImagePair, schedule: Schedule) -> CudaScene:
+    def scene(self, pair: ImagePair, schedule: Settings) -> CudaScene:
         """Return the pair at its own resolution; the images of the last pair are still on the GPU."""
         host = Scene.whole(pair, schedule)
         if self._pair is None or self._pair[0]() is not pair or not self._pair[1].shows(host):
@@ -66,7 +66,7 @@ class CudaDevice(RefinementVerbs):
             self._pair = (weakref.ref(pair, self._leave), GpuPair.of(self.kernels, self.queue, self.constants, host))
         return CudaScene.whole(host, self._pair[1])
 
-    def has_room(self, pair: ImagePair, schedule: Schedule) -> bool:
+    def has_room(self, pair: ImagePair, schedule: Settings) -> bool:
         """Tell whether a pair fits into the memory that is free."""
         needed = needed_bytes(pair, schedule)
         return needed <= free_bytes(self.queue, needed)
@@ -84,7 +84,7 @@ class CudaDevice(RefinementVerbs):
         """Bring terms to the host."""
         return terms.on_host()
 
-    def minimize(self, terms: levels.CudaTerms, weights: WeightTable, schedule: Schedule) -> Solution:
+    def minimize(self, terms: levels.CudaTerms, weights: WeightTable, schedule: Settings) -> Solution:
         """Best labelling and its certificate."""
         return levels.minimize(self.kernels, self.constants, terms, weights, schedule)
 

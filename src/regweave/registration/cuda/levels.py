@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.energy.assemble import TIE_BREAK, assemble
 from regweave.energy.cost_volume import QUIET_NODE
 from regweave.registration.cuda.constants import Constants
@@ -101,7 +101,7 @@ def _node_displacements(scene: CudaScene, u: Any, grid: ControlGrid) -> Any:
 
 
 def minimize(
-    kernels: Any, constants: Constants, terms: CudaTerms, weights: WeightTable, schedule: Schedule
+    kernels: Any, constants: Constants, terms: CudaTerms, weights: WeightTable, schedule: Settings
 ) -> Solution:
     """Minimise w·Ψ by TRW-S on the GPU, by other engines on the host; the labels stay on the GPU."""
     solver = schedule.solver

@@ -7,7 +7,7 @@ from collections import defaultdict
 from math import prod
 from typing import Any
 
-from regweave.config.settings import Level, Schedule
+from regweave.config.settings import Level, Settings
 from regweave.errors import ResourceError
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import shrink_geometry
@@ -24,15 +24,15 @@ _waiting: defaultdict[tuple[Any, int], list[Any]] = defaultdict(list)
 """Idle devices, by kernels and number."""
 
 
-def needed_bytes(pair: ImagePair, schedule: Schedule) -> int:
+def needed_bytes(pair: ImagePair, schedule: Settings) -> int:
     """Bytes that the levels and a refinement at the finest of them need at once.
 
     Examples
     --------
-    >>> from regweave.config.settings import preset
+    >>> from regweave.config.presets import preset
     >>> from regweave.study.phantoms import make_phantom
     >>> pair = make_phantom(0, (32, 32, 32), (4.0, 4.0, 4.0)).pair
-    >>> 5e6 < needed_bytes(pair, preset("default").schedule("mr")) < 5e7
+    >>> 5e6 < needed_bytes(pair, preset("default").for_bank("mr")) < 5e7
     True
     """
     fixed, moving = (prod(image.geometry.shape) for image in (pair.fixed, pair.moving))
@@ -40,7 +40,7 @@ def needed_bytes(pair: ImagePair, schedule: Schedule) -> int:
     return full + max(_step_bytes(pair, schedule, level) for level in schedule.levels_for(pair.fixed.geometry))
 
 
-def _step_bytes(pair: ImagePair, schedule: Schedule, level: Level) -> int:
+def _step_bytes(pair: ImagePair, schedule: Settings, level: Level) -> int:
     """Bytes of one step of a level: images and fields of its size, costs, messages."""
     geometry = shrink_geometry(pair.fixed.geometry, level.factors(pair.fixed.geometry))
     nodes = ControlGrid.cover(geometry, level.spacing_mm, level.support).n_nodes
@@ -55,7 +55,7 @@ def free_bytes(queue: Any, needed: int) -> int:
     return int(queue.memory()[0])
 
 
-def require_memory(queue: Any, pair: ImagePair, schedule: Schedule) -> None:
+def require_memory(queue: Any, pair: ImagePair, schedule: Settings) -> None:
     """Refuse a pair that does not fit into the memory of the GPU.
 
     Raises

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from regweave import metrics
 from regweave.config.member import Member
 from regweave.metrics import mi
 from regweave.registration.cuda.constants import Constants
@@ -163,11 +162,11 @@ class CudaScene:
 
     def _kernels_of(self, member: Member) -> tuple[GpuMetric | None, Any, View]:
         if member.name not in self._known:
-            module, metric = metrics.get(member.metric), find(member.metric)
+            module, metric = member.implementation, find(member.metric)
             if metric is not None and member.source != "image" and not metric.maps:
                 metric = None
             view = View(member.window, member.sigma_voxels, getattr(module, "prepare", None))
-            self._known[member.name] = (metric, member.metric_options(), view)
+            self._known[member.name] = (metric, member.metric_options, view)
         return self._known[member.name]
 
     def _moving(self, member: Member, view: View, u: Any) -> tuple[Any, Float64Array]:

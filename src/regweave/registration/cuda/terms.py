@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from regweave import metrics
 from regweave.config.member import Member
 from regweave.config.settings import Refine
 from regweave.registration import data_terms as host
@@ -111,12 +110,12 @@ def data_terms(
     terms: list[Term] = []
     left: list[Member] = []
     for member, compared in zip(members, scene.compare(members, u), strict=True):
-        penalty: str = metrics.get(member.metric).PENALTY  # type: ignore[attr-defined]
+        penalty: str = member.implementation.PENALTY  # type: ignore[attr-defined]
         if compared is None or penalty not in PENALTIES or (settings.exact and member.source == "image"):
             left.append(member)
             continue
         radius = settings.radius_voxels if member.support is None else member.support // 2
-        term, balance = Term(member, penalty, valid, radius, member.metric_options()), device.kernels.balance(u)
+        term, balance = Term(member, penalty, valid, radius, member.metric_options), device.kernels.balance(u)
         term.add(device.kernels, balance, compared.fixed, compared.moved)
         terms.append(_weighted(device, term, classes, 1 / _typical(*device.kernels.force_moments(balance.force))))
     # All members, since their weights add up to those of the table.

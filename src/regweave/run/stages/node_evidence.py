@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from regweave.config.settings import Schedule
+from regweave.config.settings import Settings
 from regweave.registration.align import Step
 from regweave.types import Float64Array, Geometry, NodeEvidence, Terms, WeightTable
 
@@ -18,13 +18,13 @@ class Witness:
     ----------
     weights : WeightTable
         Weights of the run, all members.
-    schedule : Schedule
-        Schedule of the levels: their members, and which step is the last.
+    schedule : Settings
+        Settings of the levels: their members, and which step is the last.
     then : callable
         Called with every step.
     """
 
-    def __init__(self, weights: WeightTable, schedule: Schedule, then: Callable[[Step], None]) -> None:
+    def __init__(self, weights: WeightTable, schedule: Settings, then: Callable[[Step], None]) -> None:
         self._weights = weights
         self._members = tuple(member.name for member in schedule.bank)
         self._last = (len(schedule.levels) - 1, schedule.levels[-1].steps - 1) if schedule.levels else None

@@ -43,8 +43,7 @@ def problem(content: dict) -> str:
 def test_every_preset_loads_and_knows_its_name(name):
     found = preset(name)
     assert found.name == name
-    early = name in {f"default@{n}" for n in range(1, 5)}
-    assert set(found.banks) == ({"ct", "mr"} if early else {"ct", "mr", "multi"})
+    assert set(found.banks) == {"ct", "mr", "multi"}
     for modality in found.banks:
         schedule = found.for_bank(modality)
         assert schedule.bank_name == modality

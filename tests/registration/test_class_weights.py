@@ -9,14 +9,12 @@ import pytest
 from scipy import ndimage
 
 from regweave.config.member import Member
-from regweave.config.presets import preset
 from regweave.config.settings import Level, Refine, Settings
 from regweave.registration.align import align
 from regweave.registration.class_weights import ClassWeights
 from regweave.registration.data_terms import SMALL_DIFFERENCE, data_terms, forces
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
-from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable
 
 SHAPE = (24, 20, 18)
@@ -157,16 +155,3 @@ def test_levels_measure_maps_only_where_a_table_weighs_them():
     assert set(seen) == {1}
     with pytest.raises(ValueError, match="'structures' compare structure maps, and the pair has none"):
         align(bare, table(plain=[1.0] * 3, shapes=[0.0, 0.1, 0.0]), SCHEDULE)
-
-
-@pytest.mark.parametrize("modality", ["mr", "ct"])
-def test_the_newest_default_without_a_model_is_the_one_before(modality):
-    pair = make_phantom(shape=(20, 18, 16), spacing_mm=(9.0, 9.0, 9.0)).pair
-    found = []
-    for name in ("default@5", "default@6"):
-        settings = preset(name)
-        schedule = settings.for_bank(modality)
-        weights = schedule.start_weights(settings.smoothness)
-        start = align(pair, weights, schedule).displacement
-        found.append(refine(pair, start, weights, schedule, settings.refine).displacement)
-    np.testing.assert_array_equal(*found)

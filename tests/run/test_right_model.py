@@ -106,8 +106,6 @@ def test_each_image_has_its_own_window_and_fill(pair):
 def test_newest_presets_have_the_bank():
     for name in ("default", "paper"):
         assert {m.metric for m in preset(name).banks["multi"]} <= {"mi", "ngf", "mind"}
-    with pytest.raises(UsageError, match=r"E183.*two modalities"):
-        preset("default@1").for_bank("multi")
 
 
 def renumbered(labels: LabelMap, to: dict[int, int]) -> LabelMap:

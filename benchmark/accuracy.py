@@ -37,7 +37,7 @@ from regweave.run.memory import allowed_threads
 from regweave.spatial import to_field, warp_labels
 from regweave.types import Field, Float32Array, Transform
 
-TARGETS = {"paper@1 levels": 0.085, "default@5 levels": 0.115, "default@5 refined": 0.15}
+TARGETS = {"paper@1 levels": 0.085, "default@1 levels": 0.115, "default@1 refined": 0.15}
 TARGET_SET = "ibsr18_64"
 STAGES = ("levels", "refined")
 

@@ -40,6 +40,8 @@ VERDICT = {True: "yes", False: "**no**", None: ""}
 
 STAGES = {
     "paper@1 levels": "`paper@1`",
+    "default@1 levels": "`default@1`, levels only",
+    "default@1 refined": "`default@1`",
     "default@4 levels": "`default@4`, levels only",
     "default@4 refined": "`default@4`",
     "default@5 levels": "`default@5`, levels only",

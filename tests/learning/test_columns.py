@@ -19,8 +19,11 @@ from regweave.types import LabelMap, WeightTable
 
 SCHEDULE = Settings.model_validate(
     {
+        "name": "test",
+        "modality": "mr",
+        "smoothness": 0.1,
         "levels": [{"spacing_mm": 64.0, "shrink": 2, "steps": 2}, {"spacing_mm": 48.0, "steps": 1}],
-        "bank": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}],
+        "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "mi", "metric": "mi"}]},
     }
 )
 HYPER = LssvmOptions(C=20.0, epsilon=0.02, rounds=1, max_outer=3)

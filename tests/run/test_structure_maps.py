@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from regweave import predictors
-from regweave.config.presets import preset, validate
+from regweave.config.presets import preset, validate, with_refinement_of_preset
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, RegweaveWarning, UsageError
 from regweave.jobs import runner

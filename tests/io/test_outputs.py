@@ -18,7 +18,7 @@ import pytest
 
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import atomic_path, owned_path, prepare_output, require_absent
-from regweave.io.disk import outputs as ledger
+from regweave.io.disk import outputs
 from regweave.io.disk.outputs import PART, check_name, clear, sweep, working_folder
 
 
@@ -31,7 +31,7 @@ def result(folder: Path, text: str = "ours", **options) -> None:
 
 def texts(folder: Path) -> dict[str, str]:
     return {
-        str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file() and p.name != ledger.MARK
+        str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file() and p.name != outputs.MARK
     }
 
 
@@ -77,7 +77,7 @@ def test_an_empty_folder_and_a_link_of_the_user_count_too(tmp_path):
 
 def test_a_result_without_a_list_is_left_alone(tmp_path):
     result(tmp_path / "out")
-    (tmp_path / "out" / ledger.MARK).write_text("")
+    (tmp_path / "out" / outputs.MARK).write_text("")
     with pytest.raises(RegweaveError, match="E150"):
         result(tmp_path / "out", "new", overwrite=True)
     assert texts(tmp_path / "out") == OURS
@@ -147,16 +147,15 @@ def test_only_the_result_that_was_there_at_the_start_is_replaced(tmp_path):
 def test_a_note_between_the_look_and_the_swap_survives(tmp_path, monkeypatch):
     out = tmp_path / "out"
     result(out)
-    looks, real = [], ledger.strangers
+    looks, real = [], outputs.strangers
 
     def late(folder):
-        found = real(folder)
         looks.append(folder)
-        if len(looks) == 2:  # at the beginning, at the end
-            (out / "notes.txt").write_text("mine")
-        return found
+        if len(looks) == 2:  # at the beginning, and of the folder that was moved aside
+            (folder / "notes.txt").write_text("mine")
+        return real(folder)
 
-    monkeypatch.setattr(ledger, "strangers", late)
+    monkeypatch.setattr(outputs, "strangers", late)
     with pytest.raises(RegweaveError, match="E154"):
         result(out, "new", overwrite=True)
     assert texts(tmp_path) == {f"out/{k}": v for k, v in {**OURS, "notes.txt": "mine"}.items()}
@@ -286,13 +285,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next_with_that_output(tmp_
 def test_an_older_result_that_could_not_be_removed_is_kept_under_another_name(tmp_path, monkeypatch):
     out = tmp_path / "out"
     result(out)
-    real = ledger.remove_listed
+    real = outputs._remove_listed
 
     def late(folder):
         (folder / "notes.txt").write_text("mine")
         return real(folder)
 
-    monkeypatch.setattr(ledger, "remove_listed", late)
+    monkeypatch.setattr(outputs, "_remove_listed", late)
     result(out, "new", overwrite=True)
     (old,) = tmp_path.glob("out.old-*")
     assert texts(old) == {"notes.txt": "mine"}

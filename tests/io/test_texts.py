@@ -11,9 +11,10 @@ import pytest
 from regweave.config.presets import load, parse
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_names, read_points
-from regweave.io.disk.files import MAX_NESTING, exists, is_file, open_file, require_file, sha256
+from regweave.io.disk.files import exists, is_file, open_file, require_file, sha256
 from regweave.io.disk.text import (
     MAX_JSON_CHARACTERS,
+    MAX_NESTING,
     MAX_TOML_CHARACTERS,
     parse_json,
     parse_rows,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import io
 import os
@@ -11,75 +10,15 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from regweave.errors import RegweaveError, ResourceError
 
 try:
     import resource
-except ImportError:  # Windows
+except ImportError:  # Windows, where no limit of memory is known
     resource = None  # type: ignore[assignment]
 
-
-class _MemoryStatus(ctypes.Structure):
-    """MEMORYSTATUSEX of the Windows API."""
-
-    _fields_ = (
-        ("length", ctypes.c_uint32), ("load", ctypes.c_uint32), ("total", ctypes.c_uint64),
-        ("free", ctypes.c_uint64), ("page_total", ctypes.c_uint64), ("page_free", ctypes.c_uint64),
-        ("virtual_total", ctypes.c_uint64), ("virtual_free", ctypes.c_uint64),
-        ("extended_free", ctypes.c_uint64),
-    )  # fmt: skip
-
-
-class _ProcessMemory(ctypes.Structure):
-    """PROCESS_MEMORY_COUNTERS of the Windows API."""
-
-    _fields_ = (
-        ("length", ctypes.c_uint32), ("faults", ctypes.c_uint32), ("peak", ctypes.c_size_t),
-        ("present", ctypes.c_size_t), ("quota", ctypes.c_size_t * 4), ("pages", ctypes.c_size_t),
-        ("pages_peak", ctypes.c_size_t),
-    )  # fmt: skip
-
-
-def total_memory() -> int:
-    """Return the bytes of memory of the machine."""
-    if hasattr(os, "sysconf"):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
-    _called(_kernel32().GlobalMemoryStatusEx(ctypes.byref(status)))
-    return int(status.total)
-
-
-def address_limit() -> int | None:
-    """Return the bytes of address space that this process may use, None where the system sets no limit."""
-    if resource is None:
-        return None
-    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process has held so far."""
-    if resource is not None:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
-    kernel, found = _kernel32(), _ProcessMemory(length=ctypes.sizeof(_ProcessMemory))
-    kernel.GetCurrentProcess.restype = ctypes.c_void_p  # a handle has the width of a pointer
-    kernel.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
-    _called(kernel.K32GetProcessMemoryInfo(kernel.GetCurrentProcess(), ctypes.byref(found), found.length))
-    return int(found.peak)
-
-
-def _kernel32() -> Any:
-    # By name: type checkers on other systems do not know it.
-    return getattr(ctypes, "WinDLL")("kernel32")  # noqa: B009
-
-
-def _called(succeeded: int) -> None:
-    if not succeeded:
-        raise OSError("the system does not say how much memory there is")
-
-
+DOUBLE_SUFFIXES = (".nii.gz", ".mrk.json")
 MAX_TEXT_BYTES = 64 << 20
 """Largest model, settings file, list, table of names or points: the largest that training writes has 100 kB."""
 MAX_HEADER_BYTES = 1 << 20
@@ -88,35 +27,8 @@ MAX_EXTENSION_BYTES = 64 << 20
 """Largest distance from the start of a NIfTI file to its voxels: headers of DICOM series are kept there."""
 MAX_ARCHIVE_BYTES = 1 << 30
 """Most that the arrays of one archive may take: maps of nodes have some megabytes."""
-MAX_NESTING = 64
-"""Deepest lists and tables in JSON and TOML."""
-MAX_DIGITS = 40
-"""Longest whole number in JSON and TOML."""
 BYTES_PER_VALUE = 10
-"""What a voxel takes beside its stored form: as float32, as float32 again while it is checked, and two marks."""
-
-
-def available_memory() -> int:
-    """Return the bytes that this process may still take: of the machine, its container and its own limit."""
-    found = [total_memory()]
-    with suppress(OSError, ValueError):
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        found += [int(kb) << 10 for kb in re.findall(r"^MemAvailable:\s*(\d+) kB", text, flags=re.MULTILINE)]
-    with suppress(OSError, ValueError):
-        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    limit = address_limit()
-    return min(found if limit is None else [*found, limit])
-
-
-def require_memory(needed: int, subject: str) -> None:
-    """Raise E140 where a header asks for more memory than there is, before any of it is taken."""
-    there = available_memory()
-    if needed > there:
-        message = f"{subject} needs about {needed / 2**20:.0f} MB to be read and {there / 2**20:.0f} MB are free"
-        raise ResourceError("E140", message, "crop or downsample the image, or use a machine with more memory")
-
-
-DOUBLE_SUFFIXES = (".nii.gz", ".mrk.json")
+"""Memory of a voxel beside its stored form: as float32, as float32 again while it is checked, and two marks."""
 
 
 def suffix_of(path: Path) -> str:
@@ -128,29 +40,20 @@ def suffix_of(path: Path) -> str:
     ('.nii.gz', '.nrrd')
     """
     name = path.name.lower()
-    for suffix in DOUBLE_SUFFIXES:
-        if name.endswith(suffix) and name != suffix:
-            return suffix
-    return path.suffix.lower()
+    double = next((suffix for suffix in DOUBLE_SUFFIXES if name.endswith(suffix) and name != suffix), None)
+    return double or path.suffix.lower()
 
 
 def stem_of(path: Path) -> str:
-    """Return the name without the suffix that `suffix_of` names.
-
-    Examples
-    --------
-    >>> stem_of(Path("folder/scan.nii.gz"))
-    'scan'
-    """
-    suffix = suffix_of(path)
-    return path.name[: len(path.name) - len(suffix)] if suffix else path.name
+    """Return the name without the suffix of `suffix_of`."""
+    return path.name[: len(path.name) - len(suffix_of(path))]
 
 
 def open_file(path: str | Path) -> io.BufferedReader:
     """Open a regular file for reading, or raise E101.
 
-    Pipes and devices have no end that can be waited for: they are told by the open descriptor, which no rename can
-    exchange, and opening never blocks.
+    Pipes and devices, which have no end, are recognised by the open descriptor, which no rename can exchange. Opening
+    never blocks.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -179,7 +82,7 @@ def require_file(path: str | Path) -> Path:
 
 
 def exists(path: str | Path) -> bool:
-    """Tell whether something bears the name; a name that no file can bear, too long or with a NUL, does not exist."""
+    """Return whether anything has the name; as `is_file`, it never fails."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):
@@ -187,7 +90,7 @@ def exists(path: str | Path) -> bool:
 
 
 def is_file(path: str | Path) -> bool:
-    """Tell whether a regular file bears the name; as `exists`, it never fails."""
+    """Return whether a regular file has the name; False for a name that no file can have, too long or with a NUL."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -195,11 +98,17 @@ def is_file(path: str | Path) -> bool:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Tell whether a folder bears the name; as `exists`, it never fails."""
+    """Return whether a folder has the name; as `is_file`, it never fails."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
         return False
+
+
+def sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file as 64 hexadecimal digits."""
+    with open_file(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def damaged(subject: str, reason: str) -> RegweaveError:
@@ -208,12 +117,39 @@ def damaged(subject: str, reason: str) -> RegweaveError:
 
 
 def contradiction(subject: str, reason: str) -> RegweaveError:
-    """Make the E113 error of a header that says two things which cannot both hold."""
+    """Make the E113 error of a header with two statements that exclude each other."""
     message = f"the header of {subject} contradicts itself: {reason}"
     return RegweaveError("E113", message, "export the file again, or correct its header")
 
 
-def sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file as 64 hexadecimal digits."""
-    with open_file(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def require_memory(needed: int, subject: str) -> None:
+    """Raise E140 where a header asks for more memory than there is, before any of it is taken."""
+    free = available_memory()
+    if needed > free:
+        message = f"{subject} needs about {needed / 2**20:.0f} MB to be read and {free / 2**20:.0f} MB are free"
+        raise ResourceError("E140", message, "crop or downsample the image, or use a machine with more memory")
+
+
+def available_memory() -> int:
+    """Return the bytes that this process may still take: of the machine, its container and its own limit."""
+    limits = [total_memory()]
+    with suppress(OSError, ValueError):
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        limits += [int(kb) << 10 for kb in re.findall(r"^MemAvailable:\s*(\d+) kB", text, flags=re.MULTILINE)]
+    with suppress(OSError, ValueError):
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    if resource is not None and (soft := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        limits.append(soft)
+    return min(limits)
+
+
+def total_memory() -> int:
+    """Return the bytes of memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has held so far, 0 where the system does not count them."""
+    if resource is None:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)

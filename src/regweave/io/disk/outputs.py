@@ -1,7 +1,8 @@
 """Outputs: files and folders that are whole or absent, and that replace nothing but what this program wrote.
 
 An output is written in a hidden folder beside its place, `.NAME.part-XXXXXXXX`, and renamed at the end. The folder is
-locked as long as its process runs, so the next command with that output removes what a killed one left.
+locked as long as its process runs, so the next command with that output removes what a killed one left. A folder of
+results lists the names that were written into it: nothing else in it is replaced or removed.
 """
 
 from __future__ import annotations
@@ -27,107 +28,23 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-MARK = ".regweave-result"
-"""File in each folder of results, with the names of all that was written there."""
-SCHEMA = 1
-SHOWN = 5
-"""Names that a message lists."""
-
-
-def contents(folder: Path) -> Iterator[str]:
-    """Yield the names below a folder, relative to it; those of folders end with a slash. Links are not followed."""
-    for where, folders, files in os.walk(folder):
-        for name in folders:
-            path = Path(where, name)
-            yield path.relative_to(folder).as_posix() + ("" if path.is_symlink() else "/")
-        for name in files:
-            yield Path(where, name).relative_to(folder).as_posix()
-
-
-def write_ledger(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write the list of a folder: the names given, or all that is in it."""
-    listed = sorted({*(contents(folder) if names is None else names), MARK})
-    text = json.dumps({"schema": SCHEMA, "names": listed}, indent=0, ensure_ascii=True) + "\n"
-    part = folder / f"{MARK}.new"
-    part.write_text(text, encoding="ascii")
-    part.replace(folder / MARK)
-
-
-def read_ledger(folder: Path) -> frozenset[str] | None:
-    """Return the names that were written into a folder; None where no list says it."""
-    try:
-        found = json.loads((folder / MARK).read_text(encoding="ascii"))
-        names = found["names"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return frozenset(str(name) for name in names) if isinstance(names, list) else None
-
-
-def _listed(folder: Path) -> frozenset[str]:
-    """Return the names of a folder's list and of the lists in its sub-folders."""
-    names = set(read_ledger(folder) or ())
-    for name in list(contents(folder)):
-        if name.endswith(f"/{MARK}"):
-            below = name.removesuffix(MARK)
-            names |= {below + inner for inner in read_ledger(folder / below) or ()} | {below}
-    return frozenset(names)
-
-
-def strangers(folder: Path) -> list[str]:
-    """Return the names in a folder that are on no list, in order."""
-    listed = _listed(folder)
-    return sorted(name for name in contents(folder) if name not in listed)
-
-
-def listed_names(names: list[str]) -> str:
-    """Return the first of some names for a message."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:SHOWN]) + more
-
-
-def remove_listed(folder: Path) -> bool:
-    """Remove what is listed, and the folder if that was all; False where something of others stays."""
-    listed = _listed(folder)
-    found = sorted(contents(folder), key=len, reverse=True)  # what lies in a folder goes before the folder
-    for name in found:
-        if name in listed and name != MARK:
-            with suppress(OSError):
-                path = folder / name
-                path.rmdir() if name.endswith("/") else path.unlink()
-    if any(name != MARK for name in contents(folder)):
-        return False
-    (folder / MARK).unlink(missing_ok=True)
-    folder.rmdir()
-    return True
-
-
-def check_ours(path: Path) -> None:
-    """Raise E154 where a file exists in a folder with a list and is not on it."""
-    names = read_ledger(path.parent)
-    if names is not None and path.name not in names and os.path.lexists(path):
-        message = f"'{path}' is not of this program and would be replaced"
-        raise RegweaveError("E154", message, "move it away and run the command again")
-
-
-def add_to_ledger(path: Path) -> None:
-    """Put a file on the list of its folder, if the folder has one."""
-    names = read_ledger(path.parent)
-    if names is not None and path.name not in names:
-        write_ledger(path.parent, {*names, path.name})
-
-
 Identity = tuple[int, ...]
-LONGEST = 255
-"""Bytes that a name may have on nearly every file system."""
-LONGEST_PATH = 4000
-"""Bytes that a whole path may have, with room for the hidden folder."""
+"""Numbers that differ between a file and a later one of the same name."""
+LONGEST, LONGEST_PATH = 255, 4000
+"""Bytes that a name may have on nearly every file system, and a whole path, with room for the hidden folder."""
 STEM = 140
 """Bytes of an output's name in the name of its hidden folder."""
 PART = re.compile(r"\.(?P<name>.*)\.part-[0-9a-f]{16}", re.DOTALL)
 SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """Identifiers of pairs, which become names of files."""
+MARK = ".regweave-result"
+"""File in each folder of results, with the names that were written there."""
+LISTED = 5
+"""Names that a message lists."""
 TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 """Errors of a rename to a name that is in use."""
+FINISHED = re.compile(r"[0-9a-f]{64}\.(json|zip|safetensors)")
+"""Names of finished tasks, fitted predictors and models on the way, which are hashes of their content."""
 
 
 def check_name(path: str | Path, *, folder: bool = False) -> None:
@@ -163,48 +80,41 @@ def unwritable(path: str | Path, error: OSError) -> RegweaveError:
     return RegweaveError("E153", message, "check the folder, its permissions and the free space")
 
 
-def changed(path: str | Path, kept: Path | None = None) -> RegweaveError:
+def _changed(path: str | Path, kept: Path | None = None) -> RegweaveError:
     """Make the E154 error of an output whose name something else has taken."""
     message = f"output '{path}' appeared or was changed while the command ran; it stays as it is"
-    if kept is None:
-        return RegweaveError("E154", message, "choose another -o and run the command again")
-    return RegweaveError("E154", message, f"what was computed is kept as '{kept}'")
+    hint = "choose another -o and run the command again" if kept is None else f"what was computed is kept as '{kept}'"
+    return RegweaveError("E154", message, hint)
 
 
-def identity_of(path: Path) -> Identity | None:
-    """Return numbers that differ between a file and a later one of the same name; None where there is none."""
+def _identity(path: Path) -> Identity | None:
     try:
-        found = path.lstat()
+        state = path.lstat()
     except FileNotFoundError:
         return None
-    one = (found.st_dev, found.st_ino)
-    return one if path.is_dir() else (*one, found.st_size, found.st_mtime_ns)
+    one = (state.st_dev, state.st_ino)
+    return one if path.is_dir() else (*one, state.st_size, state.st_mtime_ns)
 
 
-def lock(folder: Path) -> int | None:
-    """Lock a folder until the descriptor is closed or the process ends.
+# Hidden folders and their locks
 
-    Returns
-    -------
-    int or None
-        The descriptor; None where the system has no locks (Windows) or the file system has none for folders (NFS).
 
-    Raises
-    ------
-    BlockingIOError
-        Where another process holds the lock.
+def _lock(folder: Path) -> int | None:
+    """Lock a folder until the descriptor is closed or the process ends; BlockingIOError where another one holds it.
+
+    Returns None where the system has no locks (Windows) or the file system has none for folders (NFS).
     """
     if fcntl is None:
         return None
-    found = os.open(folder, os.O_RDONLY)
+    held = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(found)
+        os.close(held)
         if isinstance(error, BlockingIOError):
             raise
         return None
-    return found
+    return held
 
 
 @contextmanager
@@ -212,7 +122,7 @@ def _part_of(path: Path, *, parents: bool = False) -> Iterator[Path]:
     """Make and lock a hidden folder beside an output; remove it at the end unless it was renamed."""
     part = path.with_name(f".{_stem(path)}.part-{secrets.token_hex(8)}")
     part.mkdir(parents=parents)
-    held = lock(part)
+    held = _lock(part)
     try:
         yield part
     finally:
@@ -225,44 +135,33 @@ def _stem(path: Path) -> str:
     return os.fsencode(path.name)[:STEM].decode(errors="ignore")
 
 
-def _parts(folder: Path, target: Path | None) -> Iterator[tuple[Path, int | None]]:
-    """Yield hidden folders of outputs with their locks; without one where another process holds it."""
-    for path in list(folder.iterdir()) if folder.is_dir() else ():
-        found = PART.fullmatch(path.name)
-        if found is not None and path.is_dir() and (target is None or found["name"] == _stem(target)):
-            try:
-                held = lock(path)
-            except OSError:
-                yield path, None
-            else:
-                yield path, held
-                if held is not None:
-                    os.close(held)
-
-
 def sweep(folder: Path, target: Path | None = None) -> bool:
     """Remove hidden folders of killed processes, all or those of one output; return True if a running one is left."""
     running = False
     with suppress(OSError):
-        for part, held in _parts(folder, target):
-            if held is None:
+        for path in list(folder.iterdir()):
+            match = PART.fullmatch(path.name)
+            if match is None or not path.is_dir() or (target is not None and match["name"] != _stem(target)):
+                continue
+            try:
+                held = _lock(path)
+            except OSError:
+                running = True
+                continue
+            if held is None:  # without locks a running process cannot be told from one that was killed
                 running = True
             else:
-                shutil.rmtree(part, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(held)
     return running
+
+
+# Files
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Snapshot of the file at an output's name when a command began; nothing else is replaced by what it writes.
-
-    Parameters
-    ----------
-    path : Path
-        The output.
-    before : tuple of int, optional
-        Identity of the older file; None where there was none.
-    """
+    """Identity of the file at an output's name when a command began; nothing else is replaced by what it writes."""
 
     path: Path
     before: Identity | None
@@ -271,10 +170,7 @@ class Claim:
     def writing(self, *, keep: bool = False) -> Iterator[None]:
         """Make `atomic_path` respect the claim inside the block.
 
-        Parameters
-        ----------
-        keep : bool
-            Where the name was taken meanwhile, keep the finished file under another one, which the error names.
+        With `keep` a finished file whose name was taken meanwhile is kept under another one, which the error names.
         """
         token = _claims.set({**_claims.get(), self.path.absolute(): (self, keep)})
         try:
@@ -284,7 +180,7 @@ class Claim:
 
     def publish(self, part: Path, *, keep: bool) -> None:
         """Give a finished file its name, or raise E154 where another one has it now."""
-        now = identity_of(self.path)
+        now = _identity(self.path)
         if now is not None and now == self.before:
             part.replace(self.path)
             return
@@ -296,7 +192,7 @@ class Claim:
                 name = f"{stem_of(self.path)}.kept-{secrets.token_hex(4)}{suffix_of(self.path)}"
                 kept = self.path.with_name(name)
                 _link_new(part, kept)
-            raise changed(self.path, kept) from None
+            raise _changed(self.path, kept) from None
 
 
 def _link_new(part: Path, path: Path) -> None:
@@ -325,11 +221,13 @@ def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
     check_name(path)
     path = Path(path)
     try:
+        before, problem = _identity(path), ""
         if path.is_dir():
-            raise RegweaveError("E150", f"output '{path}' is a folder", "name a file with -o")
-        before = identity_of(path)
-        if before is not None and not (path.is_file() or path.is_symlink()):
-            raise RegweaveError("E150", f"output '{path}' is a device or a pipe", "name a file with -o")
+            problem = "is a folder"
+        elif before is not None and not (path.is_file() or path.is_symlink()):
+            problem = "is a device or a pipe"
+        if problem:
+            raise RegweaveError("E150", f"output '{path}' {problem}", "name a file with -o")
         if before is not None and not overwrite:
             raise RegweaveError("E150", f"output '{path}' exists", "pass --overwrite or choose another -o")
         if not path.absolute().parent.is_dir():
@@ -368,58 +266,30 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         raise unwritable(path, error) from error
 
 
+# Folders of results, and the list of what was written into them
+
+
 @contextmanager
 def owned_path(path: str | Path) -> Iterator[Path]:
     """Do as `atomic_path` for a file in a folder of results: E154 where that name is a file of others, else listed."""
     path = Path(path)
-    check_ours(path)
+    _require_ours(path)
     with atomic_path(path) as part:
         yield part
-        check_ours(path)
+        _require_ours(path)
+    names = _names(path.parent)
     try:
-        add_to_ledger(path)
+        if names is not None and path.name not in names:
+            _list(path.parent, {*names, path.name})
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-def _require_replaceable(folder: Path, shown: str | Path, overwrite: bool) -> None:
-    if not os.path.lexists(folder):
-        return
-    if not folder.is_dir():
-        raise RegweaveError("E150", f"output '{shown}' exists and is a file", "choose another -o")
-    if not any(folder.iterdir()):
-        return
-    if not overwrite:
-        message = f"output folder '{shown}' exists and is not empty"
-        raise RegweaveError("E150", message, "pass --overwrite or choose another -o")
-    if read_ledger(folder) is None:
-        message = f"output folder '{shown}' holds files that are no regweave result ({MARK} lists none)"
-        raise RegweaveError("E150", message, "choose another -o, or remove the folder yourself")
-    others = strangers(folder)
-    if others:
-        message = f"output folder '{shown}' holds files that regweave did not write: {listed_names(others)}"
-        raise RegweaveError("E150", message, "move them away, or choose another -o")
-
-
-def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
-    """Give a finished folder its name; False where something else has it now."""
-    old = target.with_name(f"{_stem(target)}.old-{secrets.token_hex(4)}")
-    try:
-        if before is not None and target.is_dir() and any(target.iterdir()):
-            if identity_of(target) != before or read_ledger(target) is None or strangers(target):
-                return False
-            target.rename(old)
-            if strangers(old):
-                old.rename(target)
-                return False
-        part.rename(target)  # fails by itself where the name is a file, or a folder that is not empty
-    except OSError as error:
-        if error.errno in TAKEN:
-            return False
-        raise
-    if old.is_dir():
-        remove_listed(old)  # what is on its list; anything else stays
-    return True
+def _require_ours(path: Path) -> None:
+    names = _names(path.parent)
+    if names is not None and path.name not in names and os.path.lexists(path):
+        message = f"'{path}' is not of this program and would be replaced"
+        raise RegweaveError("E154", message, "move it away and run the command again")
 
 
 @contextmanager
@@ -441,16 +311,16 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
     part = target  # until there is one
     try:
         _require_replaceable(target, folder, overwrite)
-        before = identity_of(target)
+        before = _identity(target)
         if sweep(target.parent, target):
             message = f"another command is writing the output '{folder}' now"
             raise RegweaveError("E154", message, "wait until it has ended, or choose another -o")
         created = [parent for parent in target.parents if not parent.exists()]
         with _part_of(target, parents=True) as part:
             yield part
-            write_ledger(part)
+            _list(part, _contents(part))
             if not _publish_folder(part, target, before):
-                raise changed(folder)
+                raise _changed(folder)
     except OSError as error:
         raise unwritable(folder, error) from error
     except RegweaveError as error:
@@ -464,13 +334,116 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
                 parent.rmdir()
 
 
-FINISHED = re.compile(r"[0-9a-f]{64}\.(json|zip|safetensors)")
-"""Names of finished tasks, fitted predictors and models on the way, which are hashes of their content."""
+def _require_replaceable(folder: Path, given: str | Path, overwrite: bool) -> None:
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise RegweaveError("E150", f"output '{given}' exists and is a file", "choose another -o")
+    if not any(folder.iterdir()):
+        return
+    if not overwrite:
+        message = f"output folder '{given}' exists and is not empty"
+        raise RegweaveError("E150", message, "pass --overwrite or choose another -o")
+    if _names(folder) is None:
+        message = f"output folder '{given}' holds files that are no regweave result ({MARK} lists none)"
+        raise RegweaveError("E150", message, "choose another -o, or remove the folder yourself")
+    others = strangers(folder)
+    if others:
+        more = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
+        names = ", ".join(f"'{name}'" for name in others[:LISTED]) + more
+        message = f"output folder '{given}' holds files that regweave did not write: {names}"
+        raise RegweaveError("E150", message, "move them away, or choose another -o")
+
+
+def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
+    """Give a finished folder its name; False where something else has it now.
+
+    An older result is moved aside first, and then removed name by name: a file that was added meanwhile stays there.
+    """
+    old = target.with_name(f"{_stem(target)}.old-{secrets.token_hex(4)}")
+    try:
+        if before is not None and target.is_dir() and any(target.iterdir()):
+            if _identity(target) != before or _names(target) is None:
+                return False
+            target.rename(old)
+            if strangers(old):
+                old.rename(target)
+                return False
+        part.rename(target)  # fails by itself where the name is a file, or a folder that is not empty
+    except OSError as error:
+        if error.errno in TAKEN:
+            return False
+        raise
+    if old.is_dir():
+        _remove_listed(old)
+    return True
+
+
+def _contents(folder: Path) -> Iterator[str]:
+    """Yield the names below a folder, relative to it; those of folders end with a slash. Links are not followed."""
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(where, name)
+            is_folder = name in folders and not path.is_symlink()
+            yield path.relative_to(folder).as_posix() + ("/" if is_folder else "")
+
+
+def _names(folder: Path) -> frozenset[str] | None:
+    """Return the names that were written into a folder; None where it has no list."""
+    try:
+        names = json.loads((folder / MARK).read_text(encoding="ascii"))["names"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return frozenset(map(str, names)) if isinstance(names, list) else None
+
+
+def _list(folder: Path, names: Iterable[str]) -> None:
+    """Write the list of a folder."""
+    new = folder / f"{MARK}.new"
+    new.write_text(json.dumps({"schema": 1, "names": sorted({*names, MARK})}, indent=0) + "\n", encoding="ascii")
+    new.replace(folder / MARK)
+
+
+def _listed(folder: Path, present: Iterable[str]) -> set[str]:
+    """Return the names of a folder's list and of the lists in its sub-folders."""
+    listed = set(_names(folder) or ())
+    for name in present:
+        if name.endswith(f"/{MARK}"):
+            below = name.removesuffix(MARK)
+            listed |= {below + inner for inner in _names(folder / below) or ()} | {below}
+    return listed
+
+
+def strangers(folder: Path) -> list[str]:
+    """Return the names in a folder that are on no list, in order."""
+    present = set(_contents(folder))
+    return sorted(present - _listed(folder, present))
+
+
+def _remove_listed(folder: Path) -> None:
+    """Remove what is listed, and the folder with its list if that was all."""
+    present = sorted(_contents(folder), key=len, reverse=True)  # what lies in a folder goes before the folder
+    listed = _listed(folder, present) - {MARK}
+    for path in (folder / name for name in present if name in listed):
+        with suppress(OSError):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a folder that holds nothing but its list."""
+    with suppress(OSError):
+        if {path.name for path in folder.iterdir()} <= {MARK}:
+            (folder / MARK).unlink(missing_ok=True)
+            folder.rmdir()
+
+
+# Folders of long runs
 
 
 @contextmanager
 def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -> Iterator[None]:
-    """Take a folder for one run, which keeps finished work in the sub-folder `store`.
+    """Lock a folder for one run, which keeps finished work in the sub-folder `store`, so that it can be continued.
 
     Where the block fails before anything is finished, what was made for it is removed.
 
@@ -494,10 +467,10 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -
     check_name(folder)
     folder = Path(folder)
     try:
-        _check(folder, store, what, resume)
+        _require_resumable(folder, store, what, resume)
         made = [path for path in (folder / store, folder, *folder.absolute().parents) if not path.exists()]
         (folder / store).mkdir(parents=True, exist_ok=True)
-        held = lock(folder / store)
+        held = _lock(folder / store)
     except BlockingIOError:
         message = f"another run is at work in '{folder}'"
         raise RegweaveError("E155", message, "wait until it has ended, or choose another -o") from None
@@ -505,19 +478,20 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -
         raise unwritable(folder, error) from error
     try:
         if folder in made or {path.name for path in folder.iterdir()} == {store}:
-            write_ledger(folder, {f"{store}/"})
+            _list(folder, {f"{store}/"})
         for place in (folder, folder / store):
             sweep(place)
         yield
     except BaseException:
-        _undo(folder, store, made)
+        if folder / store in made and not _holds_work(folder, store):
+            _remove_empty(folder, store, made)
         raise
     finally:
         if held is not None:
             os.close(held)
 
 
-def _check(folder: Path, store: str, what: str, resume: bool) -> None:
+def _require_resumable(folder: Path, store: str, what: str, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise RegweaveError("E150", f"output '{folder}' exists and is a file", "choose another -o")
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -530,18 +504,16 @@ def _check(folder: Path, store: str, what: str, resume: bool) -> None:
 
 
 def _holds_work(folder: Path, store: str) -> bool:
-    """Tell whether anything but our list and empty folders is there."""
-    names = [name for name in contents(folder) if not name.endswith("/") and name != MARK]
+    """Return whether anything but the list and empty folders is there."""
+    names = [name for name in _contents(folder) if not name.endswith("/") and name != MARK]
     return any(not name.startswith(f"{store}/") or FINISHED.fullmatch(Path(name).name) for name in names)
 
 
-def _undo(folder: Path, store: str, made: list[Path]) -> None:
-    """Remove the folders that were made for a run which finished nothing."""
-    if folder / store not in made or _holds_work(folder, store):
-        return
+def _remove_empty(folder: Path, store: str, made: list[Path]) -> None:
+    """Remove the folders that were made for a run which finished nothing; one that holds a file ends the attempt."""
     with suppress(OSError):
         for path in sorted((folder / store).rglob("*"), reverse=True):
-            path.rmdir()  # empty folders alone: a file ends the attempt
+            path.rmdir()
         (folder / store).rmdir()
         (folder / MARK).unlink(missing_ok=True)
         for path in made[1:]:
@@ -556,7 +528,4 @@ def clear(folder: Path, stores: tuple[str, ...]) -> None:
                 if FINISHED.fullmatch(path.name):
                     path.unlink()
             (folder / store).rmdir()
-    with suppress(OSError):
-        if {path.name for path in folder.iterdir()} <= {MARK}:
-            (folder / MARK).unlink(missing_ok=True)
-            folder.rmdir()
+    _remove_if_empty(folder)

@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from regweave.errors import RegweaveError
-from regweave.io.disk.files import MAX_DIGITS, MAX_NESTING, MAX_TEXT_BYTES, damaged, open_file
+from regweave.io.disk.files import MAX_TEXT_BYTES, damaged, open_file
 from regweave.notices import terminal_safe
 
 MAX_JSON_CHARACTERS = 1 << 25
 """The worst JSON of this length, lists of lists, is parsed within ten seconds."""
 MAX_TOML_CHARACTERS = 1 << 20
 """Settings are far shorter, and TOML is parsed slowly."""
+MAX_NESTING = 64
+"""Deepest lists and tables in JSON and TOML."""
+MAX_DIGITS = 40
+"""Longest whole number in JSON and TOML."""
 LONGEST_SHOWN = 40
 """Characters of a token that a message repeats."""
 CELL_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+")
@@ -33,18 +37,8 @@ FORMULA_STARTS = ("=", "+", "-", "@")
 def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
     """Read a whole text file in UTF-8, with or without a byte order mark.
 
-    Parameters
-    ----------
-    path : path
-    limit : int
-        Largest number of bytes.
-
-    Raises
-    ------
-    RegweaveError
-        E101 where it cannot be opened or is no regular file, E114 where it is longer than the limit.
-    UnicodeDecodeError
-        A ValueError: it is not UTF-8.
+    Raises E101 where it cannot be opened or is no regular file, E114 where it has more bytes than the limit, and
+    UnicodeDecodeError, a ValueError, where it is not UTF-8.
     """
     with open_file(path) as stream:
         content = stream.read(limit + 1)
@@ -55,13 +49,7 @@ def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
 
 
 def parse_json(text: str, *, constants: bool = False) -> Any:
-    """Parse strict JSON (RFC 8259), or raise ValueError.
-
-    Parameters
-    ----------
-    text : str
-    constants : bool
-        Take NaN and Infinity, as the program itself writes them in records, for None instead of refusing them.
+    """Parse strict JSON (RFC 8259), or raise ValueError; with `constants` NaN and Infinity become None.
 
     Examples
     --------
@@ -127,13 +115,7 @@ def parse_table(text: str, delimiter: str = ",") -> list[dict[str, str]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file.
-
-    Raises
-    ------
-    RegweaveError
-        E101 where there is no such file, E102 where it holds something else.
-    """
+    """Read a JSON object from a file; E101 where there is no such file, E102 where it holds something else."""
     try:
         found = parse_json(read_text(path))
     except ValueError as error:

@@ -133,7 +133,7 @@ def evaluation_list(results: Results, links: Mapping[tuple[str, str], str]) -> s
 
 def _page(context: Mapping[str, Any]) -> str:
     lines, columns = context["lines"], context["columns"]
-    alone = len(context["methods"]) < 2  # several methods are compared on a page of their own
+    alone = len(context["methods"]) < 2  # several methods are compared on a separate page
     strips, apart = spread_of([one.id for one in lines], columns if alone else (), [one.values for one in lines])
     chart = strip_plot(strips, title="All registrations, a dot each; the bar is the median") if strips else ""
     group = {
@@ -192,7 +192,7 @@ BAD_SIDE = {"Dice after": -1, "change": -1, "HD95 mm": 1, "folding %": 1, "secon
 
 @dataclass(frozen=True)
 class Apart:
-    """A registration that lies apart from its group: its place in the list, the measure, both values as text."""
+    """An outlier of a group: its place in the list, the measure, its value and the median as text."""
 
     place: int
     measure: str
@@ -203,7 +203,7 @@ class Apart:
 def spread_of(
     names: Sequence[str], columns: Sequence[tuple[str, str]], values: Sequence[Sequence[float]]
 ) -> tuple[list[Strip], list[Apart]]:
-    """Return a strip for each measure, and the registrations that lie apart, the farthest first.
+    """Return a strip for each measure, and the outliers, the farthest first.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Methods text of a registration, as its record tells it, with the papers to cite."""
+"""Methods text of a registration, from its record, with the papers to cite."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def boilerplate(folder: str | Path) -> str:
     sides = recorded_modality(run.modality)
     images = describe_modalities(sides["fixed"], sides["moving"])
     engine = str((run.settings.model_extra or {}).get("engine", "trws"))
-    # An engine of a plug-in has a paper that its user knows.
+    # The user of a plug-in cites its paper.
     cited = [PAPERS["method"], *([PAPERS[engine]] if engine in PAPERS else [])]
     marks = str(list(range(1, len(cited) + 1)))
     text = [

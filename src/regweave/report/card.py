@@ -86,7 +86,7 @@ def show(page: Path) -> None:
 
 
 def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> list[list[NDArray[np.uint8]]]:
-    """Cut the middle planes of images on one grid and lay them over each other in two colours.
+    """Cut the middle planes of images on one grid and overlay them in two colours.
 
     Parameters
     ----------

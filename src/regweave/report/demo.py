@@ -1,4 +1,4 @@
-"""Pages of a demo; the first one says what was found and where to look further."""
+"""Pages of a demo; the first one has the summary and links to the others."""
 
 from __future__ import annotations
 

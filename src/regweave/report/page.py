@@ -38,7 +38,7 @@ def render(
 ) -> str:
     """Fill a template that extends ``base.j2`` and return the complete page.
 
-    The page may run only the scripts and styles given here (their hashes stand in its security policy) and may load
+    The page may run only the scripts and styles given here (its security policy has their hashes) and may load
     nothing from anywhere. So a template must have no ``style="…"`` and no ``onclick="…"`` attributes: use classes, SVG
     attributes, and scripts.
 
@@ -100,7 +100,7 @@ def visible(value: object) -> object:
 
 
 def cell(value: object) -> object:
-    """Content of a table cell: numbers short, a missing value as a dash, the rest as it is.
+    """Content of a table cell: numbers short, a missing value as a dash, other content unchanged.
 
     Examples
     --------

@@ -22,7 +22,7 @@ from regweave.types import Float64Array
 
 
 def page_path(model: Path) -> Path:
-    """Return where the page of a model lies: beside it."""
+    """Return the path of the page of a model, in the same folder."""
     return model.with_name(f"{model.stem}.report.html")
 
 
@@ -166,7 +166,7 @@ def curves(model: Model) -> list[Markup]:
     fits = {_fit_name(model, name): points for name, points in model.training.history.items() if points}
     if not fits:
         return []
-    # With more than one fit, the chart of the gap alone tells how far the bounds are apart.
+    # With more than one fit, the distance of the bounds is in the chart of the gap alone.
     bounds = {"objective": ", attained", **({"upper": ", upper bound"} if len(fits) == 1 else {})}
     losses = {"predicted_loss": ", predicted", "imputed_loss": ", imputed"}
     return [
@@ -210,7 +210,7 @@ def _fit_name(model: Model, key: str) -> str:
 
 
 def _lines(fits: Mapping[str, Sequence[FitPoint]], **names: str) -> Series:
-    """Return a line for each figure and each fit; ``names`` says what comes after the name of the fit."""
+    """Return a line for each figure and each fit; ``names`` has the text after the name of the fit."""
     return {
         fit + ending: list(zip(_numbers(points, "number"), _numbers(points, key), strict=True))
         for key, ending in names.items()

@@ -25,7 +25,7 @@ WITHHELD = "withheld"
 
 @dataclass(frozen=True)
 class Scores:
-    """Outcome of each method on each pair, by (method name, pair id); ``withheld`` labels have a mean of their own."""
+    """Outcome of each method on each pair, by (method name, pair id); ``withheld`` labels have a separate mean."""
 
     pairs: tuple[PairFiles, ...]
     methods: tuple[Method, ...]

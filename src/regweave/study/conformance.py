@@ -1,6 +1,6 @@
 """Checks that every metric passes, and a plug-in should: ``python -m regweave.study.conformance NAME``.
 
-NAME is a metric that is installed, lies in a folder of ``REGWEAVE_PLUGINS``, or was added by the program.
+NAME is a metric that is installed, found in a folder of ``REGWEAVE_PLUGINS``, or was added by the program.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def equal_images_cost_nothing(metric: Any) -> None:
 
 
 def same_bits_for_any_thread_count(metric: Any) -> None:
-    """Leave inputs as they are, and give the same bits for any number of threads."""
+    """Leave the inputs unchanged, and give the same bits for any number of threads."""
     options = metric.Options()
     f, m = _features(metric, smooth_image(5), smooth_image(6))
     copies, labels, results = (f.copy(), m.copy()), LabelSet.cube(3, np.full(3, 0.7)), []
@@ -124,7 +124,7 @@ def check_metric(name: str) -> dict[str, str | None]:
     for check in CHECKS:
         try:
             check(metric)
-        except Exception as error:  # whatever a plug-in raises is a finding
+        except Exception as error:  # every exception of a plug-in is a finding
             found[check.__name__] = (
                 str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             )

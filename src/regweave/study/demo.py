@@ -255,7 +255,7 @@ class DemoSummary(RecordPart):
     gain : float, optional
         Gain of left-out patients in training; None if no learned column is used.
     shown : dict
-        Pairs that have a page of their own, with their mean Dice by the learned weights; the lowest first.
+        Pairs with a page, with their mean Dice by the learned weights; the lowest first.
     failures : list of str
         Registrations that failed.
     """

@@ -50,7 +50,7 @@ class Evaluation:
     scores : Scores
         Outcome of each method on each pair.
     notes : tuple of str
-        What a reader must know: untuned baselines, patients that were trained on.
+        Restrictions of the evidence: untuned baselines, patients that were trained on.
     hashes : mapping
         SHA-256 of the files of each pair, by id and column.
     rules : Rules
@@ -99,7 +99,7 @@ class Evaluation:
         return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
 
     def content(self) -> dict[str, Any]:
-        """Everything, as it is written to ``results.json``."""
+        """Content of ``results.json``."""
         s = self.scores
         return {
             "schema": SCHEMA,
@@ -186,9 +186,9 @@ def evaluate(
     resume : bool
         Continue in a folder that an earlier call left.
     allow_leak : bool
-        Evaluate on patients that were trained on, and say so in the summary.
+        Evaluate on patients that were trained on; the summary has a note.
     withhold : sequence of ints, optional
-        Structures that no model has learned, scored apart from the others: what a model is worth where nobody labelled.
+        Structures that no model has learned, scored apart from the others: the gain without labels.
     rules : path or Rules, optional
         Acceptance criteria of the verdicts; by default the shipped ones.
     on_progress : callable, optional
@@ -262,7 +262,7 @@ def _methods(
         base = choose_settings(preset or "default", config, None, None)
     methods = [] if named else [Method(f"preset:{base.name}", base)]
     if baselines and not tuned:
-        methods = []  # the preset as it is would be the uniform mix once more
+        methods = []  # the preset is the uniform mix
     if baselines:
         methods += baseline_methods(base, bank_of_list(base, pairs, reading))
     return [*methods, *(method for method, _ in named)]

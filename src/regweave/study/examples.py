@@ -51,7 +51,7 @@ def pairs(folder: str | Path, n: int = 3, *, seed: int = 0) -> Path:
     folder : path
         New or empty folder.
     n : int
-        Pairs, each of a patient of its own.
+        Number of pairs, each of another patient.
     seed : int
         Seed of the first pair.
     """

@@ -231,7 +231,7 @@ def make_phantom(
     spacing = np.asarray(spacing_mm, dtype=np.float64)
     half_mm = (np.asarray(shape) - 1) * spacing / 2
     fixed = Geometry(shape, _scaled_affine(spacing, -half_mm))
-    # A shift of the moving grid tells indices and millimetres apart.
+    # The moving grid is shifted, so that a mix-up of indices and millimetres shows.
     moving = Geometry(shape, _scaled_affine(spacing, -half_mm + 0.5 * spacing))
 
     anatomy = _Anatomy(half_mm, moving, rng)
@@ -297,7 +297,7 @@ BODY_RADII_MM = (84.0, 90.0, 140.0)
 
 @dataclass(frozen=True)
 class Organ:
-    """One structure: its name, what happens to its look, and the metric that stands it."""
+    """One structure: its name, what happens to its look, and the metric that is right."""
 
     name: str
     change: str
@@ -318,7 +318,7 @@ ARCH_MM, ARCH_DEPTH_MM, ARCH_WIDTH_MM = 42.0, 46.0, 13.0
 
 
 def _arch(centre: Float64Array, scale: Float64Array) -> Surface:
-    """Half an ellipse, open to the back, as thick as it is high."""
+    """Half an ellipse, open to the back, of equal thickness and height."""
     x0, y0, z0 = centre
     half, depth, width = ARCH_MM * scale[0], ARCH_DEPTH_MM * scale[1], ARCH_WIDTH_MM * scale[2]
     angle = np.linspace(0.0, np.pi, 25)

@@ -1,4 +1,4 @@
-"""Summary of an evaluation in Markdown, gains and losses told alike."""
+"""Summary of an evaluation in Markdown, with gains and losses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def summary_text(
     comparison : sequence of mappings
         As `regweave.study.comparison.compare` gives it.
     notes : strings
-        What a reader must know first.
+        Restrictions of the evidence, for the first lines.
     rules : Rules, optional
         Acceptance criteria of the verdicts; by default the shipped ones.
     """

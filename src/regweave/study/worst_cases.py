@@ -20,7 +20,7 @@ from regweave.study.comparison import Scores
 
 
 def shown_method(scores: Scores) -> Method:
-    """Return the method whose pairs get pages: the last one, but not a model that guesses what the masks tell."""
+    """Return the method whose pairs get pages: the last one, but not a model that predicts the masks."""
     return next((m for m in reversed(scores.methods) if not m.predicted), scores.methods[-1])
 
 

@@ -51,7 +51,7 @@ def line_chart(
     log_y: bool = False,
     width: float = WIDTH,
 ) -> Markup:
-    """Draw the (x, y) points of each series joined by a line of its own colour and dash.
+    """Draw the (x, y) points of each series joined by a line; colour and dash differ between series.
 
     With ``log_y`` the vertical scale has powers of ten, and values that are not above zero are left out.
 

@@ -152,7 +152,7 @@ def number(value: float) -> str:
 
 
 def tag(name: str, content: str = "", **attributes: object) -> str:
-    """Write one element; underscores in names of attributes stand for hyphens.
+    """Write one element; underscores in names of attributes become hyphens.
 
     Examples
     --------

@@ -66,7 +66,7 @@ class Contours:
         return {code: dict(slices) for code, slices in found.items()}
 
     def mask(self, code: int, through: int, at: float, u: Float64Array, v: Float64Array) -> NDArray[np.bool_]:
-        """Mark the samples (v, u) of a plane of the page that lie inside a structure.
+        """Mark the samples (v, u) of a plane of the page inside a structure.
 
         In today's slices these are its polygons; in other planes each slice reaches half way to its neighbours.
 
@@ -184,7 +184,7 @@ def placed(
 
 
 def extent(structures: Sequence[Structure], geometry: Geometry) -> Box | None:
-    """Return the voxels of a grid between which contours lie, along the axes of the page; None without contours."""
+    """Return the voxels of a grid that contain all contours, along the axes of the page; None without contours."""
     points = [contour.points_mm for one in structures for contour in one.contours]
     if not points:
         return None

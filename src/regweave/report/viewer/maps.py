@@ -22,7 +22,7 @@ CONFIDENCE_PERCENTILE = 98.0
 
 @dataclass(frozen=True)
 class Coded:
-    """One byte for each voxel of the page; code c stands for ``first + step · c`` (or its power of two)."""
+    """One byte for each voxel of the page; code c means ``first + step · c`` (or its power of two)."""
 
     codes: NDArray[np.uint8]
     first: float
@@ -37,7 +37,7 @@ def jacobian_of(field: Field) -> Float32Array:
 def jacobian_map(jacobian: Float32Array, display: Display) -> Coded:
     """Code log2 of the Jacobian determinant.
 
-    Code 0 means a fold, in any of the voxels that were merged; 1 and 255 stand for values beyond the scale.
+    Code 0 means a fold, in any of the voxels that were merged; 1 and 255 mean values beyond the scale.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def deciding_member(maps: NodeEvidence, image: Geometry) -> tuple[NDArray[np.uin
     Returns
     -------
     tuple of a uint8 and a float32 array of shape ``image.shape``
-        Number of the member, from 1, and 0 where no member tells the labels apart; its share, 0 to 1.
+        Number of the member, from 1, and 0 where all labels cost the same; its share, 0 to 1.
     """
     best = np.zeros(image.shape, dtype=np.float32)
     total = np.zeros(image.shape, dtype=np.float32)

@@ -34,7 +34,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     height, width = pixels.shape[:2]
     colour = GREY if pixels.ndim == 2 else RGB
     rows = np.ascontiguousarray(pixels).reshape(height, -1)
-    filtered = np.hstack([np.zeros((height, 1), dtype=np.uint8), rows])  # filter 0: each row as it is
+    filtered = np.hstack([np.zeros((height, 1), dtype=np.uint8), rows])  # filter 0: rows are not transformed
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
     return SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(filtered.tobytes(), 9)) + _chunk(b"IEND")
 
@@ -141,7 +141,7 @@ def closeups(shown: Shown, which: str = "after") -> dict[int, list[Picture]]:
 
 
 def _box(shown: Shown, which: str, code: int) -> list[tuple[int, int]] | None:
-    """Return the voxels of the page between which a structure lies, None where it is not drawn."""
+    """Return the bounding box of a structure in voxels of the page; None if it is not drawn."""
     if shown.contours is None:
         found = ndimage.find_objects((shown.labels[which] == code).astype(np.uint8))
         return [(part.start, part.stop) for part in found[0]] if found else None

@@ -95,7 +95,7 @@ class Display:
 
     @property
     def tilt_degrees(self) -> float:
-        """Largest angle between an axis of the display and the body axis it stands for."""
+        """Largest angle between an axis of the display and its body axis."""
         cosine = np.clip(np.diag(self.geometry.direction), -1.0, 1.0)
         return float(np.degrees(np.arccos(cosine)).max())
 
@@ -229,7 +229,7 @@ def windows(
 
 
 def ct_window(values: Float32Array) -> str:
-    """Name the window in which most of some Hounsfield units are told apart.
+    """Return the name of the window with the best contrast for some Hounsfield units.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def ct_window(values: Float32Array) -> str:
 
 
 def content_box(geometry: Geometry, images: Iterable[Float32Array], labels: Iterable[LabelArray]) -> Box:
-    """Return the voxels, along the axes of the page, between which bodies and structures lie, with a margin.
+    """Return the voxels, along the axes of the page, of the bounding box of bodies and structures, with a margin.
 
     Parameters
     ----------

@@ -33,31 +33,13 @@ OTHERS = (("folding %", ".4f"), ("seconds", ".1f"))
 
 @dataclass(frozen=True)
 class Line:
-    """One registration of a list.
-
-    Parameters
-    ----------
-    id : str
-        Name of the pair.
-    word : str
-        Verdict, or ``pending``.
-    text : str
-        Its reasons, or the error.
-    marks : list of str
-        What the list can be filtered by: the verdict, broken rules, and the code of an error.
-    values : list of float
-        A number for each numeric column, NaN for none.
-    method, link, thumbnail : str
-        Method, address of the page, address that holds a picture; empty where there is none.
-    dice : float
-        Mean Dice after registration, NaN for none.
-    """
+    """One registration of a list; numbers are NaN and texts are empty where there is none."""
 
     id: str
-    word: str
-    text: str
-    marks: list[str]
-    values: list[float]
+    word: str  # verdict, or "pending"
+    text: str  # reasons of the verdict, or the error
+    marks: list[str]  # for the filter: the verdict, broken rules, and the code of an error
+    values: list[float]  # one for each numeric column
     method: str = ""
     link: str = ""
     thumbnail: str = ""
@@ -70,17 +52,7 @@ class Line:
 
 
 def write_page(folder: str | Path) -> Path:
-    """Write ``index.html`` into the folder of a batch; it links the pages that exist.
-
-    Parameters
-    ----------
-    folder : path
-        Holds results.json as `BatchRecord` describes it.
-
-    Returns
-    -------
-    Path
-        The page.
+    """Write ``index.html`` into the folder of a batch, which links the pages that exist, and return its path.
 
     Raises
     ------
@@ -138,7 +110,7 @@ def _page(context: Mapping[str, Any]) -> str:
     chart = strip_plot(strips, title="All registrations, a dot each; the bar is the median") if strips else ""
     group = {
         "group": chart,
-        "apart": [(lines[one.place], one) for one in apart[:MOST_APART]],
+        "apart": [(lines[one["place"]], one) for one in apart[:MOST_APART]],
         "others": apart[MOST_APART:],
     }
     return render("list.j2", {**context, **group}, style=STYLE + asset("list.css"), scripts=[asset("list.js")])
@@ -190,38 +162,23 @@ BAD_SIDE = {"Dice after": -1, "change": -1, "HD95 mm": 1, "folding %": 1, "secon
 """Measures that are looked at, and the side on which a value is bad."""
 
 
-@dataclass(frozen=True)
-class Apart:
-    """An outlier of a group: its place in the list, the measure, its value and the median as text."""
-
-    place: int
-    measure: str
-    value: str
-    median: str
-
-
 def spread_of(
     names: Sequence[str], columns: Sequence[tuple[str, str]], values: Sequence[Sequence[float]]
-) -> tuple[list[Strip], list[Apart]]:
+) -> tuple[list[Strip], list[dict[str, Any]]]:
     """Return a strip for each measure, and the outliers, the farthest first.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Registrations.
-    columns : sequence of (title, format)
-    values : sequence of sequences
-        A number for each column of each registration, NaN for none.
+    A column is a title and the format of its numbers; ``values`` has a number for each column of each registration,
+    NaN for none. An outlier is its place in the list, the measure, and its value and the median as text.
 
     Examples
     --------
     >>> dice = [0.8, 0.81, 0.82, 0.83, 0.2]
     >>> strips, apart = spread_of("abcde", [("Dice after", ".2f")], [[d] for d in dice])
-    >>> strips[0].far, apart[0].value
+    >>> strips[0].far, apart[0]["value"]
     (frozenset({'e'}), '0.20')
     """
     strips: list[Strip] = []
-    found: list[tuple[float, Apart]] = []
+    outliers: list[tuple[float, dict[str, Any]]] = []
     for column, (title, form) in enumerate(columns):
         numbers = np.array([row[column] for row in values], dtype=np.float64)
         known = numbers[np.isfinite(numbers)]
@@ -231,15 +188,10 @@ def spread_of(
         edge, side = (upper if BAD_SIDE[title] > 0 else lower), BAD_SIDE[title]
         beyond = side * (numbers - edge) - REACH * (upper - lower)
         far = [n for n in np.flatnonzero(beyond > 1e-9).tolist() if np.isfinite(numbers[n])]
-        strips.append(
-            Strip(
-                title,
-                form,
-                list(zip(names, numbers.tolist(), strict=True)),
-                float(median),
-                frozenset(names[n] for n in far),
-            )
-        )
+        named = list(zip(names, numbers.tolist(), strict=True))
+        strips.append(Strip(title, form, named, float(median), frozenset(names[n] for n in far)))
         scale = max(float(upper - lower), 1e-9)
-        found += [(beyond[n] / scale, Apart(n, title, f"{numbers[n]:{form}}", f"{median:{form}}")) for n in far]
-    return strips, [apart for _, apart in sorted(found, key=lambda pair: -pair[0])]
+        for n in far:
+            one = {"place": n, "measure": title, "value": f"{numbers[n]:{form}}", "median": f"{median:{form}}"}
+            outliers.append((beyond[n] / scale, one))
+    return strips, [one for _, one in sorted(outliers, key=lambda pair: -pair[0])]

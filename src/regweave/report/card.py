@@ -30,17 +30,7 @@ GAP = 4
 
 
 def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapping[str, Any]) -> str:
-    """Return the card of a result as HTML.
-
-    Parameters
-    ----------
-    title : str
-        What was registered.
-    fixed, before, after : Volume
-        The fixed image, and the moving one on its grid as initially aligned and as warped.
-    summary : mapping
-        As `Result.summary` gives it.
-    """
+    """Return the card of a result as HTML; ``before`` and ``after`` are the moving image on the fixed grid."""
     listed = list(summary["dice"].values())
     context = {
         "asked": title,
@@ -86,21 +76,13 @@ def show(page: Path) -> None:
 
 
 def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> list[list[NDArray[np.uint8]]]:
-    """Cut the middle planes of images on one grid and overlay them in two colours.
-
-    Parameters
-    ----------
-    fixed : Volume
-        Image in blue; the planes go through the centre of what is bright in it.
-    moving : sequence of Volume
-        Images in orange, windowed alike; where both agree the sum is grey.
-    height : int
-        Rows of each plane.
+    """Cut the middle planes of images on one grid and overlay them: fixed blue, moving orange, agreement grey.
 
     Returns
     -------
-    list of lists of uint8 arrays of shape (rows, columns, 3)
-        For each moving image the axial, coronal and sagittal plane, with square pixels.
+    list of lists of uint8 arrays of shape (height, columns, 3)
+        For each moving image the axial, coronal and sagittal plane, with square pixels, through the centre of the
+        bright voxels of the fixed image.
     """
     display = Display.of(fixed.geometry, BUDGET)
     still = _grey(display.image(fixed.data), fixed.data)

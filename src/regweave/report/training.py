@@ -27,18 +27,7 @@ def page_path(model: Path) -> Path:
 
 
 def write_page(model_path: str | Path) -> Path:
-    """Write the page of a model beside it, ``<stem>.report.html``.
-
-    Parameters
-    ----------
-    model_path : path
-        Model file. The seconds of the stages are taken from ``<stem>.effort.json`` where it is there.
-
-    Returns
-    -------
-    Path
-        The page.
-    """
+    """Write the page of a model beside it and return its path; seconds are taken from ``<stem>.effort.json``."""
     path = Path(model_path)
     back = (INDEX, "Demo") if (path.parent / DEMO).is_file() else None
     text = page_text(path.name, Model.load(path), read_effort(path), back)

@@ -25,15 +25,7 @@ def shown_method(scores: Scores) -> Method:
 
 
 def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
-    """Return the pairs with the lowest mean Dice of the shown method, lowest first; failures have nothing to show.
-
-    Parameters
-    ----------
-    scores : Scores
-        What was found.
-    n : int
-        How many, at most.
-    """
+    """Return the pairs with the lowest mean Dice of the shown method, lowest first; failures have nothing to show."""
     method = shown_method(scores)
     done = [
         (pair_score(o.value).mean(), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None
@@ -45,23 +37,7 @@ def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
 def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder: Path, rules: Rules) -> Path:
     """Register a pair as an evaluation did, and write the whole result with what a page shows.
 
-    Parameters
-    ----------
-    method : Method
-        Method of the evaluation.
-    pair : PairFiles
-        What to register.
-    reading : Reading
-        How files are read.
-    folder : path
-        Folder of the evaluation.
-    rules : Rules
-        Acceptance criteria of its verdict.
-
-    Returns
-    -------
-    Path
-        Folder of the result, ``pages/<id>``; an earlier one of that name is replaced.
+    Return its folder below that of the evaluation, ``pages/<id>``; an earlier one of that name is replaced.
     """
     with notices.muted():
         result = register(

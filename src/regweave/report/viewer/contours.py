@@ -39,22 +39,11 @@ class Ring:
 
 @dataclass(frozen=True)
 class Contours:
-    """Polygons of a structure set in voxels of the page.
+    """Polygons of a structure set in voxels of the page."""
 
-    Parameters
-    ----------
-    axis : int
-        Axis of the page that runs through today's slices.
-    slices : float array of shape (K,)
-        Places of today's slices along it, ascending.
-    edges : float array of shape (K + 1,)
-        Where each slice begins and ends: half way to its neighbours.
-    rings : list of Ring
-    """
-
-    axis: int
-    slices: Float64Array
-    edges: Float64Array
+    axis: int  # of the page, across today's slices
+    slices: Float64Array  # (K,) positions of today's slices, ascending
+    edges: Float64Array  # (K + 1,) ends of the slices: half way to their neighbours
     rings: list[Ring]
 
     @cached_property
@@ -68,15 +57,8 @@ class Contours:
     def mask(self, code: int, through: int, at: float, u: Float64Array, v: Float64Array) -> NDArray[np.bool_]:
         """Mark the samples (v, u) of a plane of the page inside a structure.
 
-        In today's slices these are its polygons; in other planes each slice reaches half way to its neighbours.
-
-        Parameters
-        ----------
-        code : int
-        through, at : int and float
-            Axis through the plane, and where it is cut.
-        u, v : float arrays
-            Evenly spaced places of the samples along the two other axes, in the order of the axes.
+        In today's slices these are its polygons; in other planes each slice reaches half way to its neighbours. The
+        plane cuts the axis ``through`` at ``at``; ``u, v`` are evenly spaced along the other axes, in their order.
         """
         own = self.by_slice.get(code, {})
         if through == self.axis:
@@ -128,23 +110,10 @@ def placed(
     grid: Geometry,
     display: Display,
 ) -> tuple[Contours, list[dict[str, Any]]]:
-    """Bring the structures of a set to the page.
+    """Convert the structures of a set to polygons, and to code, label, name, colour, centre and points of each.
 
-    Parameters
-    ----------
-    structures : sequence of Structure
-    labels : mapping
-        Label of each structure by its number.
-    slices_mm : float array
-        Places of today's slices along their normal.
-    grid : Geometry
-        A grid whose first two axes run within today's slices.
-    display : Display
-
-    Returns
-    -------
-    tuple of Contours and a list
-        The list has code, label, name, colour, centre and points of each structure in voxels of the page.
+    ``labels`` are by number of the structure; ``slices_mm`` are positions of today's slices along their normal, and the
+    first two axes of ``grid`` run within them.
 
     Raises
     ------

@@ -38,13 +38,6 @@ def jacobian_map(jacobian: Float32Array, display: Display) -> Coded:
     """Code log2 of the Jacobian determinant.
 
     Code 0 means a fold, in any of the voxels that were merged; 1 and 255 mean values beyond the scale.
-
-    Parameters
-    ----------
-    jacobian : float array
-        Determinants on the fixed grid.
-    display : Display
-        How they come to the page.
     """
     folded = display.image((jacobian <= 0).astype(np.float32)) > 0
     limit = float(np.log2(JACOBIAN_RANGE))
@@ -94,13 +87,9 @@ def member_parts(who: NDArray[np.uint8], n_members: int) -> list[float]:
 
 
 def grid_field(field: Field, display: Display) -> tuple[NDArray[np.int16], int]:
-    """Sample the displacement for drawing a grid.
+    """Sample the displacement along the display axes for drawing a grid, (3, I, J, K), in hundredths of a page voxel.
 
-    Returns
-    -------
-    tuple of an int16 array of shape (3, I, J, K) and an int
-        Displacement along the display axes in hundredths of a voxel of the page, and the distance of the samples in
-        voxels of the page; the first sample is voxel 0.
+    The second value is the distance of the samples in voxels of the page; the first sample is voxel 0.
     """
     shape = display.geometry.shape
     step = max(1, -(-max(shape) // GRID_LINES))
@@ -111,18 +100,7 @@ def grid_field(field: Field, display: Display) -> tuple[NDArray[np.int16], int]:
 
 
 def on_image(values: Float32Array, nodes: Geometry, image: Geometry) -> Float32Array:
-    """Interpolate values at the nodes linearly on an image grid; beyond the nodes the nearest holds.
-
-    Parameters
-    ----------
-    values : float array of shape ``nodes.shape``
-        One number for each node.
-    nodes, image : Geometry
-        Grids of the nodes and of the result.
-
-    Returns
-    -------
-    float32 array of shape ``image.shape``
+    """Interpolate values at the nodes linearly on an image grid; beyond the nodes take the nearest.
 
     Examples
     --------
@@ -138,19 +116,9 @@ def on_image(values: Float32Array, nodes: Geometry, image: Geometry) -> Float32A
 
 
 def deciding_member(maps: NodeEvidence, image: Geometry) -> tuple[NDArray[np.uint8], Float32Array]:
-    """Return for each voxel the member with the largest influence and its share of the sum of all.
+    """Return for each voxel the number of the member with the largest influence, and its share of all influence.
 
-    Parameters
-    ----------
-    maps : NodeEvidence
-        Evidence on the control grid.
-    image : Geometry
-        Grid of the result.
-
-    Returns
-    -------
-    tuple of a uint8 and a float32 array of shape ``image.shape``
-        Number of the member, from 1, and 0 where all labels cost the same; its share, 0 to 1.
+    Numbers begin at 1; 0 means that all labels cost the same.
     """
     best = np.zeros(image.shape, dtype=np.float32)
     total = np.zeros(image.shape, dtype=np.float32)

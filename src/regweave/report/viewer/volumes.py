@@ -32,26 +32,13 @@ class Display:
     """Axis order, cropping and whole-number shrinking of volumes on the page.
 
     The axes run towards left, posterior and superior.
-
-    Parameters
-    ----------
-    axes : tuple of three ints
-        Image axis that runs most nearly to the left, to posterior, to superior.
-    flipped : tuple of three bools
-        Whether it runs the other way.
-    factors : tuple of three ints
-        Voxels merged into one, along the display axes.
-    geometry : Geometry
-        The grid on the page.
-    box : Box, optional
-        Voxels that are shown, along the display axes and before shrinking; all of them by default.
     """
 
-    axes: tuple[int, int, int]
-    flipped: tuple[bool, bool, bool]
-    factors: Factors
-    geometry: Geometry
-    box: Box | None = None
+    axes: tuple[int, int, int]  # image axis that runs most nearly to the left, to posterior, to superior
+    flipped: tuple[bool, bool, bool]  # whether it runs the other way
+    factors: Factors  # voxels merged into one, along the display axes
+    geometry: Geometry  # the grid on the page
+    box: Box | None = None  # shown voxels along the display axes, before shrinking; None for all
 
     @classmethod
     def of(cls, geometry: Geometry, budget: int = BUDGET, box: Box | None = None) -> Display:
@@ -112,17 +99,7 @@ def quantise(volumes: Sequence[Float32Array]) -> tuple[list[NDArray[np.uint8]], 
     """Round volumes to the 256 values of one table.
 
     Half of the table is spread evenly over the range, half where the voxels are, so that a narrow window still has
-    many greys.
-
-    Parameters
-    ----------
-    volumes : sequence of float arrays
-        Volumes that share their unit.
-
-    Returns
-    -------
-    tuple of a list of uint8 arrays and a float32 array of shape (256,)
-        Codes, and the value of each code, ascending.
+    many greys. Return the codes of each volume, and the value of each code, ascending.
 
     Examples
     --------
@@ -207,16 +184,9 @@ NOISE = 0.005
 def windows(
     fixed: Float32Array, moving: Float32Array, modality: Mapping[str, str], content: NDArray[np.bool_]
 ) -> list[dict[str, Any]]:
-    """Return the windows to choose from, the one for the content first.
+    """Return the windows to choose from, the one with the best contrast in the ``content`` first.
 
-    Parameters
-    ----------
-    fixed, moving : float arrays of shape (X, Y, Z)
-        Both images on the grid of the page.
-    modality : mapping
-        ``fixed`` and ``moving``; those that are ``ct`` have the usual windows, others the range of their tissue.
-    content : boolean array of shape (X, Y, Z)
-        What is looked at: the structures, or the body where there are none.
+    A CT has the usual windows, another image the range of its tissue.
     """
     auto = {"fixed": _auto(fixed), "moving": _auto(moving)}
     whole = {name: (float(data.min()), float(data.max())) for name, data in (("fixed", fixed), ("moving", moving))}
@@ -245,16 +215,9 @@ def ct_window(values: Float32Array) -> str:
 
 
 def content_box(geometry: Geometry, images: Iterable[Float32Array], labels: Iterable[LabelArray]) -> Box:
-    """Return the voxels, along the axes of the page, of the bounding box of bodies and structures, with a margin.
+    """Return the bounding box of bodies and structures along the axes of the page, with a margin.
 
-    Parameters
-    ----------
-    geometry : Geometry
-        Grid of all of them.
-    images : float arrays
-        Scans; what counts is the body in them, looked for in every n-th voxel.
-    labels : integer arrays
-        Label maps.
+    The body is segmented in every n-th voxel of each image.
     """
     coarse, whole = Display.of(geometry, COARSE), Display.of(geometry, int(np.prod(geometry.shape)))
     steps = tuple(slice(None, None, coarse.factors[coarse.axes.index(axis)]) for axis in range(3))
@@ -296,13 +259,9 @@ COLOURS = tuple(f"#{r:02x}{g:02x}{b:02x}" for r, g, b in PALETTE)
 def structures(
     labels: Mapping[str, LabelArray], names: Mapping[int, str], display: Display
 ) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
-    """Bring label maps to the page.
+    """Return the code of the structure at each voxel of the page, 0 for none, for each label map; and the structures.
 
-    Returns
-    -------
-    tuple of a dict and a list
-        Number of the structure at each voxel of the page, 0 for none, for each label map; and for each structure its
-        code, label, name, colour, and centre in voxels of the page where there is one.
+    A structure has its code, label, name, colour, and centre in voxels of the page, None if no map shows it.
     """
     maps = {name: display.labels(data) for name, data in labels.items()}
     values = sorted({int(v) for data in labels.values() for v in np.unique(data)} - {0})

@@ -29,10 +29,9 @@ from regweave.report.records import LabelledStructure, ResultRecord
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.spatial.warp import warp_labels
-from regweave.study.comparison import Scores, compare
+from regweave.study.comparison import Scores, compare, summary_text
 from regweave.study.evaluate import COLUMNS, evaluate
 from regweave.study.phantoms import make_phantom
-from regweave.study.summary import summary_text
 from regweave.types import LabelMap, WeightTable
 
 SMALL = Settings.model_validate(

@@ -10,7 +10,7 @@ from regweave.jobs.methods import Method
 from regweave.jobs.store import Outcome
 from regweave.jobs.table import PairFiles
 from regweave.study.comparison import Scores
-from regweave.study.worst_cases import shown_method, worst_pairs
+from regweave.study.evaluate import shown_method, worst_pairs
 
 SETTINGS = Settings.model_validate(
     {

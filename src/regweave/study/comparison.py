@@ -1,9 +1,9 @@
-"""Paired scores of several methods on the same pairs, and their differences from one of them."""
+"""Paired scores of several methods on the same pairs, their differences from one of them, and a summary in Markdown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from regweave.jobs.store import Outcome
 from regweave.jobs.table import PairFiles
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better, paired_bootstrap
-from regweave.measures.verdict import Rules, Verdict, failed, judge
+from regweave.measures.verdict import Rules, Verdict, default_rules, failed, judge, tally
 from regweave.types import Float64Array
 
 REFERENCE = "uniform"
@@ -116,3 +116,155 @@ def compare(scores: Scores) -> list[dict[str, Any]]:
             row = {"method": method.name, "label": label, "n": n, "mean": mean, "low": low, "high": high}
             out.append({**row, **counts._asdict()})
     return out
+
+
+DASH = "–"
+N_NAMED = 10
+"""Registrations that did not pass and are named in the summary."""
+STATES_SHOWN = {"vanished": ("vanished",), "not scored": ("no reference", "not in moving", "unknown")}
+
+
+def summary_text(
+    scores: Scores, comparison: Sequence[Mapping[str, Any]], notes: Iterable[str], rules: Rules | None = None
+) -> str:
+    """Return the summary of an evaluation in Markdown; ``notes`` are restrictions of the evidence."""
+    patients = {name for pair in scores.pairs for name in pair.patients}
+    n_failed = len(scores.failures)
+    parts = [
+        "# Evaluation",
+        f"{len(scores.pairs)} pairs of {len(patients)} patients, {len(scores.methods)} methods, {n_failed} failed "
+        f"registration{'' if n_failed == 1 else 's'}.",
+        *(f"**Note.** {note}" for note in notes),
+        "## Dice",
+        "Mean over pairs; `mean` is over the structures of each pair first. A structure counts where both label maps "
+        "of a pair show it, before and after alike; one that warping loses (`vanished`) counts 0. Where one of the "
+        "maps lacks it (`not scored`), there is nothing to compare.",
+        _dice_table(scores),
+        "## Other measures",
+        "Distances are means over structures and pairs, without vanished structures. Time and memory are of one "
+        "registration on one thread, with other registrations running beside it.",
+        _measures_table(scores),
+    ]
+    parts += _verdict_parts(scores, rules or default_rules())
+    if len(scores.methods) > 1:
+        parts += _comparison_parts(scores, comparison)
+    if scores.failures:
+        parts += ["## Failures", "\n".join(f"- `{o.key}`: {o.error}" for o in scores.failures)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _dice_table(scores: Scores) -> str:
+    labels = scores.labels()
+    rows = [["before", *_means(scores, scores.reference, "dice_before")]]
+    rows += [[method.name, *_means(scores, method, "dice_after")] for method in scores.methods]
+    shown = {label: ~np.isnan(scores.dice(scores.reference, label)) for label in labels}
+    apart = [DASH] * len(scores.groups())
+    rows.append(["pairs", str(len(scores.pairs)), *apart, *(str(int(seen.sum())) for seen in shown.values())])
+    for title, states in STATES_SHOWN.items():
+        counts = [_count(scores, label, states) for label in labels]
+        rows.append([title, str(sum(counts)), *apart, *map(str, counts)])
+    groups = list(scores.groups().values())
+    return _table(["", "mean", *groups, *(_title(label, name) for label, name in labels.items())], rows)
+
+
+def _means(scores: Scores, method: Method, when: When) -> list[str]:
+    return [_number(_mean(scores.dice(method, label, when)), 3) for label in (None, *scores.groups(), *scores.labels())]
+
+
+def _count(scores: Scores, label: str, states: Sequence[str]) -> int:
+    """Count the pairs in which the reference finds the structure in one of some states."""
+    outcomes = (scores.outcome(scores.reference, pair) for pair in scores.pairs)
+    found = (s for o in outcomes if o.error is None for s in pair_score(o.value).of(*states))
+    return sum(str(s.label) == label for s in found)
+
+
+def _measures_table(scores: Scores) -> str:
+    header = ["", "pairs", "failed", "HD95 mm", "ASSD mm", "folding %", "SDlogJ", "seconds", "peak MB", "smoothness"]
+    rows = []
+    for method in scores.methods:
+        done = scores.numbers(method, "seconds")
+        numbers = {
+            "hd95_mm": 2, "assd_mm": 2, "folding_fraction": 4, "sdlogj": 3, "seconds": 1, "peak_mb": 0
+        }  # fmt: skip
+        cells = []
+        for name, digits in numbers.items():
+            mean = _mean(np.array(scores.numbers(method, name)))
+            cells.append(_number(100 * mean if name == "folding_fraction" else mean, digits))
+        smoothness = scores.numbers(method, "smoothness")
+        tuned = " (tuned)" if method.tuning else ""
+        cells.append(f"{smoothness[0]:.4g}{tuned}" if smoothness else DASH)
+        rows.append([method.name, str(len(done)), str(len(scores.pairs) - len(done)), *cells])
+    return _table(header, rows)
+
+
+def _verdict_parts(scores: Scores, rules: Rules) -> list[str]:
+    """Count the verdicts of each method, and name what did not pass."""
+    found = {(m.name, p.id): scores.verdict(m, p, rules) for m in scores.methods for p in scores.pairs}
+    counts = {m.name: tally(found[m.name, p.id] for p in scores.pairs) for m in scores.methods}
+    lines = [f"- {name}: {count}" for name, count in counts.items()]
+    doubtful = [(key, v) for key, v in found.items() if v.word != "pass"]
+    named = [f"- `{name}/{pair}`: {v.word}, {_title('', v.text)}" for (name, pair), v in doubtful[:N_NAMED]]
+    if len(doubtful) > N_NAMED:
+        named.append(f"- and {len(doubtful) - N_NAMED} more; index.html lists all")
+    text = f"By the rules “{rules.name}”; `regweave rules` prints the shipped ones, `--rules` takes others."
+    return ["## Verdicts", text, "\n".join(lines), *(["\n".join(named)] if named else [])]
+
+
+def _comparison_parts(scores: Scores, comparison: Sequence[Mapping[str, Any]]) -> list[str]:
+    reference = scores.reference.name
+    labels = {**scores.groups(), **scores.labels()}
+    means = [row for row in comparison if row["label"] is None]
+    each = [row for row in comparison if row["label"] is not None]
+    header = ["method", "difference", "95 % interval", "pairs", "better", "worse", "equal"]
+    return [
+        f"## Against {reference}",
+        f"Differences of Dice, method − {reference}, pair by pair; the intervals come from drawing patients anew.",
+        "\n".join(f"- {_verdict(row, reference)}" for row in means),
+        _table(header, [[row["method"], *_difference(row)] for row in means]),
+        "### Each structure",
+        _table(
+            [header[0], "structure", *header[1:]],
+            [[row["method"], _title(row["label"], labels[row["label"]]), *_difference(row)] for row in each],
+        ),
+    ]
+
+
+def _verdict(row: Mapping[str, Any], reference: str) -> str:
+    name, mean, low, high = (row[key] for key in ("method", "mean", "low", "high"))
+    if mean is None:
+        return f"{name}: no pair in common with {reference}."
+    if low is None:
+        return f"{name}: {mean:+.4f}, no interval from one patient."
+    if low > 0:
+        word = "better than"
+    elif high < 0:
+        word = "worse than"
+    else:
+        word = "not told apart from"
+    return f"{name} is {word} {reference}: {mean:+.4f} [{low:+.4f}, {high:+.4f}] on {row['n']} pairs."
+
+
+def _difference(row: Mapping[str, Any]) -> list[str]:
+    interval = DASH if row["low"] is None else f"[{row['low']:+.4f}, {row['high']:+.4f}]"
+    mean = DASH if row["mean"] is None else f"{row['mean']:+.4f}"
+    return [mean, interval, *(str(row[key]) for key in ("n", "better", "worse", "equal"))]
+
+
+def _title(label: str, name: str) -> str:
+    """Label and name, made safe for a table cell: the name comes from a file."""
+    plain = "".join(c for c in name if c.isprintable() and c not in "|<>`")
+    return label if plain == label else f"{label} {plain}".strip()
+
+
+def _mean(values: Any) -> float:
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if kept.size else float("nan")
+
+
+def _number(value: float, digits: int) -> str:
+    return DASH if np.isnan(value) else f"{value:.{digits}f}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

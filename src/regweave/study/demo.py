@@ -36,9 +36,8 @@ from regweave.model.model import Model
 from regweave.progress import BatchProgress, TrainProgress
 from regweave.run.read import Reading
 from regweave.study.comparison import Scores
-from regweave.study.evaluate import evaluate
+from regweave.study.evaluate import evaluate, keep_registration, shown_method, worst_pairs
 from regweave.study.phantoms import COHORT, cohort_pair
-from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
 from regweave.types import ImagePair

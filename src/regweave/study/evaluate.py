@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,15 +13,15 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from regweave import extras
+from regweave import extras, notices
 from regweave.config.presets import choose_settings
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
-from regweave.io import owned_path
+from regweave.io import atomic_path, owned_path, prepare_output
 from regweave.io.disk.outputs import working_folder
-from regweave.io.disk.records import RESULTS, this_program
+from regweave.io.disk.records import PAGE_RECORD, PAGES, RESULTS, this_program
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
-from regweave.jobs.runner import Runner
+from regweave.jobs.runner import Runner, pair_score
 from regweave.jobs.store import Outcome, worker_count
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import Cluster, place, require_cluster
@@ -29,8 +30,8 @@ from regweave.measures.verdict import Rules, default_rules, read_rules
 from regweave.model.model import Model
 from regweave.progress import OnBatchProgress
 from regweave.run.read import Reading, ReadingWords, reading_of
-from regweave.study.comparison import Scores, compare
-from regweave.study.summary import summary_text
+from regweave.run.register import register
+from regweave.study.comparison import Scores, compare, summary_text
 from regweave.types import Float64Array
 
 SCHEMA = 2
@@ -328,3 +329,40 @@ def _notes(
     if failed:
         notes.append(f"Tuning failed on every training pair, so the settings' smoothness is used: {', '.join(failed)}.")
     return tuple(notes)
+
+
+def shown_method(scores: Scores) -> Method:
+    """Return the method whose pairs get pages: the last one, but not a model that predicts the masks."""
+    return next((m for m in reversed(scores.methods) if not m.predicted), scores.methods[-1])
+
+
+def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
+    """Return the pairs with the lowest mean Dice of the shown method, lowest first; failures have nothing to show."""
+    method = shown_method(scores)
+    done = [
+        (pair_score(o.value).mean(), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None
+    ]
+    # NaN, where nothing is scored, has no place among numbers: such pairs come last.
+    return [pair for _, _, pair in sorted(done, key=lambda row: (math.isnan(row[0]), *row[:2]))[:n]]
+
+
+def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder: Path, rules: Rules) -> Path:
+    """Register a pair as an evaluation did, and write the whole result with what a page shows.
+
+    Return its folder below that of the evaluation, ``pages/<id>``; an earlier one of that name is replaced.
+    """
+    with notices.muted():
+        result = register(
+            **pair.files,
+            config=None if method.model is not None else method.settings,
+            model=None if method.model is None else method.model[0],
+            predict_classes=method.predicted,
+            reading=reading,
+            keep_view=True,
+        )
+    target = folder / PAGES / pair.id
+    with prepare_output(target, overwrite=True) as part:
+        with atomic_path(part / PAGE_RECORD) as record:
+            record.write_text(json.dumps({"id": pair.id, "method": method.name}) + "\n", encoding="utf-8")
+        replace(result, rules=rules).write(part)  # its page links to the evaluation by that record
+    return target

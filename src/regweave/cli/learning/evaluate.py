@@ -38,7 +38,7 @@ from regweave.progress import BatchBar
 from regweave.report import evaluation
 from regweave.run.read import Reading, ReadingWords
 from regweave.study import evaluate as workflow
-from regweave.study.worst_cases import keep_registration, shown_method, worst_pairs
+from regweave.study.evaluate import keep_registration, shown_method, worst_pairs
 
 app = command_line()
 

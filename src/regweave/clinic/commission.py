@@ -53,20 +53,11 @@ class PhantomScan:
 def make_scan(
     where: Map, *, shift_mm: tuple[float, float, float], along_mm: Float64Array, name: str, seed: int
 ) -> PhantomScan:
-    """Render the phantom as one series.
+    """Render the phantom as one series with its structures.
 
-    Parameters
-    ----------
-    where : callable
-        Place in the phantom that each point of the scan shows.
-    shift_mm : three floats
-        Origin of the scan's frame, as another couch position would have it.
-    along_mm : float array of shape (K,)
-        Positions of the slices.
-    name : str
-        Stands in the made identifiers.
-    seed : int
-        Noise of the scanner.
+    ``where`` gives the place in the phantom of each point of the scan; ``shift_mm`` is the origin of the frame, as
+    another couch position; ``along_mm`` are the positions of the slices, ``name`` is part of the identifiers, ``seed``
+    the noise.
     """
     x, y = ((np.arange(float(n)) - (n - 1) / 2) * s for n, s in zip(SHAPE[:2], SPACING_MM, strict=False))
     axes = np.eye(3)
@@ -149,7 +140,7 @@ def _level(
 
 
 def _intensity(material: Float64Array, scan: Float64Array) -> Float64Array:
-    """Hounsfield numbers of points of the phantom; the couch stays where the scanner is."""
+    """Hounsfield numbers of points of the phantom; the couch is fixed to the scanner."""
 
     def share(centre: tuple[float, float, float], radii: tuple[float, float, float]) -> Float64Array:
         return np.asarray(np.clip(0.5 - _level(material, centre, radii) / EDGE_MM, 0, 1))
@@ -311,15 +302,7 @@ def trials(seed: int) -> tuple[PhantomTrial, ...]:
 
 
 def commission(seed: int = 0, on_trial: Callable[[str, float], None] | None = None) -> CommissionRecord:
-    """Run all trials.
-
-    Parameters
-    ----------
-    seed : int
-        Chooses the random deformations.
-    on_trial : callable, optional
-        Takes the trial that begins, and the share that is done.
-    """
+    """Run all trials; ``seed`` chooses the random deformations, ``on_trial`` takes each trial and the share done."""
     even = even_slices()
     plan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=even, name="PLAN", seed=0)
     rows, chosen = [], trials(seed)
@@ -336,7 +319,7 @@ def commission(seed: int = 0, on_trial: Callable[[str, float], None] | None = No
 
 
 def measured(trial: PhantomTrial, done: Propagation, today: PhantomScan) -> dict[str, Any]:
-    """Compare a propagation with what is known: points of the body, and outlines of the organs."""
+    """Compare a propagation with the true map: points of the body, and outlines of the organs."""
     points = inner_points(DEPTH_MM, POINTS, 5)
     low, high = (today.series.slices[k].along_mm - COUCH_MM[2] for k in (0, -1))
     points = points[(points[:, 2] > low + 12.0) & (points[:, 2] < high - 12.0)]
@@ -360,7 +343,7 @@ def measured(trial: PhantomTrial, done: Propagation, today: PhantomScan) -> dict
 
 
 def _beyond_plan(true: Structure, where: Map) -> frozenset[int | None]:
-    """Slices of today on which a structure reaches beyond the ends of the plan, where nothing can be carried from."""
+    """Slices of today on which a structure extends beyond the ends of the plan, where it has no source."""
     half = SHAPE[2] * SPACING_MM[2] / 2
     return frozenset(c.image for c in true.contours if np.abs(where(c.points_mm - COUCH_MM)[:, 2]).max() > half)
 

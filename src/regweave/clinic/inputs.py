@@ -37,17 +37,9 @@ def read_scans(
 ) -> Scans:
     """Read both scans and the structure set; ``series`` has the hashes of the plan's series and of today's.
 
-    Raises
-    ------
-    RegweaveError
-        E101 where there is no structure set, E146 where it was drawn on today's scan, E161 where there are several sets
-        or series and none is chosen, E162 for different patients, and the errors of reading.
-
-    Warns
-    -----
-    RegweaveWarning
-        W231 where plan and today are one series, W232 where today's is the older study, W233 where the folder of the
-        plan holds several patients.
+    Raises E101 without a structure set, E146 if it was drawn on today's scan, E161 for several sets or series without a
+    choice, E162 for different patients. Warns with W231 if plan and today are one series, W232 if today's is the older
+    study, W233 if the folder of the plan holds several patients.
     """
     chosen = rtstruct if isinstance(rtstruct, StructureSet) else _rtstruct(plan, today, rtstruct)
     drawn_on = referenced_series(chosen) if isinstance(chosen, Path) else frozenset()
@@ -82,7 +74,7 @@ def _sets_in(source: Any) -> list[Path]:
 def _plan(
     plan: Any, chosen: Path | StructureSet, drawn_on: frozenset[str], series: str | None, allow_id_mismatch: bool
 ) -> Series:
-    """Read the series that the structure set refers to, unless another one is asked for."""
+    """Read the series of the structure set, unless another one is chosen."""
     if series is None and drawn_on and isinstance(chosen, Path):
         listed = list_series(plan)
         fitting = [one for one in listed if one.identity.series_uid in drawn_on]
@@ -101,7 +93,7 @@ def _plan(
 
 
 def _require_order(plan: Series, today: Series, drawn_on: frozenset[str]) -> None:
-    """Raise E146 where the structures lie on today's scan already; warn where the two scans look exchanged."""
+    """Raise E146 if the structures lie on today's scan already; warn if the two scans look exchanged."""
     uids = [one.identity.series_uid for one in (plan, today)]
     if uids[0] == uids[1] != "":
         notices.warn("W231: the plan and today's scan are the same series: the contours should come back as they were")

@@ -27,15 +27,10 @@ END_MM = 15.0
 
 
 def tissue_values(image: Volume) -> Volume:
-    """Return a CT with values that tissue can have: padding becomes air, and so do overflown numbers.
+    """Return a CT with values of tissue: padding becomes air, and so do overflown numbers (W217).
 
-    Scanners fill what lies beyond their field of view with -2000 or less. Some exports write negative values as the
-    largest number that they can store; where many voxels hold what no metal has, these are taken as air.
-
-    Warns
-    -----
-    RegweaveWarning
-        W217, where numbers have overflown.
+    Scanners fill the region beyond their field of view with -2000 or less. Some exports write negative values as the
+    largest number of their type; many voxels above any metal are therefore taken as air.
     """
     data = np.maximum(image.data, np.float32(AIR_HU))
     overflown = data > METAL_HU
@@ -50,19 +45,10 @@ def tissue_values(image: Volume) -> Volume:
 
 
 def patient_mask(image: Volume, structures: LabelMap | None = None) -> NDArray[np.bool_] | None:
-    """Segment the patient in a CT, without what carries and holds it.
+    """Segment the patient in a CT whose last axis runs along the slices, without couch, mask and other supports.
 
-    Parameters
-    ----------
-    image : Volume
-        A CT in Hounsfield units; its last axis runs along the slices.
-    structures : LabelMap, optional
-        Structures on the same grid; they are patient whatever the image shows there.
-
-    Returns
-    -------
-    boolean array of shape (X, Y, Z), or None
-        Filled in each slice, so lungs and windpipe are inside; None where the scan shows no body.
+    Filled in each slice, so lungs and windpipe are inside; None if there is no body. ``structures`` on the same grid
+    are added to the patient.
 
     Examples
     --------
@@ -91,22 +77,17 @@ def patient_mask(image: Volume, structures: LabelMap | None = None) -> NDArray[n
 
 
 def without_couch(image: Volume, body: NDArray[np.bool_]) -> Volume:
-    """Return a CT with air for everything outside the patient, so that only the patient is registered."""
+    """Return a CT with air outside the patient, so that only the patient is registered."""
     near = ndimage.binary_dilation(body, _disc(image.geometry, float(image.geometry.spacing_mm[:2].max())))
     data: Float32Array = np.where(near, image.data, np.float32(AIR_HU)).astype(np.float32, copy=False)
     return Volume(data, image.geometry, image.modality)
 
 
 def trusted_region(image: Volume, body: NDArray[np.bool_]) -> LabelMap | None:
-    """Mask out air that a scan shows at its ends where the body is cut off.
+    """Mask out air at the ends of a scan where the body is cut off; None if nothing is masked.
 
     Where a column along the slices holds body, and air from there to the end of the scan, the scan may simply end
-    inside the patient: resampled series have such gaps. Within `END_MM` of the end this air says nothing.
-
-    Returns
-    -------
-    LabelMap or None
-        1 where the image counts; None where all of it does.
+    inside the patient: resampled series have such gaps. Air within `END_MM` of the end is therefore not compared.
     """
     planes = max(1, round(END_MM / float(image.geometry.spacing_mm[2])))
     planes = min(planes, body.shape[2] // 2)
@@ -143,17 +124,9 @@ CUT_SHARE = 0.02
 
 
 def field_of_view(image: Volume) -> NDArray[np.bool_] | None:
-    """Find the circle outside of which all slices hold one and the same value: nothing was measured there.
+    """Find the circle outside of which all slices hold one and the same value, where nothing was measured.
 
-    Parameters
-    ----------
-    image : Volume
-        A scan as it was read; its last axis runs along the slices.
-
-    Returns
-    -------
-    boolean array of shape (X, Y), or None
-        Measured pixels; None where the slices are measured whole, or the padding is not round.
+    Returns the measured pixels (X, Y); None if the slices are measured whole, or the padding is not round.
 
     Examples
     --------
@@ -177,7 +150,7 @@ def field_of_view(image: Volume) -> NDArray[np.bool_] | None:
 
 
 def _round(outside: NDArray[np.bool_], geometry: Geometry) -> bool:
-    """Tell whether the border of padding is part of a circle, by the circle that fits it best."""
+    """Whether the border of padding is part of a circle, by the best-fitting circle."""
     spacing = geometry.spacing_mm[:2]
     rim = outside & ndimage.binary_dilation(~outside)
     points = np.argwhere(rim) * spacing
@@ -195,6 +168,6 @@ def trusted(seen: NDArray[np.bool_], spacing_mm: Float64Array) -> NDArray[np.boo
 
 
 def cuts_patient(seen: NDArray[np.bool_], body: NDArray[np.bool_], spacing_mm: Float64Array) -> bool:
-    """Tell whether the patient reaches the rim of a field of view, both on one grid."""
+    """Whether the patient extends to the rim of a field of view, both on one grid."""
     rim = seen & ~trusted(seen, spacing_mm)
     return bool(rim.any() and body[rim].mean() >= CUT_SHARE)

@@ -80,19 +80,8 @@ Points = str | Path | ArrayLike | None
 class Propagation:
     """Contours on today's scan, with the registration behind them.
 
-    Parameters
-    ----------
-    scans : Scans
-        Both series, and the structures of the plan.
-    structures : StructureSet
-        The structures on today's slices; ``left_out`` names everything that is not there.
-    result : Result
-        The registration on working copies, with the quality assurance under ``clinic``.
-    start : Start
-    labels : LabelMap
-        The structures as labels on the grid of today's scan; where two overlap the smaller one is seen.
-    names : mapping
-        New names of structures in files.
+    ``structures.left_out`` names everything that is missing; ``labels`` lie on the grid of today's scan, the smaller
+    structure on top; ``result`` is the registration of the working copies, ``names`` are new names in files.
     """
 
     scans: Scans
@@ -341,7 +330,7 @@ def _one_way(
 
 
 def is_absent(row: PropagatedStructure) -> bool:
-    """Whether today's scan does not show a structure without contours, so that the deformation has lost nothing."""
+    """Whether a structure lies outside today's scan already by the start, so that the deformation lost nothing."""
     return bool(row.outside_percent) and (row.pushed_percent or 0.0) <= MOST_PUSHED
 
 
@@ -476,13 +465,7 @@ def _write_files(folder: Path, done: Propagation) -> Propagation:
 
 
 def read_name_map(path: str | Path) -> dict[str, str]:
-    """Read new names of structures: JSON ``{"old": "new"}``, or two columns with a comma or a tab between.
-
-    Raises
-    ------
-    UsageError
-        E107 where the file is something else.
-    """
+    """Read new names of structures: JSON ``{"old": "new"}``, or two columns with a comma or a tab between."""
     text = read_text(path, LONGEST_MAP)
     try:
         if Path(path).suffix.lower() == ".json":

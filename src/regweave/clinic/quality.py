@@ -86,18 +86,7 @@ class RegisteredPair:
 
 
 def structure_row(shape: Shape, carried: Structure, pair: RegisteredPair, note: str = "") -> PropagatedStructure:
-    """Measure one propagated structure, before it is flagged.
-
-    Parameters
-    ----------
-    shape : Shape
-        The structure of the plan.
-    carried : Structure
-        Its outlines today.
-    pair : RegisteredPair
-    note : str
-        Remark for the reader.
-    """
+    """Measure one propagated structure, before it is flagged; ``note`` is a remark for the reader."""
     planned = shape.structure
     plan_ml, today_ml = volume_ml(planned, pair.plan), volume_ml(carried, pair.today)
     planes, (state, outside, pushed) = len({c.image for c in carried.contours}), _reach(planned, pair)
@@ -157,7 +146,7 @@ def _index(points_mm: Float64Array, grid: Geometry) -> Float64Array:
 
 
 def outside_share(planned: Structure, pair: RegisteredPair) -> float:
-    """Share of the plan's outline points that come to lie outside today's scan."""
+    """Share of the plan's outline points that lie outside today's scan."""
     return (_reach(planned, pair)[1] or 0.0) / 100
 
 
@@ -231,10 +220,10 @@ def _numbers_of_points(points: Float64Array, pair: RegisteredPair) -> dict[str, 
 
 
 def outline_row(planned: Structure, drawn: Structure, pair: RegisteredPair, note: str) -> PropagatedStructure:
-    """Measure an outline that was found in today's scan, against the plan's outline carried there.
+    """Measure an outline found in today's scan, against the plan's outline carried there.
 
-    Both count where today's scan shows what the plan's slices show: ``outline_dice`` is their Dice there, and
-    ``volume_change_percent`` the difference of their volumes.
+    Both count only where the two scans overlap: ``outline_dice`` is their Dice there, and ``volume_change_percent`` the
+    difference of their volumes.
     """
     shape = shape_of(planned, pair.plan)
     carried = carry(shape, pair.transform, pair.today)
@@ -259,7 +248,7 @@ def outline_row(planned: Structure, drawn: Structure, pair: RegisteredPair, note
 def _between_slices(
     carried: Structure, drawn: Structure, pair: RegisteredPair, limits: tuple[float, float]
 ) -> dict[int, Any]:
-    """Return the regions of today's slices that lie between two positions along the plan's slices."""
+    """Return the regions of today's slices between two positions along the plan's slices."""
     grid, shown = pair.today.grid, {}
     points = np.concatenate([c.points_mm for one in (carried, drawn) for c in one.contours])
     u, v = (_knots(points @ axis) for axis in (grid.row, grid.column))

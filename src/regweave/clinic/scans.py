@@ -45,15 +45,8 @@ class PreparedScans:
 def prepare(scans: Scans, on_part: Callable[[str, float], None] = lambda _words, _share: None) -> PreparedScans:
     """Make the working copies of two scans; ``on_part`` takes the next part and the share that is done.
 
-    Raises
-    ------
-    RegweaveError
-        E147 for a scan that shows nothing.
-
-    Warns
-    -----
-    RegweaveWarning
-        W236 where today's values are no Hounsfield units, W237 where the field of view of a scan cuts the patient.
+    Raises E147 for an empty scan. Warns with W236 if today's values are not Hounsfield units, W237 if the field of view
+    of a scan cuts the patient.
     """
     mapped, seen = None, {}
     for name, words in (("today", "today's scan"), ("plan", "the plan")):
@@ -88,18 +81,10 @@ def _require_content(image: Volume, words: str) -> None:
 
 @dataclass(frozen=True)
 class WorkingScan:
-    """A scan as it is registered.
+    """A scan as it is registered: a crop round the patient, about 2 mm or finer; in a CT all else is air.
 
-    Parameters
-    ----------
-    image : Volume
-        Crop round the patient, about 2 mm or finer; in a CT what is not the patient is air.
-    region : LabelMap, optional
-        Where the image counts, if not everywhere.
-    body : boolean array of the image's shape, optional
-        The patient, where it was found.
-    seen : boolean array of shape (X, Y), optional
-        Pixels of the scan's own slices that were measured, where its field of view cuts the patient.
+    ``region`` is where the image counts, ``body`` the patient, both None if everywhere or unknown. ``seen`` are the
+    measured pixels (X, Y) of the scan's own slices, where its field of view cuts the patient.
     """
 
     image: Volume
@@ -111,11 +96,7 @@ class WorkingScan:
 def working_scan(scan: Volume, seen: NDArray[np.bool_] | None = None) -> WorkingScan:
     """Make the working copy of a scan; couch and immobilisation of a CT become air.
 
-    Parameters
-    ----------
-    scan : Volume
-    seen : boolean array of shape (X, Y), optional
-        Field of view of a CT. Where it cuts the patient, nothing outside of it counts.
+    Outside a field of view ``seen`` (X, Y) that cuts the patient, nothing counts.
     """
     if scan.modality != "ct":
         image = cropped(scan, None, scan.geometry)
@@ -171,17 +152,7 @@ def box_round(points_mm: Float64Array, geometry: Geometry) -> tuple[tuple[slice,
 def label_map(
     shapes: Sequence[Shape], geometry: Geometry, values: Mapping[int, int], names: Mapping[str, str]
 ) -> LabelMap:
-    """Draw shapes on a grid as labels; where two overlap the smaller one is seen.
-
-    Parameters
-    ----------
-    shapes : sequence of Shape
-    geometry : Geometry
-    values : mapping
-        Label of each structure by its number.
-    names : mapping
-        Other names of structures.
-    """
+    """Draw shapes on a grid with label ``values`` by number; the smaller one wins where two overlap."""
     data = np.zeros(geometry.shape, dtype=np.uint16)
     drawn = [s for s in shapes if len(s.along_mm)]
     for shape in sorted(drawn, key=_size, reverse=True):
@@ -208,15 +179,9 @@ MARGIN_MM = 15.0
 
 
 def cropped(image: Volume, body: NDArray[np.bool_] | None, coarse: Geometry) -> Volume:
-    """Cut a scan to the box round the patient, at the finest voxels that keep it affordable.
+    """Cut a scan to the box round the patient, at the finest affordable voxels.
 
-    Parameters
-    ----------
-    image : Volume
-    body : boolean array, optional
-        Patient on the grid ``coarse``; None keeps the whole scan.
-    coarse : Geometry
-        The scan's grid shrunk by whole factors.
+    ``body`` is the patient on the grid ``coarse``, the scan's grid shrunk by whole factors; None keeps the whole scan.
     """
     geometry, spacing = image.geometry, image.geometry.spacing_mm
     first, last = np.zeros(3, dtype=int), np.array(geometry.shape)
@@ -272,7 +237,7 @@ class HounsfieldMap:
 
     @property
     def words(self) -> str:
-        """The map as a reader understands it."""
+        """The map as a formula."""
         return f"{self.slope:.2f} × value {self.offset:+.0f}"
 
     def of(self, image: Volume) -> Volume:
@@ -285,14 +250,9 @@ NO_MAP = HounsfieldMap(1.0, 0.0)
 
 
 def hounsfield_map(today: Volume, plan: Volume, measured: NDArray[np.bool_] | None = None) -> HounsfieldMap | None:
-    """Return the map that makes today's histogram most like the plan's; None where the values can stay.
+    """Return the map that makes today's histogram most like the plan's; None if the values can stay.
 
-    Parameters
-    ----------
-    today, plan : Volume
-        Two CT of one patient; the plan is in Hounsfield units.
-    measured : boolean array of shape (X, Y), optional
-        Field of view of today's scan: what lies outside was not measured.
+    Both are CT of one patient, the plan in Hounsfield units. Only ``measured`` pixels (X, Y) of today count.
 
     Examples
     --------
@@ -317,7 +277,7 @@ def hounsfield_map(today: Volume, plan: Volume, measured: NDArray[np.bool_] | No
 
 
 def _sample(image: Volume, measured: NDArray[np.bool_] | None) -> Float64Array:
-    """Values of a coarse copy in ascending order, `MOST_VALUES` at most; only what was measured counts."""
+    """Values of a coarse copy in ascending order, at most `MOST_VALUES`, of measured pixels only."""
     x, y, z = (max(1, round(COARSE_MM / s)) for s in image.geometry.spacing_mm.tolist())
     data = shrink(image.data, (x, y, z))
     if measured is not None:

@@ -33,16 +33,14 @@ def intra_patient_settings(
 ) -> Settings:
     """Return the default preset for two scans of one patient, or the settings of a model with its refinement.
 
-    Tissue of one patient deforms more smoothly than two people differ. The refinement weighs bending more than
+    Tissue of one patient deforms more smoothly than two people differ. The refinement penalises bending more than
     stretching, which would shrink every true deformation, and has control points 8 mm apart. Small structures need many
-    steps; a large scan gets fewer, so that it ends in time.
+    steps; a large scan gets fewer, which bounds its time.
 
-    Without a model the levels weigh the smoothness of the whole displacement, ten times as much as between people: else
-    the noise of a scanner moves a region that shows nothing, however right the start; and the refinement compares
-    Hounsfield numbers too, unless ``tissue`` is false: values that were brought to this scale are not as exact.
-
-    Of two CT without a model the refinement follows the exact derivative of smooth images; on others that was not
-    tried.
+    Without a model the levels penalise the whole displacement, ten times as much as between people. Otherwise the noise
+    of a scanner moves a uniform region, even after a correct start. The refinement compares Hounsfield numbers too,
+    unless ``tissue`` is false: mapped values are not as exact. Of two CT without a model the refinement follows the
+    exact derivative of smooth images; other pairs were not tested with it.
 
     Examples
     --------

@@ -40,16 +40,11 @@ UNLIKE = 0.5
 
 @dataclass(frozen=True)
 class Start:
-    """Start of a propagation.
+    """Start of a propagation: transform from today to plan, on the grid of today's working copy.
 
-    Parameters
-    ----------
-    method : str
-        ``rigid``, ``affine``, ``moments``, ``none``, ``rigid in the slices``, ``REG`` or ``file``.
-    transform : Transform
-        Today to plan, on the grid of today's working copy.
-    headers, chosen : float
-        Correlation of the images inside the patient with the headers alone, and with this start.
+    ``method`` is ``rigid``, ``affine``, ``moments``, ``none``, ``rigid in the slices``, ``REG`` or ``file``;
+    ``headers`` and ``chosen`` are the correlations of the images inside the patient with the headers alone, and with
+    this start.
     """
 
     method: str
@@ -59,18 +54,11 @@ class Start:
 
 
 def find_start(init: Any, scans: Scans, today: WorkingScan, plan: WorkingScan) -> Start:
-    """Bring the scans to their start, and warn where today's scan ends inside the patient (W242).
+    """Bring the scans to their start, and warn if today's scan ends inside the patient (W242).
 
-    Parameters
-    ----------
-    init : str, path, Transform or matrix
-        A method, a DICOM registration of these frames, or a transform from today to plan.
-
-    Raises
-    ------
-    RegweaveError
-        E144 for a transform of other series, E160 for a registration between other frames, E167 for one that makes the
-        images less alike than the headers do, E187 for an unknown method.
+    ``init`` is a method, a DICOM registration of these frames, or a transform from today to plan. Raises E144 for a
+    transform of other series, E160 for other frames, E167 for one that makes the images less alike than the headers do,
+    E187 for an unknown method.
     """
     start = _start(init, scans, today, plan)
     if lacks := missing_ends(today, plan, start.transform):
@@ -96,7 +84,7 @@ def _start(init: Any, scans: Scans, today: WorkingScan, plan: WorkingScan) -> St
 
 
 def missing_ends(today: WorkingScan, plan: WorkingScan, start: Transform) -> str:
-    """Say how much of the patient the plan shows beyond the first and the last slice of today; empty for nothing."""
+    """Describe how far the plan extends beyond the first and the last slice of today; empty if it does not."""
     if plan.body is None:
         return ""
     grid, source = today.image.geometry, plan.image.geometry
@@ -116,7 +104,7 @@ def missing_ends(today: WorkingScan, plan: WorkingScan, start: Transform) -> str
 
 
 def _fitted(method: str, today: WorkingScan, plan: WorkingScan, still: Transform, headers: float) -> Start:
-    """Fit, and keep of the fit what the images clearly show: all of it, its part in the slices, or nothing."""
+    """Fit a start, and keep the part that the images clearly support: all of it, its part in the slices, or nothing."""
     fixed, moving = (Image.of(one.image, mask=one.region) for one in (today, plan))
     affine = initial_affine(fixed, moving, method)
     if np.allclose(affine, np.eye(4)):
@@ -206,7 +194,7 @@ LEAST_IN_BLOCK = 30
 def correlation(today: WorkingScan, plan: WorkingScan, transform: Transform) -> float:
     """Return Pearson's correlation of the windowed images over today's patient, where the plan has a voxel.
 
-    NaN where nothing overlaps. 1 is the same image on another scale of grey.
+    NaN without overlap. 1 is the same image on another scale of grey.
     """
     index = _places(today)
     points = today.image.geometry.points(index.astype(np.float64))
@@ -223,9 +211,9 @@ def correlation(today: WorkingScan, plan: WorkingScan, transform: Transform) -> 
 def alike(today: WorkingScan, plan: WorkingScan, transforms: Sequence[Transform]) -> tuple[float, ...]:
     """Return the correlations of the images for several transforms, all over the same voxels.
 
-    Counted are voxels of today that show the patient in either scan, inside both scans for *every* transform: neither
-    slices at the ends that hold no patient nor what one scan does not show can favour a transform. NaN where nothing
-    is left.
+    These are voxels of today that show the patient in either scan, inside both scans for *every* transform: neither
+    slices without patient at the ends nor the parts that one scan lacks can favour a transform. NaN without such
+    voxels.
     """
     index = _slices_with_patient(today)
     counted = np.ones(len(index), dtype=bool)
@@ -254,10 +242,10 @@ def moved_inside(today: WorkingScan, transform: Transform) -> float:
 
 
 def bones_bent(today: WorkingScan, transform: Transform) -> float:
-    """Return how far a transform is from rigid in the bones of a CT, root mean square in mm; NaN without bones.
+    """Return the distance of a transform from rigid in the bones of a CT, root mean square in mm; NaN without bones.
 
-    Bone voxels of each block of `BLOCK_MM` are fitted by a rigid map of their own (Arun et al. 1987); what remains is
-    bending. Bones of one patient keep their shape, bones of two people do not have the same one.
+    A rigid map is fitted to the bone voxels of each block of `BLOCK_MM` (Arun et al. 1987); the residual is bending.
+    Bones of one patient keep their shape, bones of two people differ.
     """
     index = _places(today)
     if today.image.modality == "ct":
@@ -290,7 +278,7 @@ def _slices_with_patient(scan: WorkingScan) -> Float64Array:
 
 
 def _shown(plan: WorkingScan, there: Float64Array) -> NDArray[np.bool_]:
-    """Tell which places lie between the first and last slice of the patient, inside the scan, where it counts."""
+    """Mark the places between the first and last slice of the patient, inside the scan, in its region."""
     low, high = np.zeros(3), np.array(plan.image.geometry.shape) - 1.0
     if plan.body is not None:
         low[2], high[2] = np.flatnonzero(plan.body.any(axis=(0, 1)))[[0, -1]]

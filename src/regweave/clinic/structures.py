@@ -33,19 +33,7 @@ MARGIN_NOTE = "re-derive from CTV"
 
 @dataclass(frozen=True)
 class StructureChoice:
-    """Structures of a plan and what becomes of each.
-
-    Parameters
-    ----------
-    carried : tuple of Structure
-        Go through the transform.
-    outlines : tuple of Structure
-        The patient's outline: found in today's scan or carried (`regweave.clinic.structures`).
-    left_out : tuple of LeftOut
-        Not taken, and why.
-    notes : mapping
-        What a reader must know of a structure, by its number.
-    """
+    """Structures of a plan: carried by the transform, outlines of the patient, and those left out; notes by number."""
 
     carried: tuple[Structure, ...]
     outlines: tuple[Structure, ...]
@@ -54,7 +42,7 @@ class StructureChoice:
 
 
 def is_outline(structure: Structure) -> bool:
-    """Tell whether a structure is the patient's outline, by its type or else its name.
+    """Whether a structure is the patient's outline, by its type or else its name.
 
     Examples
     --------
@@ -65,7 +53,7 @@ def is_outline(structure: Structure) -> bool:
 
 
 def is_of_dose(structure: Structure) -> bool:
-    """Tell whether a structure was made from a dose, so that it belongs to the plan and not to the patient.
+    """Whether a structure was made from a dose, and so belongs to the plan rather than to the patient.
 
     Examples
     --------
@@ -78,18 +66,9 @@ def is_of_dose(structure: Structure) -> bool:
 
 
 def choose(planned: StructureSet, names: Collection[str] | None) -> StructureChoice:
-    """Decide what becomes of each structure of a plan.
+    """Decide for each structure of a plan whether it is carried; ``names`` are carried, and all others are left out.
 
-    Parameters
-    ----------
-    planned : StructureSet
-    names : collection of str, optional
-        Structures that are asked for: all others are left out, and these are carried whatever they are.
-
-    Raises
-    ------
-    UsageError
-        E165 for a name that the plan does not have.
+    Raises E165 for a name that the plan does not have.
     """
     _require_known(planned.structures, names)
     carried, outlines, left, notes = [], [], list(planned.left_out), {}
@@ -109,7 +88,7 @@ def choose(planned: StructureSet, names: Collection[str] | None) -> StructureCho
 
 
 def require_names(structures: Sequence[Structure], names: Mapping[str, str]) -> None:
-    """Raise E166 for new names that cannot be written, before anything is computed; W234 where none is known."""
+    """Raise E166 for new names that cannot be written, before anything is computed; W234 if none is known."""
     with notices.muted():
         checked_names(structures, names)
     if names and not {one.name for one in structures} & set(names):
@@ -134,7 +113,7 @@ MOST_OUTSIDE = 0.99
 def carried(
     shape: Shape, pair: RegisteredPair, ready: PreparedScans, note: str
 ) -> tuple[Structure, PropagatedStructure]:
-    """Carry a structure as tissue, or move it rigidly, and measure it; today's scan may show nothing of it."""
+    """Carry a structure as tissue, or move it rigidly, and measure it; it is empty if today's scan shows none of it."""
     one, start = shape.structure, pair.transform.affine
     reason = "" if is_outline(one) else rigid_reason(shape, ready.plan)
     if reason:
@@ -149,7 +128,7 @@ def carried(
 
 
 def _empty_slices(ready: PreparedScans) -> set[int | None]:
-    """Return the slices of today's CT that show no patient: a resampled scan may end so."""
+    """Return the slices of today's CT without patient: a resampled scan may end with some."""
     today, body = ready.today.image.geometry, ready.today.body
     if body is None:
         return set()
@@ -264,20 +243,7 @@ a loose one .952. A CT that is its own plan keeps .99."""
 def find_outline(planned: Structure, ready: PreparedScans, *, only_carry: bool = False) -> tuple[Structure | None, str]:
     """Find the patient's outline in today's CT, if the same method returns the plan's outline in the plan's CT.
 
-    Parameters
-    ----------
-    planned : Structure
-        The plan's outline.
-    ready : PreparedScans
-    only_carry : bool
-        Find nothing: the outline is to be carried.
-
-    Returns
-    -------
-    Structure or None
-        None where the plan's outline is to be carried.
-    str
-        What was done, and why.
+    Returns the outline, None if the plan's is to be carried (always with ``only_carry``), and the reason.
     """
     today, plan, scans = ready.today, ready.plan, ready.scans
     if only_carry or (obstacle := _obstacle(ready)):
@@ -309,7 +275,7 @@ def _difference(planned: Structure, again: Structure, plan: Series) -> str:
 
 
 def _obstacle(ready: PreparedScans) -> str:
-    """Return why no skin can be found in both scans; empty where it can."""
+    """Return the reason why the skin cannot be found in both scans; empty if it can."""
     today, plan, scans = ready.today, ready.plan, ready.scans
     if scans.today.modality != "CT" or scans.plan.modality != "CT":
         return "the skin is found in CT alone"
@@ -323,13 +289,8 @@ def _obstacle(ready: PreparedScans) -> str:
 def draw_outline(structure: Structure, today: Series, body: NDArray[np.bool_], grid: Geometry) -> Structure:
     """Draw the patient's outline where the scan falls below `BODY_HU`, to a fraction of a pixel.
 
-    Parameters
-    ----------
-    structure : Structure
-        Gives number, name, type and colour.
-    today : Series
-    body : boolean array
-        The patient on ``grid``, without the couch and filled.
+    ``structure`` gives number, name, type and colour; ``body`` is the patient on ``grid``, without the couch and
+    filled.
     """
     with notices.unheard():  # `working_scan` has warned
         image = tissue_values(today.image)
@@ -356,7 +317,7 @@ def plane_of(grid: Geometry, position_mm: Float64Array) -> int | None:
 
 
 def _level(plane: NDArray[np.float32], inside: NDArray[np.bool_]) -> Float64Array:
-    """Negative inside the patient; its zero lies where the skin's edge falls below the limit."""
+    """Negative inside the patient; its zero is the skin's edge at `BODY_HU`."""
     core = ndimage.binary_erosion(inside, iterations=2, border_value=1)
     near = ndimage.binary_dilation(inside, iterations=2)
     level = BODY_HU - plane.astype(np.float64)

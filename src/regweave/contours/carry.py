@@ -21,20 +21,10 @@ KNOTS_OF_WIDE = 4
 
 
 def carry(shape: Shape, transform: Transform, today: Series) -> Structure:
-    """Bring a shape onto the slices of today's series.
+    """Bring a shape onto the slices of today's series; the transform takes points of today to the plan.
 
-    Parameters
-    ----------
-    shape : Shape
-    transform : Transform
-        Takes points of today to points of the series that the shape was drawn on.
-    today : Series
-
-    Returns
-    -------
-    Structure
-        Outlines on the true slices, holes as keyholes, and the points of the structure that have a place in today's
-        space. It has no contours where nothing of the shape lies within the slices.
+    Returns outlines on the true slices, holes as keyholes, and the structure's points that have a preimage. Without
+    contours if no part of the shape lies within the slices.
     """
     points = preimages(transform, shape.structure.points)
     found = points[np.isfinite(points).all(axis=1)]
@@ -43,21 +33,9 @@ def carry(shape: Shape, transform: Transform, today: Series) -> Structure:
 
 
 def carry_set(structures: StructureSet, planning: Series, transform: Transform, today: Series) -> StructureSet:
-    """Bring all structures of a set to today's series.
+    """Bring all structures of a set drawn on ``planning`` to today's series, for a transform from today to the plan.
 
-    Parameters
-    ----------
-    structures : StructureSet
-        Drawn on ``planning``.
-    planning : Series
-    transform : Transform
-        Takes points of today to points of the planning series.
-    today : Series
-
-    Returns
-    -------
-    StructureSet
-        In the frame of today. What has no contour and no point there is in ``left_out``, with what was left out before.
+    ``left_out`` lists structures without contour and point there, beside those left out before.
     """
     found, lost = [], list(structures.left_out)
     for one in structures.structures:
@@ -170,19 +148,7 @@ MOST_STEPS = 30
 
 
 def preimages(transform: Transform, points_mm: Float64Array, *, tolerance_mm: float = 0.01) -> Float64Array:
-    """Return the points that a transform takes to given ones.
-
-    Parameters
-    ----------
-    transform : Transform
-    points_mm : float array of shape (n, 3)
-    tolerance_mm : float
-        How near the transform must come.
-
-    Returns
-    -------
-    float array of shape (n, 3)
-        NaN where nothing comes near enough.
+    """Return the points (n, 3) that a transform takes to given ones; NaN where none is within the tolerance.
 
     Examples
     --------

@@ -36,20 +36,10 @@ def label_values(structures: Sequence[Structure]) -> dict[int, int]:
 def draw_labels(
     structures: Sequence[Structure], series: Series, values: Mapping[int, int], names: Mapping[str, str] | None = None
 ) -> LabelMap:
-    """Draw structures as labels; where two overlap the smaller one is seen.
+    """Draw structures as labels ``values`` by number; the smaller one wins where two overlap.
 
-    A voxel belongs to a structure where its centre lies inside an odd number of its contours. Between uneven slices
-    the nearest slice decides.
-
-    Parameters
-    ----------
-    structures : sequence of Structure
-        Their contours lie on slices of ``series``.
-    series : Series
-    values : mapping
-        Label of each structure by its number.
-    names : mapping, optional
-        Other names of structures.
+    A voxel belongs to a structure if its centre lies inside an odd number of its contours. Between uneven slices the
+    nearest slice decides. ``names`` are other names of structures.
     """
     geometry = series.image.geometry
     slices = _slice_of_planes(series)
@@ -76,13 +66,13 @@ def _rings(structure: Structure, geometry: Geometry) -> Rings:
 
 
 def _area(drawn: tuple[Rings, int]) -> float:
-    """Sum of the areas of all rings, by the shoelace formula: enough to tell large from small."""
+    """Sum of the areas of all rings, by the shoelace formula: enough to order structures by size."""
     every = (ring for found in drawn[0].values() for ring in found)
     return sum(abs(float(np.sum(r[:, 0] * np.roll(r[:, 1], -1) - np.roll(r[:, 0], -1) * r[:, 1]))) / 2 for r in every)
 
 
 def _fill(plane: NDArray[Any], rings: Sequence[Float64Array], value: int) -> None:
-    """Set the voxels [i, j] of a plane whose centre lies inside rings, looking at their box alone."""
+    """Set the voxels [i, j] of a plane whose centre lies inside rings, within the box of the rings."""
     points = np.concatenate(rings)
     low = np.clip(np.floor(points.min(axis=0)).astype(int), 0, plane.shape)
     high = np.clip(np.ceil(points.max(axis=0)).astype(int) + 1, 0, plane.shape)

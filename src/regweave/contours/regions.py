@@ -46,7 +46,7 @@ def region_of(rings: Sequence[Float64Array]) -> Any:
 
 
 def _without_slits(region: Any) -> Any:
-    """Close channels of no width; a region without them stays as it is."""
+    """Close channels of no width; return a region without channels unchanged."""
     closed = _areas(region.buffer(SLIT_MM, join_style="mitre").buffer(-SLIT_MM, join_style="mitre"))
     before, after = rings_of(region), rings_of(closed)
     if len(before) == len(after) and closed.length > 0.9 * region.length:
@@ -107,13 +107,7 @@ LEAST_AREA_MM2 = 0.05
 
 
 def outlines(distance_mm: Float64Array, u_mm: Float64Array, v_mm: Float64Array) -> list[Float64Array]:
-    """Return closed polygons (n, 2) around all that is negative, one for each island.
-
-    Parameters
-    ----------
-    distance_mm : array of shape (V, U)
-    u_mm, v_mm : arrays of shape (U,) and (V,)
-        Where the samples lie.
+    """Return closed polygons (n, 2) around the negative samples (V, U), one for each island.
 
     Examples
     --------
@@ -187,9 +181,9 @@ def dice_of_areas(a: Structure, b: Structure, series: Series) -> float:
 
 
 def overlap_ml(a: Structure, b: Structure, series: Series, shown: Mapping[int, Any] | None = None) -> Float64Array:
-    """Return the volumes of two structures and of what they share on each slice (K, 3), in millilitres.
+    """Return the volumes of two structures and of their overlap on each slice (K, 3), in millilitres.
 
-    ``shown`` has a region by slice, in millimetres along rows and columns: nothing outside of it counts.
+    ``shown`` limits them to a region by slice, in millimetres along rows and columns.
     """
     share, one, other = _shares_mm(series), regions_of(a, series), regions_of(b, series)
     found = np.zeros((len(share), 3))

@@ -36,20 +36,9 @@ ON_PLANE = 0.005
 class Shape:
     """A structure as a signed distance, negative inside.
 
-    Parameters
-    ----------
-    structure : Structure
-    grid : SliceGrid
-        Directions of the planes.
-    origin_mm : two floats
-        In-plane position of the first sample, along ``grid.row`` and ``grid.column`` from the LPS origin.
-    step_mm : two floats
-        Distance of samples.
-    along_mm : float array of shape (K,)
-        Planes, ascending along the normal.
-    distance : int16 array of shape (K, V, U)
-        In-plane signed distance in units of `STEP_MM`, at most `FAR_MM`; a plane without contours closes its neighbour
-        half way.
+    ``distance`` (K, V, U) is the in-plane distance in units of `STEP_MM`, at most `FAR_MM`, on the planes ``along_mm``;
+    a plane without contours closes its neighbour half way. ``origin_mm`` is the in-plane position of the first sample
+    along ``grid.row`` and ``grid.column`` from the LPS origin, ``step_mm`` the distance of samples.
     """
 
     structure: Structure
@@ -85,20 +74,10 @@ class Shape:
 
 
 def shape_of(structure: Structure, series: Series) -> Shape:
-    """Make the signed distance of a structure drawn on a series.
+    """Compute the signed distance of a structure drawn on a series.
 
-    The planes are the slices of the series from one before the first contour to one after the last; a slice without
-    contours between them is outside, as every reader has it. A structure that reaches the first or last slice ends
-    there: beyond it nothing is known.
-
-    Parameters
-    ----------
-    structure : Structure
-        Its contours lie on slices of ``series``.
-    series : Series
-
-    Examples
-    --------
+    The planes are the slices from one before the first contour to one after the last; a slice without contours between
+    them is outside, as in every reader. A structure that reaches the first or last slice ends there, as the scan does.
     A structure of points alone has no planes; `carry` maps its points.
     """
     grid, drawn = series.grid, defaultdict(list)
@@ -163,17 +142,9 @@ def _close(distance: Float32Array, filled: Sequence[int]) -> None:
 
 
 def signed_distance(size: tuple[int, int], rings: Sequence[Float64Array], step_mm: Float64Array) -> Float32Array:
-    """Return the distance of samples (v, u) to rings, negative inside, in millimetres.
+    """Return the distance of samples (v, u) to rings (n, 2), negative inside, in millimetres.
 
-    Near the rings it is that to the polygon itself, elsewhere that between samples.
-
-    Parameters
-    ----------
-    size : two ints
-    rings : sequence of arrays of shape (n, 2)
-        In units of samples, (u, v).
-    step_mm : two floats
-        Distance of samples along u and v.
+    Rings are in units of samples (u, v), ``step_mm`` apart. The distance is exact near the rings, sampled elsewhere.
     """
     edges = (
         np.concatenate([np.zeros((0, 2)), *rings]),

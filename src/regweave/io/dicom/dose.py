@@ -36,21 +36,9 @@ WARPED = "Dose warped by an image registration; not for planning"
 
 @dataclass(frozen=True)
 class Dose:
-    """A dose distribution.
+    """A dose distribution in ``units``, GY or RELATIVE, in its frame of reference.
 
-    Parameters
-    ----------
-    volume : Volume
-        In ``units``.
-    units : str
-        ``GY`` or ``RELATIVE``.
-    kind, summation : str
-        Dose type and summation type, in the words of DICOM.
-    frame_uid : str
-    identity : Identity
-    instance_uid : str
-    plans : tuple of pairs of str
-        Class and instance of the plans that it belongs to.
+    ``kind`` and ``summation`` are terms of DICOM, ``plans`` the class and instance of each referenced plan.
     """
 
     volume: Volume
@@ -66,12 +54,9 @@ class Dose:
 def read_dose(path: str | Path) -> Dose:
     """Read an RT dose with even planes.
 
-    Raises
-    ------
-    RegweaveError
-        E102 damaged, E111 directions that are none, E113 uneven planes, E123 bits that contradict each other, E125
-        offsets or a scaling that contradict the rest, E160 no frame of reference, E163 pixels that are compressed or
-        of other bits, E164 no RT dose.
+    Raises E102 damaged, E111 invalid directions, E113 uneven planes, E123 contradictory bits, E125 contradictory
+    offsets or scaling, E160 no frame of reference, E163 pixels that are compressed or of other bits, E164 another
+    object.
     """
     subject = f"'{path}'"
     with guarded(subject):
@@ -148,16 +133,7 @@ def _geometry(data: Any, shape: tuple[int, int, int], subject: str) -> tuple[Geo
 
 
 def write_dose(path: str | Path, dose: Dose, today: Series) -> None:
-    """Write a dose that was warped into the frame of today's series, and say so in it.
-
-    Parameters
-    ----------
-    path : path
-    dose : Dose
-        Its volume lies in the space of ``today``; plans that it belonged to are named.
-    today : Series
-        Gives patient, study and frame of reference.
-    """
+    """Write a warped dose on the space of today's series, which gives patient, study and frame; marked as warped."""
     geometry, values = dose.volume.geometry, dose.volume.data.astype(np.float64)
     with guarded("the dose"):
         data = new_object(today, RTDOSE, "RTDOSE", "Warped dose, not for planning")

@@ -17,19 +17,7 @@ from regweave.io.dicom.series import Series, list_series, read_series
 
 @dataclass(frozen=True)
 class OverviewEntry:
-    """One series or object of a folder; nothing in it tells who the patient is.
-
-    Parameters
-    ----------
-    what : str
-        One line.
-    facts : mapping
-        The same as plain values.
-    problem : RegweaveError, optional
-        Why it cannot be used.
-    notes : tuple of str
-        Structures that are left out, warnings.
-    """
+    """One series or object of a folder: one line, the same as plain values, problem and warnings; no identity."""
 
     what: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -38,7 +26,7 @@ class OverviewEntry:
 
 
 def overview(folder: Path) -> tuple[OverviewEntry, ...]:
-    """Read everything in a DICOM folder, series by series and object by object, and say what can be used."""
+    """Read everything in a DICOM folder, series by series and object by object; one entry for each."""
     found = scan(folder)
     entries, readable = [], {}
     for files in list_series(folder) if found.images else ():

@@ -72,9 +72,9 @@ class _Within:
 
 @contextmanager
 def guarded(subject: str) -> Iterator[None]:
-    """Keep pydicom silent inside the block, and turn what it raises into E102 without its words.
+    """Silence pydicom inside the block, and turn its exceptions into E102 without their texts.
 
-    Values are decoded when they are first asked for, so all work on a data set stands in such a block.
+    pydicom decodes values at their first access, so all work on a data set belongs in such a block.
     """
     with notices.deferred(), np.errstate(all="ignore"), _quiet():
         try:
@@ -111,7 +111,7 @@ def _quiet() -> Iterator[None]:
 
 
 def looks_like_dicom(head: bytes) -> bool:
-    """Tell by the mark behind the preamble, or by a first tag of group 2 or 8 in a file that has none."""
+    """Detect the mark behind the preamble, or a first tag of group 2 or 8 in a file without preamble."""
     if head[MARK_AT : MARK_AT + 4] == MARK:
         return True
     if len(head) < 16 or head[:2] not in FIRST_GROUPS:
@@ -124,23 +124,10 @@ def looks_like_dicom(head: bytes) -> bool:
 def read_dataset(
     path: Path, subject: str, *, tags: Sequence[str] | None = None, pixels: bool = True
 ) -> tuple[Any, int]:
-    """Read a data set; call it within `guarded`.
+    """Read a data set, within `guarded`; return it and the offset where reading ended.
 
-    Parameters
-    ----------
-    path : Path
-    subject : str
-        How messages call the file: never by what it holds.
-    tags : sequence of str, optional
-        Keywords of the elements that are needed; all by default.
-    pixels : bool
-        Whether to read the pixel data.
-
-    Returns
-    -------
-    dataset : pydicom.Dataset
-    offset : int
-        Where reading ended: the element of the pixel data, where these are not read.
+    ``subject`` names the file in messages, without its content; ``tags`` are the keywords of the elements to read, all
+    by default. Without ``pixels`` reading ends at the element of the pixel data.
     """
     with open_file(path) as stream:
         head = stream.read(4096)
@@ -170,7 +157,7 @@ def _packed(dataset: Any) -> bool:
 
 
 def require_whole(dataset: Any, subject: str) -> None:
-    """Raise E102 where values are shorter than they say, at the top or in sequences that have a length."""
+    """Raise E102 where values are shorter than stated, at the top or in sequences of stated length."""
     for raw in dataset.values():
         value, length = getattr(raw, "value", None), getattr(raw, "length", None)
         if isinstance(value, bytes) and isinstance(length, int) and length != 0xFFFFFFFF and len(value) < length:
@@ -178,7 +165,7 @@ def require_whole(dataset: Any, subject: str) -> None:
 
 
 def text(dataset: Any, keyword: str) -> str:
-    """Return an element as text, empty where there is none."""
+    """Return an element as text; empty if absent."""
     value = dataset.get(keyword, None)
     if isinstance(value, MultiValue):
         value = " ".join(map(str, value))
@@ -186,7 +173,7 @@ def text(dataset: Any, keyword: str) -> str:
 
 
 def items(dataset: Any, keyword: str) -> list[Any]:
-    """Return the items of a sequence, none where there is no such element or it is no sequence."""
+    """Return the items of a sequence; none if the element is absent or not a sequence."""
     value = dataset.get(keyword, None)
     return list(value) if isinstance(value, pydicom.Sequence) else []
 
@@ -213,14 +200,14 @@ def decimals(value: str | bytes, what: str, subject: str) -> Float64Array:
 
 
 def number(dataset: Any, keyword: str, default: float | None, subject: str) -> float:
-    """Return one finite number, the default where the element is absent or empty."""
+    """Return one finite number; the default if the element is absent or empty."""
     if default is not None and dataset.get(keyword, None) in (None, ""):
         return default
     return float(numbers(dataset, keyword, 1, subject)[0])
 
 
 def integer(dataset: Any, keyword: str, default: int | None, subject: str) -> int:
-    """Return one whole number, the default where the element is absent or empty."""
+    """Return one whole number; the default if the element is absent or empty."""
     value = number(dataset, keyword, default, subject)
     if value != round(value):
         raise damaged(subject, f"its {keyword} is no whole number")
@@ -228,7 +215,7 @@ def integer(dataset: Any, keyword: str, default: int | None, subject: str) -> in
 
 
 def identity_in(dataset: Any) -> Identity:
-    """Return the identity that a data set states."""
+    """Return the identity stated in a data set."""
     keywords = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex")
     uids = ("StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
     return Identity(*(text(dataset, keyword) for keyword in (*keywords, *uids)))
@@ -288,17 +275,9 @@ REMARKS = (
 
 @dataclass(frozen=True)
 class SliceHeader:
-    """Header of one image file.
+    """Header of one image file: the elements of `TAGS` and `REMARKS`, and the offset of the pixel data.
 
-    Parameters
-    ----------
-    path : Path
-    subject : str
-        How messages call the file: its place in the order of names, and its name within the folder.
-    dataset : pydicom.Dataset
-        The elements of `TAGS` and `REMARKS`.
-    offset : int
-        Where the element of the pixel data begins.
+    ``subject`` names the file in messages: its place in the order of names, and its name within the folder.
     """
 
     path: Path = field(repr=False)
@@ -309,15 +288,7 @@ class SliceHeader:
 
 @dataclass(frozen=True)
 class ObjectFile:
-    """A file of a folder that is no image: its modality, and where it lies.
-
-    Parameters
-    ----------
-    kind : str
-        ``RTSTRUCT``, ``REG``, ``RTDOSE`` …
-    path : Path
-    identity : Identity
-    """
+    """A file of a folder that is not an image: its modality, such as RTSTRUCT, REG or RTDOSE, and its path."""
 
     kind: str
     path: Path = field(repr=False)
@@ -326,17 +297,7 @@ class ObjectFile:
 
 @dataclass(frozen=True)
 class FolderContents:
-    """Contents of a source: images by series, localisers and objects that are no images.
-
-    Parameters
-    ----------
-    images : mapping
-        Headers of each series, by its identifier.
-    localisers : int
-    objects : tuple of ObjectFile
-    empty : tuple of str
-        Names of files without a byte.
-    """
+    """Contents of a source: image headers by series identifier, localisers, other objects, names of empty files."""
 
     images: dict[str, list[SliceHeader]] = field(repr=False)
     localisers: int
@@ -345,14 +306,10 @@ class FolderContents:
 
 
 def files_in(source: SeriesSource) -> tuple[Path, ...] | None:
-    """Return the files that a list names; None for a folder or a DICOM file.
+    """Return the files of a list; None for a folder or a DICOM file.
 
-    Paths in a text file are relative to its folder; empty lines and those that begin with # do not count.
-
-    Raises
-    ------
-    RegweaveError
-        E101 where there is no such list, or it names no file.
+    Paths in a text file are relative to its folder; empty lines and those that begin with # do not count. Raises E101
+    if the list is missing or empty.
     """
     if not isinstance(source, str | os.PathLike):
         return tuple(Path(path) for path in source)
@@ -367,25 +324,19 @@ def files_in(source: SeriesSource) -> tuple[Path, ...] | None:
 
 
 def named(source: SeriesSource) -> str:
-    """Return how messages call a source."""
+    """Return the name of a source for messages."""
     if isinstance(source, str | os.PathLike):
         return f"'{source}'"
     return f"the list of {len(source)} files"
 
 
 def holds_dicom(folder: Path) -> bool:
-    """Tell whether the first file of a folder that has any bytes, or one below it, is DICOM."""
+    """Whether the first non-empty file in or below a folder is DICOM."""
     return next((True for path in _files(folder) if _sniff(path)), False)
 
 
 def scan(source: SeriesSource) -> FolderContents:
-    """Read the headers of all DICOM files of a folder, a list, or the folder's one file.
-
-    Raises
-    ------
-    RegweaveError
-        E101 where there is no DICOM file, E102 where one is damaged.
-    """
+    """Read the headers of all DICOM files of a folder, a list, or one file; E101 without DICOM, E102 if damaged."""
     images: dict[str, list[SliceHeader]] = defaultdict(list)
     localisers, objects, empty, place = 0, [], [], named(source)
     alone = _one_file(source)
@@ -410,14 +361,14 @@ def scan(source: SeriesSource) -> FolderContents:
 
 
 def remark(header: SliceHeader, keyword: str) -> str:
-    """Return an element of `REMARKS` as text, empty where it is absent or unreadable; no control characters."""
+    """Return an element of `REMARKS` as text without control characters; empty if absent or unreadable."""
     with suppress(*FAULTS):
         return "".join(c if c.isprintable() else " " for c in text(header.dataset, keyword)).strip()
     return ""
 
 
 def is_empty(path: Path) -> bool:
-    """Tell whether a file has no bytes."""
+    """Whether a file has no bytes."""
     return path.name.upper() != "DICOMDIR" and path.stat().st_size == 0
 
 

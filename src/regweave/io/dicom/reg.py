@@ -26,18 +26,7 @@ RIGID_ERROR = 1e-3
 
 @dataclass(frozen=True)
 class DicomRegistration:
-    """A registration object.
-
-    Parameters
-    ----------
-    transform : Transform
-        Takes points of the registered frame (today) to the source frame (planning), ITK's direction.
-    linear : bool
-        Whether it is a matrix alone.
-    registered_frame, source_frame : str
-        Frames of reference.
-    identity : Identity
-    """
+    """A registration object: its transform takes points of the registered frame (today) to the source frame (plan)."""
 
     transform: Transform
     linear: bool
@@ -50,13 +39,10 @@ def read_reg(path: str | Path) -> DicomRegistration:
     """Read a Spatial Registration or a Deformable Spatial Registration.
 
     A rigid object stores matrices from each frame to the registered one, a deformable object vectors from the
-    registered frame to the source: opposite ways. Both become a map from the registered frame to the source.
+    registered frame to the source: opposite directions. Both become a map from the registered frame to the source.
 
-    Raises
-    ------
-    RegweaveError
-        E102 damaged, E111 a grid whose directions are none, E115 a matrix or vectors without sense, E124 matrices that
-        contradict their type or their frame, E164 no registration, or one of several frames.
+    Raises E102 damaged, E111 a grid with invalid directions, E115 an impossible matrix or field, E124 matrices that
+    contradict their type or their frame, E164 another object or several frames.
     """
     subject = f"'{path}'"
     with guarded(subject):
@@ -213,29 +199,12 @@ MOST_NUMBERS = 12_000_000
 def write_reg_deformable(
     path: str | Path, transform: Transform, today: Series, planning: Series, *, spacing_mm: float | None = None
 ) -> float:
-    """Write a transform as a Deformable Spatial Registration.
+    """Write a transform from today to planning as a Deformable Spatial Registration.
 
     The grid is axial, pre and post matrices are the identity, and the affine part is in the vectors: readers differ on
-    everything else.
-
-    Parameters
-    ----------
-    path : path
-    transform : Transform
-        Takes points of today to points of the planning series.
-    today, planning : Series
-    spacing_mm : float, optional
-        Distance of the vectors; by default 5 mm, or less where the error would be above a quarter of a millimetre.
-
-    Returns
-    -------
-    float
-        Largest distance in millimetres between the transform and the interpolated grid, over voxels of today.
-
-    Raises
-    ------
-    RegweaveError
-        E160 where the two series have no frame of reference.
+    everything else. The vectors are 5 mm apart, or less where the error would exceed a quarter of a millimetre. Returns
+    the largest distance in mm between the transform and the interpolated grid, over voxels of today. Raises E160 if a
+    series has no frame of reference.
     """
     _require_frames(today, planning)
     for spacing in SPACINGS_MM if spacing_mm is None else (spacing_mm,):
@@ -269,20 +238,10 @@ def write_reg_deformable(
 
 
 def write_reg_rigid(path: str | Path, matrix: Float64Array, today: Series, planning: Series) -> None:
-    """Write a matrix as a Spatial Registration.
+    """Write a matrix (4, 4) from today to planning as a Spatial Registration.
 
-    Parameters
-    ----------
-    path : path
-    matrix : float array of shape (4, 4)
-        Takes points of today to points of the planning series. DICOM stores the other way, from the planning frame to
-        that of today, so the inverse is written.
-    today, planning : Series
-
-    Raises
-    ------
-    RegweaveError
-        E115 a matrix that cannot be inverted, E160 where the two series have no or the same frame of reference.
+    DICOM stores the other direction, from the planning frame to that of today, so the inverse is written. Raises E115
+    for a singular matrix, E160 if a series has no frame of reference.
     """
     _require_frames(today, planning)
     checked = require_matrix(np.asarray(matrix, dtype=np.float64), "the matrix")

@@ -47,29 +47,15 @@ BESIDE = "lie beside the images of the series"
 
 
 def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool = False) -> StructureSet:
-    """Read a structure set drawn on a series.
+    """Read a structure set drawn on a series, with contours placed on its slices by geometry.
 
-    Parameters
-    ----------
-    path : path
-    series : Series
-        Contours are placed on its slices by geometry.
-    allow_id_mismatch : bool
-        Take a set that states another patient than the series.
+    ``left_out`` lists empty structures, open contours, contours of fewer than three points, off the slices, or on
+    missing slices. Names that DICOM does not allow (over 64 characters, a backslash, control characters, none) are
+    changed with W230. Contours between the slices move to the nearest with W245; several items of one structure are
+    joined with W246.
 
-    Returns
-    -------
-    StructureSet
-        ``left_out`` lists what is in the file and not in the set: empty structures, open contours, contours of fewer
-        than three points, off the slices, or on slices that are not there. Names that DICOM does not allow (over 64
-        characters, a backslash, control characters, none) are mended with warning W230. Contours that lie between the
-        slices are put on the nearest with W245; several items of one structure are joined with W246.
-
-    Raises
-    ------
-    RegweaveError
-        E102 damaged, E123 a point far from the series, E160 drawn in another frame of reference, E162 another patient,
-        E164 no structure set, E165 nothing in it that lies on the series.
+    Raises E102 damaged, E123 a point far from the series, E160 another frame of reference, E162 another patient, E164
+    another object, E165 nothing on the series.
     """
     subject = f"'{path}'"
     with guarded(subject):
@@ -88,13 +74,7 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
 
 
 def read_drawn(path: Path) -> tuple[Structure, ...]:
-    """Read the closed contours and the points of a structure set as they are in the file, on no series.
-
-    Raises
-    ------
-    RegweaveError
-        E101 missing, E102 damaged, E164 no structure set.
-    """
+    """Read closed contours and points of a structure set as stored, without a series."""
     subject = f"'{path}'"
     with guarded(subject):
         data, _ = read_dataset(path, subject)
@@ -213,7 +193,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _colour(drawn: list[Any], subject: str) -> Colour | None:
-    """Return the stated colour; what is none is left to whoever shows the structure."""
+    """Return the stated colour; None if it is invalid."""
     for one in drawn:
         with suppress(RegweaveError):
             r, g, b = (int(v) for v in numbers(one, "ROIDisplayColor", 3, subject).clip(0, 255))
@@ -358,27 +338,11 @@ def write_rtstruct(
     names: Mapping[str, str] | None = None,
     remarks: Mapping[int, str] | None = None,
 ) -> None:
-    """Write structures drawn on a series as a new set that nobody has approved.
+    """Write structures drawn on slices of a series as a new, unapproved set; empty structures are not written.
 
-    Parameters
-    ----------
-    path : path
-    structures : StructureSet
-        Contours on slices of ``series``, each with its ``image``; structures without contours and points are not
-        written.
-    series : Series
-        Gives patient, study, frame of reference and the images that are referred to.
-    source : StructureSet
-        The planning set: its predecessor. Nothing else of it is copied.
-    names : mapping, optional
-        New names of structures.
-    remarks : mapping, optional
-        What was found wrong with a structure, by its number: ROI Description, at most `LONGEST_REMARK` characters.
-
-    Raises
-    ------
-    RegweaveError
-        E165 where there is nothing to write, E166 for names that DICOM does not allow or that are not unique.
+    The series gives patient, study, frame of reference and referenced images; ``source``, the planning set, becomes the
+    predecessor. ``names`` are new names; ``remarks`` become the ROI Description, cut to `LONGEST_REMARK` characters.
+    Raises E165 if there is nothing to write, E166 for names that DICOM does not allow or that are not unique.
     """
     drawn = [one for one in structures.structures if one.contours or len(one.points)]
     if not drawn:

@@ -41,20 +41,11 @@ from regweave.types import Float32Array, Float64Array, Geometry, Identity, Modal
 
 @dataclass(frozen=True)
 class SeriesFiles:
-    """Files of one series; printing it shows no identity.
+    """Files of one series; its repr shows no identity.
 
-    Parameters
-    ----------
-    modality : str
-        ``CT``, ``MR``, ``PT`` …
-    number : int
-        How many images.
-    hash : str
-        Twelve hexadecimal digits by which ``series=`` chooses it.
-    spacing_mm : three floats, optional
-        Column, row and median slice spacing; None where they cannot be read.
-    label : str
-        Number, description, contrast agent and date of the series, for a person who has to choose.
+    ``hash`` holds twelve hexadecimal digits by which ``series=`` chooses it. ``spacing_mm`` is that of columns, rows
+    and the median slice gap, None if unreadable. ``label`` has number, description, contrast agent and date of the
+    series.
     """
 
     modality: str
@@ -68,17 +59,7 @@ class SeriesFiles:
 
 @dataclass(frozen=True)
 class DicomSlice:
-    """One image of a series.
-
-    Parameters
-    ----------
-    class_uid, instance_uid : str
-        Identifiers that contours refer to.
-    position_mm : float array of shape (3,)
-        Centre of the first pixel, LPS.
-    along_mm : float
-        Position along the normal of the slices.
-    """
+    """One image of a series: identifiers for contours, centre of the first pixel (LPS), position along the normal."""
 
     class_uid: str = field(repr=False)
     instance_uid: str = field(repr=False)
@@ -90,14 +71,8 @@ class DicomSlice:
 class SliceGrid:
     """In-plane grid that all slices of a series share.
 
-    Parameters
-    ----------
-    row, column, normal : float arrays of shape (3,)
-        Where the column index grows, where the row index grows, and their cross product.
-    spacing_mm : two floats
-        Distance of pixels along ``row`` and along ``column``.
-    size : two ints
-        Pixels along ``row`` and along ``column``.
+    ``row`` and ``column`` are unit vectors of growing column and row index, ``normal`` is their cross product;
+    ``spacing_mm`` and ``size`` count along ``row``, then along ``column``.
     """
 
     row: Float64Array
@@ -111,21 +86,9 @@ class SliceGrid:
 class Series:
     """An image series.
 
-    Parameters
-    ----------
-    image : Volume
-        Voxels on an even grid, for registration. The values of the slices themselves where these are even and straight,
-        else interpolated between their true positions.
-    slices : tuple of DicomSlice
-        The true slices, ascending along the normal.
-    grid : SliceGrid
-    identity : Identity
-    modality : str
-        ``CT``, ``MR`` …
-    exact : bool
-        Whether ``image`` holds the slices as they are.
-    study : mapping
-        What new objects of the same study copy from its images.
+    ``image`` lies on an even grid: the stored values if the slices are even and straight (``exact``), else interpolated
+    between their true positions. ``slices`` are the true slices, ascending along the normal. ``study`` has the elements
+    that new objects of the same study copy.
     """
 
     image: Volume
@@ -149,31 +112,20 @@ ONE_SERIES = "choose by the first word of a line, with --series (or --planning-s
 
 
 def list_series(source: SeriesSource) -> tuple[SeriesFiles, ...]:
-    """Return the image series in a folder or list of files, the largest first; localisers are left out.
-
-    Raises
-    ------
-    RegweaveError
-        E101 where there is none, E102 where a file is damaged.
-    """
+    """Return the image series in a folder or list of files, the largest first, without localisers."""
     return _listed(scan(source))
 
 
 def choose_series(source: SeriesSource, series: str | None = None) -> SeriesFiles:
-    """Return the one series of a source, or the one that is named; E161 lists them all where that does not tell."""
+    """Return the only series of a source, or the named one; E161 lists all if the choice is not unique."""
     return _files_of(_chosen(scan(source), series, named(source)))
 
 
 def series_by_place(names: Sequence[str], first: object) -> tuple[str | None, str | None]:
-    """Tell which of two sources each named series is meant for.
+    """Assign each named series to one of two sources.
 
     Two are taken in order. One alone belongs to ``first`` where that is a folder or list that holds it, else to the
-    second source.
-
-    Raises
-    ------
-    UsageError
-        E192, where more than two are named.
+    second source. Raises E192 for more than two.
     """
     if len(names) > 2:
         raise UsageError("E192", f"{len(names)} series are named", "name one for each of the two scans")
@@ -207,26 +159,13 @@ def _files_of(headers: Sequence[SliceHeader]) -> SeriesFiles:
 
 
 def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps = "error") -> Series:
-    """Read one image series.
+    """Read one image series of a folder, with folders below it, or of a list of files.
 
-    Parameters
-    ----------
-    source : path or list of paths
-        A folder, with folders below it, or the files.
-    series : str, optional
-        Hash, or its beginning, of the one that is meant where there are several; the series UID itself will do.
-    gaps : {"error", "keep"}
-        What to do where images are missing: refuse the series, or interpolate across the gaps with warning W223.
+    ``series`` is the hash, or its beginning, or the UID of the series to read. If images are missing, ``gaps`` refuses
+    the series, or interpolates across the gaps with W223.
 
-    Returns
-    -------
-    Series
-
-    Raises
-    ------
-    RegweaveError
-        E101 no series, E102 damaged, E103 too few slices, E111 and E113 slices that are no stack, E161 several series,
-        E162 images of two patients, E163 pixels that cannot be read.
+    Raises E101 no series, E102 damaged, E103 too few slices, E111 and E113 slices that do not form a stack, E161
+    several series, E162 images of two patients, E163 unreadable pixels.
     """
     found, subject = scan(source), named(source)
     headers = _chosen(found, series, subject)
@@ -252,7 +191,7 @@ def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps =
 
 
 def _study(header: SliceHeader) -> dict[str, str]:
-    """Return what new objects of the same study copy from its images."""
+    """Return the elements that new objects of the same study copy."""
     words = ("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName", "SpecificCharacterSet")
     return {word: text(header.dataset, word) for word in words}
 
@@ -274,7 +213,7 @@ def _chosen(found: FolderContents, series: str | None, subject: str) -> list[Sli
 
 
 def _label(header: SliceHeader) -> str:
-    """Return what tells a person which series this is: number, description, contrast agent, date and time."""
+    """Return number, description, contrast agent, date and time of a series, for a person who has to choose."""
     number, words, agent = (remark(header, key) for key in ("SeriesNumber", "SeriesDescription", "ContrastBolusAgent"))
     day, time = remark(header, "SeriesDate") or remark(header, "StudyDate"), remark(header, "SeriesTime")
     if len(day) == 8:
@@ -315,11 +254,8 @@ MOST_SCANS, LEAST_SLICES = 4, 4
 def place(headers: Sequence[SliceHeader], subject: str) -> tuple[list[SliceHeader], list[DicomSlice], SliceGrid]:
     """Sort the images of a series along their normal.
 
-    Raises
-    ------
-    RegweaveError
-        E111 degenerate directions, E113 images that do not make one stack: other sizes, directions or modalities, two
-        at one place, two scans; E123 one identifier for several images, E162 images of two patients.
+    Raises E111 degenerate directions, E113 images that do not form one stack: other sizes, directions or modalities,
+    two at one place, two scans; E123 one identifier for several images, E162 images of two patients.
     """
     grid = slice_grid(headers[0])
     _require_one_stack(headers, grid, subject)
@@ -397,7 +333,7 @@ def _require_one_stack(headers: Sequence[SliceHeader], grid: SliceGrid, subject:
 
 
 def _require_one_scan(headers: Sequence[SliceHeader], along_mm: Float64Array, subject: str) -> None:
-    """Raise E113 for scans whose slices lie between each other, each even and complete alone.
+    """Raise E113 for scans with interleaved slices, each of them even and complete alone.
 
     Passes of one scan interleave as well, but together they are even and their slices are no thicker than the step.
     """
@@ -480,7 +416,7 @@ Read = Callable[[int], Float32Array]
 
 
 def is_even(slices: Sequence[DicomSlice], grid: SliceGrid) -> bool:
-    """Tell whether slices lie on an even grid with perpendicular axes, to a fiftieth of a voxel."""
+    """Whether slices lie on an even grid with perpendicular axes, to a fiftieth of a voxel."""
     positions = np.stack([one.position_mm for one in slices])
     along = positions @ grid.normal
     step = (along[-1] - along[0]) / max(len(slices) - 1, 1)
@@ -491,19 +427,9 @@ def is_even(slices: Sequence[DicomSlice], grid: SliceGrid) -> bool:
 def stack(
     slices: Sequence[DicomSlice], grid: SliceGrid, read: Read, fill: float, subject: str
 ) -> tuple[Float32Array, Geometry]:
-    """Return voxels [i, j, k] and their place.
+    """Return voxels [i, j, k] and their grid, from slices in ascending order.
 
-    Parameters
-    ----------
-    slices : sequence of DicomSlice
-        Ascending along the normal.
-    grid : SliceGrid
-    read : function
-        Gives the values [row, column] of a slice by its number.
-    fill : float
-        Value beside sheared slices.
-    subject : str
-        How messages call the series; E111 where its lengths are no millimetres.
+    ``read`` returns the values [row, column] of a slice by its number; ``fill`` lies beside sheared slices.
     """
     along = np.array([one.along_mm for one in slices])
     if is_even(slices, grid):
@@ -599,7 +525,7 @@ AIR_HU = -1000.0
 
 
 def require_plain(header: SliceHeader) -> None:
-    """Raise E163 for what is no single grey image, many frames, colour, odd bits; E123 for bits that contradict."""
+    """Raise E163 for anything but a single grey image with 8, 16 or 32 bits; E123 for contradictory bits."""
     data = header.dataset
     name = ENHANCED.get(text(data, "SOPClassUID"))
     frames = number(data, "NumberOfFrames", 1, header.subject)
@@ -632,7 +558,7 @@ def require_bits(data: Any, subject: str) -> None:
 
 
 def slice_values(header: SliceHeader) -> Float32Array:
-    """Return the values of one slice [row, column] in the units of its own rescaling."""
+    """Return the values of one slice [row, column] after its own rescaling."""
     with guarded(header.subject):
         data = header.dataset
         stored = _stored(header)
@@ -679,7 +605,7 @@ def _stored(header: SliceHeader) -> NDArray[Any]:
 
 
 def _encoding(data: Any) -> tuple[bool, bool]:
-    """Tell whether elements are without their type, and whether numbers are big endian; found out where not stated."""
+    """Whether elements lack their type, and whether numbers are big endian; guessed by pydicom if not stated."""
     syntax = str(data.file_meta.get("TransferSyntaxUID", ""))
     if syntax:
         return syntax == IMPLICIT, syntax == BIG_ENDIAN
@@ -697,7 +623,7 @@ def _pixel_length(head: bytes, implicit: bool, swapped: bool, subject: str) -> i
 
 
 def _used_bits(pixels: NDArray[Any], stored: int, allocated: int) -> NDArray[Any]:
-    """Clear the bits above those that are stored, which may hold anything, and extend the sign."""
+    """Clear the bits above the stored ones, which are undefined, and extend the sign."""
     if not 0 < stored < allocated:
         return pixels
     spare = allocated - stored
@@ -743,7 +669,7 @@ def _looked_up(stored: NDArray[Any], lut: Any, header: SliceHeader) -> Float32Ar
 
 
 def _padding(stored: NDArray[Any], header: SliceHeader) -> NDArray[np.bool_]:
-    """Mark pixels outside of what was scanned."""
+    """Mark pixels outside the scanned region."""
     data = header.dataset
     if data.get("PixelPaddingValue", None) in (None, ""):
         return np.zeros(stored.shape, dtype=bool)

@@ -21,7 +21,7 @@ STUDY_CLASS = "1.2.840.10008.3.1.2.3.1"
 
 
 def new_object(series: Series, class_uid: str, modality: str, description: str) -> Any:
-    """Return a data set with what every object has: patient and study of a series, a new series and instance."""
+    """Return a data set with the common elements: patient and study of a series, a new series and instance."""
     data, now = Dataset(), datetime.now()
     data.SpecificCharacterSet = "ISO_IR 192"
     data.InstanceCreationDate, data.InstanceCreationTime = f"{now:%Y%m%d}", f"{now:%H%M%S}"
@@ -42,7 +42,7 @@ def new_object(series: Series, class_uid: str, modality: str, description: str) 
 
 
 def new_uid() -> str:
-    """Return an identifier that nothing else has: 2.25 and a random number, at most 44 characters."""
+    """Return a unique identifier: 2.25 and a random number, at most 44 characters."""
     return str(generate_uid(prefix=None))
 
 

@@ -196,7 +196,7 @@ def _between(data: Float32Array, at: Float64Array, wanted: Float64Array) -> Floa
 
 
 COUCH_MM = (7.3, -11.6, 4.2)
-"""Where the couch stands today."""
+"""Position of the couch today."""
 POINTS, DEPTH_MM = 400, 8.0
 """Points whose error is measured, and how far below the skin they lie: at the skin itself there is nothing to see."""
 TG132 = "AAPM TG-132 as quoted by Latifi et al. 2018 (PMC6036411)"

@@ -93,7 +93,7 @@ def _plan(
 
 
 def _require_order(plan: Series, today: Series, drawn_on: frozenset[str]) -> None:
-    """Raise E146 if the structures lie on today's scan already; warn if the two scans look exchanged."""
+    """Raise E146 if the structures were drawn on today's scan; warn if the two scans look exchanged."""
     uids = [one.identity.series_uid for one in (plan, today)]
     if uids[0] == uids[1] != "":
         notices.warn("W231: the plan and today's scan are the same series: the contours should come back as they were")

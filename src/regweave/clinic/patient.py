@@ -57,7 +57,7 @@ def patient_mask(image: Volume, structures: LabelMap | None = None) -> NDArray[n
     >>> data[2:38, 28:29] = 100.0
     >>> mask = patient_mask(Volume(data, Geometry((40, 40, 4), np.diag([2.0, 2.0, 3.0, 1.0])), "ct"))
     >>> int(mask.sum()), bool(mask[:, 28].any())
-    (1280, False)
+    (1264, False)
     """
     dense = image.data > BODY_HU
     ball = _disc(image.geometry, THIN_MM / 2.0)
@@ -118,7 +118,7 @@ LEAST_PADDING = 0.05
 ROUND_PIXELS = 1.0
 """How far the rim of a field of view may lie from a circle, root mean square: patients are not as round."""
 RIM_MM = 6.0
-"""Values as near to the rim as this are not trusted."""
+"""Values nearer to the rim than this are ignored."""
 CUT_SHARE = 0.02
 """Share of the rim that shows the patient where the field of view cuts it."""
 
@@ -163,7 +163,7 @@ def _round(outside: NDArray[np.bool_], geometry: Geometry) -> bool:
 
 
 def trusted(seen: NDArray[np.bool_], spacing_mm: Float64Array) -> NDArray[np.bool_]:
-    """Return the measured pixels that lie at least `RIM_MM` from the rim of the field of view."""
+    """Return the measured pixels at least `RIM_MM` from the rim of the field of view."""
     return np.asarray(ndimage.distance_transform_edt(seen, sampling=spacing_mm[:2]) > RIM_MM)
 
 

@@ -80,7 +80,7 @@ Points = str | Path | ArrayLike | None
 class Propagation:
     """Contours on today's scan, with the registration behind them.
 
-    ``structures.left_out`` names everything that is missing; ``labels`` lie on the grid of today's scan, the smaller
+    ``structures.left_out`` lists all that is missing; ``labels`` lie on the grid of today's scan, the smaller
     structure on top; ``result`` is the registration of the working copies, ``names`` are new names in files.
     """
 
@@ -133,7 +133,7 @@ def propagate_contours(
     rtstruct : path or StructureSet, optional
         Structures of the plan; by default the one structure set in the folder of the plan.
     structures : sequence of str, optional
-        Names that are wanted; by default all but those made from a dose.
+        Names to carry; by default all but those made from a dose.
     series : sequence of str, optional
         Hashes of the image series, where a folder holds several.
     model : path, name or Model, optional
@@ -141,7 +141,7 @@ def propagate_contours(
     init : "rigid", "affine", "moments", "none", path, Transform or matrix
         Start; a DICOM registration, or a transform from today to the plan, is refused where it makes things worse.
     name_map : path or mapping, optional
-        New names of structures in files; a model knows structures by them.
+        New names of structures in files, and for a model.
     landmarks : two paths or arrays, optional
         Points today and in the plan: files, or arrays of LPS millimetres.
     carry_external : bool
@@ -330,7 +330,7 @@ def _one_way(
 
 
 def is_absent(row: PropagatedStructure) -> bool:
-    """Whether a structure lies outside today's scan already by the start, so that the deformation lost nothing."""
+    """Whether a structure is outside today's scan already by the start, so that the deformation lost nothing."""
     return bool(row.outside_percent) and (row.pushed_percent or 0.0) <= MOST_PUSHED
 
 

@@ -146,7 +146,7 @@ def _index(points_mm: Float64Array, grid: Geometry) -> Float64Array:
 
 
 def outside_share(planned: Structure, pair: RegisteredPair) -> float:
-    """Share of the plan's outline points that lie outside today's scan."""
+    """Share of the plan's outline points outside today's scan."""
     return (_reach(planned, pair)[1] or 0.0) / 100
 
 
@@ -207,7 +207,7 @@ def _inside_numbers(shape: Shape, carried: Structure, pair: RegisteredPair, cent
 
 
 def _numbers_of_points(points: Float64Array, pair: RegisteredPair) -> dict[str, Any]:
-    """Measure a structure that has points alone, where they lie today."""
+    """Measure a structure of points alone, at their places of today."""
     if not len(points):
         return {}
     there = warp_points(points, pair.transform)

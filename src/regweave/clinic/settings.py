@@ -22,7 +22,7 @@ TISSUE = (
     Member(name="tissue", metric="sad", stage="refine"),
     Member(name="soft-tissue", metric="sad", stage="refine", window=(-150.0, 250.0)),
 )
-"""Hounsfield numbers, which one patient keeps: of an organ of even density they tell more than its texture."""
+"""Hounsfield numbers, constant in one patient: they identify an organ of even density better than its texture."""
 STEPS = (24, 80)
 STEP_VOXELS = 60_000_000
 """Voxels times steps that the refinement may take."""

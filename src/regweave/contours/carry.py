@@ -129,7 +129,7 @@ def _refined(at: Float64Array, fine: int, spacing: float) -> Float64Array:
 
 
 def _box(shape: Shape, transform: Transform, today: Series) -> tuple[Float64Array, Float64Array]:
-    """Limits along row, column and normal of today's slices between which the shape lies."""
+    """Limits along row, column and normal of today's slices that bound the shape."""
     drawn = np.concatenate([one.points_mm for one in shape.structure.contours])
     seeds = drawn[:: max(1, len(drawn) // MOST_SEEDS)]
     places = preimages(transform, seeds, tolerance_mm=1.0)

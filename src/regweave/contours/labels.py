@@ -1,4 +1,4 @@
-"""Label map of drawn structures on the grid of their own series."""
+"""Label map of drawn structures on the grid of their series."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def draw_labels(
 ) -> LabelMap:
     """Draw structures as labels ``values`` by number; the smaller one wins where two overlap.
 
-    A voxel belongs to a structure if its centre lies inside an odd number of its contours. Between uneven slices the
+    A voxel belongs to a structure if its centre is inside an odd number of its contours. Between uneven slices the
     nearest slice decides. ``names`` are other names of structures.
     """
     geometry = series.image.geometry
@@ -72,7 +72,7 @@ def _area(drawn: tuple[Rings, int]) -> float:
 
 
 def _fill(plane: NDArray[Any], rings: Sequence[Float64Array], value: int) -> None:
-    """Set the voxels [i, j] of a plane whose centre lies inside rings, within the box of the rings."""
+    """Set the voxels [i, j] of a plane whose centre is inside rings, within the box of the rings."""
     points = np.concatenate(rings)
     low = np.clip(np.floor(points.min(axis=0)).astype(int), 0, plane.shape)
     high = np.clip(np.ceil(points.max(axis=0)).astype(int) + 1, 0, plane.shape)

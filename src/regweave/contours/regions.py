@@ -77,7 +77,7 @@ def rings_of(region: Any) -> list[Float64Array]:
 
 
 def even_odd(size: tuple[int, int], rings: Sequence[Float64Array]) -> NDArray[np.bool_]:
-    """Mark the samples (v, u) of a raster that lie inside an odd number of rings, given in units of samples.
+    """Mark the samples (v, u) of a raster inside an odd number of rings, given in units of samples.
 
     Each edge toggles all samples to the right of where it crosses a row; the running sum of a row counts crossings.
 
@@ -206,7 +206,7 @@ def regions_of(structure: Structure, series: Series) -> dict[int, Any]:
 
 
 def _shares_mm(series: Series) -> Float64Array:
-    """Thickness that each slice stands for: half way to its neighbours."""
+    """Thickness of each slice: half way to its neighbours."""
     along = np.array([one.along_mm for one in series.slices])
     gaps = np.diff(along)
     return np.asarray((np.append(gaps, gaps[-1]) + np.insert(gaps, 0, gaps[0])) / 2)

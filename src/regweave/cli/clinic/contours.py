@@ -83,9 +83,9 @@ def contours(
 ) -> None:
     """Bring the contours of a planning CT onto today's CT.
 
-    Writes a structure set that nobody has approved, the registration as a
-    DICOM object and an ITK transform, labels, numbers and a page for the
-    review. Inputs are never written to.
+    Writes an unapproved structure set, the registration as a DICOM object
+    and an ITK transform, labels, numbers and a page for the review. Inputs
+    are never written to.
     """
     with ContoursBar(lines=True, shown=not quiet) as bar:
         done = write_contours(

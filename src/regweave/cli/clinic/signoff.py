@@ -31,7 +31,7 @@ def signoff(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read sign-offs back, check that each belongs to a result as it stands, and collect them.
+    """Read sign-offs back, check that each belongs to an unchanged result, and collect them.
 
     A sign-off carries the SHA-256 of the transform and of what was looked at:
     the structure set, the warped labels, or the warped image. Where one of

@@ -94,7 +94,7 @@ def read_dose(path: str | Path) -> Dose:
             text(data, word) for word in ("DoseUnits", "DoseType", "DoseSummationType", "FrameOfReferenceUID")
         )
         if not frame:
-            message = f"{subject} states no frame of reference, so nothing says on which series it lies"
+            message = f"{subject} states no frame of reference, so its series is unknown"
             raise RegweaveError("E160", message, "export the dose again, with the FrameOfReferenceUID of its plan")
         return Dose(volume, units, kind_, summation, frame, identity_in(data), text(data, "SOPInstanceUID"), plans)
 

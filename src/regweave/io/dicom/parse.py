@@ -270,7 +270,7 @@ REMARKS = (
     "InstanceNumber", "SliceThickness", "AcquisitionNumber", "SeriesNumber", "SeriesDescription", "SeriesDate",
     "SeriesTime", "ContrastBolusAgent", "TemporalPositionIdentifier", "EchoNumbers", "ConvolutionKernel", "KVP",
 )  # fmt: skip
-"""Elements that help to tell series and scans apart, and that may be absent or unreadable."""
+"""Elements that distinguish series and scans, and that may be absent or unreadable."""
 
 
 @dataclass(frozen=True)
@@ -384,7 +384,7 @@ def _header(path: Path, subject: str) -> tuple[Any, int]:
         dataset, offset = read_dataset(path, subject, tags=(*TAGS, *REMARKS), pixels=False)
         for keyword in TAGS:
             if keyword in dataset:
-                dataset[keyword]  # decoded here, where a fault can be told of
+                dataset[keyword]  # decoded here, where a fault can be reported
     return dataset, offset
 
 

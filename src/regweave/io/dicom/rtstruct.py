@@ -139,12 +139,12 @@ def _structures(data: Any, series: Series, subject: str) -> tuple[list[Structure
         if structure.contours or len(structure.points):
             found.append(structure)
     joined = [name for number, name in zip(counted, names, strict=True) if len(drawings[number]) > 1]
-    nobody = sorted(number for number, drawn in drawings.items() if drawn and number not in counted)
-    left_out += [LeftOut(f"ROI {number}", "contours of a number that no structure has") for number in nobody]
+    unlisted = sorted(number for number, drawn in drawings.items() if drawn and number not in counted)
+    left_out += [LeftOut(f"ROI {number}", "contours of a number that no structure has") for number in unlisted]
     if joined:
         notices.warn(f"W246: {subject} draws a structure in several items, which are joined: {_listed(joined)}")
-    if nobody:
-        numbers_ = _listed([str(number) for number in nobody])
+    if unlisted:
+        numbers_ = _listed([str(number) for number in unlisted])
         notices.warn(f"W246: {subject} has contours of numbers that no structure has, left out: {numbers_}")
     if placer.snapped:
         most = max(placer.snapped.values())
@@ -278,7 +278,7 @@ class _Placer:
             raise RegweaveError("E123", message, "correct the contour, or leave the structure out of the export")
 
     def _beside(self, data: Float64Array, k: int) -> bool:
-        """Tell whether a contour lies wholly to one side of its image."""
+        """Whether a contour is wholly to one side of its image."""
         away = data - self.corners[k]
         for axis, step, count in zip(
             (self.grid.row, self.grid.column), self.grid.spacing_mm, self.grid.size, strict=True
@@ -320,7 +320,7 @@ def _points(contour: Any, subject: str) -> Float64Array:
     if flat.size == 0 or flat.size % 3 or not np.isfinite(flat).all() or np.abs(flat).max() > 1e6:
         raise damaged(subject, f"a contour holds {flat.size} numbers, needed are finite triples of millimetres")
     if stated >= 0 and stated * 3 != flat.size:
-        raise damaged(subject, f"a contour says {stated} points and holds {flat.size / 3:g}")
+        raise damaged(subject, f"a contour states {stated} points and holds {flat.size / 3:g}")
     points = flat.reshape(-1, 3)
     return points[:-1] if len(points) > 1 and np.array_equal(points[0], points[-1]) else points
 

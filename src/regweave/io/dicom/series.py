@@ -86,7 +86,7 @@ class SliceGrid:
 class Series:
     """An image series.
 
-    ``image`` lies on an even grid: the stored values if the slices are even and straight (``exact``), else interpolated
+    ``image`` is on an even grid: the stored values if the slices are even and straight (``exact``), else interpolated
     between their true positions. ``slices`` are the true slices, ascending along the normal. ``study`` has the elements
     that new objects of the same study copy.
     """
@@ -152,7 +152,7 @@ def _files_of(headers: Sequence[SliceHeader]) -> SeriesFiles:
             along = sorted({float(numbers(h.dataset, "ImagePositionPatient", 3, "it") @ grid.normal) for h in headers})
             if len(along) > 1:
                 spacing = (*grid.spacing_mm, float(np.median(np.diff(along))))
-    except RegweaveError:  # it can be listed all the same; reading it says what is wrong
+    except RegweaveError:  # listed without spacing; reading it reports the fault
         spacing = None
     files = tuple(header.path for header in headers)
     return SeriesFiles(modality, len(headers), identity.series_hash, spacing, _label(headers[0]), files, identity)
@@ -226,7 +226,7 @@ def _label(header: SliceHeader) -> str:
 
 
 def _lines(listed: Sequence[SeriesFiles]) -> list[str]:
-    """Return a line for each series to choose from: hash, size, label, and its folder where they lie in several."""
+    """Return a line for each series to choose from: hash, size, label, and its folder if there are several."""
     folders = [os.path.commonpath([path.parent.absolute() for path in one.files]) for one in listed]
     root, found = os.path.commonpath(folders), []
     for one, folder in zip(listed, folders, strict=True):
@@ -366,12 +366,12 @@ def _splits(headers: Sequence[SliceHeader], counted: Float64Array | None) -> Ite
         labels = np.array([remark(header, word) for header in headers])
         sizes = np.unique(labels, return_counts=True)[1]
         if 2 <= len(sizes) <= MOST_SCANS and sizes.min() >= LEAST_SLICES:
-            yield f"told apart by {word}", labels
+            yield f"differing in {word}", labels
     if counted is not None and not _monotone(counted):
         for parts in range(2, min(MOST_SCANS, len(headers) // LEAST_SLICES) + 1):
             turns = np.arange(len(headers)) % parts
             if all(_monotone(counted[turns == k]) for k in range(parts)):
-                yield "told apart by InstanceNumber", turns
+                yield "differing in InstanceNumber", turns
 
 
 def _counted(headers: Sequence[SliceHeader]) -> Float64Array | None:
@@ -416,7 +416,7 @@ Read = Callable[[int], Float32Array]
 
 
 def is_even(slices: Sequence[DicomSlice], grid: SliceGrid) -> bool:
-    """Whether slices lie on an even grid with perpendicular axes, to a fiftieth of a voxel."""
+    """Whether slices are on an even grid with perpendicular axes, to a fiftieth of a voxel."""
     positions = np.stack([one.position_mm for one in slices])
     along = positions @ grid.normal
     step = (along[-1] - along[0]) / max(len(slices) - 1, 1)
@@ -429,7 +429,7 @@ def stack(
 ) -> tuple[Float32Array, Geometry]:
     """Return voxels [i, j, k] and their grid, from slices in ascending order.
 
-    ``read`` returns the values [row, column] of a slice by its number; ``fill`` lies beside sheared slices.
+    ``read`` returns the values [row, column] of a slice by its number; ``fill`` is used beside sheared slices.
     """
     along = np.array([one.along_mm for one in slices])
     if is_even(slices, grid):
@@ -638,10 +638,10 @@ def _unpacked(header: SliceHeader, syntax: str, shape: tuple[int, int]) -> NDArr
     dataset, _ = read_dataset(header.path, header.subject)
     try:
         found = np.asarray(dataset.pixel_array)
-    except RuntimeError:  # pydicom's answer where no plug-in knows the syntax, or none can decode these pixels
+    except RuntimeError:  # raised by pydicom without a plug-in for the syntax, or for pixels that none can decode
         raise _not_decoded(header.subject, syntax, *name) from None
     if found.shape != shape:
-        raise damaged(header.subject, f"its pixels have shape {found.shape}, its header says {shape}")
+        raise damaged(header.subject, f"its pixels have shape {found.shape}, its header states {shape}")
     return _used_bits(found, integer(dataset, "BitsStored", 0, header.subject), 8 * found.dtype.itemsize)
 
 
@@ -656,7 +656,7 @@ def _not_decoded(subject: str, syntax: str, name: str, package: str) -> Regweave
 
 
 def _looked_up(stored: NDArray[Any], lut: Any, header: SliceHeader) -> Float32Array:
-    """Apply a modality look-up table; values outside take the nearest entry, as the standard says."""
+    """Apply a modality look-up table; values outside take the nearest entry, as in the standard."""
     subject = header.subject
     count, first, _ = (int(n) for n in numbers(lut, "LUTDescriptor", 3, subject))
     table = lut.get("LUTData", None)
@@ -664,7 +664,7 @@ def _looked_up(stored: NDArray[Any], lut: Any, header: SliceHeader) -> Float32Ar
         table = np.frombuffer(table, dtype=">u2" if _encoding(header.dataset)[1] else "<u2")
     entries = np.asarray([] if table is None else table, dtype=np.float32).ravel()
     if entries.size != (count or 65536):
-        raise damaged(subject, f"its modality look-up table has {entries.size} entries, it says {count or 65536}")
+        raise damaged(subject, f"its modality look-up table has {entries.size} entries, it states {count or 65536}")
     return entries[np.clip(stored.astype(np.int64) - first, 0, entries.size - 1)]
 
 

@@ -1,4 +1,4 @@
-"""New DICOM objects: patient and study of a series, identifiers of their own, a file that is whole or absent."""
+"""New DICOM objects: patient and study of a series, new identifiers, an atomic file."""
 
 from __future__ import annotations
 

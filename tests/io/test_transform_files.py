@@ -17,8 +17,7 @@ import SimpleITK as sitk  # noqa: N813
 from regweave.errors import RegweaveError
 from regweave.io import read_linear, read_transform, write_linear, write_transform
 from regweave.io.geometry import grid_hash, same_voxels
-from regweave.io.transforms import files as field_list
-from regweave.io.transforms import files as hdf
+from regweave.io.transforms import files, itk
 from regweave.io.transforms.files import FieldList, bound_mm
 from regweave.io.transforms.itk import LINEAR
 from regweave.threads import kernel_threads
@@ -40,19 +39,25 @@ def some_field(grid=GRID, scale=1.0):
     return Field((np.random.default_rng(1).normal(0, 3, (3, *grid.shape)) * scale).astype(np.float32), grid)
 
 
+def foreign(path):
+    """Let a file be one of another process, which is read in the child."""
+    os.utime(path, (0, 0))
+    return path
+
+
 def refused(path, code, match="E1"):
     with pytest.raises(RegweaveError, match=match) as error:
         read_transform(path, GRID)
     assert error.value.code == code
 
 
-@pytest.mark.parametrize("kind", LINEAR)
 @pytest.mark.parametrize("suffix", [".tfm", ".mat", ".h5"])
+@pytest.mark.parametrize("kind", LINEAR)
 def test_each_linear_type_is_what_simpleitk_applies(tmp_path, kind, suffix):
     rng = np.random.default_rng(3)
-    allowed = LINEAR[kind]
-    made = allowed.make()
-    made.SetFixedParameters([3.0, -2.0, 1.0, 0.0][: allowed.fixed[-1]])
+    make, _, fixed = LINEAR[kind]
+    made = make()
+    made.SetFixedParameters([3.0, -2.0, 1.0, 0.0][: fixed[-1]])
     start = np.array(made.GetParameters())
     made.SetParameters((start + rng.uniform(0.01, 0.1, start.size)).tolist())
     path = tmp_path / f"t{suffix}"
@@ -63,17 +68,14 @@ def test_each_linear_type_is_what_simpleitk_applies(tmp_path, kind, suffix):
     np.testing.assert_allclose(points @ matrix[:3, :3].T + matrix[:3, 3], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", LINEAR)
-def test_numbers_must_be_as_many_as_the_type_has(tmp_path, kind):
-    allowed = LINEAR[kind]
-    good = ["0.5"] * allowed.parameters
-    fixed = " ".join(["0"] * allowed.fixed[0])
-    for wrong in (good[:-1], [*good, "0.5"], good[: len(good) // 2]):
-        if len(wrong) != len(good):
-            refused(
-                text_file(tmp_path / "t.tfm", f"{kind}_double_3_3", " ".join(wrong), fixed), "E102", "expected of its"
-            )
-    refused(text_file(tmp_path / "t.tfm", f"{kind}_double_3_3", " ".join(good), fixed + " 0 0"), "E102", "fixed")
+def test_numbers_must_be_as_many_as_the_type_has(tmp_path):
+    """ITK writes beyond its memory where they are fewer."""
+    for kind, (_, parameters, allowed) in LINEAR.items():
+        good, fixed, name = ["0.5"] * parameters, " ".join(["0"] * allowed[0]), f"{kind}_double_3_3"
+        for wrong in (good[:-1], [*good, "0.5"], good[: len(good) // 2]):
+            if len(wrong) != len(good):
+                refused(text_file(tmp_path / "t.tfm", name, " ".join(wrong), fixed), "E102", "expected of its")
+        refused(text_file(tmp_path / "t.tfm", name, " ".join(good), fixed + " 0 0"), "E102", "fixed")
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "1e400", "1_0", "0x10", "1,5", "--1", "1.2.3", "1e", "é", "\x00"])
@@ -202,22 +204,24 @@ def _name(h5, value):
 
 def test_a_field_larger_than_the_memory(tmp_path, monkeypatch):
     write_transform(tmp_path / "t.h5", Transform(some_field()))
-    monkeypatch.setattr(hdf, "available_memory", lambda: 8000)
+    foreign(tmp_path / "t.h5")
+    monkeypatch.setattr(itk, "available_memory", lambda: 8000)
     refused(tmp_path / "t.h5", "E140")
 
 
 def _child(monkeypatch, tmp_path, body):
     script = tmp_path / "child.py"
     script.write_text(f"import os, sys, time\nsys.stdout.buffer.write(b'ready\\n')\nsys.stdout.flush()\n{body}\n")
-    monkeypatch.setattr(hdf, "CHILD", script)
+    monkeypatch.setattr(itk, "CHILD", script)
 
 
 def test_a_reader_that_crashes_or_never_ends(tmp_path, monkeypatch):
     write_transform(tmp_path / "t.h5", Transform(some_field()))
+    foreign(tmp_path / "t.h5")
     _child(monkeypatch, tmp_path, "os.abort()")
     refused(tmp_path / "t.h5", "E102", "SIGABRT")
     _child(monkeypatch, tmp_path, f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(3600)")
-    monkeypatch.setattr(hdf, "WALL_S", 1)
+    monkeypatch.setattr(itk, "WALL_S", 1)
     refused(tmp_path / "t.h5", "E102", "end")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -227,11 +231,12 @@ def test_a_reader_that_crashes_or_never_ends(tmp_path, monkeypatch):
 
 def test_the_processor_time_of_a_reader_is_limited(tmp_path, monkeypatch):
     write_transform(tmp_path / "t.h5", Transform(some_field()))
+    foreign(tmp_path / "t.h5")
     limit = "import resource, json; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))"
     _child(monkeypatch, tmp_path, f"{limit}\nwhile True: pass")
     refused(tmp_path / "t.h5", "E102", "SIGXCPU")
     asked = []
-    monkeypatch.setattr(hdf, "_answer", lambda request, *_: asked.append(request) or (_ for _ in ()).throw(KeyError))
+    monkeypatch.setattr(itk, "_run_child", lambda request, *_: asked.append(request) or (_ for _ in ()).throw(KeyError))
     with pytest.raises(KeyError):
         read_transform(tmp_path / "t.h5")
     assert 0 < asked[0]["cpu_s"] < 60
@@ -245,8 +250,8 @@ def test_ctrl_c_ends_the_reader(spawn, wait_for, tmp_path):
     )
     code = (
         "import pathlib\n"
-        "from regweave.io import read_transform\nfrom regweave.io.transforms import files as hdf\n"
-        f"hdf.CHILD = pathlib.Path({str(tmp_path / 'child.py')!r})\n"
+        "from regweave.io import read_transform\nfrom regweave.io.transforms import itk\n"
+        f"itk.CHILD = pathlib.Path({str(tmp_path / 'child.py')!r})\n"
         f"read_transform({str(tmp_path / 't.h5')!r})\n"
     )
     caller = spawn(sys.executable, "-c", code)
@@ -261,10 +266,22 @@ def test_ctrl_c_ends_the_reader(spawn, wait_for, tmp_path):
 
 def test_packages_in_the_working_folder_are_not_imported(tmp_path, monkeypatch):
     write_transform(tmp_path / "t.h5", Transform(some_field()))
+    foreign(tmp_path / "t.h5")
     (tmp_path / "h5py.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", ".", *sys.path])
     assert read_transform("t.h5").field.data.shape == (3, *GRID.shape)
+
+
+def test_a_file_that_this_process_wrote_needs_no_child(tmp_path, monkeypatch):
+    """Whatever touches the file makes it a foreign one."""
+    monkeypatch.setattr(itk, "CHILD", tmp_path / "none.py")
+    transform = Transform(some_field(), np.diag([1.1, 1.0, 0.9, 1.0]), ENDS)
+    write_transform(tmp_path / "a.h5", transform)
+    (tmp_path / "a.h5").rename(tmp_path / "t.h5")
+    np.testing.assert_array_equal(read_transform(tmp_path / "t.h5").field.data, transform.field.data)
+    foreign(tmp_path / "t.h5")
+    refused(tmp_path / "t.h5", "E140", "could not start")
 
 
 def test_old_spelling_of_itk(tmp_path):
@@ -372,7 +389,7 @@ def test_rounding_keeps_its_bound(shape, bound):
 def test_few_planes_of_a_field_at_a_time_give_the_same_file(tmp_path, monkeypatch):
     transform = Transform(some_field(Geometry((90, 80, 75), np.eye(4))))
     for name, planes, threads in (("one", 75, 1), ("some", 7, 2)):
-        monkeypatch.setattr(field_list, "SLAB_VOXELS", planes * 90 * 80)
+        monkeypatch.setattr(files, "SLAB_VOXELS", planes * 90 * 80)
         with kernel_threads(threads):
             write_transform(tmp_path / f"{name}.h5", transform)
     assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "some.h5").read_bytes()

@@ -1,8 +1,8 @@
-"""Sandboxed reader of HDF5 transform files, in a process of its own.
+"""Sandboxed reader of HDF5 transform files.
 
-A few changed bytes let the HDF5 library loop for ever or crash, and no signal handler of Python runs meanwhile. So this
-script is run by `hdf.py`, with limits on memory and time; it imports nothing of this package. It writes the word
-``ready``, then the length of a JSON head, the head, and the numbers as they are stored.
+A few changed bytes let the HDF5 library loop for ever or crash, and no signal handler of Python runs meanwhile. So
+`itk.read_hdf` runs this script as a process with limits on memory and time; it imports nothing of this package. It
+writes the word ``ready``, then the length of a JSON head, the head, and the numbers as they are stored.
 """
 
 from __future__ import annotations
@@ -50,18 +50,23 @@ def main() -> None:
     out = sys.stdout.buffer
     out.write(READY)
     out.flush()
-    arrays: list[Any] = []
-    try:
-        head = read(request["file"], request["most_bytes"], arrays)
-    except RefusedError as error:
-        head, arrays = {"refused": list(error.args)}, []
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError) as error:
-        head, arrays = {"refused": ["E102", f"HDF5 cannot read it ({type(error).__name__})"]}, []
+    head, arrays = answer(request["file"], request["most_bytes"])
     text = json.dumps(head).encode()
     out.write(len(text).to_bytes(8, "little") + text)
     for array in arrays:
         out.write(memoryview(array).cast("B") if array.size else b"")
     out.flush()
+
+
+def answer(file: str, most_bytes: int) -> tuple[dict[str, Any], list[Any]]:
+    """Return types, counts and texts of a file, or why it is refused, and the numbers of its transforms."""
+    arrays: list[Any] = []
+    try:
+        return read(file, most_bytes, arrays), arrays
+    except RefusedError as error:
+        return {"refused": list(error.args)}, []
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError, OverflowError) as error:
+        return {"refused": ["E102", f"HDF5 cannot read it ({type(error).__name__})"]}, []
 
 
 def read(file: str, most_bytes: int, arrays: list[Any]) -> dict[str, Any]:

@@ -1,22 +1,30 @@
-"""Parametric transforms as lists of numbers, and the check that a list fits its transform.
+"""Transforms of ITK: lists of numbers from files, checked before ITK gets them, and objects in memory.
 
-ITK trusts the lists of a file: of a rigid transform with three numbers it reads six, and it allocates the grid of a
-B-spline before it looks whether the coefficients are there.
+ITK takes the lists of a file as they are: of a rigid transform with three numbers it reads six, beyond the end of its
+memory, and it allocates the grid of a B-spline before it looks whether the coefficients are there. So .tfm and .mat are
+parsed here, and .h5 by h5py in a child process that may die: a few changed bytes let HDF5 loop for ever or crash.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
-from collections.abc import Callable, Sequence
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import damaged
+from regweave.errors import RegweaveError, ResourceError, UsageError
+from regweave.io.disk.files import available_memory, damaged, open_file, require_memory
 from regweave.io.geometry import make_geometry, set_itk_geometry
 from regweave.io.libraries import sitk
 from regweave.io.memory import classes_of
@@ -24,45 +32,37 @@ from regweave.io.stored import nonfinite_error
 from regweave.io.write import sitk_image
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Transform
 
-TYPE_NAME = re.compile(r"([A-Za-z][A-Za-z0-9]{0,79})_(float|double)_(\d)_(\d)(?:_(\d))?")
 COMPOSITE, FIELD, SPLINE = "CompositeTransform", "DisplacementFieldTransform", "BSplineTransform"
+TYPE_NAME = re.compile(r"([A-Za-z][A-Za-z0-9]{0,79})_(float|double)_(\d)_(\d)(?:_(\d))?")
+SHOWN_NAME = 60
 GRID_NUMBERS = 18
 """Size, origin, spacing and direction of a grid, as ITK lists them."""
 SPLINE_ORDER = 3
 LARGEST_GRID = 1 << 31
 """Most nodes of a grid: what ITK counts in 32 bits on some machines."""
-SHOWN_NAME = 60
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A linear transform: what makes it in SimpleITK, and how many numbers it has."""
-
-    make: Callable[[], Any]
-    parameters: int
-    fixed: tuple[int, ...] = (3,)
 
 
 def _generic(kind: int) -> Callable[[], Any]:
     return lambda: sitk.Transform(3, kind)
 
 
-LINEAR = {
-    "IdentityTransform": Linear(_generic(sitk.sitkIdentity), 0, (0,)),
-    "TranslationTransform": Linear(lambda: sitk.TranslationTransform(3), 3, (0,)),
-    "ScaleTransform": Linear(lambda: sitk.ScaleTransform(3), 3),
-    "ScaleLogarithmicTransform": Linear(_generic(sitk.sitkScaleLogarithmic), 3),
-    "VersorTransform": Linear(sitk.VersorTransform, 3),
-    "Euler3DTransform": Linear(sitk.Euler3DTransform, 6, (3, 4)),
-    "VersorRigid3DTransform": Linear(sitk.VersorRigid3DTransform, 6),
-    "QuaternionRigidTransform": Linear(_generic(sitk.sitkQuaternionRigid), 7),
-    "Similarity3DTransform": Linear(sitk.Similarity3DTransform, 7),
-    "ScaleVersor3DTransform": Linear(sitk.ScaleVersor3DTransform, 9),
-    "ComposeScaleSkewVersor3DTransform": Linear(sitk.ComposeScaleSkewVersor3DTransform, 12),
-    "ScaleSkewVersor3DTransform": Linear(sitk.ScaleSkewVersor3DTransform, 15),
-    "AffineTransform": Linear(lambda: sitk.AffineTransform(3), 12),
-    "MatrixOffsetTransformBase": Linear(lambda: sitk.AffineTransform(3), 12),
+LINEAR: dict[str, tuple[Callable[[], Any], int, tuple[int, ...]]] = {
+    "IdentityTransform": (_generic(sitk.sitkIdentity), 0, (0,)),
+    "TranslationTransform": (lambda: sitk.TranslationTransform(3), 3, (0,)),
+    "ScaleTransform": (lambda: sitk.ScaleTransform(3), 3, (3,)),
+    "ScaleLogarithmicTransform": (_generic(sitk.sitkScaleLogarithmic), 3, (3,)),
+    "VersorTransform": (sitk.VersorTransform, 3, (3,)),
+    "Euler3DTransform": (sitk.Euler3DTransform, 6, (3, 4)),
+    "VersorRigid3DTransform": (sitk.VersorRigid3DTransform, 6, (3,)),
+    "QuaternionRigidTransform": (_generic(sitk.sitkQuaternionRigid), 7, (3,)),
+    "Similarity3DTransform": (sitk.Similarity3DTransform, 7, (3,)),
+    "ScaleVersor3DTransform": (sitk.ScaleVersor3DTransform, 9, (3,)),
+    "ComposeScaleSkewVersor3DTransform": (sitk.ComposeScaleSkewVersor3DTransform, 12, (3,)),
+    "ScaleSkewVersor3DTransform": (sitk.ScaleSkewVersor3DTransform, 15, (3,)),
+    "AffineTransform": (lambda: sitk.AffineTransform(3), 12, (3,)),
+    "MatrixOffsetTransformBase": (lambda: sitk.AffineTransform(3), 12, (3,)),
 }
+"""Linear transforms: their class in SimpleITK, and how many parameters and fixed parameters they have."""
 
 
 @dataclass(frozen=True)
@@ -73,60 +73,98 @@ class Part:
     parameters: NDArray[Any]
     fixed: Float64Array
 
+    @property
+    def kind(self) -> str:
+        """Name of the type without its precision and dimensions."""
+        return self.type_name.split("_")[0]
 
-@dataclass(frozen=True)
-class Checked:
-    """A transform whose numbers fit it: its kind, the numbers, and the grid they stand on where it has one."""
-
-    kind: str
-    parameters: NDArray[Any]
-    fixed: Float64Array
-    grid: Geometry | None = None
-    order: int = SPLINE_ORDER
+    @property
+    def order(self) -> int:
+        """Order of a B-spline."""
+        match = TYPE_NAME.fullmatch(self.type_name)
+        return SPLINE_ORDER if match is None or match[5] is None else int(match[5])
 
     @property
     def is_linear(self) -> bool:
-        """Whether a matrix says it all."""
+        """Whether the transform is a matrix."""
         return self.kind in LINEAR
-
-    def to_itk(self) -> Any:
-        """Make the transform in SimpleITK."""
-        if self.kind in LINEAR:
-            transform = LINEAR[self.kind].make()
-        elif self.grid is not None and self.kind == FIELD:
-            return sitk.DisplacementFieldTransform(self._vector_image(self.grid))
-        else:
-            transform = sitk.BSplineTransform(3, self.order)
-        transform.SetFixedParameters(self.fixed.tolist())
-        transform.SetParameters(self.parameters.astype(np.float64).tolist())
-        return transform
 
     def vectors(self) -> NDArray[Any]:
         """Parameters of a displacement field as ITK's array (Z, Y, X, 3)."""
         x, y, z = (int(n) for n in self.fixed[:3])
         return self.parameters.reshape(z, y, x, 3)
 
-    def _vector_image(self, grid: Geometry) -> Any:
-        image = sitk.GetImageFromArray(self.vectors().astype(np.float64), isVector=True)
-        set_itk_geometry(image, grid)
-        return image
+    def to_sitk(self) -> Any:
+        """Make the transform in SimpleITK."""
+        if self.kind == FIELD:
+            image = sitk.GetImageFromArray(self.vectors().astype(np.float64), isVector=True)
+            set_itk_geometry(image, grid_of(self.fixed, "the field"))
+            return sitk.DisplacementFieldTransform(image)
+        transform = LINEAR[self.kind][0]() if self.is_linear else sitk.BSplineTransform(3, self.order)
+        transform.SetFixedParameters(self.fixed.tolist())
+        transform.SetParameters(self.parameters.astype(np.float64).tolist())
+        return transform
 
 
-def check_parts(parts: Sequence[Part], subject: str) -> list[Checked]:
-    """Check the transforms of a file, the last applied first, or raise E102 or E115.
+def check_parts(parts: Sequence[Part], subject: str) -> list[Part]:
+    """Return the transforms of a file without their composite, the last applied first, or raise E102 or E115.
 
-    Several transforms must stand in a composite, whose head has no numbers of its own and comes first.
+    Several transforms must stand in a composite, whose head has no numbers and comes first.
     """
     if not parts:
         raise damaged(subject, "no ITK transform in it")
-    if _kind(parts[0], subject)[0] == COMPOSITE:
+    for part in parts:
+        _require_known(part, subject)
+    if parts[0].kind == COMPOSITE:
         if parts[0].parameters.size or parts[0].fixed.size or len(parts) == 1:
             raise damaged(subject, "its composite has numbers of its own, or no parts")
         parts = parts[1:]
     elif len(parts) > 1:
         message = f"{subject} holds {len(parts)} transforms that no composite joins"
         raise RegweaveError("E115", message, "write one transform, or one composite")
-    return [_check(part, subject) for part in parts]
+    for part in parts:
+        _require_fitting(part, subject)
+    return list(parts)
+
+
+def _require_known(part: Part, subject: str) -> None:
+    match = TYPE_NAME.fullmatch(part.type_name)
+    if match is None:
+        raise damaged(subject, f"{part.type_name[:SHOWN_NAME]!r} is no type of a transform")
+    kind, _, *dimensions, order = match.groups()
+    if dimensions != ["3", "3"]:
+        message = f"{subject} is a transform in {dimensions[0]} dimensions, needed are 3"
+        raise RegweaveError("E115", message, "give a 3-D transform")
+    if kind not in {*LINEAR, COMPOSITE, FIELD, SPLINE} or (order is not None and kind != SPLINE):
+        known = ", ".join([*LINEAR, SPLINE, FIELD, COMPOSITE])
+        message = f"{subject} holds a {part.type_name[:SHOWN_NAME]}, known are {known}"
+        raise RegweaveError("E115", message, "convert it to an affine or a displacement field where it was made")
+
+
+def _require_fitting(part: Part, subject: str) -> None:
+    """Raise E102 where the numbers of a transform are not as many as its type or its grid needs, E104 for NaN."""
+    kind, order = part.kind, part.order
+    if kind == COMPOSITE:
+        raise damaged(subject, "a composite stands inside of it; only the first transform may be one")
+    if not np.isfinite(part.fixed).all():
+        raise damaged(subject, f"a fixed parameter of its {kind} is not finite")
+    if not 0 <= order <= SPLINE_ORDER:
+        raise damaged(subject, f"its B-spline has the order {order}, allowed is 0 to {SPLINE_ORDER}")
+    _, parameters, fixed = LINEAR.get(kind, (None, 0, (GRID_NUMBERS,)))
+    _require_count(kind, "fixed parameters", part.fixed.size, fixed, subject)
+    if not part.is_linear:
+        grid_of(part.fixed, subject, order + 1 if kind == SPLINE else 1)
+        parameters = 3 * int(np.prod(part.fixed[:3]))
+    _require_count(kind, "parameters", part.parameters.size, (parameters,), subject)
+    if not np.isfinite(part.parameters).all():
+        message = f"a parameter of the {kind} in {subject} is not finite"
+        raise RegweaveError("E104", message, "compute the transform again")
+
+
+def _require_count(kind: str, what: str, count: int, allowed: tuple[int, ...], subject: str) -> None:
+    if count not in allowed:
+        expected = " or ".join(map(str, allowed))
+        raise damaged(subject, f"{expected} {what} expected of its {kind}, {count} found")
 
 
 def grid_of(numbers: Float64Array, subject: str, least: int = 1) -> Geometry:
@@ -143,50 +181,252 @@ def grid_of(numbers: Float64Array, subject: str, least: int = 1) -> Geometry:
     return make_geometry((int(size[0]), int(size[1]), int(size[2])), affine, subject)
 
 
-def _kind(part: Part, subject: str) -> tuple[str, int]:
-    """Name and spline order of a type, or an error where it is unknown or not in three dimensions."""
-    match = TYPE_NAME.fullmatch(part.type_name)
-    if match is None:
-        raise damaged(subject, f"{part.type_name[:SHOWN_NAME]!r} is no type of a transform")
-    kind, _, *dimensions, order = match.groups()
-    if dimensions != ["3", "3"]:
-        message = f"{subject} is a transform in {dimensions[0]} dimensions, needed are 3"
-        raise RegweaveError("E115", message, "give a 3-D transform")
-    if kind not in {*LINEAR, COMPOSITE, FIELD, SPLINE} or (order is not None and kind != SPLINE):
-        known = ", ".join([*LINEAR, SPLINE, FIELD, COMPOSITE])
-        message = f"{subject} holds a {part.type_name[:SHOWN_NAME]}, known are {known}"
-        raise RegweaveError("E115", message, "convert it to an affine or a displacement field where it was made")
-    return kind, SPLINE_ORDER if order is None else int(order)
+# Text files, .tfm and .txt
+
+TEXT_HEAD = b"#Insight Transform File V1.0"
+NOTE = b"#regweave "
+"""Begins the comment line that holds our own words; ITK skips it."""
+DECIMAL = b"0123456789+-.eE \t"
+PIECE = 1 << 20
+BYTES_PER_CHARACTER = 40
+"""Memory for a character of a list of numbers: the shortest number is a digit and a blank, a word of its own."""
 
 
-def _check(part: Part, subject: str) -> Checked:
-    kind, order = _kind(part, subject)
-    if kind == COMPOSITE:
-        raise damaged(subject, "a composite stands inside of it; only the first transform may be one")
-    if not np.isfinite(part.fixed).all():
-        raise damaged(subject, f"a fixed parameter of its {kind} is not finite")
-    if kind in LINEAR:
-        allowed = LINEAR[kind]
-        _require_count(kind, "parameters", part.parameters.size, (allowed.parameters,), subject)
-        _require_count(kind, "fixed parameters", part.fixed.size, allowed.fixed, subject)
-        grid = None
+def read_text(path: Path) -> tuple[list[Part], str]:
+    """Read all transforms of a text file, and our own note where there is one, or raise E102.
+
+    Each line is a comment, empty, or one of ``Transform:``, ``Parameters:`` and ``FixedParameters:`` in this order.
+    """
+    subject = f"'{path}'"
+    with open_file(path) as stream:
+        require_memory(path.stat().st_size * 3 + PIECE * BYTES_PER_CHARACTER, subject)
+        content = stream.read()
+    if not content.startswith(TEXT_HEAD):
+        raise damaged(subject, f"no ITK transform in it; it begins with {content[:4]!r}")
+    if not content.endswith(b"\n"):
+        raise damaged(subject, "its last line has no end")
+    note, parts, lines = "", [], _fields(content, subject)
+    for key, value in lines:
+        if key == b"note":
+            note = value.decode("ascii", errors="replace")
+        elif key == b"Transform":
+            parts.append(_part(value, lines, subject))
+        else:
+            raise damaged(subject, f"{key[:40]!r} stands where a transform should begin")
+    return parts, note
+
+
+def _fields(content: bytes, subject: str) -> Iterator[tuple[bytes, bytes]]:
+    """Walk through the lines that say something, as name and value."""
+    start = 0
+    while start < len(content):
+        end = content.index(b"\n", start)
+        line, start = content[start:end].strip(), end + 1
+        if line.startswith(NOTE):
+            yield b"note", line[len(NOTE) :]
+        elif line and not line.startswith(b"#"):
+            key, colon, value = line.partition(b":")
+            if not colon:
+                raise damaged(subject, f"a line has no name: {line[:40]!r}")
+            yield key.strip(), value.strip()
+
+
+def _part(type_name: bytes, lines: Iterator[tuple[bytes, bytes]], subject: str) -> Part:
+    name = type_name.decode("ascii", errors="backslashreplace")
+    if name.startswith(COMPOSITE):
+        return Part(name, np.empty(0), np.empty(0))
+    found = []
+    for wanted in (b"Parameters", b"FixedParameters"):
+        key, value = next(lines, (b"", b""))
+        if key != wanted:
+            raise damaged(subject, f"it ends before the {wanted.decode()} of a transform")
+        found.append(_numbers(value, subject))
+    return Part(name, *found)
+
+
+def _numbers(text: bytes, subject: str) -> Float64Array:
+    """Read decimal numbers that blanks part; nothing else is a number, ``nan`` and ``1_0`` neither."""
+    if text.translate(None, DECIMAL):
+        raise damaged(subject, "a list of numbers holds other characters than decimal numbers have")
+    pieces, start = [], 0
+    while start < len(text):
+        end = start + PIECE
+        while end < len(text) and text[end : end + 1] not in b" \t":
+            end += 1
+        pieces.append(_words(text[start:end].split(), subject))
+        start = end
+    return np.concatenate(pieces) if pieces else np.empty(0)
+
+
+def _words(words: list[bytes], subject: str) -> Float64Array:
+    try:
+        return np.array([float(word) for word in words], dtype=np.float64)
+    except ValueError as error:
+        raise damaged(subject, f"a list of numbers holds what is none ({str(error)[-60:]})") from error
+
+
+# MATLAB files, level 4
+
+MAT_HEAD = 20
+LONGEST_NAME = 128
+FIXED = "fixed"
+TYPES = {0: "<f8", 10: "<f4", 100: "<f8", 110: "<f4", 1000: ">f8", 1010: ">f4", 1100: ">f8", 1110: ">f4"}
+"""Numbers by the type code M·1000 + O·100 + P·10 + T: byte order M, order of rows O, precision P, full matrix T = 0."""
+
+
+def read_matlab(path: Path) -> list[Part]:
+    """Read all transforms of a file: an array named by the type, then one named ``fixed``, for each, or raise E102."""
+    subject = f"'{path}'"
+    with open_file(path) as stream:
+        require_memory(path.stat().st_size * 3, subject)
+        content = stream.read()
+    arrays, at = [], 0
+    while at < len(content):
+        name, numbers, at = _array(content, at, subject)
+        arrays.append((name, numbers))
+    if not arrays or len(arrays) % 2 or any(name != FIXED for name, _ in arrays[1::2]):
+        names = [name[:SHOWN_NAME] for name, _ in arrays[:4]]
+        raise damaged(subject, f"its arrays are {names}, needed are a transform and '{FIXED}', by turns")
+    pairs = zip(arrays[::2], arrays[1::2], strict=True)
+    return [Part(name, numbers, fixed.astype(np.float64)) for (name, numbers), (_, fixed) in pairs]
+
+
+def _array(content: bytes, at: int, subject: str) -> tuple[str, NDArray[np.floating], int]:
+    """Read the array that begins at a byte: its name, its numbers, and where it ends."""
+    if len(content) - at < MAT_HEAD:
+        raise damaged(subject, "it ends in the middle of an array")
+    order = "<" if int.from_bytes(content[at : at + 4], "little") in TYPES else ">"
+    code, rows, columns, imaginary, length = struct.unpack_from(f"{order}5i", content, at)
+    if code not in TYPES or imaginary or TYPES[code][0] != order:
+        raise damaged(subject, f"no ITK transform in it; an array begins with {content[at : at + 4]!r}")
+    if min(rows, columns) < 0 or (min(rows, columns) != 1 and rows * columns) or not 1 <= length <= LONGEST_NAME:
+        raise damaged(subject, f"an array has {rows} rows, {columns} columns and a name of {length} bytes")
+    dtype = np.dtype(TYPES[code])
+    start = at + MAT_HEAD + length
+    end = start + rows * columns * dtype.itemsize
+    if end > len(content):
+        raise damaged(subject, f"{end} bytes expected, {len(content)} found")
+    name = content[at + MAT_HEAD : start]
+    if name[-1:] != b"\0" or not name[:-1].isascii() or not name[:-1].decode("ascii").isprintable():
+        raise damaged(subject, f"the name of an array is {name[:SHOWN_NAME]!r}")
+    numbers = np.frombuffer(content, dtype, rows * columns, start)
+    return name[:-1].decode("ascii"), numbers.astype(dtype.newbyteorder("=")), end
+
+
+# HDF5 files
+
+HDF_MARK = b"\x89HDF\r\n\x1a\n"
+READY = b"ready\n"
+CHILD = Path(__file__).with_name("child.py")
+START = "import json,sys;sys.path[:]=json.loads(sys.argv.pop(1));import runpy;sys.argv[0]=sys.argv.pop(1);"
+START += "runpy.run_path(sys.argv[0], run_name='__main__')"
+"""The child sees the installed packages of its parent and no others; the folder that it is started in is none."""
+SHARE_OF_MEMORY = 4
+"""Largest part of the free memory that a file may hold: it is in the child, in the pipe and as a field."""
+OWN_BYTES = 3 << 29
+CPU_S, WALL_S, BYTES_PER_S = 10, 120, 5 << 20
+"""Time that a file gets, and more by its length; a loop ends by the first, a reader that waits by the second."""
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "HDF5_PLUGIN_PRELOAD": "::",
+    "MALLOC_ARENA_MAX": "1",
+}
+written: set[tuple[int, ...]] = set()
+"""Files that this process wrote, which need no child to be read."""
+
+
+def identity(path: Path) -> tuple[int, ...]:
+    """Return numbers that differ between a file and any other, and between it and its changed content."""
+    state = path.stat()
+    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+def read_hdf(path: Path) -> tuple[list[Part], Mapping[str, str]]:
+    """Read the transforms of an HDF5 file and the texts at its root, or raise E102, or E140 where they do not fit."""
+    subject = f"'{path}'"
+    size = _verified_size(path)
+    most = available_memory() // SHARE_OF_MEMORY
+    if identity(path) in written:
+        from regweave.io.transforms import child  # noqa: PLC0415  (h5py is loaded where it was written)
+
+        head, arrays = child.answer(str(path), most)
     else:
-        if not 0 <= order <= SPLINE_ORDER:
-            raise damaged(subject, f"its B-spline has the order {order}, allowed is 0 to {SPLINE_ORDER}")
-        _require_count(kind, "fixed parameters", part.fixed.size, (GRID_NUMBERS,), subject)
-        grid = grid_of(part.fixed, subject, order + 1 if kind == SPLINE else 1)
-        _require_count(kind, "parameters", part.parameters.size, (3 * int(np.prod(part.fixed[:3])),), subject)
-    if not np.isfinite(part.parameters).all():
-        message = f"a parameter of the {kind} in {subject} is not finite"
-        raise RegweaveError("E104", message, "compute the transform again")
-    return Checked(kind, part.parameters, part.fixed, grid, order)
+        head, arrays = _ask_child(path, most, size // BYTES_PER_S)
+    if "refused" in head:
+        code, reason = head["refused"]
+        if code == "E140":
+            message = f"{subject} cannot be read: {reason}"
+            raise ResourceError(code, message, "use a machine with more memory")
+        raise damaged(subject, reason)
+    pairs = zip(head["parts"], arrays[::2], arrays[1::2], strict=True)
+    return [Part(part["type"], parameters, fixed) for part, fixed, parameters in pairs], head["notes"]
 
 
-def _require_count(kind: str, what: str, found: int, allowed: tuple[int, ...], subject: str) -> None:
-    if found not in allowed:
-        expected = " or ".join(map(str, allowed))
-        raise damaged(subject, f"{expected} {what} expected of its {kind}, {found} found")
+def _verified_size(path: Path) -> int:
+    """Compare the length that an HDF5 superblock states with that of the file."""
+    with open_file(path) as stream:
+        block, found = stream.read(64), os.fstat(stream.fileno()).st_size
+    if not block.startswith(HDF_MARK) or len(block) < 64:
+        raise damaged(f"'{path}'", f"no HDF5 mark in it; it begins with {block[:4]!r}")
+    at = 40 if block[8] < 2 else 28  # superblock versions 0-1 and 2-3, offsets of eight bytes
+    expected = int.from_bytes(block[at : at + 8], "little")
+    if found < expected:
+        raise damaged(f"'{path}'", f"{expected} bytes expected, {found} found")
+    return found
 
+
+def _ask_child(path: Path, most: int, extra_s: int) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    """Read a file in a child process: the head of its answer, and the fixed and other numbers of each transform."""
+    subject = f"'{path}'"
+    request = {
+        "file": str(path.absolute()),
+        "most_bytes": most,
+        "address_bytes": OWN_BYTES + 3 * most,
+        "cpu_s": CPU_S + extra_s,
+    }
+    answer = _run_child(request, WALL_S + extra_s, subject)
+    at = 8 + int.from_bytes(answer[:8], "little")
+    head, arrays = json.loads(answer[8:at]), list[NDArray[Any]]()
+    for part in head.get("parts", ()):
+        for count, dtype in ((part["fixed"], "f8"), (part["parameters"], part["dtype"])):
+            arrays.append(np.frombuffer(answer, dtype, count, at))
+            at += arrays[-1].nbytes
+    return head, arrays
+
+
+def _run_child(request: Mapping[str, Any], wall_s: float, subject: str) -> bytes:
+    """Run the child and return its answer after the word `READY`."""
+    places = json.dumps([p for p in sys.path if p and Path(p).is_absolute()])
+    words = [sys.executable, "-I", "-S", "-c", START, places, str(CHILD), json.dumps(request)]
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **ENVIRONMENT},
+        start_new_session=True,  # Ctrl-C is for this process, which then ends the child
+    )
+    try:
+        answer = child.communicate(timeout=wall_s)[0]
+    except subprocess.TimeoutExpired as error:
+        raise damaged(subject, f"HDF5 does not come to an end with it in {wall_s:.0f} s") from error
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+    if not answer.startswith(READY):
+        message = f"the process that reads {subject} could not start (status {child.returncode})"
+        raise ResourceError("E140", message, "give the program more memory or processes")
+    if child.returncode != 0:
+        status = child.returncode
+        ending = signal.Signals(-status).name if status < 0 else f"status {status}"
+        raise damaged(subject, f"HDF5 cannot read it ({ending})")
+    return answer[len(READY) :]
+
+
+# Objects in memory
 
 LARGEST_DISPLACEMENT_MM = 1e5
 LARGEST_SCALE, LARGEST_SHIFT_MM = 1e3, 1e7

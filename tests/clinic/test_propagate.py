@@ -242,6 +242,7 @@ PAINTED = """() => {
   let right = 0, asked = 0;
   for (const plane of v.planes) {
     // Middles of pieces of the liver's border inside the target: each is painted in the colour of the liver or target.
+    // A line that covers half a pixel mixes with what is below it; greys are at least 70 from both colours.
     const pieces = v.drawn.after.section(plane, v.position, v.shown).get(liver.code), all = [];
     const frame = v.frame(plane), context = plane.canvas.getContext("2d");
     for (let n = 0; n < pieces.length; n += 4) {
@@ -253,7 +254,7 @@ PAINTED = """() => {
       const round = context.getImageData(x - 1, y - 1, 3, 3).data;
       const near = Array.from({ length: 9 }, (_, k) => [...round.slice(4 * k, 4 * k + 3)]);
       const apart = (hex) => Math.min(...near.map((p) => Math.max(...rgb(hex).map((c, k) => Math.abs(c - p[k])))));
-      all.push(apart(liver.colour) < 60 || apart(target.colour) < 30);
+      all.push(Math.min(apart(liver.colour), apart(target.colour)) < 60);
     }
     out.planes[plane.name] = all.length ? all.filter(Boolean).length / all.length : 0;
     // A place is inside where a line from it crosses the border an odd number of times.

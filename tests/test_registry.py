@@ -12,7 +12,7 @@ from regweave import engines, losses, metrics
 from regweave.config.member import Member
 from regweave.config.presets import preset, validate
 from regweave.errors import UsageError
-from regweave.registration.data_terms import PENALTIES
+from regweave.registration.forces import PENALTIES
 from regweave.registry import FOLDERS, fingerprint, plugins_found
 from regweave.spatial.control_grid import ControlGrid
 from regweave.types import Energy, Geometry

@@ -8,8 +8,7 @@ import pytest
 from regweave import metrics
 from regweave.config.member import Member
 from regweave.energy.cost_volume import Comparison, cost_volume, fit_scales
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet, shift
+from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Geometry
 
 SHAPE = (16, 15, 14)

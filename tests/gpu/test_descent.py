@@ -1,4 +1,4 @@
-"""Steps of the refinement: the twin of the GPU against `regweave.registration.steps`."""
+"""Steps of the refinement: the twin of the GPU against `regweave.registration.forces`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.config.settings import Refine
-from regweave.registration import class_weights, steps
+from regweave.registration import forces as class_weights
+from regweave.registration import forces as steps
 from regweave.registration.cuda import refinement
 from regweave.registration.cuda.refinement import Lattices
 from regweave.spatial.control_grid import ControlGrid

@@ -7,9 +7,9 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.registration.cuda.outputs import CudaFields
+from regweave.registration.cuda.device import CudaFields
+from regweave.spatial.deformation import determinant
 from regweave.spatial.invert import inverse_errors_mm, invert
-from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core
-from regweave.registration.data_terms import _typical
+from regweave.registration.forces import _typical
 
 SHAPE = (9, 8, 10)
 FACTORS = [[1.0, 0.7, 1.4], [0.6, 1.1, 0.9], [1.3, 0.8, 1.2]]

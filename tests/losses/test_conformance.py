@@ -9,8 +9,7 @@ import pytest
 
 from regweave import _core, losses
 from regweave.errors import UsageError
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet, shift
+from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Geometry
 
 SHAPE = (20, 18, 22)

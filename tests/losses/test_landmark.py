@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from regweave.losses import landmark
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet, shift
+from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Geometry
 
 DEFAULTS = landmark.Options()

@@ -9,8 +9,7 @@ from scipy.stats import spearmanr
 
 from regweave.losses import surface, voxel
 from regweave.measures import hd95_mm
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet, shift
+from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Geometry
 
 DEFAULTS = surface.Options()

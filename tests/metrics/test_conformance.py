@@ -11,7 +11,7 @@ import pywt
 from regweave import metrics
 from regweave.errors import UsageError
 from regweave.metrics import dwt, mi, mind, ncc, sad
-from regweave.spatial.label_set import LabelSet
+from regweave.spatial.control_grid import LabelSet
 from regweave.study import conformance
 from regweave.study.conformance import grid_of, smooth_image
 

@@ -15,8 +15,8 @@ from scipy import ndimage
 from regweave import metrics
 from regweave.energy.assemble import assemble
 from regweave.energy.cost_volume import fit_scales
-from regweave.registration import steps
-from regweave.registration.data_terms import (
+from regweave.registration import forces as steps
+from regweave.registration.forces import (
     PENALTIES,
     SMALL_DIFFERENCE,
     DataTerm,
@@ -28,7 +28,7 @@ from regweave.registration.data_terms import (
 from regweave.registration.measure import VALID_SHARE, host_costs
 from regweave.registration.scene import Scene
 from regweave.spatial.channels import View
-from regweave.spatial.label_set import shift
+from regweave.spatial.control_grid import shift
 from regweave.types import Terms
 
 METRICS = {"sad", "ncc"}

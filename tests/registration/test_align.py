@@ -14,7 +14,7 @@ from regweave.energy.features import loss_of
 from regweave.measures.overlap import dice
 from regweave.registration.align import Alignment, align
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.jacobian import determinant
+from regweave.spatial.deformation import determinant
 from regweave.spatial.warp import to_field, warp_labels
 from regweave.study.phantoms import make_phantom
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable

@@ -11,8 +11,7 @@ from scipy import ndimage
 from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Settings
 from regweave.registration.align import align
-from regweave.registration.class_weights import ClassWeights
-from regweave.registration.data_terms import SMALL_DIFFERENCE, data_terms, forces
+from regweave.registration.forces import SMALL_DIFFERENCE, ClassWeights, data_terms, forces
 from regweave.registration.refine import refine
 from regweave.registration.scene import Scene
 from regweave.types import Geometry, Image, ImagePair, LabelMap, StructureMaps, WeightTable

@@ -9,8 +9,8 @@ from scipy import ndimage
 from regweave import _core
 from regweave.config.presets import preset
 from regweave.config.settings import Refine
-from regweave.registration.cpu import CPU
-from regweave.registration.data_terms import forces
+from regweave.registration.devices import CPU
+from regweave.registration.forces import forces
 from regweave.types import Geometry, Image, ImagePair, Volume, WeightTable
 
 SHAPE = (9, 8, 10)

@@ -7,7 +7,7 @@ import pytest
 from scipy import ndimage
 
 from regweave import _core, metrics
-from regweave.registration.data_terms import PENALTIES
+from regweave.registration.forces import PENALTIES
 
 SHAPE = (9, 8, 10)
 RADIUS, FLOOR, EPSILON = 2, 1e-4, 0.01

@@ -11,8 +11,7 @@ from scipy import ndimage
 from regweave import _core
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.measures import dice
-from regweave.registration.initial import initial_affine
-from regweave.registration.starts.correlation_ratio import PyramidLevel, coarser
+from regweave.registration.initial import PyramidLevel, coarser, initial_affine
 from regweave.spatial import warp_labels
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 

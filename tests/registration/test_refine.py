@@ -14,9 +14,9 @@ from regweave.config.presets import preset, preset_names
 from regweave.config.settings import Refine, Settings
 from regweave.errors import RegweaveWarning
 from regweave.registration.align import align
+from regweave.registration.forces import unfolded
 from regweave.registration.refine import Refinement, refine, warn_if_left_out
-from regweave.registration.steps import unfolded
-from regweave.spatial.jacobian import determinant
+from regweave.spatial.deformation import determinant
 from regweave.spatial.pyramid import change_level
 from regweave.spatial.warp import to_field
 from regweave.study.phantoms import make_phantom

@@ -8,8 +8,8 @@ from scipy import ndimage
 
 from regweave import _core
 from regweave.config.presets import preset
-from regweave.registration import steps
-from regweave.registration.class_weights import stretch
+from regweave.registration import forces as steps
+from regweave.registration.forces import stretch
 from regweave.spatial.control_grid import ControlGrid
 from regweave.threads import kernel_threads
 from regweave.types import Geometry

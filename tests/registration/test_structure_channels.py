@@ -10,10 +10,9 @@ from scipy import ndimage
 
 from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Settings
-from regweave.registration import structure_channels
-from regweave.registration.data_terms import data_terms, forces
-from regweave.registration.scene import Scene
-from regweave.registration.structure_channels import BLOCK, Sharing
+from regweave.registration import scene as structure_channels
+from regweave.registration.forces import data_terms, forces
+from regweave.registration.scene import BLOCK, Scene, Sharing
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
 SHAPE = (36, 36, 30)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regweave.errors import RegweaveWarning
-from regweave.registration.starts import structures
+from regweave.registration import structure_start as structures
 from regweave.types import Geometry, Image, ImagePair, StructureMaps
 
 GRID = Geometry((30, 24, 20), np.diag([3.0, 3.0, 4.0, 1.0]))

@@ -22,7 +22,7 @@ from regweave.jobs.table import PairFiles, read_pairs
 from regweave.model.model import Model
 from regweave.predictors import Examples
 from regweave.predictors._features import Sizes
-from regweave.registration.data_terms import counted_once
+from regweave.registration.forces import counted_once
 from regweave.registration.scene import Scene
 from regweave.run.read import Reading
 from regweave.run.register import register
@@ -35,17 +35,8 @@ from regweave.training.run import fit_model
 from regweave.types import Geometry, Image, ImagePair, StructureMaps, WeightTable
 
 pytestmark = pytest.mark.usefixtures("in_process")
-LEARNED = [
-    {"name": "anatomy", "metric": "anatomy", "support": 3, "stage": "refine", "weight": 0},
-    {
-        "name": "outline",
-        "metric": "anatomy",
-        "support": 3,
-        "stage": "refine",
-        "weight": 0,
-        "options": {"outline": True},
-    },
-]
+MAPS = {"metric": "ncc", "support": 3, "stage": "refine", "weight": 0, "options": {"variance_floor": 0.01}}
+LEARNED = [{**MAPS, "name": "anatomy", "source": "structures"}, {**MAPS, "name": "outline", "source": "labels"}]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from regweave.spatial.label_set import LabelSet, shift
+from regweave.spatial.control_grid import LabelSet, shift
 
 
 def test_cube_is_centred_and_in_c_order():

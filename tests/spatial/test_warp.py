@@ -6,7 +6,6 @@ import SimpleITK as sitk  # noqa: N813
 
 from regweave import _core
 from regweave.spatial import (
-    compose,
     determinant,
     resample,
     to_field,
@@ -16,6 +15,7 @@ from regweave.spatial import (
     warp_labels,
     warp_points,
 )
+from regweave.spatial.deformation import compose
 from regweave.types import Field, Geometry, LabelMap, Transform, Volume
 
 

@@ -20,7 +20,7 @@ from regweave.measures.propagation import DONE_HERE, PropagatedStructure, TestKi
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, judge, structure_number
 from regweave.run.result import Result
-from regweave.spatial.jacobian import determinant
+from regweave.spatial.deformation import determinant
 from regweave.spatial.warp import warp_points
 from regweave.types import Float32Array, Float64Array, Geometry, Structure, Transform
 

@@ -95,6 +95,14 @@ class Member(StrictModel):
             )
         return self
 
+    # The metric may be a module, which can be neither pickled nor copied: another process looks it up again.
+    def __getstate__(self) -> dict[Any, Any]:
+        state = super().__getstate__()
+        return {**state, "__dict__": {k: v for k, v in state["__dict__"].items() if k in type(self).model_fields}}
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Member:
+        return self
+
     @property
     def differentiable(self) -> bool:
         """True if the metric says how to compare voxel by voxel, as the refinement does."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regweave.config.member import Member
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet
+from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.types import Float32Array, Float64Array
 
 QUIET_NODE = 0.05

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.spatial.intensity import histogram
-from regweave.spatial.masking import enclosed
+from regweave.spatial.intensity import enclosed, histogram
 from regweave.types import Float32Array, LabelMap, Volume
 
 BINS = 256

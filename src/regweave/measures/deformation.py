@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from regweave.spatial.deformation import determinant, log_deviation
 from regweave.spatial.invert import defined
-from regweave.spatial.jacobian import determinant, log_deviation
 from regweave.types import Field, Float32Array
 
 SMALLEST = 1e-9
@@ -28,7 +28,7 @@ def regularity(field: Field, mask: ArrayLike | None = None, *, kernels: Any = No
     mask : boolean array of shape (X, Y, Z), optional
         Voxels that count; all by default.
     kernels : optional
-        What computes the determinants, as in `regweave.spatial.jacobian.determinant`.
+        What computes the determinants, as in `regweave.spatial.deformation.determinant`.
 
     Returns
     -------

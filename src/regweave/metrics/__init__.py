@@ -21,8 +21,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from regweave.registry import Options, Registry
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet, shift
+from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Float32Array, Float64Array
 
 __all__ = ["Metric", "Offsets", "Options", "add", "available", "get", "registry"]

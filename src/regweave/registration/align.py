@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from regweave.config.settings import Level, Settings
-from regweave.registration.cpu import CPU
-from regweave.registration.devices import Device, DeviceArray
-from regweave.registration.measure import Around
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet
+from regweave.registration.devices import CPU, Device, DeviceArray
+from regweave.registration.measure import StepSearch
+from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.warp import to_voxels
 from regweave.types import Float32Array, Geometry, ImagePair, Solution, Terms, WeightTable
 
@@ -42,7 +40,7 @@ class LabelLoss:
     device: Device
     scene: Any
     u: DeviceArray
-    around: Around
+    around: StepSearch
 
     def __call__(self, structures: Sequence[int] | None = None) -> Float32Array:
         """Loss (N, L) of some structures, or of all that the moving labels show."""
@@ -115,7 +113,7 @@ def align(
         scales = None
         for step in range(level.steps):
             clock = _Clock()
-            around = Around(grid, label_set(level, grid, step), weights.classes, schedule)
+            around = StepSearch(grid, label_set(level, grid, step), weights.classes, schedule)
             terms, scales = device.measure(scene, u, around, scales)
             clock.lap("costs")
             solution = device.minimize(terms, weights, schedule)
@@ -159,7 +157,7 @@ def _check(weights: Sequence[WeightTable], schedule: Settings) -> None:
 
 
 def _record(
-    number: int, step: int, level: Level, around: Around, solution: Solution, seconds: Mapping[str, float]
+    number: int, step: int, level: Level, around: StepSearch, solution: Solution, seconds: Mapping[str, float]
 ) -> StepRecord:
     return StepRecord(
         level=number,

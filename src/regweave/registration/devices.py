@@ -5,7 +5,7 @@ what the loops themselves look at (grids, energies, costs) is on the host. A dev
 kernels because its verbs speak of scenes, members and levels, which kernels know nothing of.
 
 Another device is one file with such a class and its line in `DEVICES`. A metric that it has no kernel for goes through
-`regweave.registration.measure.host_costs`, and a penalty through `regweave.registration.data_terms.host_forces`: the
+`regweave.registration.measure.host_costs`, and a penalty through `regweave.registration.forces.host_forces`: the
 host computes costs (N, L) or a force (3, X, Y, Z), and the device uploads them.
 """
 
@@ -14,17 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from regweave import notices
+import numpy as np
+
+from regweave import _core, notices
 from regweave.config.member import Member
 from regweave.config.settings import Refine, Settings
+from regweave.energy.assemble import solve
 from regweave.errors import UsageError
-from regweave.registration.cpu import CPU, CpuDevice
-from regweave.registration.cuda.opening import open_best, open_gpu
-from regweave.registration.measure import Around
-from regweave.registration.scene import Resolution
+from regweave.registration import forces as continuous
+from regweave.registration import measure as discrete
+from regweave.registration.cuda import opening
+from regweave.registration.measure import StepSearch
+from regweave.registration.scene import Resolution, Scene
 from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.pyramid import Factors
-from regweave.types import Float32Array, Geometry, ImagePair, Solution, Terms, WeightTable
+from regweave.spatial.pyramid import Factors, change_level
+from regweave.types import Float32Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
 
 DeviceArray: TypeAlias = Any
 """An array where the device keeps it; the loops hand it on and never look inside."""
@@ -76,10 +80,10 @@ class Device(Protocol):
     def change_level(self, u: DeviceArray, before: Factors, after: Factors, shape: tuple[int, int, int]) -> DeviceArray:
         """Carry a displacement from one shrunken grid to another."""
 
-    def measure(self, scene: Any, u: DeviceArray, around: Around, scales: Any) -> tuple[Any, Any]:
+    def measure(self, scene: Any, u: DeviceArray, around: StepSearch, scales: Any) -> tuple[Any, Any]:
         """Terms of the labels around u, and the scales of the members: fitted where None are given, else as given."""
 
-    def loss(self, scene: Any, u: DeviceArray, around: Around, structures: Sequence[int] | None) -> Float32Array:
+    def loss(self, scene: Any, u: DeviceArray, around: StepSearch, structures: Sequence[int] | None) -> Float32Array:
         """Loss (N, L) of the labels around u, on the host, for a learner that asks for it."""
 
     def terms(self, terms: Any) -> Terms:
@@ -88,7 +92,7 @@ class Device(Protocol):
     def minimize(self, terms: Any, weights: WeightTable, schedule: Settings) -> Solution:
         """Best labelling and its certificate; the labels stay on the device."""
 
-    def compose(self, u: DeviceArray, around: Around, labels: DeviceArray) -> DeviceArray:
+    def compose(self, u: DeviceArray, around: StepSearch, labels: DeviceArray) -> DeviceArray:
         """Return u ∘ (id + d), d the free-form deformation whose control points took these labels."""
 
     def smoothed(self, u: DeviceArray, sigma_mm: float, geometry: Geometry) -> DeviceArray:
@@ -114,10 +118,71 @@ class Device(Protocol):
         """Return u, smoothed where it folds on the grid of the image, and the displacement there."""
 
 
+class CpuDevice:
+    """Compiled kernels on the host; arrays are NumPy's and need no copies."""
+
+    name = "cpu"
+    fields: Any = _core
+    scene = staticmethod(Scene.whole)
+    change_level = staticmethod(change_level)
+    measure = staticmethod(discrete.measure)
+    loss = staticmethod(discrete.loss)
+    smoothed = staticmethod(continuous.smoothed)
+    data_terms = staticmethod(continuous.data_terms)
+    forces = staticmethod(continuous.forces)
+    descent = staticmethod(continuous.Descent)
+    held_back = staticmethod(continuous.held_back)
+    unfolded = staticmethod(continuous.unfolded)
+
+    def upload(self, array: Float32Array) -> Float32Array:
+        """Return the array itself."""
+        return array
+
+    def download(self, array: Float32Array) -> Float32Array:
+        """Return the array itself."""
+        return array
+
+    def terms(self, terms: Terms) -> Terms:
+        """Return the terms themselves."""
+        return terms
+
+    def minimize(self, terms: Terms, weights: WeightTable, schedule: Settings) -> Solution:
+        """Minimise w·Ψ with the engine of the schedule."""
+        return solve(terms, weights, schedule.solver)
+
+    def compose(self, u: Float32Array, around: StepSearch, labels: IntArray) -> Float32Array:
+        """Compose u with the free-form deformation whose control points took these labels."""
+        grid = around.grid
+        coefficients = around.labels.vectors[labels].T.reshape(3, *grid.nodes).astype(np.float32)
+        increment = _core.ffd(
+            np.ascontiguousarray(coefficients), tuple(grid.origin), tuple(grid.spacing), grid.image_shape
+        )
+        return _core.compose(u, increment)
+
+
+CPU = CpuDevice()
+
+
+_warned: set[str] = set()
+
+
+def open_best(which: str = "") -> Any:
+    """Return the first GPU, or the host where there is none, with one warning."""
+    if which:
+        raise UsageError("E173", f"auto:{which} is no device", "write auto, cpu, cuda or cuda:N")
+    found, why = opening.gpus()
+    if found:
+        return opening.open_gpu()
+    if why not in _warned:
+        _warned.add(why)
+        notices.warn(f"W219: no GPU can be used: {why}; the processor computes")
+    return CPU
+
+
 DEVICES: dict[str, Callable[[str], Device]] = {
     "auto": open_best,
     "cpu": lambda _: CpuDevice(),
-    "cuda": open_gpu,
+    "cuda": opening.open_gpu,
 }
 """What opens a device; it is given what stands behind the colon of its name."""
 

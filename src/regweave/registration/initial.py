@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from regweave import _core, notices
 from regweave.errors import UsageError
 from regweave.io.modality import with_modality
-from regweave.registration.starts.correlation_ratio import PyramidLevel, coarser
-from regweave.spatial.intensity import apply_window, default_window
-from regweave.spatial.masking import extrapolated, inside
-from regweave.types import Float64Array, Image, Volume
+from regweave.spatial.intensity import apply_window, default_window, extrapolated, inside
+from regweave.spatial.pyramid import shrink, shrink_geometry
+from regweave.spatial.warp import inverse_of, voxel_matrix
+from regweave.types import Float32Array, Float64Array, Image, IntArray, Volume
 
 # Voxels along the longest axis of the copies that the affine fit looks at, one after the other.
 RESOLUTIONS = (16, 32, 64)
@@ -35,7 +36,7 @@ def initial_affine(fixed: Volume, moving: Volume, method: str) -> Float64Array:
         other, for images whose origins mean nothing; ``rigid`` fits rotation and shift, for two scans of one person,
         and bone counts more where both are CT; ``affine`` fits twelve parameters, for images of two people.
         ``structures`` is the same here: what a model's predictor tells comes later
-        (`regweave.registration.starts.structures`).
+        (`regweave.registration.structure_start`).
 
     Returns
     -------
@@ -161,3 +162,193 @@ def _centre_of_mass(volume: Volume) -> Float64Array:
     if total == 0.0:
         return volume.geometry.points((np.array(volume.geometry.shape) - 1.0) / 2.0)
     return volume.geometry.points(np.array([(m * np.arange(m.size)).sum() / total for m in along]))
+
+
+N_BINS = 32
+# Scale of the Cauchy function, of an intensity range of 1: beyond it a residual loses weight.
+OUTLIER = 0.1
+LEAST_OVERLAP = 0.3
+# Bone in the window of the body, and how many times more than soft tissue, which deforms, it counts in a rigid fit.
+BONE = 0.8
+BONE_WEIGHT = 5.0
+TINY = 1e-9
+SMALL = 1e-4
+"""Step of the differences that give the change of a map with a motion."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """Fit of a map to the moving image: cost, residuals and weights of the voxels (V,)."""
+
+    cost: float
+    matrix: Float64Array
+    residual: Float64Array
+    weight: Float64Array
+
+
+@dataclass(frozen=True, repr=False)
+class Coarse(Volume):
+    """Shrunken image with the share of each voxel inside its mask, and how much more than others it counts."""
+
+    weight: Float32Array | None = None
+    emphasis: Float32Array | None = None
+
+
+class PyramidLevel:
+    """One resolution of a rigid or affine fit by Gauss–Newton steps on a robust correlation ratio.
+
+    A table predicts the moving image from the fixed one: one moving intensity for each of 32 fixed ones. The residual of
+    the table is the cost. No relation between the two scales is assumed, so scanners and modalities may differ. Maps are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels.
+
+    Intensities of both images lie in [0, 1].
+    """
+
+    def __init__(self, fixed: Coarse, moving: Coarse) -> None:
+        self.fixed, self.moving = fixed, moving
+        shape = fixed.geometry.shape
+        self.still = np.zeros((3, *shape), dtype=np.float32)
+        self.bins: IntArray = np.minimum(fixed.data * N_BINS, N_BINS - 1).astype(np.int32).ravel()
+        self.foreground = (fixed.data > fixed.data.mean()).ravel()
+        if fixed.weight is not None:
+            self.foreground &= fixed.weight.ravel() >= 0.5
+        self.gradient = np.stack([_derivative(moving.data, axis) for axis in range(3)])
+        centre, scale = (np.array(shape) - 1.0) / 2.0, max(shape) / 2.0
+        self.to_centred = np.diag([1.0 / scale] * 3 + [1.0])
+        self.to_centred[:3, 3] = -centre / scale
+
+    def fit(self, affine: Float64Array, max_iter: int = 40, *, rigid: bool = False) -> Float64Array:
+        """Improve an LPS affine map; the result never costs more than the start at this level.
+
+        With ``rigid`` the steps are rotations and shifts, so that a rigid start stays rigid.
+        """
+        theta = self.to_theta(affine)
+        match = self.match(theta)
+        damping = 1e-3
+        for _ in range(max_iter):
+            if not np.isfinite(match.cost):
+                break
+            hessian, slope = self.normal_equations(match)
+            motions = self.motions(affine) if rigid else None
+            found = None
+            while found is None and damping < 1e3:
+                step = _solve(hessian, slope, damping, motions)
+                stepped = self.to_theta(self.moved(affine, step)) if rigid else theta + step.reshape(3, 4)
+                trial = self.match(stepped)
+                found = trial if trial.cost < match.cost else None
+                damping *= 0.1 if found else 10.0
+            if found is None:
+                break
+            gain = match.cost - found.cost
+            affine = self.moved(affine, step) if rigid else affine
+            theta, match, damping = stepped, found, max(damping, 1e-6)
+            if gain < 1e-5 * match.cost:
+                break
+        return affine if rigid else self.to_affine(theta)
+
+    def motions(self, affine: Float64Array) -> Float64Array:
+        """Change of the centred map (12, 6) with three rotations about the middle of the image and three shifts."""
+        here = self.to_theta(affine)
+        steps = SMALL * np.eye(6)
+        return np.stack([(self.to_theta(self.moved(affine, s)) - here).ravel() / SMALL for s in steps], axis=1)
+
+    def moved(self, affine: Float64Array, motion: Float64Array) -> Float64Array:
+        """Return a map that is turned by ``motion[:3]`` about the image of the middle, then shifted by a length.
+
+        Rotations are in radians, shifts in units of half the longest side: so both move the border alike.
+        """
+        shape = np.array(self.fixed.geometry.shape)
+        half_mm = float((shape * self.fixed.geometry.spacing_mm).max()) / 2.0
+        middle = self.fixed.geometry.points((shape - 1.0) / 2.0)
+        centre = affine[:3, :3] @ middle + affine[:3, 3]
+        turned = np.eye(4)
+        turned[:3, :3] = _rotation(motion[:3])
+        turned[:3, 3] = centre - turned[:3, :3] @ centre + motion[3:] * half_mm
+        return np.asarray(turned @ affine)
+
+    def cost(self, affine: Float64Array) -> float:
+        """Share of the moving image that an LPS affine map leaves unexplained; infinite without overlap."""
+        return self.match(self.to_theta(affine)).cost
+
+    def to_theta(self, affine: Float64Array) -> Float64Array:
+        """Return an LPS map as (3, 4) between centred fixed voxels and moving voxels."""
+        in_voxels = voxel_matrix(self.fixed.geometry, self.moving.geometry, affine)
+        return np.asarray(in_voxels @ inverse_of(self.to_centred))
+
+    def to_affine(self, theta: Float64Array) -> Float64Array:
+        """Return a map as (4, 4) in LPS millimetres."""
+        in_voxels = np.vstack([theta @ self.to_centred, [0.0, 0.0, 0.0, 1.0]])
+        return np.asarray(self.moving.geometry.affine @ in_voxels @ inverse_of(self.fixed.geometry.affine))
+
+    def match(self, theta: Float64Array) -> Match:
+        """Warp the moving image and compare it with what the fixed one predicts."""
+        matrix = np.ascontiguousarray(theta @ self.to_centred)
+        valid = _core.warp_valid(self.moving.geometry.shape, matrix, self.still).ravel().astype(np.float64)
+        if self.moving.weight is not None:
+            valid *= _core.warp(self.moving.weight, matrix, self.still, 0.0, True).ravel()
+        if self.fixed.weight is not None:
+            valid *= self.fixed.weight.ravel()
+        if valid[self.foreground].sum() < LEAST_OVERLAP * self.foreground.sum():
+            return Match(np.inf, matrix, valid, valid)
+        if self.fixed.emphasis is not None:
+            valid *= self.fixed.emphasis.ravel()
+        warped = _core.warp(self.moving.data, matrix, self.still, 0.0, True).ravel().astype(np.float64)
+        residual = warped - self.table(warped, valid)[self.bins]
+        weight = valid / (1.0 + (residual / OUTLIER) ** 2)
+        residual = warped - self.table(warped, weight)[self.bins]
+        spread = warped - (warped * valid).sum() / valid.sum()
+        cost = _cauchy(residual, valid) / max(_cauchy(spread, valid), TINY)
+        return Match(cost, matrix, residual, weight)
+
+    def table(self, values: Float64Array, weight: Float64Array) -> Float64Array:
+        """Weighted mean of the values for each fixed intensity, shape (32,)."""
+        total = np.bincount(self.bins, weight, N_BINS)
+        return np.asarray(np.bincount(self.bins, values * weight, N_BINS) / np.maximum(total, TINY))
+
+    def normal_equations(self, match: Match) -> tuple[Float64Array, Float64Array]:
+        """Return the Gauss–Newton matrix (12, 12) and right-hand side (12,); the table follows the map."""
+        shape = self.fixed.geometry.shape
+        weight, residual = match.weight.reshape(shape), match.residual.reshape(shape)
+        return _core.normal_equations(self.gradient, match.matrix, self.bins.reshape(shape), weight, residual, N_BINS)
+
+
+def coarser(volume: Volume, step_mm: float, *, bone: bool = False) -> Coarse:
+    """Average blocks of voxels so that they measure about ``step_mm``; with ``bone`` the bright ones count more."""
+    x, y, z = (max(1, round(step_mm / spacing)) for spacing in volume.geometry.spacing_mm.tolist())
+    factors = (x, y, z)
+    found = inside(volume)
+    weight = None if found is None else shrink(found.astype(np.float32), factors)
+    bright = None if not bone else 1.0 + (BONE_WEIGHT - 1.0) * shrink((volume.data >= BONE).astype(np.float32), factors)
+    return Coarse(
+        shrink(volume.data, factors), shrink_geometry(volume.geometry, factors), weight=weight, emphasis=bright
+    )
+
+
+def _derivative(data: Float32Array, axis: int) -> Float32Array:
+    if data.shape[axis] < 2:
+        return np.zeros_like(data)
+    return np.ascontiguousarray(np.gradient(data, axis=axis), dtype=np.float32)
+
+
+def _cauchy(residual: Float64Array, weight: Float64Array) -> float:
+    return float((np.log1p((residual / OUTLIER) ** 2) * weight).sum())
+
+
+def _solve(
+    hessian: Float64Array, slope: Float64Array, damping: float, motions: Float64Array | None = None
+) -> Float64Array:
+    """Levenberg–Marquardt step, (12,) or along some motions; the floor holds still what no voxel determines."""
+    if motions is not None:
+        hessian, slope = motions.T @ hessian @ motions, motions.T @ slope
+    floor = TINY * np.trace(hessian) + TINY
+    damped = hessian + np.diag(damping * np.diag(hessian) + floor)
+    return np.asarray(-np.linalg.solve(damped, slope))
+
+
+def _rotation(vector: Float64Array) -> Float64Array:
+    """Rotation matrix about a vector by its length in radians (Rodrigues)."""
+    angle = float(np.linalg.norm(vector))
+    if angle == 0.0:
+        return np.eye(3)
+    x, y, z = vector / angle
+    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    return np.asarray(np.eye(3) + np.sin(angle) * cross + (1.0 - np.cos(angle)) * (cross @ cross))

@@ -12,8 +12,7 @@ from regweave.config.member import Member
 from regweave.config.settings import Settings
 from regweave.energy.cost_volume import cost_volume, fit_scales
 from regweave.registration.scene import Scene
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet
+from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.node_classes import RULES, numbers_of, one_hot
 from regweave.types import Float32Array, Float64Array, Terms
 
@@ -22,7 +21,7 @@ VALID_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Around:
+class StepSearch:
     """The neighbourhood of an estimate that a step searches: nodes, labels, and how they are counted.
 
     Parameters
@@ -43,18 +42,20 @@ class Around:
     schedule: Settings
 
 
-def measure(scene: Scene, u: Float32Array, around: Around, scales: Float64Array | None) -> tuple[Terms, Float64Array]:
+def measure(
+    scene: Scene, u: Float32Array, around: StepSearch, scales: Float64Array | None
+) -> tuple[Terms, Float64Array]:
     """Terms around the estimate u, and the scales of the members, fitted where none are given."""
     return complete(host_costs(scene, u, around.schedule.bank, around), scene, u, around, scales)
 
 
-def host_costs(scene: Scene, u: Float32Array, members: Sequence[Member], around: Around) -> Float32Array:
+def host_costs(scene: Scene, u: Float32Array, members: Sequence[Member], around: StepSearch) -> Float32Array:
     """Raw costs (M, N, L) of some members, by the host: the way of a metric that a device has no kernel for."""
     return cost_volume(scene.compare(members, u), around.grid, around.labels)
 
 
 def complete(
-    costs: Float32Array, scene: Scene, u: Float32Array, around: Around, scales: Float64Array | None
+    costs: Float32Array, scene: Scene, u: Float32Array, around: StepSearch, scales: Float64Array | None
 ) -> tuple[Terms, Float64Array]:
     """Bring raw costs (M, N, L) of the bank to one scale, in place, and join what else an energy is made of."""
     grid, labels = around.grid, around.labels
@@ -77,7 +78,7 @@ def complete(
     return terms, scales
 
 
-def _class_shares(scene: Scene, u: Float32Array, around: Around) -> Float32Array:
+def _class_shares(scene: Scene, u: Float32Array, around: StepSearch) -> Float32Array:
     """Columns of W that each node uses, (N, C), or each label of it, (N, L, C)."""
     grid, schedule, classes = around.grid, around.schedule, around.classes
     if scene.pair.moving_labels is None or len(classes) == 1:
@@ -93,7 +94,7 @@ def _class_shares(scene: Scene, u: Float32Array, around: Around) -> Float32Array
     return rule(np.stack([_core.mean_volume(m[None], m[None], *where) for m in masks], axis=-1))
 
 
-def loss(scene: Scene, u: Float32Array, around: Around, structures: Sequence[int] | None) -> Float32Array:
+def loss(scene: Scene, u: Float32Array, around: StepSearch, structures: Sequence[int] | None) -> Float32Array:
     """Loss of every label around the estimate u, (N, L), of some structures or of all that the moving labels show."""
     if scene.pair.fixed_labels is None or scene.pair.moving_labels is None:
         raise ValueError("the loss compares two label maps; give fixed_labels and moving_labels")

@@ -16,8 +16,7 @@ import numpy as np
 from regweave import notices
 from regweave.config.member import Member
 from regweave.config.settings import Refine, Settings
-from regweave.registration.cpu import CPU
-from regweave.registration.devices import Device
+from regweave.registration.devices import CPU, Device
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, shrink_geometry
 from regweave.spatial.warp import to_field

@@ -27,8 +27,7 @@ from regweave.predictors import Predictor
 from regweave.predictors._features import WorkingGrid
 from regweave.predictors.base import MemoryAccount
 from regweave.spatial.channels import KEPT_VOXELS
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet
+from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.types import Geometry
 

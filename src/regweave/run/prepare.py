@@ -28,7 +28,7 @@ from regweave.registration.align import Alignment, Step, align
 from regweave.registration.devices import Device
 from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
 from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
-from regweave.registration.starts.structures import started_from_structures
+from regweave.registration.structure_start import started_from_structures
 from regweave.run.memory import Cache
 from regweave.run.read import Inputs, Reading, read_inputs
 from regweave.run.resolve import ClassesFrom, Recipe, doubt_volumes, predictor_of, with_stated

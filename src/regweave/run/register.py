@@ -36,8 +36,8 @@ from regweave.run.record import RunRecord, model_record, run_record, start_recor
 from regweave.run.result import Result
 from regweave.run.stages.measurements import inverse_measures, look_out, residual_inside, score_of
 from regweave.run.stages.node_evidence import Witness
+from regweave.spatial.intensity import inside
 from regweave.spatial.invert import invert
-from regweave.spatial.masking import inside
 from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels
 from regweave.threads import kernel_threads
 from regweave.types import Ends, Field, Transform

@@ -34,7 +34,7 @@ from regweave.run.images import OutputImages
 from regweave.run.memory import allowed_threads
 from regweave.run.record import RunRecord
 from regweave.run.resolve import ClassesFrom
-from regweave.spatial.jacobian import determinant
+from regweave.spatial.deformation import determinant
 from regweave.spatial.warp import warp_image, warp_labels, warp_points
 from regweave.threads import kernel_threads
 from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTable

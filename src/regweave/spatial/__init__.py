@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from regweave.spatial.compose import compose, resample
-from regweave.spatial.ffd import adjoint, evaluate
+from regweave.spatial.deformation import adjoint, compose, determinant, evaluate, resample
 from regweave.spatial.invert import Inversion, inverse_consistency_mm, inverse_errors_mm, invert
-from regweave.spatial.jacobian import determinant
 from regweave.spatial.warp import (
     to_field,
     to_voxels,

@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from regweave import _core
-from regweave.spatial.intensity import Window, apply_window, default_window
-from regweave.spatial.masking import extrapolated, inside
+from regweave.spatial.intensity import Window, apply_window, default_window, extrapolated, inside
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Modality, Volume
 

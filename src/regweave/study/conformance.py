@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from regweave import metrics
-from regweave.spatial.control_grid import ControlGrid
-from regweave.spatial.label_set import LabelSet, shift
+from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.threads import kernel_threads
 from regweave.types import Float32Array, Geometry
 

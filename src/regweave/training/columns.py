@@ -23,7 +23,7 @@ from regweave.learning.columns import FittedColumns, Mapper, Trainer
 from regweave.learning.lssvm import LssvmOptions
 from regweave.model.record import Candidate, Gain, GateRecord
 from regweave.registration.initial import STRUCTURES
-from regweave.registration.starts.structures import started_from_structures
+from regweave.registration.structure_start import started_from_structures
 from regweave.run.memory import forecast
 from regweave.run.prepare import start_pair
 from regweave.run.read import read_inputs

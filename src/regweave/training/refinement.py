@@ -355,7 +355,7 @@ def _report_columns(state: TrainingState, columns: RefinementColumns) -> None:
 class RefinementSvm:
     """Latent SVM of the refinement: learner of its columns from pairs.
 
-    The refinement follows a gradient and has no labels. Around the result of the levels its members are compared at
+    The refinement follows a gradient and has no labels. StepSearch the result of the levels its members are compared at
     full resolution for small displacements of control points instead, as a last discrete level would. Prediction,
     imputation and the most violated constraint are then the inference of the levels, and the learner of the levels
     applies unchanged. The proximity term of the programme keeps columns near the common one.

@@ -6,12 +6,9 @@ C-contiguous; ``affine`` takes such an index to LPS millimetres; vectors are com
 
 from __future__ import annotations
 
-from regweave.types.arrays import Float32Array, Float64Array, IntArray, LabelArray
-from regweave.types.energy import Energy, Solution, Terms
-from regweave.types.evidence import NodeEvidence
-from regweave.types.geometry import Geometry
-from regweave.types.images import LabelMap, Modality, Volume
-from regweave.types.pair import Image, ImagePair, StructureMaps
+from regweave.types.energy import Energy, NodeEvidence, Solution, Terms
+from regweave.types.geometry import Float32Array, Float64Array, Geometry, IntArray, LabelArray
+from regweave.types.images import Image, ImagePair, LabelMap, Modality, StructureMaps, Volume
 from regweave.types.structures import (
     PALETTE,
     Colour,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regweave.types.arrays import Float32Array, Float64Array, IntArray
+from regweave.types.geometry import Float32Array, Float64Array, Geometry, IntArray
 
 
 @dataclass(frozen=True)
@@ -103,3 +103,26 @@ class Solution:
         if not np.isfinite(self.lower_bound):
             return float("inf")
         return max(0.0, self.energy - self.lower_bound) / max(abs(self.energy), 1e-12)
+
+
+@dataclass(frozen=True)
+class NodeEvidence:
+    """Influence of each metric and confidence at each control point.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        The nodes as a grid of voxels: their number, and where they lie.
+    members : tuple of str
+        Members of the bank that the discrete levels use.
+    influence : float32 array of shape (M, *nodes)
+        Spread (standard deviation over the labels) of each member's weighted, scaled cost. What is the same for all
+        labels decides nothing, so it does not count.
+    confidence : float32 array of shape nodes
+        Second smallest minus smallest of the node's unaries, in units of the energy: 0 means a tie.
+    """
+
+    geometry: Geometry
+    members: tuple[str, ...]
+    influence: Float32Array
+    confidence: Float32Array

@@ -1,12 +1,17 @@
-"""Voxel grids in patient space."""
+"""NumPy array types by element."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from regweave.types.arrays import Float64Array
+Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+LabelArray = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regweave.types.arrays import Float32Array, Float64Array
-from regweave.types.geometry import Geometry
+from regweave.types.geometry import Float32Array, Float64Array, Geometry
 
 
 @dataclass(frozen=True, repr=False)

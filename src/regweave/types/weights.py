@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regweave.types.arrays import Float64Array
+from regweave.types.geometry import Float64Array
 
 
 @dataclass(frozen=True)

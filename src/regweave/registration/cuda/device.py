@@ -1,26 +1,29 @@
-"""CUDA device: memory, copies, and the verbs of both loops that its modules carry."""
+"""CUDA device: memory, copies, and the functions that both loops call; dense fields with arrays of the host."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from regweave.config.settings import Settings
+from regweave.config.member import Member
+from regweave.config.settings import Refine, Settings
 from regweave.registration import measure as discrete
-from regweave.registration.cuda import levels
-from regweave.registration.cuda.constants import Constants
+from regweave.registration.cuda import levels, refinement
 from regweave.registration.cuda.memory import free_bytes, needed_bytes, require_memory
-from regweave.registration.cuda.scene import CudaScene, GpuPair
-from regweave.registration.cuda.verbs import RefinementVerbs
-from regweave.registration.measure import Around
+from regweave.registration.cuda.refinement import Lattices
+from regweave.registration.cuda.scene import Constants, CudaScene, GpuPair
+from regweave.registration.measure import StepSearch
 from regweave.registration.scene import Scene
-from regweave.types import Float32Array, ImagePair, Solution, Terms, WeightTable
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.pyramid import Factors
+from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
 
 
-class CudaDevice(RefinementVerbs):
+class CudaDevice:
     """Kernels on one NVIDIA GPU; arrays are handles of its memory.
 
     Parameters
@@ -76,7 +79,7 @@ class CudaDevice(RefinementVerbs):
         if self._pair is not None and self._pair[0] is ended:
             self._pair = None
 
-    def loss(self, scene: CudaScene, u: Any, around: Around, structures: Sequence[int] | None) -> Float32Array:
+    def loss(self, scene: CudaScene, u: Any, around: StepSearch, structures: Sequence[int] | None) -> Float32Array:
         """Loss (N, L) of the labels around u, by the host."""
         return discrete.loss(scene.host, u.numpy(), around, structures)
 
@@ -88,7 +91,101 @@ class CudaDevice(RefinementVerbs):
         """Best labelling and its certificate."""
         return levels.minimize(self.kernels, self.constants, terms, weights, schedule)
 
-    def compose(self, u: Any, around: Around, labels: Any) -> Any:
+    def compose(self, u: Any, around: StepSearch, labels: Any) -> Any:
         """Compose u with the free-form deformation whose control points took these labels."""
         step = levels.increment(self.kernels, self.constants, self.lattices.of(around.grid), around, labels)
         return self.kernels.compose(u, step)
+
+    @cached_property
+    def fields(self) -> CudaFields:
+        """Kernels of dense displacement fields, with arrays of the host in and out."""
+        return CudaFields(self.kernels, self.queue)
+
+    @cached_property
+    def lattices(self) -> Lattices:
+        """Lattices of the control grids in use."""
+        return Lattices(self.kernels, self.queue)
+
+    def change_level(self, u: Any, before: Factors, after: Factors, shape: tuple[int, int, int]) -> Any:
+        """Carry a displacement from one shrunken grid to another."""
+        return refinement.change_level(self.kernels, u, before, after, shape)
+
+    def smoothed(self, u: Any, sigma_mm: float, geometry: Geometry) -> Any:
+        """Smooth a displacement by a Gaussian, no further than it stays free of folds."""
+        return refinement.smoothed(self.kernels, u, sigma_mm, geometry)
+
+    def data_terms(
+        self, scene: Any, u: Any, members: Sequence[Member], weights: WeightTable, settings: Refine
+    ) -> refinement.GpuObjective:
+        """Weight map of each member, scaled so that a weight of one means a typical force of one at u; stiffness."""
+        return refinement.data_terms(self, scene, u, members, weights, settings)
+
+    def forces(
+        self, scene: Any, objective: refinement.GpuObjective, u: Any, smoothness: float
+    ) -> tuple[float, float, Any]:
+        """Cost of the data, weighted cost of the smoothness, and the force of both."""
+        return refinement.forces(self, scene, objective, u, smoothness)
+
+    def descent(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> Any:
+        """Return a descent at its start."""
+        return refinement.descent(self.kernels, self.queue, self.lattices.of(grid), settings, grid, geometry)
+
+    def held_back(self, u: Any, update: Any, grid: ControlGrid) -> Any:
+        """Return u ∘ (id + δ), δ that of the control points' update, held back where it would fold."""
+        return refinement.held_back(self.kernels, u, update, self.lattices.of(grid))
+
+    def unfolded(self, u: Any, factors: Factors, shape: tuple[int, int, int]) -> tuple[Any, Any]:
+        """Return u, smoothed where it folds on the grid of the image, and the displacement there."""
+        return refinement.unfolded(self.kernels, u, factors, shape)
+
+
+class CudaFields:
+    """Functions of `regweave._core` by the kernels of a GPU."""
+
+    def __init__(self, kernels: Any, queue: Any) -> None:
+        self._kernels, self._queue = kernels, queue
+
+    def _upload(self, array: Any, dtype: Any = np.float32) -> Any:
+        return self._queue.upload(np.ascontiguousarray(array, dtype=dtype))
+
+    def warp(self, image: Float32Array, matrix: Float64Array, field: Float32Array, fill: float, clamp: bool) -> Any:
+        """Sample an image at matrix · (x + field(x)); outside: the border if clamp, else fill."""
+        if clamp:
+            return self.warp_channels(image[None], matrix, field)[0]
+        return self._kernels.warp_filled(self._upload(image), matrix, self._upload(field), fill).numpy()
+
+    def warp_channels(self, channels: Float32Array, matrix: Float64Array, u: Float32Array) -> Any:
+        """Pull images (C, X, Y, Z) through matrix ∘ (id + u); beyond the grid the border value holds."""
+        return self._kernels.warp(self._upload(channels), matrix, self._upload(u)).numpy()
+
+    def warp_valid(self, shape: tuple[int, int, int], matrix: Float64Array, field: Float32Array) -> Any:
+        """1 where matrix · (x + field(x)) lies inside a grid of that shape."""
+        found = self._kernels.warp_valid(shape, matrix, self._upload(field), None, None).numpy()
+        return found.astype(np.uint8)
+
+    def warp_labels(self, labels: IntArray, matrix: Float64Array, field: Float32Array) -> Any:
+        """Take the label with the largest sum of trilinear weights; 0 outside."""
+        return self._kernels.warp_labels(self._upload(labels, np.int32), matrix, self._upload(field)).numpy()
+
+    def jacobian(self, u: Float32Array) -> Any:
+        """Return det(I + du/dx), central differences, one-sided at borders."""
+        return self._kernels.jacobian(self._upload(u)).numpy()
+
+    def return_errors(self, u: Float32Array, there: Float64Array, back: Float32Array, *affines: Float64Array) -> Any:
+        """Return how far each fixed voxel ends from where it started, in mm; affines (4, 4) as the kernel has them."""
+        rows = (np.ascontiguousarray(a[:3], dtype=np.float64) for a in affines)
+        return self._kernels.return_errors(self._upload(u), there, self._upload(back), *rows).numpy()
+
+    def invert(
+        self,
+        u: Float32Array,
+        matrix: Float64Array,
+        inverse_matrix: Float64Array,
+        shape: tuple[int, int, int],
+        max_iter: int,
+        tolerance: float,
+    ) -> tuple[Any, Any]:
+        """Solve matrix · (p + u(p)) = q for each voxel q of shape; return matrix · p - q and what remains."""
+        arguments = (matrix, inverse_matrix, shape, max_iter, tolerance)
+        found, residual = self._kernels.invert(self._upload(u), *arguments)
+        return found.numpy(), residual.numpy()

@@ -10,10 +10,8 @@ import numpy as np
 from regweave.config.settings import Settings
 from regweave.energy.assemble import TIE_BREAK, assemble
 from regweave.energy.cost_volume import QUIET_NODE
-from regweave.registration.cuda.constants import Constants
-from regweave.registration.cuda.metrics import Asked
-from regweave.registration.cuda.scene import Compared, CudaScene
-from regweave.registration.measure import VALID_SHARE, Around, host_costs
+from regweave.registration.cuda.scene import Compared, Constants, CudaScene, MetricCall
+from regweave.registration.measure import VALID_SHARE, StepSearch, host_costs
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.node_classes import FOREGROUND_SHARE
 from regweave.types import Float64Array, Solution, Terms, WeightTable
@@ -38,7 +36,7 @@ class CudaTerms:
         return Terms(self.costs.numpy(), self.shares.numpy(), self.shape, self.offsets, base=base)
 
 
-def measure(scene: CudaScene, u: Any, around: Around, scales: Any) -> tuple[CudaTerms, Any]:
+def measure(scene: CudaScene, u: Any, around: StepSearch, scales: Any) -> tuple[CudaTerms, Any]:
     """Terms around the estimate u, and the scales of the members, fitted where none are given."""
     kernels, grid = scene.kernels, around.grid
     costs = _costs(scene, u, around)
@@ -52,7 +50,7 @@ def measure(scene: CudaScene, u: Any, around: Around, scales: Any) -> tuple[Cuda
     return CudaTerms(costs, shares, grid.nodes, around.labels.in_units_of(grid.spacing), base), scales
 
 
-def _costs(scene: CudaScene, u: Any, around: Around) -> Any:
+def _costs(scene: CudaScene, u: Any, around: StepSearch) -> Any:
     """Raw costs (M, N, L); the host computes those of members without kernels."""
     members = around.schedule.bank
     costs = scene.queue.empty((len(members), around.grid.n_nodes, around.labels.n_labels))
@@ -67,7 +65,7 @@ def _costs(scene: CudaScene, u: Any, around: Around) -> Any:
     return costs
 
 
-def _cost_row(scene: CudaScene, compared: Compared, around: Around, row: Any) -> bool:
+def _cost_row(scene: CudaScene, compared: Compared, around: StepSearch, row: Any) -> bool:
     """Fill the costs of one member; False where its support does not suit the kernels."""
     edge, metric = compared.member.support, compared.metric
     grid = around.grid if edge is None else around.grid.with_support((edge,) * 3)
@@ -77,12 +75,12 @@ def _cost_row(scene: CudaScene, compared: Compared, around: Around, row: Any) ->
         return False
     search = scene.constants.search(grid, around.labels)
     metric.costs(
-        scene.kernels, search, compared.fixed, compared.moved, row, Asked(compared.options, grid, scene.constants)
+        scene.kernels, search, compared.fixed, compared.moved, row, MetricCall(compared.options, grid, scene.constants)
     )
     return True
 
 
-def _class_shares(scene: CudaScene, u: Any, around: Around) -> Any:
+def _class_shares(scene: CudaScene, u: Any, around: StepSearch) -> Any:
     """Columns of W that each node uses, (N, C), or each label of it, (N, L, C)."""
     grid, schedule, classes = around.grid, around.schedule, around.classes
     if scene.host.pair.moving_labels is None or len(classes) == 1:
@@ -117,7 +115,7 @@ def minimize(
     return Solution(*found)
 
 
-def increment(kernels: Any, constants: Constants, lattice: Any, around: Around, labels: Any) -> Any:
+def increment(kernels: Any, constants: Constants, lattice: Any, around: StepSearch, labels: Any) -> Any:
     """Free-form deformation whose control points took these labels, (3, X, Y, Z)."""
     offsets = around.labels.offsets
     k = tuple(len(o) for o in offsets)

@@ -8,9 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
 
-from regweave import notices
 from regweave.errors import UsageError
-from regweave.registration.cpu import CPU
 from regweave.registration.cuda.device import CudaDevice
 from regweave.registration.cuda.memory import Opened
 
@@ -43,7 +41,6 @@ def gpus() -> tuple[tuple[Gpu, ...], str]:
 
 _here = threading.local()
 """GPUs that the present thread has opened: each thread has queues of its own, so that their work runs side by side."""
-_told: set[str] = set()
 
 
 def use(number: int) -> None:
@@ -91,16 +88,3 @@ def open_gpu(which: str = "") -> CudaDevice:
         return cast("CudaDevice", _here.opened.device(kernels, number, lambda: CudaDevice(kernels, number)))
     except RuntimeError as error:
         raise UsageError("E157", f"GPU {number} cannot be used: {error}", "use --device cpu") from error
-
-
-def open_best(which: str = "") -> Any:
-    """Return the first GPU, or the host where there is none, which is said once."""
-    if which:
-        raise UsageError("E173", f"auto:{which} is no device", "write auto, cpu, cuda or cuda:N")
-    found, why = gpus()
-    if found:
-        return open_gpu()
-    if why not in _told:
-        _told.add(why)
-        notices.warn(f"W219: no GPU can be used: {why}; the processor computes")
-    return CPU

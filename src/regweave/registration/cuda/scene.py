@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from regweave import metrics
 from regweave.config.member import Member
-from regweave.metrics import mi
-from regweave.registration.cuda.constants import Constants
-from regweave.registration.cuda.metrics import GpuMetric, find
+from regweave.metrics import dwt, mi, mind
 from regweave.registration.cuda.refinement import gaussian_sides
-from regweave.registration.scene import Resolution, Scene
-from regweave.registration.structure_channels import ComparedMaps
+from regweave.registration.scene import ComparedMaps, Resolution, Scene
 from regweave.spatial.channels import Channels, View
+from regweave.spatial.control_grid import ControlGrid, LabelSet
 from regweave.spatial.intensity import apply_window, sampled
 from regweave.spatial.node_classes import numbers_of
 from regweave.spatial.pyramid import Factors, shrink_geometry
 from regweave.spatial.warp import voxel_matrix
-from regweave.types import Float64Array, Geometry
+from regweave.types import Float32Array, Float64Array, Geometry
 
 CUT = 4.0
 """Half the length of the Gaussian of a view, in standard deviations."""
@@ -201,3 +201,160 @@ class CudaScene:
         matrix = voxel_matrix(self.geometry, labels.geometry, self.host.pair.initial)
         outside = int(numbers_of(np.zeros(1, dtype=np.int64), classes)[0])
         return self.kernels.warp_nearest(self._numbers[classes], matrix, u, outside)
+
+
+KEPT = 256
+"""So many stay; those used last go last."""
+
+
+class Constants:
+    """Cache of values on one GPU, by what they are made of.
+
+    Examples
+    --------
+    >>> constants = Constants(None, None)
+    >>> constants("two", lambda: [2]) is constants("two", lambda: [2])
+    True
+    """
+
+    def __init__(self, kernels: Any, queue: Any) -> None:
+        self._kernels, self._queue = kernels, queue
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def __call__(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the value of a key, made now if it is not kept."""
+        if key not in self._kept:
+            self._kept[key] = make()
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def array(self, values: Any) -> Any:
+        """Return an array of the host on the GPU."""
+        return self((values.shape, values.dtype.char, values.tobytes()), lambda: self._queue.upload(values))
+
+    def ones(self, rows: int, columns: int) -> Any:
+        """Return an array (rows, columns) on the GPU, its first column 1, the others 0."""
+
+        def made() -> Any:
+            values = np.zeros((rows, columns), dtype=np.float32)
+            values[:, 0] = 1
+            return self._queue.upload(values)
+
+        return self(("ones", rows, columns), made)
+
+    def search(self, grid: ControlGrid, labels: LabelSet) -> Any:
+        """Return the supports of the nodes of a grid and the shifts of labels."""
+        numbers = tuple(a.tobytes() for a in (grid.origin, grid.spacing, *labels.offsets))
+        key = ("search", grid.image_shape, grid.nodes, grid.support, numbers)
+        return self(
+            key,
+            lambda: self._kernels.Search(self._queue, grid.image_shape, grid.starts, grid.support, labels.offsets),
+        )
+
+
+MOST_COUNTED = 65535
+"""A joint histogram counts no more voxels of a support than this."""
+
+
+@dataclass(frozen=True)
+class MetricCall:
+    """Options of a metric, grid with its support, and what the GPU keeps."""
+
+    options: Any
+    grid: ControlGrid
+    constants: Constants
+
+
+@dataclass(frozen=True)
+class GpuMetric:
+    """Kernels of one metric.
+
+    Parameters
+    ----------
+    features : callable
+        From kernels, image (1, X, Y, Z) and options to features (C, X, Y, Z).
+    costs : callable
+        From kernels, search, both features, the row (N, L) to fill, and what is asked for.
+    support : callable, optional
+        Support that the metric makes of a node's, where it is not that one.
+    maps : bool
+        True if the features of structure maps are the maps themselves.
+    single : bool
+        True if the costs are those of one channel.
+    fits : callable, optional
+        Tells whether a support suits the kernels.
+    """
+
+    features: Callable[[Any, Any, Any], Any]
+    costs: Callable[[Any, Any, Any, Any, Any, MetricCall], None]
+    support: Callable[[ControlGrid], ControlGrid] | None = None
+    maps: bool = False
+    single: bool = False
+    fits: Callable[[ControlGrid], bool] | None = None
+
+
+def find(name: str) -> GpuMetric | None:
+    """Return the kernels of a metric of the package; None for others, and for a plug-in that took its name."""
+    return METRICS.get(name) if metrics.registry.origin(name).place == "regweave" else None
+
+
+@lru_cache(maxsize=8)
+def n_log_n(voxels: int) -> Float32Array:
+    """Return n log n for counts from 0 to the voxels of a support."""
+    n = np.arange(voxels + 1, dtype=np.float64)
+    return np.asarray(n * np.log(np.maximum(n, 1)), dtype=np.float32)
+
+
+def _plain(kernels: Any, image: Any, options: Any) -> Any:
+    return image
+
+
+def _gradient(kernels: Any, image: Any, options: Any) -> Any:
+    return kernels.gradient_magnitude(image, options.sigma_voxels)
+
+
+def _ngf(kernels: Any, image: Any, options: Any) -> Any:
+    return kernels.normalised_gradient(image, options.sigma_voxels, options.edge)
+
+
+def _mind(kernels: Any, image: Any, options: Any) -> Any:
+    pairs = np.array(mind.PAIRS, dtype=np.int32) * np.int32(options.distance_voxels)
+    return kernels.self_similarity(image.reshaped(image.shape[1:]), pairs, options.radius_voxels, *mind.NOISE_RANGE)
+
+
+def _sad_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
+    kernels.sad_costs(search, fixed, moved, out)
+
+
+def _ncc_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
+    kernels.ncc_costs(search, fixed, moved, out, asked.options.variance_floor, asked.options.squared)
+
+
+def _ngf_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
+    kernels.ngf_costs(search, fixed, moved, out)
+
+
+def _dwt_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
+    kernels.dwt_costs(search, fixed, moved, out)
+
+
+def _mi_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
+    table = asked.constants.array(n_log_n(int(np.prod(asked.grid.support))))
+    kernels.mi_costs(search, fixed, moved, out, mi.n_bins(asked.grid, asked.options), table)
+
+
+def _countable(grid: ControlGrid) -> bool:
+    return bool(np.prod(grid.support) <= MOST_COUNTED)
+
+
+METRICS = {
+    "sad": GpuMetric(_plain, _sad_costs, maps=True),
+    "gradient": GpuMetric(_gradient, _sad_costs),
+    "mind": GpuMetric(_mind, _sad_costs),
+    "ncc": GpuMetric(_plain, _ncc_costs, maps=True, single=True),
+    "ngf": GpuMetric(_ngf, _ngf_costs),
+    "dwt": GpuMetric(_plain, _dwt_costs, support=dwt.wavelet_support),
+    "mi": GpuMetric(_plain, _mi_costs, fits=_countable),
+}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave.report.viewer.volumes import Display
-from regweave.spatial.jacobian import determinant
+from regweave.spatial.deformation import determinant
 from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence
 
 JACOBIAN_RANGE = 4.0

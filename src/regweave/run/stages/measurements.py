@@ -12,8 +12,8 @@ from regweave import notices
 from regweave.measures.body import body_mask
 from regweave.measures.deformation import InverseError, Residual
 from regweave.measures.scores import PairScore, score_labels
+from regweave.spatial.intensity import inside
 from regweave.spatial.invert import Inversion, inverse_errors_mm, summary_mm
-from regweave.spatial.masking import inside
 from regweave.spatial.warp import warp_labels
 from regweave.types import Field, Image, ImagePair, LabelMap, Transform
 

@@ -15,7 +15,7 @@ from scipy import ndimage
 
 from regweave import notices
 from regweave.registration.initial import VOLUME_RATIOS
-from regweave.spatial.compose import compose
+from regweave.spatial.deformation import compose
 from regweave.types import Field, Float32Array, Float64Array, Geometry, ImagePair, StructureMaps
 
 SURE = 0.5

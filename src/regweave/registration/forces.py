@@ -1,0 +1,405 @@
+"""Forces and steps of the continuous refinement: penalties, weights of voxels, fold-free descent.
+
+A metric names its penalty in ``PENALTY``; the force is the derivative of the cost by a small displacement of the
+moved image, (3, X, Y, Z), computed analytically by the compiled kernels.
+
+Each class weighs each member by its column of W. A member that compares images has, at each voxel, the weight of the
+class that the moving mask has there. A member that compares structure maps has one weight for the map of each
+structure at all voxels: its force acts on both sides of the border, where the class of a voxel is ambiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from regweave import _core
+from regweave.config.member import Member
+from regweave.config.settings import Refine
+from regweave.energy.cost_volume import Comparison
+from regweave.registration.scene import Scene, view_of
+from regweave.spatial.control_grid import ControlGrid
+from regweave.spatial.node_classes import numbers_of
+from regweave.spatial.pyramid import Factors, change_level
+from regweave.types import Float32Array, Float64Array, Geometry, IntArray, WeightTable
+
+LEAST_FORCE = 1e-3
+"""Forces of this size are rounding and are not scaled up; features are in [0, 1]."""
+SMALL_DIFFERENCE = 0.01
+"""Differences of features in [0, 1] below this are penalised quadratically."""
+LEAST_JACOBIAN = 0.1
+"""A step may not bring a voxel's volume change below this."""
+ATTEMPTS = 8
+"""Times that the control points round folding voxels are held, farther each time, before the step is given up."""
+REACH = 0.4
+"""Largest displacement of a control point in one step, in control spacings: cubic B-splines fold beyond."""
+LEAST_SIGMA_VOXELS = 0.1
+"""A Gaussian narrower than this changes nothing."""
+CUT = 3.0
+"""Half the length of the smoothing kernel, in standard deviations."""
+FIRST_MOMENT, SECOND_MOMENT = 0.9, 0.99
+QUIET = 0.1
+"""Control points with a gradient below this share of the typical one do not take full steps."""
+
+
+@dataclass(frozen=True)
+class DataTerm:
+    """Weighted penalty of a member: its weight at each voxel and its window.
+
+    Where the maps of structures weigh differently, ``channels`` holds a factor for each channel, (G, 1, 1, 1), or
+    for each of its voxels, (G, X, Y, Z).
+    """
+
+    member: Member
+    penalty: Penalty
+    weight: Float32Array
+    radius: int
+    channels: Float32Array | None = None
+
+    def cost(self, comparison: Comparison, force: Float32Array) -> float:
+        """Cost of a comparison; its derivative is added to ``force``."""
+        options = self.member.metric_options
+        if self.channels is None:
+            return self.penalty(comparison.fixed, comparison.moved, self.weight, force, self.radius, options)
+        # A penalty is a mean over channels: one by one, each counts as many times as there are.
+        n = len(self.channels)
+        parts = zip(np.split(comparison.fixed, n), np.split(comparison.moved, n), self.channels, strict=True)
+        return sum(
+            self.penalty(fixed, moved, self.weight * (factor / n), force, self.radius, options)
+            for fixed, moved, factor in parts
+            if factor.any()
+        )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Data terms, the stiffness of each voxel, (X, Y, Z), where it is not 1, and the length that weighs bending."""
+
+    terms: tuple[DataTerm, ...]
+    stiffness: Float32Array | None = None
+    bending_mm: float = 0.0
+
+
+def data_terms(
+    scene: Scene, u: Float32Array, members: Sequence[Member], weights: WeightTable, settings: Refine
+) -> Objective:
+    """Terms of the members, scaled so that a weight of one means a typical force of one at u."""
+    table = counted_once(scene, members, weights.select(tuple(m.name for m in members)))
+    classes = ClassWeights(scene, u, table, settings.class_reach_voxels)
+    valid = scene.valid(u)
+    out = []
+    for comparison, member in zip(scene.compare(members, u), members, strict=True):
+        penalty = PENALTIES[member.implementation.PENALTY]  # type: ignore[attr-defined]
+        radius = settings.radius_voxels if member.support is None else member.support // 2
+        force = _core.zero_field(scene.geometry.shape)
+        term = DataTerm(member, penalty, valid, radius)
+        _cost(scene, [(term, comparison)], u, force)
+        out.append(_weighted(term, classes, u, np.float32(1 / _typical(force))))
+    return Objective(tuple(out), classes.stiffness(), settings.bending_mm)
+
+
+def _weighted(term: DataTerm, classes: ClassWeights, u: Float32Array, scale: np.float32) -> DataTerm:
+    """Give a term of weight 1 the weights of its member, on its scale."""
+    if term.member.source == "image":
+        return replace(term, weight=classes.of_voxels(term.member) * term.weight * scale)
+    found = classes.of_structures(term.member)
+    if (found == found[0]).all():
+        return replace(term, weight=found[0] * term.weight * scale)
+    channels = classes.scene.maps(term.member.source, u).weigh(found)
+    return replace(term, weight=term.weight * scale, channels=channels)
+
+
+def forces(scene: Scene, objective: Objective, u: Float32Array, smoothness: float) -> tuple[float, float, Float32Array]:
+    """Cost of the data, weighted cost of the smoothness, and the force of both, at u.
+
+    The moving image is pulled through u as a whole: pulling what an earlier step has pulled blurs it a second time.
+    """
+    force = _core.zero_field(scene.geometry.shape)
+    # Isotropic in millimetres on an anisotropic grid.
+    s = stretch(scene.geometry)
+    factor = [[smoothness * float((s[c] / s[axis]) ** 2) for axis in range(3)] for c in range(3)]
+    if objective.stiffness is None:
+        smooth = _core.diffusion_force(u, force, factor)
+    else:
+        smooth = _core.stiff_diffusion_force(u, objective.stiffness, force, factor)
+    if objective.bending_mm:
+        smooth += bending(u, force, scene.geometry, smoothness, objective.bending_mm)
+    return host_forces(scene, objective.terms, u, force), smooth, force
+
+
+def bending(u: Float32Array, force: Float32Array, geometry: Geometry, smoothness: float, length_mm: float) -> float:
+    """Weighted squared second derivatives of u, isotropic in millimetres; their force is added."""
+    s, voxel_mm = stretch(geometry), float(np.exp(np.log(geometry.spacing_mm).mean()))
+    weight = smoothness * (length_mm / voxel_mm) ** 2
+    factor = [[[weight * float(s[c] / (s[a] * s[b])) ** 2 for b in range(3)] for a in range(3)] for c in range(3)]
+    return _core.bending_force(u, force, factor)
+
+
+def host_forces(scene: Scene, terms: Sequence[DataTerm], u: Float32Array, force: Float32Array) -> float:
+    """Cost of some terms at u, by the host; their force is added: the way of a penalty that a device lacks."""
+    comparisons = scene.compare([t.member for t in terms], u)
+    return _cost(scene, list(zip(terms, comparisons, strict=True)), u, force)
+
+
+def _cost(scene: Scene, compared: Sequence[tuple[DataTerm, Comparison]], u: Float32Array, force: Float32Array) -> float:
+    exact = [one for one in compared if has_slope(scene, one[0].member)]
+    cost = sum(t.cost(c, force) for t, c in compared if not has_slope(scene, t.member))
+    return cost + exact_forces(scene, exact, u, force) if exact else cost
+
+
+def counted_once(scene: Scene, members: Sequence[Member], weights: WeightTable) -> WeightTable:
+    """Scale each member by its `independent_share`; the columns keep their sums."""
+    own = np.array([scene.independent_share(m) for m in members])
+    return weights if (own == 1).all() else weights.scale(own[:, None])
+
+
+def _typical(force: Float32Array) -> float:
+    """Root mean square of the force over voxels, each voxel weighted by its own square: flat regions do not count."""
+    return max(float(np.sqrt(_core.mean_square_force(force))), LEAST_FORCE)
+
+
+def absolute(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
+) -> float:
+    """Sum over voxels of weight × mean over channels of √(d² + ε²) − ε."""
+    return _core.absolute_force(fixed, moved, weight, force, SMALL_DIFFERENCE)
+
+
+def correlation(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
+) -> float:
+    """Sum over voxels of weight × mean over channels of (1 − correlation, or its square, in that radius)."""
+    settings = (radius, options.variance_floor, options.squared)
+    share = weight if len(fixed) == 1 else weight * np.float32(1 / len(fixed))
+    channels = zip(fixed[:, None], moved[:, None], strict=True)
+    return float(sum(_core.correlation_force(f, m, share, force, *settings) for f, m in channels))
+
+
+def tensor(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, force: Float32Array, radius: int, options: Any
+) -> float:
+    """Sum over voxels of weight × ½ |ff' − mm'|²."""
+    return _core.tensor_force(fixed, moved, weight, force)
+
+
+Penalty = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, int, Any], float]
+PENALTIES: dict[str, Penalty] = {"absolute": absolute, "correlation": correlation, "tensor": tensor}
+
+
+# The forces above are differences of the pulled image between neighbouring voxels. Where an image changes from voxel to
+# voxel these are not the derivative of its interpolation, and a descent along them ends where they vanish, not at
+# the least cost. The derivative of a linear interpolation does not help: it follows the noise, which is least half way
+# between voxels, and goes there wherever nothing else decides. So exact forces are those of cubic B-splines.
+
+
+def absolute_slope(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, slope: Float32Array, scale: float, radius: int,
+    options: Any,
+) -> float:  # fmt: skip
+    """Add the derivative of `absolute` by the moved image; return the cost."""
+    return _core.absolute_slope(fixed, moved, weight, slope, scale, SMALL_DIFFERENCE)
+
+
+def correlation_slope(
+    fixed: Float32Array, moved: Float32Array, weight: Float32Array, slope: Float32Array, scale: float, radius: int,
+    options: Any,
+) -> float:  # fmt: skip
+    """Add the derivative of `correlation` by the moved image; return the cost."""
+    settings = (scale, radius, options.variance_floor, options.squared)
+    return _core.correlation_slope(fixed, moved, weight, slope, *settings)
+
+
+Slope = Callable[[Float32Array, Float32Array, Float32Array, Float32Array, float, int, Any], float]
+SLOPES: dict[str, Slope] = {"sad": absolute_slope, "ncc": correlation_slope}
+"""By metric whose features are the windowed intensities themselves."""
+
+
+def has_slope(scene: Scene, member: Member) -> bool:
+    """Return whether the force of a member is exact in a scene."""
+    return scene.late and member.source == "image" and member.metric in SLOPES and view_of(member).plain
+
+
+def exact_forces(
+    scene: Scene, compared: Sequence[tuple[DataTerm, Comparison]], u: Float32Array, force: Float32Array
+) -> float:
+    """Cost of terms at u; their force, by the derivative of the interpolation, is added.
+
+    Parameters
+    ----------
+    scene : Scene
+    compared : sequence of (term, Comparison)
+        Terms of members that have a slope, with their features at u.
+    u, force : float32 arrays of shape (3, X, Y, Z)
+    """
+    slope = np.zeros(u.shape[1:], dtype=np.float32)
+    cost = 0.0
+    for term, features in compared:
+        low, high = scene.moving_channels.window(view_of(term.member))
+        slope_of, options = SLOPES[term.member.metric], term.member.metric_options
+        images = (features.fixed[0], features.moved[0])
+        cost += slope_of(*images, term.weight, slope, 1 / (high - low), term.radius, options)
+    _core.pulled_force(scene.moving_channels.raw(scene.moving_factors), scene.matrix, u, slope, force)
+    return cost
+
+
+@dataclass(frozen=True)
+class ClassWeights:
+    """Columns of W laid over the voxels of a scene.
+
+    Parameters
+    ----------
+    scene : Scene
+        The pair at the resolution of the refinement.
+    u : float32 array of shape (3, X, Y, Z)
+        Displacement under which the moving labels are looked up.
+    table : WeightTable
+        Rows of the members of the refinement.
+    reach : float
+        Distance beyond a structure at which its column still acts, in voxels as `stretch` has them.
+    """
+
+    scene: Scene
+    u: Float32Array
+    table: WeightTable
+    reach: float
+
+    @cached_property
+    def numbers(self) -> IntArray:
+        """Column of each voxel, (X, Y, Z)."""
+        found = numbers_of(self.scene.moved_labels(self.u), self.table.classes)
+        return spread(found, self.reach, stretch(self.scene.geometry))
+
+    def of_voxels(self, member: Member) -> Float32Array:
+        """Weight of a member that compares images at each voxel, (X, Y, Z)."""
+        return self._laid(self.table.matrix[self.table.members.index(member.name)])
+
+    def of_structures(self, member: Member) -> Float32Array:
+        """Weight of the map of each structure, (K,), for a member that compares structure maps."""
+        maps, columns = self.scene.pair.fixed.maps, self.table.classes
+        assert maps is not None
+        row = _single(self.table.matrix[self.table.members.index(member.name)])
+        return row[[columns.index(c) if c in columns else 0 for c in maps.classes]]
+
+    def stiffness(self) -> Float32Array | None:
+        """Factor of the smoothness at each voxel, (X, Y, Z); None where it is 1 everywhere."""
+        return None if self.table.stiffness is None else self._laid(self.table.stiffness)
+
+    def _laid(self, columns: Float64Array) -> Float32Array:
+        """Value of the column of each voxel; that of the first where no labels choose, or all are the same."""
+        values = _single(columns)
+        if self.scene.pair.moving_labels is None or (values == values[0]).all():
+            return np.full(self.scene.geometry.shape, values[0], dtype=np.float32)
+        return values[self.numbers]
+
+
+def spread(numbers: IntArray, reach: float, voxel: Float64Array) -> IntArray:
+    """Give background within a reach of a structure the number of the nearest one.
+
+    Parameters
+    ----------
+    numbers : int array of shape (X, Y, Z)
+        0 for background.
+    reach : float
+        Largest distance, in the unit of ``voxel``.
+    voxel : float array of shape (3,)
+        Edges of a voxel.
+
+    Examples
+    --------
+    >>> spread(np.array([[[0, 0, 0, 2, 0, 1, 0]]]), 1.0, np.ones(3)).ravel().tolist()
+    [0, 0, 2, 2, 2, 1, 1]
+    """
+    if reach == 0 or not numbers.any():
+        return numbers
+    away, nearest = ndimage.distance_transform_edt(numbers == 0, sampling=voxel, return_indices=True)
+    return np.where(away <= reach, numbers[tuple(nearest)], 0)
+
+
+def stretch(geometry: Geometry) -> Float64Array:
+    """Voxel size along each axis relative to its geometric mean."""
+    return np.asarray(geometry.spacing_mm / np.exp(np.log(geometry.spacing_mm).mean()))
+
+
+def _single(values: Float64Array) -> Float32Array:
+    return values.astype(np.float32)
+
+
+class Descent:
+    """Adam on control points, the step length set by each point's own recent gradients (Kingma and Ba 2015).
+
+    The second moment is that of the whole vector, so that the direction is kept.
+    """
+
+    def __init__(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> None:
+        spacing = float(grid.spacing[0])
+        self._grid, self._length, self._reach = grid, settings.rate * spacing, REACH * spacing
+        self._stretch = tuple(float(s) for s in stretch(geometry))
+        self._first = np.zeros((3, *grid.nodes), dtype=np.float32)
+        self._second = np.zeros(grid.nodes, dtype=np.float32)
+        self._done = 0
+
+    def update(self, force: Float32Array) -> Float32Array:
+        """Displacement of the control points, in voxels, bounded so that the step is invertible."""
+        self._done += 1
+        g = _core.ffd_adjoint(force, self._grid.origin, self._grid.spacing, self._grid.nodes)
+        keep = (FIRST_MOMENT, SECOND_MOMENT)
+        return _core.descend(
+            g, self._first, self._second, self._stretch, self._done, keep, self._length, self._reach, QUIET
+        )
+
+
+def held_back(u: Float32Array, update: Float32Array, grid: ControlGrid) -> Float32Array:
+    """Return u ∘ (id + δ), where δ is the free-form deformation of the update.
+
+    Control points near a voxel that the step would bring below the least Jacobian are left where they are.
+    """
+    return _core.hold_back(u, update, grid.origin, grid.spacing, LEAST_JACOBIAN, ATTEMPTS)
+
+
+def smoothed(u: Float32Array, sigma_mm: float, geometry: Geometry) -> Float32Array:
+    """Smooth a start by a Gaussian, a narrower one where that would fold: an average of displacements rarely does."""
+    if sigma_mm == 0:
+        return u
+    least = min(LEAST_JACOBIAN, float(_core.jacobian(u).min()))
+    while sigma_mm > LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
+        sigma = sigma_mm / geometry.spacing_mm
+        out = _core.gaussian(u, sigma, CUT)
+        if _core.jacobian(out).min() >= least:
+            return out
+        sigma_mm /= 2
+    return u
+
+
+def unfolded(knots: Float32Array, factors: Factors, shape: tuple[int, int, int]) -> tuple[Float32Array, Float32Array]:
+    """Bring the displacement to the grid of the image, smoothed where it folds there though not on that of the steps.
+
+    Upsampling can create folds that central differences on the coarse grid do not see. The knots are smoothed, not the
+    voxels of the image, so that the fine displacement is the interpolation of the knots everywhere.
+
+    Returns
+    -------
+    knots, displacement : float32 arrays of shape (3, X, Y, Z)
+        In voxels of the shrunken grid, and of the image.
+    """
+    u = change_level(knots, factors, (1, 1, 1), shape)
+    for _ in range(ATTEMPTS):
+        jacobian = _core.jacobian(u)
+        if jacobian.min() > 0:
+            break
+        folding = np.argwhere(jacobian <= 0)
+        mask = np.zeros(knots.shape[1:], dtype=bool)
+        mask[tuple((folding // factors).T)] = True
+        near = ndimage.binary_dilation(mask, iterations=2)
+        knots = knots.copy()
+        for box in ndimage.find_objects(ndimage.label(near)[0]):
+            wide = tuple(slice(max(0, s.start - 3), s.stop + 3) for s in box)
+            part, inside = knots[:, *wide], near[wide]
+            part[:, inside] = ndimage.gaussian_filter(part, (0, 1, 1, 1), mode="nearest", truncate=CUT)[:, inside]
+        del u, jacobian, folding  # room for the next ones
+        u = change_level(knots, factors, (1, 1, 1), shape)
+    return knots, u

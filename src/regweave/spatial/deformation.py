@@ -1,0 +1,179 @@
+"""Free-form deformation: cubic B-splines on a lattice of control points, in voxel units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regweave import _core
+from regweave.spatial.warp import slabs, to_field, to_voxels, voxel_matrix, warp_channels
+from regweave.types import Field, Float32Array, Geometry
+
+
+def evaluate(
+    coefficients: Float32Array, origin: ArrayLike, spacing: ArrayLike, shape: tuple[int, int, int]
+) -> Float32Array:
+    """Evaluate a free-form deformation at every voxel.
+
+    With coefficients of at most 0.4 control spacings along each axis the map x → x + u(x) does not fold.
+
+    Parameters
+    ----------
+    coefficients : float32 array of shape (C, nx, ny, nz)
+        Displacement of each control point; control point (a, b, c) lies at ``origin + (a, b, c) * spacing``.
+        Beyond the lattice the nearest control point is repeated.
+    origin, spacing : three floats
+        Of the lattice, in voxels.
+    shape : tuple of three ints
+        Voxels along each axis.
+
+    Returns
+    -------
+    float32 array of shape (C, X, Y, Z)
+
+    References
+    ----------
+    Rueckert et al. (1999), "Nonrigid registration using free-form deformations"; Choi and Lee (2000),
+    "Injectivity conditions of 2D and 3D uniform cubic B-spline functions".
+
+    Examples
+    --------
+    >>> shift = np.full((3, 4, 4, 4), 1.5, dtype=np.float32)
+    >>> float(evaluate(shift, (0, 0, 0), (5, 5, 5), (10, 10, 10))[0, 3, 3, 3])
+    1.5
+    """
+    dense: Float32Array = _core.ffd(coefficients, _triple(origin), _triple(spacing), shape)
+    return dense
+
+
+def adjoint(dense: Float32Array, origin: ArrayLike, spacing: ArrayLike, nodes: tuple[int, int, int]) -> Float32Array:
+    """Apply the transpose of `evaluate`: take a gradient over voxels to one over coefficients.
+
+    Parameters
+    ----------
+    dense : float32 array of shape (C, X, Y, Z)
+        One value for each component and voxel.
+    origin, spacing : three floats
+        Of the lattice, in voxels.
+    nodes : tuple of three ints
+        Control points along each axis.
+
+    Returns
+    -------
+    float32 array of shape (C, nx, ny, nz)
+
+    Examples
+    --------
+    >>> total = adjoint(np.ones((1, 8, 8, 8), dtype=np.float32), (-4, -4, -4), (4, 4, 4), (5, 5, 5)).sum()
+    >>> round(float(total))
+    512
+    """
+    coefficients: Float32Array = _core.ffd_adjoint(dense, _triple(origin), _triple(spacing), nodes)
+    return coefficients
+
+
+def _triple(values: ArrayLike) -> list[float]:
+    return [float(v) for v in np.broadcast_to(np.asarray(values, dtype=np.float64), (3,))]
+
+
+def compose(outer: Field, inner: Field) -> Field:
+    """Return the field of the map that applies ``inner`` first and ``outer`` to its result.
+
+    Parameters
+    ----------
+    outer, inner : Field
+        On one grid. Points that ``inner`` takes outside the grid see the border value of ``outer``.
+
+    Returns
+    -------
+    Field
+        ``inner(p) + outer(p + inner(p))``, trilinear.
+
+    Examples
+    --------
+    >>> grid = Geometry((4, 4, 4), np.eye(4))
+    >>> shift = Field(np.ones((3, 4, 4, 4), dtype=np.float32), grid)
+    >>> float(compose(shift, shift).data[0, 1, 2, 3])
+    2.0
+    """
+    data: Float32Array = _core.compose(to_voxels(outer), to_voxels(inner))
+    return to_field(data, inner.geometry)
+
+
+def resample(field: Field, geometry: Geometry) -> Field:
+    """Interpolate a field on another grid, trilinearly; beyond its own grid it keeps its border value.
+
+    Parameters
+    ----------
+    field : Field
+        Displacements in millimetres: their values need no scaling when the grid changes.
+    geometry : Geometry
+        Grid of the result.
+
+    Returns
+    -------
+    Field
+
+    Examples
+    --------
+    >>> coarse = Geometry((2, 2, 2), np.diag([4.0, 4.0, 4.0, 1.0]))
+    >>> field = Field(np.ones((3, 2, 2, 2), dtype=np.float32), coarse)
+    >>> resample(field, Geometry((8, 8, 8), np.eye(4))).data.shape
+    (3, 8, 8, 8)
+    """
+    matrix = voxel_matrix(geometry, field.geometry, np.eye(4))
+    still = np.zeros((3, *geometry.shape), dtype=np.float32)
+    return Field(warp_channels(field.data, matrix, still), geometry)
+
+
+def determinant(field: Field, *, kernels: Any = _core) -> Float32Array:
+    """Return ``det(I + ∂u/∂x)`` at each voxel, by central differences, one-sided at the border.
+
+    The determinant is the same in voxels and in millimetres.
+
+    Parameters
+    ----------
+    field : Field
+        Displacement u.
+    kernels : optional
+        What computes: the functions of `regweave._core`, by default those of the host.
+
+    Returns
+    -------
+    float32 array of shape (X, Y, Z)
+
+    Examples
+    --------
+    >>> from regweave.types import Geometry
+    >>> float(determinant(Field.zero(Geometry((3, 3, 3), np.eye(4)))).min())
+    1.0
+    """
+    parts = slabs(field.geometry.shape)
+    if len(parts) == 1:
+        return _planes(field, parts[0], kernels)
+    out = np.empty(field.geometry.shape, dtype=np.float32)
+    for slab in parts:
+        out[slab] = _planes(field, slab, kernels)
+    return out
+
+
+def _planes(field: Field, slab: slice, kernels: Any) -> Float32Array:
+    """Return the determinants of some planes, which differences with their neighbours need."""
+    begin, end = slab.start, slab.stop
+    low, high = max(0, begin - 1), min(end + 1, field.geometry.shape[0])
+    part = Geometry((high - low, *field.geometry.shape[1:]), field.geometry.affine)  # where it lies does not matter
+    values: Float32Array = kernels.jacobian(to_voxels(Field(field.data[:, low:high], part)))
+    return values[begin - low : end - low]
+
+
+def log_deviation(values: Float32Array, least: float, most: float, shift: float = 0.0) -> float:
+    """Return the standard deviation of log(value + shift), cut to ``least`` and ``most`` before the logarithm.
+
+    Examples
+    --------
+    >>> log_deviation(np.float32([1.0, 1.0]), 1e-9, 1e9)
+    0.0
+    """
+    return _core.log_spread(np.ascontiguousarray(values.ravel(), dtype=np.float32), shift, least, most)[1]

@@ -197,10 +197,14 @@ class Coarse(Volume):
 class PyramidLevel:
     """One resolution of a rigid or affine fit by Gauss–Newton steps on a robust correlation ratio.
 
-    A table predicts the moving image from the fixed one: one moving intensity for each of 32 fixed ones. The residual of
-    the table is the cost. No relation between the two scales is assumed, so scanners and modalities may differ. Maps are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels.
+    A table predicts the moving image from the fixed one: one moving intensity for each of 32 fixed ones. The residual
+    of the table is the cost. No relation between the two scales is assumed, so scanners and modalities may differ.
+    Maps are (3, 4) and take centred fixed voxels in [-1, 1] to moving voxels; intensities lie in [0, 1].
 
-    Intensities of both images lie in [0, 1].
+    References
+    ----------
+    Roche et al. (1998), "The correlation ratio as a new similarity measure for multimodal image registration"; (2000),
+    "Generalized correlation ratio for rigid registration of 3D ultrasound with MR".
     """
 
     def __init__(self, fixed: Coarse, moving: Coarse) -> None:

@@ -46,12 +46,19 @@ sys.path.insert(0, sys.argv[1])
 from made_body import write_study
 write_study(pathlib.Path("study"))
 """
-TRAIN = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
+TRAIN = """
+[train]
+C = 20
+alpha = 1
+eta = 3
+epsilon = 0.05
+folds = 2
+"""
 JOURNEYS = {
     "register, labels and page": (COMMAND, "register", "p0/fixed.nii", "p0/moving.nii", "-o", "result",
                                   "--fixed-labels", "p0/fixed_labels.nii", "--moving-labels", "p0/moving_labels.nii"),
     "rw.register in memory": (IN_MEMORY,),
-    "train": (COMMAND, "train", "pairs.csv", "-o", "model.json", "--config", "tiny.toml", "--workers", "1", *TRAIN),
+    "train": (COMMAND, "train", "pairs.csv", "-o", "model.json", "--config", "tiny.toml", "--workers", "1"),
     "contours": (COMMAND, "contours", "study/plan", "study/today", "--rtstruct", "study/plan/set.dcm", "-o", "drawn"),
 }  # fmt: skip
 VALUE_BASES = {"BaseModel", "TypedDict", "NamedTuple"}
@@ -176,7 +183,7 @@ def write_scans(folder: Path) -> None:
                 nib.save(nib.Nifti1Image(data, np.diag([8.0, 8.0, 8.0, 1.0])), folder / f"p{number}" / f"{name}.nii")
         rows.append(",".join([f"p{number}", *(f"p{number}/{name}.nii" for name in FILES), f"g{number}"]))
     (folder / "pairs.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    (folder / "tiny.toml").write_text(SETTINGS, encoding="utf-8")
+    (folder / "tiny.toml").write_text(SETTINGS + TRAIN, encoding="utf-8")
 
 
 if __name__ == "__main__":

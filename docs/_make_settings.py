@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from regweave import engines, losses, metrics
 from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Settings
+from regweave.training.options import TrainOptions
 
 PAGE = Path(__file__).with_name("settings.md")
 INTRODUCTION = """# Settings
@@ -18,6 +20,13 @@ INTRODUCTION = """# Settings
 Made from the program itself by `docs/_make_settings.py`. A settings file is TOML; `regweave presets show NAME` prints
 one to start from, `--config FILE` uses it. A key that is not listed here, or a number outside its range, is refused
 ([E185](errors.md)). A model stores the settings that its weights belong to.
+"""
+TRAINING = """## `[train]`: options of `regweave train`
+
+Read by the command `train` alone, and the same as the arguments of `rw.train` and `rw.MetricLearner`. Options of the
+command come first. Further keys of this table: `metrics` and `loss` in place of those of the settings, `nifti_frame`,
+`nonfinite` and `follow_links` as in [`register`](cli.md), and `tls_ca`, `tls_cert`, `tls_key` and `wait_for_workers`
+for a [cluster](howto/cluster.md).
 """
 TABLES = (
     ("The file", Settings),
@@ -88,6 +97,7 @@ LIMITS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {
 def page() -> str:
     """Return the page: a table for each part of a file, then the options of each metric, engine and loss."""
     sections = [_section(f"## {title}", model) for title, model in TABLES]
+    sections.append(_training())
     for key, plugins in OPTIONS.items():
         for name in plugins.available():
             options = plugins.get(name).Options
@@ -112,6 +122,17 @@ def _section(title: str, model: type[BaseModel]) -> str:
     return "\n".join([title, "", *(f"| {' | '.join(row)} |" for row in table), ""])
 
 
+def _training() -> str:
+    """Return the table of the options of a training."""
+    schema = TypeAdapter(TrainOptions).json_schema()["properties"]
+    rows = []
+    for f in fields(TrainOptions):
+        allowed = "; ".join(dict.fromkeys(_allowed(schema[f.name])))
+        rows.append([f"`{f.name}`", f.metadata["help"].replace("|", r"\|"), allowed, _default(schema[f.name], False)])
+    table = [["key", "meaning", "allowed", "default"], ["---"] * 4, *rows]
+    return "\n".join([TRAINING, *(f"| {' | '.join(row)} |" for row in table), ""])
+
+
 def _meanings(text: str) -> dict[str, str]:
     """Return the meaning of each parameter of a docstring."""
     found = {}
@@ -132,6 +153,8 @@ def _allowed(entry: dict[str, Any]) -> list[str]:
     if "enum" in entry or "const" in entry:
         return [", ".join(f"`{v}`" for v in entry.get("enum", [entry.get("const")]))]
     limits = " ".join(words.format(_number(entry[key])) for key, words in LIMITS.items() if key in entry)
+    if entry.get("type") == "array" and entry.get("items", {}).get("type") == "integer":
+        return ["label values, 1 or more"]
     if entry.get("type") == "array":
         inside = _allowed(entry["prefixItems"][0])[0] if "prefixItems" in entry else ""
         return [f"two numbers {inside}" if inside else f"{entry['minItems']} to {entry['maxItems']} tables"]

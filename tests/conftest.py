@@ -16,9 +16,17 @@ from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
-from regweave.predictors import perceptron
 from regweave.study.phantoms import PhantomPair, make_phantom
 
+QUICK_TRAINING = """
+[train]
+C = 20.0
+alpha = 1.0
+eta = 3.0
+epsilon = 0.05
+folds = 2
+predictor_options = {samples = 1000, steps = 5}
+"""
 HEADER = "id,fixed,moving,fixed_labels,moving_labels,group"
 TINY = Settings.model_validate(
     {
@@ -134,13 +142,13 @@ def training_list(tmp_path_factory) -> TrainingList:
             write_image(folder / f"{part}{seed}.nii.gz", getattr(pair, part))
             write_labels(folder / f"{part}{seed}_labels.nii.gz", getattr(pair, f"{part}_labels"))
     (folder / "labels.json").write_text('{"3": "mandible"}')
-    (folder / "tiny.toml").write_text(TINY.toml())
+    (folder / "tiny.toml").write_text(TINY.toml() + QUICK_TRAINING)
     return TrainingList(folder, TINY)
 
 
 @pytest.fixture(scope="module")
 def in_process():
-    """Run the tasks of a batch here, one after the other, and train class predictors in no time."""
+    """Run the tasks of a batch here, one after the other."""
 
     def here(function, arguments, _n):
         for index, argument in enumerate(arguments):
@@ -148,6 +156,4 @@ def in_process():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "on_processes", here)
-        patch.setattr(perceptron, "SAMPLES", 1000)
-        patch.setattr(perceptron, "STEPS", 5)
         yield patch

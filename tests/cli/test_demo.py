@@ -17,7 +17,6 @@ from regweave.config.settings import Settings
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
 from regweave.measures.scores import PairScore, StructureScore
-from regweave.predictors import perceptron
 from regweave.study import demo
 from regweave.study.phantoms import make_phantom
 from regweave.training.options import TrainOptions
@@ -30,6 +29,9 @@ TINY = Settings.model_validate(
         "banks": {"mr": [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]},
     }
 )
+
+
+QUICK = {"samples": 1000, "steps": 5}
 
 
 def tiny_pair(seed):
@@ -47,10 +49,10 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "on_processes", here)
-        patch.setattr(perceptron, "SAMPLES", 1000)
-        patch.setattr(perceptron, "STEPS", 5)
         patch.setattr(demo, "SETTINGS", TINY)
-        patch.setattr(demo, "OPTIONS", TrainOptions(C=10.0, alpha=1.0, eta=1.0, epsilon=0.1, folds=2))
+        patch.setattr(
+            demo, "OPTIONS", TrainOptions(C=10.0, alpha=1.0, eta=1.0, epsilon=0.1, folds=2, predictor_options=QUICK)
+        )
         cohort = functools.partial(demo.make_cohort, n_train=4, n_test=2, make=tiny_pair)
         patch.setattr(demo, "make_cohort", cohort)
         out, err = StringIO(), StringIO()

@@ -4,7 +4,7 @@
 begin with ``make`` or ``pip`` are left out: they prepare the machine. A ``python`` block whose title is a file of the
 package or of its tests is that file: it is put there, in a folder that the package takes for its own.
 
-Fast, the presets have one level of one step, training tries one value of everything, commands run in this process, and
+Fast, the presets have one level of one step, training has the effort ``smoke``, commands run in this process, and
 ``regweave demo``, which takes minutes, does not run. The slow tests change nothing and run in a shell.
 """
 
@@ -32,12 +32,9 @@ from regweave.config.settings import Settings
 from regweave.jobs import methods
 from regweave.jobs import store as batch
 from regweave.jobs.workers import attempt
-from regweave.predictors import perceptron
 from regweave.study import examples
-from regweave.training import columns as cross_validation
-from regweave.training import options as train_options
-from regweave.training import refinement, refinement_weights
-from regweave.training import run as stages
+from regweave.training.estimator import MetricLearner
+from regweave.training.options import TrainOptions
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -193,13 +190,9 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examples, "SHAPE", (20, 20, 20))
     monkeypatch.setattr(examples, "SPACING_MM", (9.0, 9.0, 9.0))
     monkeypatch.setattr(batch, "on_processes", here)
-    for module in (stages, methods, refinement_weights, refinement):
-        monkeypatch.setattr(module, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
-    monkeypatch.setattr(train_options, "GRID", {**train_options.GRID, "alpha": (1.0,)})
-    for name, few in {"SHARES": (1.0,), "BALANCES": (), "STRENGTHS": (3.0,)}.items():
-        monkeypatch.setattr(cross_validation, name, few)
-    monkeypatch.setattr(perceptron, "SAMPLES", 500)
-    monkeypatch.setattr(perceptron, "STEPS", 3)
+    monkeypatch.setattr(methods, "next_values", lambda values, found: [] if found else [values[len(values) // 2]])
+    for kind in (TrainOptions, MetricLearner):
+        monkeypatch.setitem(kind.__init__.__kwdefaults__, "effort", "smoke")
 
 
 def run_page(page: Path, folder: Path, *, in_shell: bool) -> None:

@@ -12,14 +12,15 @@ from pathlib import Path
 import doors
 import nibabel as nib
 import numpy as np
+import tomli_w
 from texts import page_text, record_text
 
 from regweave.cli import main
 
 TEXTS = Path(__file__).with_name("pages")
 CONFIG = ("--config", str(Path(__file__).with_name("tiny.toml")))
-QUICK = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
-PAPER = ("--method", "lssvm", "--no-gate")
+QUICK = {"C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.05, "folds": 2}
+PAPER = {"method": "lssvm", "gate": False}
 """Learning class by class; without gates, so that what was learned is used."""
 FILES = ("fixed", "moving", "fixed_labels", "moving_labels")
 HEADER = f"id,{','.join(FILES)},group"
@@ -50,8 +51,10 @@ def texts(folder: Path) -> dict[str, str]:
             "register", *(f"p3/{name}.nii" for name in FILES[:2]), "-o", "registration", *CONFIG,
             *(word for name in FILES[2:] for word in (f"--{name.replace('_', '-')}", f"p3/{name}.nii")),
         )  # fmt: skip
-        _run("train", "train.csv", "-o", "joint.json", *CONFIG, *QUICK, "--workers", "1")
-        _run("train", "train.csv", "-o", "per-class.json", *CONFIG, *QUICK, "--workers", "1", *PAPER)
+        for name, options in (("joint", QUICK), ("per-class", {**QUICK, **PAPER})):
+            table = tomli_w.dumps({"train": {**options, "predictor_options": doors.QUICK}})
+            Path(f"{name}.toml").write_text(f"{Path(CONFIG[1]).read_text()}\n{table}")
+            _run("train", "train.csv", "-o", f"{name}.json", "--config", f"{name}.toml", "--workers", "1")
         _run(
             "evaluate", "test.csv", "-o", "evaluation", *CONFIG, "--model", "per-class.json", "--baselines",
              "--train-pairs", "train.csv", "--pages", "1", "--workers", "1",

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from regweave.jobs import store, workers
 from regweave.model import shipped_models
 from regweave.model.model import Model
-from regweave.predictors import perceptron
 from regweave.study import demo
 from regweave.study.phantoms import cohort_pair, make_phantom, planted_pair
 
 __all__ = ["field_of", "little_work", "model_classes", "phantom", "shipped_models"]
 
+QUICK = {"samples": 1000, "steps": 5}
 RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 Part = tuple[NDArray[Any], NDArray[np.float64]]
 """Voxels and the RAS affine, as `regweave.register` takes them."""
@@ -51,7 +51,7 @@ def field_of(result: Any) -> NDArray[np.float32]:
 
 @contextmanager
 def little_work() -> Iterator[None]:
-    """Run batches in this process and train predictors for a few steps only."""
+    """Run batches in this process, and a short demo."""
 
     def here(function: Any, arguments: Any, _n: int) -> Iterator[Any]:
         for index, argument in enumerate(arguments):
@@ -59,8 +59,6 @@ def little_work() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "on_processes", here)
-        patch.setattr(perceptron, "SAMPLES", 1000)
-        patch.setattr(perceptron, "STEPS", 5)
-        patch.setattr(demo, "OPTIONS", replace(demo.OPTIONS, alpha=1.0, epsilon=0.1))
+        patch.setattr(demo, "OPTIONS", replace(demo.OPTIONS, alpha=1.0, epsilon=0.1, predictor_options=QUICK))
         patch.setattr(demo, "SETTINGS", demo.SETTINGS.model_copy(update={"levels": demo.SETTINGS.levels[:1]}))
         yield

@@ -13,11 +13,10 @@ import hashlib
 import numpy as np
 from regweave.predictors._features import n_features
 from regweave.predictors import perceptron
-perceptron.STEPS = 6
 rng = np.random.default_rng(0)
 x = rng.random((3000, n_features("ct")))
 classes = (x[:, :5].sum(axis=1) * 1.2).astype(np.int32)
-found = perceptron.fit_perceptron(x, classes, 7, rng, options=perceptron.Options())
+found = perceptron.fit_perceptron(x, classes, 7, rng, options=perceptron.Options(steps=6))
 y = rng.random((40000, x.shape[1])).astype(np.float32)
 scores = found.scores(y)
 from regweave.energy.features import joint_features

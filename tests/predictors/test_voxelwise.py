@@ -39,13 +39,8 @@ def planted(seed: int, scale: float = 100.0, affine=None) -> tuple[Volume, Label
     return Volume((scale * image).astype(np.float32), geometry), LabelMap(labels, geometry, {2: "left", 5: "right"})
 
 
-@pytest.fixture(scope="module")
-def quick():
-    """Fewer samples and steps: the planted classes need no more."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(voxelwise, "SAMPLES", 2000)
-        patch.setattr(_perceptron, "STEPS", 30)
-        yield
+QUICK = {"samples": 2000, "steps": 30}
+"""Fewer than usual: the planted classes need no more."""
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +50,11 @@ def training():
 
 
 def fit(volumes, labels, classes=CLASSES, modality="mr", *, like=None, **more) -> VoxelPredictor:
-    return predictors.fit("perceptron", Examples(volumes, labels, classes, modality, **more), like)
+    return predictors.fit("perceptron", Examples(volumes, labels, classes, modality, **more), like, **QUICK)
 
 
 @pytest.fixture(scope="module")
-def predictor(quick, training) -> VoxelPredictor:
+def predictor(training) -> VoxelPredictor:
     return fit(*training)
 
 
@@ -143,17 +138,17 @@ def test_record_holds_what_images_held_out_say(predictor):
     assert record["rarity"] in voxelwise.RARITY
 
 
-def test_record_recomputed_from_its_definition(quick, training):
+def test_record_recomputed_from_its_definition(training):
     """Two groups, so two folds: train on the one, score the other at each power, average, choose."""
     volumes, labels = (part[:4] for part in training)
     found = fit(volumes, labels, seed=3, groups=["a", "b", "a", "b"])
     sizes = _class_features.Sizes.of([v.geometry for v in volumes])
-    quota = voxelwise.SAMPLES // (4 * 6)
+    quota = QUICK["samples"] // (4 * 6)
     samples = [
         voxelwise._draw(v, np.searchsorted(CLASSES, m.data), "mr", sizes, quota, np.random.default_rng([3, n]))
         for n, (v, m) in enumerate(zip(volumes, labels, strict=True))
     ]
-    learn = partial(_perceptron.fit_perceptron, options=_perceptron.Options())
+    learn = partial(_perceptron.fit_perceptron, options=_perceptron.Options(**QUICK))
     values = {power: [] for power in voxelwise.RARITY}
     for train, held_out in (((1, 3), (0, 2)), ((0, 2), (1, 3))):
         net, odds = voxelwise._train([samples[n] for n in train], 3, learn, np.random.default_rng([3, 4]))
@@ -177,7 +172,7 @@ def test_json_gives_back_the_same_predictor(predictor):
     np.testing.assert_array_equal(back.maps(volume).shares, predictor.maps(volume).shares)
 
 
-def test_same_seed_same_numbers(quick, training):
+def test_same_seed_same_numbers(training):
     first, again, other = (fit(training[0][:2], training[1][:2], seed=seed).save().to_json() for seed in (0, 0, 1))
     assert first == again
     assert first != other
@@ -212,7 +207,7 @@ def test_a_small_image_gets_classes_too(predictor, shape):
     assert np.isfinite(predictor.maps(image).shares).all()
 
 
-def test_one_patient_has_nothing_to_hold_out(quick, training):
+def test_one_patient_has_nothing_to_hold_out(training):
     volumes, labels = training
     found = fit(volumes[:2], labels[:2], groups=["p", "p"])
     assert found.record == {"rarity": voxelwise.DEFAULT_RARITY}
@@ -241,7 +236,7 @@ def test_labels_without_a_class_are_background():
         ({"groups": ["a"]}, "5 images, 5 label maps, groups: 1"),
     ],
 )
-def test_refuses_what_does_not_fit(quick, training, change, message):
+def test_refuses_what_does_not_fit(training, change, message):
     arguments = {"classes": CLASSES, "modality": "mr", **change}
     with pytest.raises(ValueError, match=message):
         fit(*training, **arguments)
@@ -266,7 +261,7 @@ def test_refuses_stored_numbers_that_do_not_fit(predictor):
         load(perceptron={})
 
 
-def test_features_of_another_image_kind_are_refused(quick, training):
+def test_features_of_another_image_kind_are_refused(training):
     content = fit(*training).save().to_json()
     n = len(content["perceptron"]["hidden"])
     fewer = {**content["perceptron"], "hidden": content["perceptron"]["hidden"][1:]}
@@ -315,7 +310,7 @@ def test_maps_have_the_voxels_of_the_image_up_to_a_limit_and_see_as_far_as_befor
     assert coarse[away].std() > 0.1
 
 
-def test_a_unit_of_its_own_is_saved_and_that_of_earlier_versions_is_the_voxel(quick, training):
+def test_a_unit_of_its_own_is_saved_and_that_of_earlier_versions_is_the_voxel(training):
     found = fit(*training)
     finer = replace(found, sizes=_class_features.Sizes(1.0, 2.5))
     again = predictors.load(Parts.from_json(finer.save().to_json()))

@@ -350,7 +350,7 @@ def test_train_and_evaluate_in_memory(training_list, tmp_path, monkeypatch, caps
     pandas = pytest.importorskip("pandas")
     assert isinstance(from_memory.table(), pandas.DataFrame)
     assert set(from_memory.table()["id"]) == {"pair0", "pair1", "pair2"}
-    quick = {"method": "global", "C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.1, "rounds": 1, "folds": 2}
+    quick = {"method": "global", "C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.1, "folds": 2, "effort": "smoke"}
     capsys.readouterr()
     model = rw.train(memory, **words, **quick)
     said = capsys.readouterr().err

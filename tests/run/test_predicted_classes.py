@@ -21,15 +21,16 @@ from regweave.types import LabelMap, WeightTable
 
 pytestmark = pytest.mark.usefixtures("in_process")
 CLASSES = tuple(range(7))
+QUICK = {"samples": 4000, "steps": 30}
 
 
 @pytest.fixture(scope="module")
 def predictor(training_list, in_process) -> Predictor:
-    in_process.setattr("regweave.predictors.perceptron.SAMPLES", 4000)
-    in_process.setattr("regweave.predictors.perceptron.STEPS", 30)
     files = [training_list.files(n) for n in (1, 2, 3)]
     labels = [read_labels(f["moving_labels"]) for f in files]
-    return predictors.fit("perceptron", Examples([read_image(f["moving"]) for f in files], labels, CLASSES, "mr"))
+    return predictors.fit(
+        "perceptron", Examples([read_image(f["moving"]) for f in files], labels, CLASSES, "mr"), **QUICK
+    )
 
 
 @pytest.fixture(scope="module")

@@ -152,13 +152,11 @@ def test_a_voxel_of_a_coarse_map_counts_once(settings):
 
 @pytest.fixture(scope="module")
 def model(training_list, settings, in_process) -> Model:
-    in_process.setattr("regweave.predictors.perceptron.SAMPLES", 4000)
-    in_process.setattr("regweave.predictors.perceptron.STEPS", 30)
     files = [training_list.files(n) for n in (1, 2, 3)]
     reading = Reading()
     images = [reading.image(f["moving"]) for f in files]
     labels = [reading.labels(f["moving_labels"], i.geometry) for f, i in zip(files, images, strict=True)]
-    found = predictors.fit("perceptron", Examples(images, labels, tuple(range(7)), "mr"))
+    found = predictors.fit("perceptron", Examples(images, labels, tuple(range(7)), "mr"), samples=4000, steps=30)
     matrix = np.repeat(np.array([[0.3], [0.3], [0.2], [0.2], [0.0]]), 7, axis=1)
     weights = WeightTable(matrix, tuple(m.name for m in settings.for_bank("mr").bank), tuple(range(7)), 0.1)
     return Model(weights, settings, "mr", predictor=found)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields, replace
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from regweave import MetricLearner
-from regweave.cli.learning.train import train as command
+from regweave.config.presets import load, preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs.table import PairFiles
 from regweave.learning.lssvm import LssvmOptions
 from regweave.run.read import Reading
 from regweave.run.register import register
-from regweave.training.options import GRID, TrainOptions
+from regweave.training.options import GRID, TrainOptions, default_table, train_table
 from regweave.training.run import train
 
 pytestmark = pytest.mark.usefixtures("in_process")
 QUICK = {
     "method": "global", "classes": (3, 4), "C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.02, "rounds": 1,
-    "gate": False, "workers": 1,
+    "gate": False, "workers": 1, "predictor_options": {"samples": 1000, "steps": 5},
 }  # fmt: skip
 
 
@@ -46,26 +47,26 @@ def test_parameters_are_kept_as_they_are():
 
 def test_options_and_defaults_are_those_of_training():
     defaults = MetricLearner().get_params()
-    for option in fields(TrainOptions):
-        assert defaults[option.name] == getattr(TrainOptions(), option.name)
-    rest = set(defaults) - {f.name for f in fields(TrainOptions)} - {"verbose"}
-    parameters = inspect.signature(train).parameters
-    assert all(defaults[name] == parameters[name].default for name in rest)
-
-
-def test_the_learner_underneath_has_the_same_defaults():
-    options, below = TrainOptions(), LssvmOptions()
-    for name in ("epsilon", "signed", "rounds"):
-        assert getattr(options, name) == getattr(below, name)
+    for name, default in vars(TrainOptions()).items():
+        assert defaults[name] == default
+    below = LssvmOptions()
     assert all(getattr(below, name) in GRID[name] for name in GRID)
-    assert below in options.grid()
+    assert below in TrainOptions().grid()
+    assert TrainOptions(effort="smoke").grid() == [below]
 
 
-def test_the_command_has_the_same_defaults():
-    names = {"C": "c", "predictor_options": "predictor_option"}
-    parameters = inspect.signature(command).parameters
-    for option in fields(TrainOptions):
-        assert parameters[names.get(option.name, option.name)].default == getattr(TrainOptions(), option.name)
+def test_the_table_of_a_settings_file_has_every_option(tmp_path):
+    path = tmp_path / "preset.toml"
+    path.write_text(f"{preset('default').toml()}\n{default_table()}")
+    assert load(path) == preset("default")
+    assert TrainOptions(**train_table(path)) == TrainOptions()
+    for name in vars(TrainOptions()):
+        assert re.search(rf"^(# )?{name} =", default_table(), re.MULTILINE), name
+    path.write_text("[train]\nclasses = [3, 4]\ntls_ca = 'a.pem'")
+    assert train_table(path, ("tls_ca",)) == {"classes": (3, 4), "tls_ca": "a.pem"}
+    path.write_text("[train]\ntls_ca = 'a.pem'")
+    with pytest.raises(UsageError, match=r"E194.*tls_ca"):
+        train_table(path)
 
 
 def test_set_params():

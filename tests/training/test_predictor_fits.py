@@ -33,7 +33,9 @@ def images(training_list) -> list[SegmentedImage]:
 
 @pytest.fixture
 def fits(tmp_path) -> PredictorFits:
-    return PredictorFits(Choice("perceptron"), tuple(range(7)), "mr", Reading(), store=tmp_path / "store")
+    return PredictorFits(
+        Choice("perceptron", {"samples": 1000, "steps": 5}), tuple(range(7)), "mr", Reading(), store=tmp_path / "store"
+    )
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_other_images_patients_seed_or_options_are_other_fits(images, fits, fitt
     fits([changed, *images[1:]], None)
     fits([replace(images[0], patients=frozenset({"other"})), *images[1:]], None)
     replace(fits, seed=1)(images, None)
-    replace(fits, kind=Choice("perceptron", {"hidden": 8}))(images, None)
+    replace(fits, kind=Choice("perceptron", {"samples": 1000, "steps": 5, "hidden": 8}))(images, None)
     fits(images, first)
     assert len(fitted) == 7
 

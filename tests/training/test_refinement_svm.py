@@ -117,7 +117,7 @@ def test_factors_are_counted_from_the_largest_common_weight():
 
 
 def test_an_unknown_learner_is_refused():
-    with pytest.raises(UsageError, match=r"E194.*refinement_learner 'gradient'.*dice, svm"):
+    with pytest.raises(UsageError, match=r"E194.*refinement_learner: .*'dice' or 'svm'"):
         TrainOptions(refinement_learner="gradient").check()  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"E194.*structure_start 'affine'.*auto, keep"):
+    with pytest.raises(UsageError, match=r"E194.*structure_start: .*'auto' or 'keep'"):
         TrainOptions(structure_start="affine").check()  # type: ignore[arg-type]

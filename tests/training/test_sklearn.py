@@ -20,7 +20,7 @@ from regweave.jobs.table import PairFiles
 pytestmark = pytest.mark.usefixtures("in_process")
 QUICK = {
     "method": "global", "classes": (3,), "C": 20.0, "alpha": 1.0, "eta": 3.0, "epsilon": 0.05, "rounds": 1,
-    "gate": False, "workers": 1,
+    "gate": False, "workers": 1, "predictor_options": {"samples": 1000, "steps": 5},
 }  # fmt: skip
 
 

@@ -35,13 +35,12 @@ from regweave.training.run import train
 from regweave.training.scan import scan
 from regweave.types import LabelMap, WeightTable
 
-QUICK = TrainOptions(C=20.0, alpha=1.0, eta=3.0, epsilon=0.05, rounds=1, folds=2)
-WORDS = ("--C", "20", "--alpha", "1", "--eta", "3", "--epsilon", "0.05", "--rounds", "1", "--folds", "2")
+QUICK = TrainOptions(
+    C=20.0, alpha=1.0, eta=3.0, epsilon=0.05, folds=2, predictor_options={"samples": 1000, "steps": 5}
+)  # the table [train] of tiny.toml
 CHILD = """
 import sys
 from regweave.cli import main
-from regweave.predictors import perceptron
-perceptron.SAMPLES, perceptron.STEPS = 1000, 5
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """
@@ -221,7 +220,7 @@ def child(tmp_path, spawn):
 def test_killed_and_resumed_on_two_workers_with_rows_in_another_order(base, child, wait_for, training_list, tmp_path):
     """Bit for bit what one worker gives without interruption."""
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in (2, 0, 3, 1)))
-    words = (pairs, "-o", tmp_path / "m.json", "--config", training_list.folder / "tiny.toml", "--workers", 2, *WORDS)
+    words = (pairs, "-o", tmp_path / "m.json", "--config", training_list.folder / "tiny.toml", "--workers", 2)
     process, tasks = child(*words), tmp_path / "m.json.work" / "tasks"
     wait_for(lambda: len([*tasks.glob("*.json")]) >= 10, process)
     process.send_signal(signal.SIGKILL)
@@ -467,40 +466,35 @@ def test_a_file_that_appears_during_training_stays_and_the_model_is_kept_beside_
 def test_files_beside_the_model_are_not_replaced(training_list, tmp_path, capsys):
     pairs = training_list.write(tmp_path / "two.csv", *(training_list.line(n) for n in range(2)))
     (tmp_path / "m.report.html").write_text("mine")
-    assert main(["train", str(pairs), "-o", str(tmp_path / "m.json"), *WORDS]) == 3
+    assert main(["train", str(pairs), "-o", str(tmp_path / "m.json")]) == 3
     assert "E150: output" in capsys.readouterr().err
     assert (tmp_path / "m.report.html").read_text() == "mine"
 
 
 def test_command_line(training_list, tmp_path, capsys):
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(2)))
-    where = ["train", str(pairs), "-o", str(tmp_path / "m.json"), "--config", str(training_list.folder / "tiny.toml")]
+    text = (training_list.folder / "tiny.toml").read_text()
+    table = 'levels = "finest"\nmetrics = ["sad", "ncc"]\nloss = "voxel"\ngate = false\nmax_memory_mb = 100'
+    (tmp_path / "mine.toml").write_text(f"{text}\n{table}\n")
+    where = ["train", str(pairs), "-o", str(tmp_path / "m.json"), "--config", str(tmp_path / "mine.toml")]
     assert main([*where, "--classes", "3,x"]) == main([*where, "--method", "svm"]) == 2
-    assert "error E194: unknown method 'svm'" in capsys.readouterr().err
-    words = [
-        "--classes",
-        "3",
-        "--levels",
-        "finest",
-        "--metrics",
-        "sad,ncc",
-        "--loss",
-        "voxel",
-        "--no-gate",
-        "--workers",
-        "1",
-    ]
-    assert main([*where, *words, *WORDS, "--max-memory-mb", "100"]) == 0
+    assert "error E194: options of the training: method" in capsys.readouterr().err
+    (tmp_path / "wrong.toml").write_text(f"{text}\nfold = 3\n")
+    assert main([*where[:-1], str(tmp_path / "wrong.toml")]) == 2
+    assert "fold: Unexpected" in capsys.readouterr().err
+    words = ["--classes", "3", "--workers", "1"]
+    assert main([*where, *words]) == 0
     captured = capsys.readouterr()
     assert "class" in captured.out
     assert "done: " in captured.err
     model = Model.load(tmp_path / "m.json")
     assert (model.levels, model.weights.members, model.settings.loss) == ("finest", ("sad", "ncc"), "voxel")
     assert model.training.options["max_memory_mb"] == 100
-    assert main([*where, *words, *WORDS]) == 3
+    assert main([*where, *words]) == 3
     assert "E150" in capsys.readouterr().err
-    assert main([*where, *words, *WORDS, "--overwrite", "--quiet"]) == 0
+    assert main([*where, *words, "--overwrite", "--quiet", "--folds", "3"]) == 0
     assert capsys.readouterr() == ("", "")
+    assert Model.load(tmp_path / "m.json").training.options["folds"] == 3  # the command line comes before the table
 
 
 def test_weights_at_the_finest_level_leave_the_others_alone(training_list):

@@ -60,6 +60,7 @@ def parse(text: str, source: str) -> Settings:
         content = parse_toml(text)
     except ValueError as error:
         raise UsageError("E185", f"{source} is not TOML: {error}", "start from `regweave presets show`") from error
+    content.pop("train", None)  # options of the command `train`, which reads them itself
     return validate(content, source)
 
 

@@ -24,8 +24,6 @@ from regweave.spatial.pyramid import shrink_geometry
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, StructureMaps, Volume
 
-SAMPLES = 40_000
-"""Voxels to train on, shared among images and classes."""
 BACKGROUND_SHARES = 4
 """The background is as varied as many structures and gets this many shares of the samples."""
 FOLDS = 3
@@ -163,7 +161,7 @@ class VoxelPredictor:
 
 
 def fit_voxelwise(
-    kind: str, examples: Examples, fit_classifier: FitClassifier, like: Predictor | None = None
+    kind: str, examples: Examples, fit_classifier: FitClassifier, n_samples: int, like: Predictor | None = None
 ) -> VoxelPredictor:
     """Train on segmented images.
 
@@ -175,6 +173,8 @@ def fit_voxelwise(
         Images, segmentations and classes.
     fit_classifier : callable
         Fits the classifier to balanced samples.
+    n_samples : int
+        Voxels to train on.
     like : Predictor, optional
         Use the power of the class frequencies that this one found; without it, held-out images choose it.
 
@@ -186,7 +186,7 @@ def fit_voxelwise(
     examples.check()
     volumes, label_maps, classes, seed = examples.volumes, examples.label_maps, examples.classes, examples.seed
     sizes = see.Sizes.of([v.geometry for v in volumes])
-    quota = SAMPLES // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
+    quota = n_samples // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
     numbers = [class_numbers(labels.data, classes) for labels in label_maps]
     samples = [
         _draw(volume, numbers[n], examples.modality, sizes, quota, np.random.default_rng([seed, n]))
@@ -331,10 +331,6 @@ def require_classes(numbers: Iterable[NDArray[Any]], classes: tuple[int, ...]) -
         raise ValueError(f"no training label map shows class {missing} at working resolution; leave it out of classes")
 
 
-STEPS = 200
-"""L-BFGS iterations; stopping short of the minimum is part of the regularisation."""
-
-
 class Options(registry.Options):
     """Size and regularisation.
 
@@ -344,10 +340,16 @@ class Options(registry.Options):
         Units of the hidden layer.
     penalty : float
         Weight of the squares of both layers.
+    samples : int
+        Voxels to train on, shared among images and classes.
+    steps : int
+        Iterations of L-BFGS; stopping short of the minimum is part of the regularisation.
     """
 
     hidden: int = Field(default=48, ge=1, le=256)
     penalty: float = Field(default=5e-4, ge=0, le=1)
+    samples: int = Field(default=40_000, ge=1, le=10_000_000)
+    steps: int = Field(default=200, ge=1, le=100_000)
 
 
 @dataclass(frozen=True)
@@ -401,7 +403,7 @@ class Perceptron:
 
 def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPredictor:
     """Learn from segmented images."""
-    return fit_voxelwise("perceptron", examples, partial(fit_perceptron, options=options), like)
+    return fit_voxelwise("perceptron", examples, partial(fit_perceptron, options=options), options.samples, like)
 
 
 def load(parts: Parts) -> VoxelPredictor:
@@ -452,7 +454,7 @@ def fit_perceptron(
 
     from scipy import optimize  # noqa: PLC0415 (a fifth of the program's start, and used by training alone)
 
-    limits = {"maxiter": STEPS, "maxfun": 2 * STEPS}
+    limits = {"maxiter": options.steps, "maxfun": 2 * options.steps}
     begin = np.concatenate([s.ravel() for s in start])
     found = optimize.minimize(objective, begin, jac=True, method="L-BFGS-B", options=limits)
     w, b, v, c = unpack(found.x)

@@ -286,7 +286,7 @@ def _check_withheld(
         learned = sorted(set(withheld) & set(model.weights.classes))
         if learned:
             message = f"the model {method.name} has learned the structures {learned}, which --withhold names"
-            raise UsageError("E192", message, f"train it with --withhold {','.join(map(str, withheld))}")
+            raise UsageError("E192", message, f"train it with withhold = {list(withheld)} in its table [train]")
     unscored = [] if classes is None else sorted(set(withheld) - set(classes))
     if unscored:
         message = f"--withhold names the structures {unscored}, which --classes makes background"

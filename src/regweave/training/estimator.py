@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from regweave.config.presets import Metrics
-from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.jobs.methods import Method
 from regweave.jobs.runner import Runner, mean_over_pairs, pair_score
 from regweave.jobs.store import worker_count
 from regweave.jobs.table import PairFiles, Pairs, pairs_on_disk
-from regweave.model.model import Levels
 from regweave.model.record import TrainingRecord
+from regweave.options import option
 from regweave.progress import TrainProgress
 from regweave.run.read import Reading
 from regweave.run.register import register
-from regweave.training.options import MethodName, RefinementLearner, StructureStart, TrainOptions
+from regweave.training.options import TrainOptions, TrainSetup
 from regweave.training.run import fit_model, training_settings
 from regweave.types import Transform
 
 
-class MetricLearner:
-    """Learn how much each structure trusts each metric, from pairs with masks.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MetricLearner(TrainSetup):
+    """Learn weights of metrics by structure, from pairs with label maps.
 
-    Parameters
-    ----------
-    method, classes, C, alpha, eta, epsilon, rounds, signed, levels, folds, max_pairs, tune_pairs, judge_pairs,
-    max_memory_mb, refinement_learner, structure_start, gate, seed, predictor, predictor_options
-        As in `regweave.training.options.TrainOptions`.
-    preset, config, metrics, loss, workers
-        As in `regweave.training.run.train`.
-    verbose : bool
-        Print each stage of a fit and its settings on standard error, in a search for every candidate and fold.
+    The parameters are the options of `regweave.train`, and ``verbose``. As scikit-learn asks, they are stored as given,
+    and `fit` checks them.
 
     Attributes
     ----------
     model_ : Model
-        What was learned, with its training record; its ``save`` writes it.
+        Learned model with its training record; its ``save`` writes it.
     weights_ : WeightTable
         W of the model.
     history_ : dict
@@ -65,75 +56,19 @@ class MetricLearner:
     >>> GridSearchCV(learner, {"C": [10.0, 100.0]}, cv=GroupKFold(3)).fit(pairs, groups=patients)  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        *,
-        method: MethodName = "lssvm-joint",
-        classes: tuple[int, ...] | None = None,
-        withhold: tuple[int, ...] | None = None,
-        C: float | None = None,
-        alpha: float | None = None,
-        eta: float | None = None,
-        epsilon: float = 1e-2,
-        rounds: int = 1,
-        signed: bool = False,
-        levels: Levels = "all",
-        folds: int = 3,
-        max_pairs: int | None = None,
-        tune_pairs: int = 24,
-        judge_pairs: int = 40,
-        max_memory_mb: float = 1500.0,
-        refinement_learner: RefinementLearner = "dice",
-        structure_start: StructureStart = "auto",
-        gate: bool = True,
-        seed: int = 0,
-        predictor: str = "perceptron",
-        predictor_options: Mapping[str, Any] | None = None,
-        preset: str = "default",
-        config: str | Path | Settings | None = None,
-        metrics: Metrics | None = None,
-        loss: str | None = None,
-        workers: int | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.method = method
-        self.classes = classes
-        self.withhold = withhold
-        self.C = C
-        self.alpha = alpha
-        self.eta = eta
-        self.epsilon = epsilon
-        self.rounds = rounds
-        self.signed = signed
-        self.levels = levels
-        self.folds = folds
-        self.max_pairs = max_pairs
-        self.tune_pairs = tune_pairs
-        self.judge_pairs = judge_pairs
-        self.max_memory_mb = max_memory_mb
-        self.refinement_learner = refinement_learner
-        self.structure_start = structure_start
-        self.gate = gate
-        self.seed = seed
-        self.predictor = predictor
-        self.predictor_options = predictor_options
-        self.preset = preset
-        self.config = config
-        self.metrics = metrics
-        self.loss = loss
-        self.workers = workers
-        self.verbose = verbose
+    verbose: bool = option(
+        False, "Print the stages of a fit on standard error; in a search, with the parameters that differ."
+    )
 
     def __sklearn_tags__(self) -> Any:
-        """Say what the estimator is, as scikit-learn asks: it needs no target, and its input is no table."""
+        """Tags of scikit-learn: no target is needed, and the input is no table."""
         from sklearn.utils import InputTags, Tags, TargetTags  # noqa: PLC0415  # only scikit-learn itself calls this
 
         return Tags(None, TargetTags(required=False), input_tags=InputTags(two_d_array=False))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name; ``deep`` is there for scikit-learn and changes nothing."""
-        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
-        return {name: getattr(self, name) for name in names}
+        """Return the parameters by name; ``deep`` is there for scikit-learn and has no effect."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def set_params(self, **params: Any) -> Self:
         """Set some parameters and return self."""
@@ -145,8 +80,7 @@ class MetricLearner:
         return self
 
     def __repr__(self) -> str:
-        defaults = inspect.signature(type(self).__init__).parameters
-        changed = (f"{k}={v!r}" for k, v in self.get_params().items() if v is not defaults[k].default)
+        changed = (f"{f.name}={v!r}" for f in fields(self) if (v := getattr(self, f.name)) is not f.default)
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def fit(self, pairs: Pairs, y: None = None, *, groups: Sequence[str] | None = None) -> Self:
@@ -168,7 +102,7 @@ class MetricLearner:
         settings = training_settings(self.preset, self.config, self.metrics, self.loss)
         n = worker_count(self.workers, None)
         with self._runner(Reading(), pairs, groups) as (run, listed):
-            self.model_ = fit_model(listed, settings, options, run, self._tell, n)
+            self.model_ = fit_model(listed, settings, options, run, self._report, n)
         self.weights_ = self.model_.weights
         self.history_ = self.model_.training.to_json()["history"]
         self.classes_ = self.weights_.classes
@@ -199,7 +133,7 @@ class MetricLearner:
             raise RegweaveError("E135", f"pairs cannot be registered: {'; '.join(failed)}", "repair or leave them out")
         return mean_over_pairs(pair_score(o.value) for o in outcomes)
 
-    def _tell(self, progress: TrainProgress) -> None:
+    def _report(self, progress: TrainProgress) -> None:
         if self.verbose:
             sys.stderr.write(f"{self!r} {progress.stage}: {progress.message}\n")
             sys.stderr.flush()
@@ -224,3 +158,8 @@ class MetricLearner:
 def _refuse_target(y: Any) -> None:
     if y is not None:
         raise ValueError("y was given and would not be used; patients go into groups=, masks into the pairs")
+
+
+# Options are frozen; an estimator of scikit-learn can be set, and scikit-learn also deletes what it has set.
+MetricLearner.__setattr__ = object.__setattr__  # type: ignore[method-assign]
+MetricLearner.__delattr__ = object.__delattr__  # type: ignore[method-assign]

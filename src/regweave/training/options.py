@@ -1,119 +1,126 @@
-"""Options of a training, checked before anything is computed."""
+"""Options of a training, each declared once with its type, range, default and meaning.
+
+The arguments of `regweave.train` and `regweave.MetricLearner`, the options of the command, the table ``[train]`` of a
+settings file and the record of a model are made from these fields.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from regweave import extras, predictors
 from regweave.config.member import describe_problems
+from regweave.config.presets import Metrics
+from regweave.config.settings import Settings
 from regweave.errors import UsageError
+from regweave.io.disk.text import parse_toml, read_text
 from regweave.jobs.methods import next_values
 from regweave.learning.lssvm import ALPHAS, LssvmOptions
 from regweave.model.model import Levels
+from regweave.options import option
 
-MethodName = Literal["lssvm", "lssvm-joint", "global"]
-RefinementLearner = Literal["dice", "svm"]
-StructureStart = Literal["auto", "keep"]
-Effort = Literal["full", "smoke"]
+Method = Literal["lssvm-joint", "lssvm", "global"]
+LabelValues = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+AtLeastTwo = Annotated[int, Field(ge=2)]
 GRID = {"C": (LssvmOptions.C,), "alpha": ALPHAS, "eta": (LssvmOptions.eta,)}
 """Values tried for hyper-parameters that are not given."""
-LEAST = {
-    "epsilon": 0.0, "max_memory_mb": 0.0, "rounds": 1, "folds": 2, "max_pairs": 1, "seed": 0,
-    "tune_pairs": 1, "judge_pairs": 2,
-}  # fmt: skip
-"""Smallest value of each number; epsilon and the memory must be above theirs."""
-ABOVE = ("epsilon", "max_memory_mb")
-SMOKE_PREDICTOR = {"perceptron": {"hidden": 4}, "unet": {"width": 8, "steps": 3}}
+SMOKE_PREDICTOR = {"perceptron": {"samples": 500, "steps": 3}, "unet": {"width": 8, "steps": 3}}
 """Options of predictors with effort ``smoke``."""
 AUTO = "auto"
 CHOICES = ("perceptron", "unet")
 """Predictors that ``auto`` chooses from, the cheapest first."""
+TABLE = "train"
+"""Table of these options in a settings file."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Options of a training; None for C, alpha or eta means chosen by cross-validation grouped by patient.
+    """Options of a training."""
 
-    Parameters
-    ----------
-    method : "lssvm", "lssvm-joint" or "global"
-        One class at a time as in the paper, all classes at once, or one column for all.
-    classes : tuple of ints, optional
-        Label values to learn; other labels become background. By default all, if every label map shows the same ones.
-    withhold : tuple of ints, optional
-        Label values that become background although they could be learned, to judge by them what was learned.
-    C, alpha, eta, epsilon, signed
-        As in `regweave.learning.lssvm.LssvmOptions`.
-    rounds : int
-        How often the trajectories are refreshed.
-    levels : "all" or "finest"
-        Where the learned weights act; with ``finest`` they are learned there too.
-    folds : int
-        Folds by patient, fewer where the patients do not allow so many.
-    max_pairs : int, optional
-        Learn on this many pairs chosen at random.
-    tune_pairs, judge_pairs : int
-        Pairs, at most, with which smoothness is tuned, and with which weights are tried, judged and learned; they are
-        chosen to cover the patients evenly. The class predictor learns from the images of all pairs.
-    max_memory_mb : float
-        Learn on as many pairs, chosen at random, as have samples that fit.
-    refinement_learner : "dice" or "svm"
-        What teaches structures columns of their own in the refinement: real Dice of registrations with each value, or
-        the latent SVM on the refinement's costs. Left-out patients judge either.
-    structure_start : "auto" or "keep"
-        Try a start from structures, which left-out patients judge, or keep that of the settings: structures that nobody
-        labelled may lose by the former.
-    gate : bool
-        Use a column only where left-out patients gained by it; without it, everything that was learned is used.
-    seed : int
-        Chooses folds, pairs and candidates.
-    predictor : str, optional
-        Name of the predictor that tells the classes of images without labels; ``auto`` is the one with the best Dice on
-        left-out patients among the perceptron and, where PyTorch is installed, the U-Net. None for a model without one.
-    predictor_options : mapping, optional
-        Options of the predictor by name; not with ``auto``.
-    effort : "full" or "smoke"
-        With ``smoke`` one value of everything is tried: a test of the procedure in seconds, not a useful model.
-    """
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    method: MethodName = "lssvm-joint"
-    classes: tuple[int, ...] | None = None
-    withhold: tuple[int, ...] | None = None
-    C: float | None = None
-    alpha: float | None = None
-    eta: float | None = None
-    epsilon: float = LssvmOptions.epsilon
-    rounds: int = LssvmOptions.rounds
-    signed: bool = LssvmOptions.signed
-    levels: Levels = "all"
-    folds: int = 3
-    max_pairs: int | None = None
-    tune_pairs: int = 24
-    judge_pairs: int = 40
-    max_memory_mb: float = 1500.0
-    refinement_learner: RefinementLearner = "dice"
-    structure_start: StructureStart = "auto"
-    gate: bool = True
-    seed: int = 0
-    predictor: str | None = "perceptron"
-    predictor_options: Mapping[str, Any] | None = None
-    effort: Effort = "full"
+    method: Method = option(
+        "lssvm-joint", "Kind of learning: all classes at once, one at a time as in the paper, or one column for all."
+    )
+    classes: LabelValues | None = option(
+        None, "Label values to learn; the others become background. By default all, if every label map shows them."
+    )
+    withhold: LabelValues | None = option(
+        None, "Label values that become background although they could be learned, to evaluate the model with them."
+    )
+    C: NonNegativeFloat | None = option(None, "Weight of the slacks; None lets left-out patients choose.")
+    alpha: NonNegativeFloat | None = option(
+        None, "Weight of the proximity to the start; None lets left-out patients choose."
+    )
+    eta: NonNegativeFloat | None = option(
+        None, "Weight of the loss in the imputation; None lets left-out patients choose."
+    )
+    epsilon: PositiveFloat = option(LssvmOptions.epsilon, "Tolerance of the constraints, in loss per node.")
+    rounds: PositiveInt = option(LssvmOptions.rounds, "Number of times that the trajectories are computed.")
+    signed: bool = option(LssvmOptions.signed, "Allow negative weights, as the paper does.")
+    levels: Levels = option("all", "Levels that are learned and use the learned weights: all, or the finest.")
+    folds: AtLeastTwo = option(3, "Folds by patient; fewer where there are fewer patients.")
+    max_pairs: PositiveInt | None = option(None, "Pairs to learn from, chosen at random; by default all that fit.")
+    tune_pairs: PositiveInt = option(24, "Pairs, at most, with which the smoothness is tuned.")
+    judge_pairs: AtLeastTwo = option(40, "Pairs, at most, with which weights are tried, judged and learned.")
+    max_memory_mb: PositiveFloat = option(1500.0, "Memory of the samples; pairs are drawn at random until it is full.")
+    refinement_learner: Literal["dice", "svm"] = option(
+        "dice", "Learner of refinement weights by structure: Dice of registrations, or the latent SVM."
+    )
+    structure_start: Literal["auto", "keep"] = option(
+        "auto", "Initial alignment of structures: tried on left-out patients, or that of the settings is kept."
+    )
+    gate: bool = option(True, "Use a learned column only where left-out patients gain by it.")
+    seed: NonNegativeInt = option(0, "Seed of the choice of folds, pairs and samples.")
+    predictor: str | None = option(
+        "perceptron", "Segmenter used where no labels are given: perceptron, unet, or auto for the better one."
+    )
+    predictor_options: Mapping[str, Any] | None = option(None, "Options of the predictor by name; not with auto.")
+    effort: Literal["full", "smoke"] = option(
+        "full", "With smoke, one value of everything is tried: a test in seconds, not a useful model."
+    )
 
-    def next_values(self, values: Sequence[float], found: Mapping[float, float]) -> list[float]:
-        """Values to try next in a line search, from all allowed values and the mean Dice of those that were tried."""
-        if self.effort == "smoke":
-            return [] if found else [values[len(values) // 2]]
-        return next_values(values, found)
+    def check(self) -> None:
+        """Refuse values out of range, and a training without the packages that it needs."""
+        validated({f.name: getattr(self, f.name) for f in fields(TrainOptions)})
+        both = sorted({*(self.withhold or ())} & {*(self.classes or ())})
+        if both:
+            message = f"structures {both} are both to learn and to withhold"
+            raise UsageError("E194", message, "give each label value as one or the other")
+        self._check_predictor()
+        extras.require("daqp", "train", "learning")
 
-    def options_of(self, predictor: str) -> dict[str, Any]:
-        """Options of a kind of predictor."""
-        smoke = SMOKE_PREDICTOR.get(predictor, {}) if self.effort == "smoke" else {}
-        return {**smoke, **(self.predictor_options or {})}
+    def _check_predictor(self) -> None:
+        if self.predictor == AUTO and self.predictor_options:
+            named = ", ".join(self.predictor_options)
+            raise UsageError("E194", f"options of a predictor ({named}) and predictor auto", "name the predictor")
+        if self.predictor in (AUTO, None):
+            return
+        needs = predictors.needs(self.predictor)
+        try:
+            predictors.registry.options(self.predictor, self.options_of(self.predictor))
+        except ValidationError as error:
+            known = ", ".join(predictors.get(self.predictor).Options.model_fields) or "none"
+            message = f"options of the predictor {self.predictor}: {describe_problems(error)}"
+            raise UsageError("E194", message, f"options: {known}") from error
+        if needs is not None:
+            extras.require(*needs)
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -122,6 +129,11 @@ class TrainOptions:
             return () if self.predictor is None else (self.predictor,)
         needed = {kind: predictors.needs(kind) for kind in CHOICES}
         return tuple(kind for kind, needs in needed.items() if needs is None or extras.installed(needs[0]))
+
+    def options_of(self, predictor: str) -> dict[str, Any]:
+        """Options of a kind of predictor."""
+        smoke = SMOKE_PREDICTOR.get(predictor, {}) if self.effort == "smoke" else {}
+        return {**smoke, **(self.predictor_options or {})}
 
     def grid(self) -> list[LssvmOptions]:
         """Hyper-parameters to try."""
@@ -134,53 +146,55 @@ class TrainOptions:
             for e in values["eta"]
         ]
 
-    def check(self) -> None:
-        """Refuse what no training can mean, and a training without the packages that it needs."""
-        words = {
-            "method": MethodName,
-            "levels": Levels,
-            "refinement_learner": RefinementLearner,
-            "structure_start": StructureStart,
-            "effort": Effort,
-        }
-        for name, known in ((name, get_args(kind)) for name, kind in words.items()):
-            value = getattr(self, name)
-            if value not in known:
-                raise UsageError("E194", f"unknown {name} {value!r}", f"available: {', '.join(known)}")
-        self._check_predictor()
-        for name in ("C", "alpha", "eta"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise UsageError("E194", f"{name} is {value}", "give a number of 0 or more")
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not (least <= value < math.inf and (value > least or name not in ABOVE)):
-                raise UsageError(
-                    "E194", f"{name} is {value}", f"give {'more than' if name in ABOVE else 'at least'} {least}"
-                )
-        if self.classes is not None and (not self.classes or min(self.classes) < 1):
-            raise UsageError("E194", f"structures to learn are {list(self.classes)}", "give label values of 1 or more")
-        withheld = self.withhold or ()
-        both = set(withheld) & set(self.classes or ())
-        if both or min(withheld, default=1) < 1:
-            message = f"structures to withhold are {list(withheld)}, to learn {list(self.classes or ())}"
-            raise UsageError("E194", message, "give label values of 1 or more, each as one or the other")
-        extras.require("daqp", "train", "learning")
+    def next_values(self, values: Sequence[float], found: Mapping[float, float]) -> list[float]:
+        """Values to try next in a line search, from all allowed values and the mean Dice of those that were tried."""
+        if self.effort == "smoke":
+            return [] if found else [values[len(values) // 2]]
+        return next_values(values, found)
 
-    def _check_predictor(self) -> None:
-        if self.predictor == AUTO:
-            if self.predictor_options:
-                told = ", ".join(self.predictor_options)
-                raise UsageError("E194", f"options of a predictor ({told}) and predictor auto", "name the predictor")
-            return
-        if self.predictor is None:
-            return
-        needs = predictors.needs(self.predictor)
-        try:
-            predictors.registry.options(self.predictor, self.predictor_options or {})
-        except ValidationError as error:
-            known = ", ".join(predictors.get(self.predictor).Options.model_fields) or "none"
-            message = f"options of the predictor {self.predictor}: {describe_problems(error)}"
-            raise UsageError("E194", message, f"options: {known}") from error
-        if needs is not None:
-            extras.require(*needs)
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSetup(TrainOptions):
+    """Options of a training with the settings of its registrations."""
+
+    preset: str = option("default", "Settings of the registrations, by name.")
+    config: str | Path | Settings | None = option(None, "Settings of the registrations: a TOML file, or settings.")
+    metrics: Metrics | None = option(
+        None, 'Members or metrics instead of the bank of the settings: names, "name=weight", or weights by name.'
+    )
+    loss: str | None = option(None, "Loss on masks instead of that of the settings.")
+    workers: int | None = option(None, "Processes of this machine.")
+
+
+@cache
+def _adapter() -> TypeAdapter[TrainOptions]:
+    return TypeAdapter(TrainOptions)
+
+
+def validated(content: Mapping[str, Any]) -> TrainOptions:
+    """Return options from plain values, as of TOML; E194 names what is out of range or unknown."""
+    try:
+        return _adapter().validate_python(dict(content))
+    except ValidationError as error:
+        hint = "correct the named options; `regweave presets show` lists them"
+        raise UsageError("E194", f"options of the training: {describe_problems(error)}", hint) from error
+
+
+def train_table(config: Path | None, others: Container[str] = ()) -> dict[str, Any]:
+    """Return the table ``[train]`` of a settings file: options by name, and keys that are named as others.
+
+    The command reads it; in Python all options are arguments.
+    """
+    content = {} if config is None else dict(parse_toml(read_text(config)).get(TABLE, {}))
+    rest = {name: content.pop(name) for name in [*content] if name in others}
+    found = validated(content)
+    return {**rest, **{name: getattr(found, name) for name in content}}
+
+
+def default_table() -> str:
+    """Return the table ``[train]`` with all options at their defaults, as TOML; those without one are comments."""
+    lines = [f"[{TABLE}]  # options of `regweave train`"]
+    for f in fields(TrainOptions):
+        value = f"{f.name} = {json.dumps(f.default)}" if f.default is not None else f"# {f.name} ="
+        lines.append(f"{value}  # {f.metadata['help']}")
+    return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ import typer
 from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption, complete_preset
 from regweave.config.presets import preset, preset_names
+from regweave.training.options import default_table
 
 app = command_line(help=__doc__)
 
@@ -27,6 +28,6 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a preset as TOML, or as JSON with the same keys."""
+    """Print a preset as TOML, with the options of `regweave train`; or the preset as JSON with the same keys."""
     found = preset(name)
-    print(found.model_dump_json(indent=1) + "\n" if as_json else found.toml(), end="")
+    print(found.model_dump_json(indent=1) if as_json else f"{found.toml()}\n{default_table()}", end="\n" * as_json)

@@ -1,0 +1,85 @@
+"""Options that are declared once, as fields of a dataclass: their functions, documentation and commands are made here.
+
+The annotations of the fields are never evaluated: they name images of libraries that may not be installed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import MISSING, Field, field, fields
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+WIDTH = 112
+"""Columns of a paragraph of a docstring."""
+
+
+def option(default: T, sentence: str, /, **hints: Any) -> T:
+    """Declare an option: a field of a frozen dataclass with its default and one plain sentence.
+
+    ``hints`` are for the command line alone: ``flag``, ``panel``, ``metavar`` and ``complete``.
+    """
+    return field(default=default, metadata={"help": sentence, "cli": hints})
+
+
+def declared(options: type[Any]) -> list[Field[Any]]:
+    """Return the fields of a class of options: its own first, then those of its bases."""
+    inherited = {f.name for base in options.__mro__[1:] if hasattr(base, "__dataclass_fields__") for f in fields(base)}
+    return sorted(fields(options), key=lambda f: f.name in inherited)
+
+
+def called(options: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
+    """Let a function of one object of options take these options as its arguments.
+
+    The function gets the signature of the class, and a section "Parameters" from the sentences of its fields.
+    """
+
+    def decorate(run: Callable[[T], R]) -> Callable[P, R]:
+        assert isinstance(options, type)
+        listed = declared(options)
+
+        @wraps(run)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            refuse_unknown(run.__name__, kwargs, [f.name for f in listed])
+            return run(options(*args, **kwargs))
+
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [_parameter(f) for f in listed], return_annotation=run.__annotations__["return"]
+        )
+        call.__annotations__ = {f.name: f.type for f in listed} | {"return": run.__annotations__["return"]}
+        summary, _, rest = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
+        call.__doc__ = f"{summary}\n\nParameters\n----------\n{parameters_text(listed)}\n\n{rest}"
+        return call
+
+    return decorate
+
+
+def refuse_unknown(function: str, words: dict[str, Any], known: list[str]) -> None:
+    """Raise TypeError for a keyword that a function does not have, with the nearest one."""
+    for word in words:
+        if word not in known:
+            near = difflib.get_close_matches(word, known, n=1)
+            guess = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise TypeError(f"{function}() has no argument {word!r}; {guess}")
+
+
+def parameters_text(listed: list[Field[Any]]) -> str:
+    """Return the items of a section "Parameters" of numpydoc."""
+    items = []
+    for f in listed:
+        default = "" if f.default is MISSING or f.default is None else f", default {f.default!r}"
+        sentence = textwrap.fill(f.metadata["help"], WIDTH, initial_indent="    ", subsequent_indent="    ")
+        items.append(f"{f.name} : {f.type}{default}\n{sentence}")
+    return "\n".join(items)
+
+
+def _parameter(f: Field[Any]) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if f.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = inspect.Parameter.empty if f.default is MISSING else f.default
+    return inspect.Parameter(f.name, kind, default=default, annotation=f.type)

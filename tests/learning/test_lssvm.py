@@ -173,7 +173,7 @@ def test_cutting_planes_reach_the_minimum_over_all_constraints():
     everything = solve(Cuts(sample, a, np.concatenate([d for _, d in planes])), 4, w0, 50.0, 1.0, lower)
     assert found.objective == pytest.approx(everything.objective, rel=1e-6)
     assert found.w == pytest.approx(everything.w, abs=1e-4)
-    assert sum(len(pool.delta) for pool in oracle.pools) < 0.5 * len(sample)
+    assert sum(len(known.delta) for known in oracle.constraints) < 0.5 * len(sample)
 
 
 def test_slacks_bound_the_loss_of_every_labelling_below_the_imputed_one():
@@ -221,7 +221,7 @@ def test_imputation_minimises_energy_plus_loss_and_keeps_what_is_better():
             zero = np.zeros(4, dtype=np.int32)
             planes = [all_planes(s) for s in self.samples]
             worst = [(p[0], d[0], float(p[0] @ w + 2 * d[0])) for p, d in planes]
-            return [cutting_plane.Found(zero, p, float(d), v, -1.0) for p, d, v in worst]
+            return [cutting_plane.Labelling(zero, p, float(d), v, -1.0) for p, d, v in worst]
 
     again = cccp._impute(Poor(samples, EXHAUSTIVE), w, 2.0, found)
     assert [d.labels.tolist() for d in again] == [d.labels.tolist() for d in found]
@@ -250,14 +250,14 @@ def test_weaker_planes_are_discarded_and_counted():
     samples, w = several(5, 1), W0.as_vector()
     oracle = Oracle(samples, EXHAUSTIVE)
     psi, delta = all_planes(samples[0])
-    impossible = cutting_plane.Found(np.zeros(4, np.int32), psi[0], 100.0, 0.0, 0.0)
-    oracle.pools[0].insert(impossible)
-    oracle.pools[0].insert(impossible)
+    impossible = cutting_plane.Labelling(np.zeros(4, np.int32), psi[0], 100.0, 0.0, 0.0)
+    oracle.constraints[0].insert(impossible)
+    oracle.constraints[0].insert(impossible)
     oracle.separate(w, [0])
-    assert (oracle.n_discarded, len(oracle.pools[0].delta)) == (1, 1)
+    assert (oracle.n_discarded, len(oracle.constraints[0].delta)) == (1, 1)
     oracle.separate(w, [0])
     assert oracle.n_inferences == 1
-    assert oracle.ceilings(w)[0] == pytest.approx(100.0 - psi[0] @ w)
+    assert oracle.upper_bounds(w)[0] == pytest.approx(100.0 - psi[0] @ w)
     assert (delta - psi @ w).max() < 50
 
 
@@ -305,11 +305,11 @@ def test_neither_order_nor_mapper_changes_a_bit():
     samples = planted(0, n=5)
     w0 = WeightTable.constant(dict.fromkeys(MEMBERS, 1.0), 0.1)
     one = fit_lssvm(samples, w0)
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as known:
         others = [
             fit_lssvm(samples, w0),
             fit_lssvm(samples[::-1], w0),
-            fit_lssvm([samples[i] for i in (2, 0, 4, 1, 3)], w0, mapper=pool.map),
+            fit_lssvm([samples[i] for i in (2, 0, 4, 1, 3)], w0, mapper=known.map),
         ]
     for other in others:
         assert other.weights.as_vector().tobytes() == one.weights.as_vector().tobytes()

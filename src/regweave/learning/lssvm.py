@@ -1,4 +1,10 @@
-"""Hyper-parameters of the latent structured SVM."""
+"""Latent structured SVM: weights of one class, or of all classes jointly, by the concave-convex procedure.
+
+The procedure minimises eq. (7): it imputes the deformations, learns the weights by cutting planes, and repeats. The
+objective that cannot rise includes the loss of the imputed deformations,
+``½‖w‖² + α‖w − w₀‖² + (C/N)·Σ_i [max_D (Δ − w·Ψ) + min_D (w·Ψ + η·Δ)]``: the first bracket is convex in w, the second
+concave, and D̂ makes it linear. Inference bounds both brackets from above and below, so the objective is an interval.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +20,18 @@ from regweave import notices
 from regweave.engines import Solver
 from regweave.learning.cutting_plane import Convex, Mapper, Minimum, Oracle, Round, minimise
 from regweave.learning.qp import Regulariser
-from regweave.learning.samples import Found, Sample
+from regweave.learning.samples import Labelling, Sample
 from regweave.types import Float64Array, IntArray, WeightTable
 
 ALPHAS = (0.05, 1.0)
-"""Weights of the proximity to the start that cross-validation tries where none is given; the last is the default."""
+"""Weights of the proximity to the start that cross-validation tries if none is given; the last is the default."""
+FLOOR = 0.25
+"""Smallest pairwise weight, as a share of the start's: the loss does not require smooth deformations."""
 
 
 @dataclass(frozen=True)
 class LssvmOptions:
-    """Hyper-parameters of Algorithm 1: the one place of their defaults.
+    """Hyper-parameters of Algorithm 1, with their defaults.
 
     Parameters
     ----------
@@ -49,11 +57,11 @@ class LssvmOptions:
     max_inner: int = 50
 
     def record(self) -> dict[str, Any]:
-        """Return what a model keeps: the limit of the quadratic programmes is never reached in earnest."""
+        """Return the record of a model, without the limit of the quadratic programmes, which is hardly ever reached."""
         return {name: value for name, value in asdict(self).items() if name != "max_inner"}
 
     def words(self) -> str:
-        """Name the three that are searched.
+        """Describe the three that are searched.
 
         Examples
         --------
@@ -64,219 +72,8 @@ class LssvmOptions:
 
 
 @dataclass(frozen=True)
-class Iteration:
-    """State after one outer iteration; number 0 is the start.
-
-    Parameters
-    ----------
-    number : int
-    objective : float
-        Full objective as attained by inference, η·Δ(D̂) included.
-    duality_gap : float
-        Width of the interval that holds the true objective, ``upper − lower``.
-    upper : float
-        No less than the true objective; infinite where the engine proves nothing.
-    slack_sum : float
-        Sum of the slacks as attained: the upper bound on the losses of the predictions.
-    predicted_loss, imputed_loss : float
-        Mean Δ of the predictions and of the imputed deformations.
-    certified_epsilon : float
-        No constraint of eq. (10), for the D̂ it was solved with, is violated by more than this.
-    n_inferences, n_discarded, n_cuts : int
-        Inferences so far; found planes so far that were weaker than known ones; size of the last working sets.
-    seconds : float
-        Time since the last record.
-    w : float array of shape (d,)
-    rounds : tuple of Round
-        Curve of the cutting planes that led here.
-    """
-
-    number: int
-    objective: float
-    duality_gap: float
-    upper: float
-    slack_sum: float
-    predicted_loss: float
-    imputed_loss: float
-    certified_epsilon: float
-    n_inferences: int
-    n_discarded: int
-    n_cuts: int
-    seconds: float
-    w: Float64Array
-    rounds: tuple[Round, ...] = ()
-
-
-@dataclass(frozen=True)
-class Learned:
-    """The best weights, the slacks and D̂ they were learned with, and the record.
-
-    ``converged`` says that the objective stopped falling; otherwise the iterations ran out.
-    """
-
-    w: Float64Array
-    slacks: Float64Array
-    imputed: tuple[Found, ...]
-    certified_epsilon: float
-    converged: bool
-    history: tuple[Iteration, ...]
-
-
-@dataclass(frozen=True)
-class _State:
-    """Weights with their slacks, what inference finds at them, and the rounds that led there."""
-
-    w: Float64Array
-    slacks: Float64Array
-    epsilon: float
-    imputed: tuple[Found, ...]
-    predicted_loss: float
-    rounds: tuple[Round, ...] = ()
-
-    @property
-    def psi(self) -> Float64Array:
-        return np.stack([d.psi for d in self.imputed])
-
-
-def learn(
-    oracle: Oracle,
-    regulariser: Regulariser,
-    options: LssvmOptions,
-    on_progress: Callable[[Iteration], None] | None = None,
-) -> Learned:
-    """Minimise eq. (7) by Algorithm 1; numbers in the margin are the lines of its detailed version."""
-    record = _Recorder(oracle, regulariser, options, on_progress)
-    state = _start(oracle, np.maximum(regulariser.w0, regulariser.lower), options.eta)  # lines 1 to 3, 5, 6
-    record(state)
-    converged = False
-    while not converged and len(record.history) <= options.max_outer:  # line 4
-        convex = Convex(regulariser, options.C, state.psi)
-        found = minimise(oracle, convex, options.epsilon, options.max_inner)  # lines 7 to 11
-        if _falls(oracle, convex, state.w, found, options):
-            state = _advance(oracle, state, found, options.eta)  # lines 12, 13, 5, 6
-        else:
-            state = replace(state, rounds=found.rounds)
-        # Slacks known to ε give an objective known to C·ε: a smaller step is none.
-        converged = record(state) <= options.C * options.epsilon and found.converged  # line 14
-    return Learned(state.w, state.slacks, state.imputed, state.epsilon, converged, tuple(record.history))
-
-
-def _start(oracle: Oracle, w: Float64Array, eta: float) -> _State:
-    imputed, predicted_loss = _impute(oracle, w, eta, ()), _predict(oracle, w)
-    energies = np.array([(w * d.psi).sum() for d in imputed])
-    oracle.restart(w)
-    ceilings = oracle.ceilings(w)
-    slacks = energies + oracle.heights(w)
-    return _State(w, slacks, float((energies + ceilings - slacks).max()), imputed, predicted_loss)
-
-
-def _advance(oracle: Oracle, state: _State, found: Minimum, eta: float) -> _State:
-    imputed = _impute(oracle, found.w, eta, state.imputed)
-    oracle.restart(found.w)
-    return _State(found.w, found.slacks, found.epsilon, imputed, _predict(oracle, found.w), found.rounds)
-
-
-def _impute(oracle: Oracle, w: Float64Array, eta: float, before: Sequence[Found]) -> tuple[Found, ...]:
-    """Eq. (9); the earlier D̂ stays where inference finds nothing better, so the objective cannot rise by it."""
-    new = oracle.run(w, eta, init=[d.labels for d in before] or None)
-    for pool, d in zip(oracle.pools, new, strict=True):
-        pool.insert(d)
-    if not before:
-        return tuple(new)
-    values = [float((w * d.psi).sum() + eta * d.delta) for d in before]
-    kept = (replace(d, value=v) for d, v in zip(before, values, strict=True))
-    return tuple(
-        replace(old, lower_bound=min(fresh.lower_bound, old.value)) if old.value <= fresh.value else fresh
-        for old, fresh in zip(kept, new, strict=True)
-    )
-
-
-def _predict(oracle: Oracle, w: Float64Array) -> float:
-    """Mean loss of the predictions, eq. (2)."""
-    found = oracle.run(w, 0.0, proof=False)
-    for pool, d in zip(oracle.pools, found, strict=True):
-        pool.insert(d)
-    return float(np.mean([d.delta for d in found]))
-
-
-def _falls(oracle: Oracle, convex: Convex, w: Float64Array, found: Minimum, options: LssvmOptions) -> bool:
-    """Tell whether the new weights are no worse than w for the same D̂, by what is proved of both."""
-    before, after = (convex.value(x, _proved(oracle, x)) for x in (w, found.w))
-    at_least = convex.value(found.w, oracle.heights(found.w))
-    if at_least > before + options.C * options.epsilon:
-        notices.warn(
-            f"W211: the learning objective would rise from {before:.6g} to {at_least:.6g}, beyond the duality gap, "
-            f"after {len(found.rounds)} rounds of cutting planes; the earlier weights are kept; raise max_inner"
-        )
-    return after <= before
-
-
-def _proved(oracle: Oracle, w: Float64Array) -> Float64Array:
-    """Ceilings of the planes, (N,), or the highest planes known where the engine proves nothing."""
-    ceilings = oracle.ceilings(w)
-    return np.where(np.isfinite(ceilings), ceilings, oracle.heights(w))
-
-
-class _Recorder:
-    """Writes the history; each call returns by how much the objective fell."""
-
-    def __init__(
-        self,
-        oracle: Oracle,
-        regulariser: Regulariser,
-        options: LssvmOptions,
-        on_progress: Callable[[Iteration], None] | None,
-    ) -> None:
-        self._oracle, self._regulariser, self._options = oracle, regulariser, options
-        self._on_progress = on_progress
-        self._levels: list[float] = []
-        self._last = time.perf_counter()
-        self.history: list[Iteration] = []
-
-    def __call__(self, state: _State) -> float:
-        heights, ceilings = self._oracle.heights(state.w), self._oracle.ceilings(state.w)
-        attained, least = (np.array([getattr(d, n) for d in state.imputed]) for n in ("value", "lower_bound"))
-        objective, upper, lower, level = (
-            self._regulariser(state.w) + self._options.C * float((planes + concave).mean())
-            for planes, concave in (
-                (heights, attained),
-                (ceilings, attained),
-                (heights, least),
-                (_proved(self._oracle, state.w), attained),
-            )
-        )
-        now = time.perf_counter()
-        iteration = Iteration(
-            number=len(self.history),
-            objective=objective,
-            duality_gap=upper - lower,
-            upper=upper,
-            slack_sum=float(((state.psi * state.w).sum(axis=1) + heights).sum()),
-            predicted_loss=state.predicted_loss,
-            imputed_loss=float(np.mean([d.delta for d in state.imputed])),
-            certified_epsilon=state.epsilon,
-            n_inferences=self._oracle.n_inferences,
-            n_discarded=self._oracle.n_discarded,
-            n_cuts=state.rounds[-1].n_cuts if state.rounds else 0,
-            seconds=now - self._last,
-            w=state.w,
-            rounds=state.rounds,
-        )
-        self._last = now
-        self._levels.append(level)
-        self.history.append(iteration)
-        if self._on_progress is not None:
-            self._on_progress(iteration)
-        return self._levels[-2] - level if len(self._levels) > 1 else np.inf
-
-
-FLOOR = 0.25
-"""Least pairwise weight, as a share of the start's: the loss has no reason to keep deformations smooth."""
-
-
-@dataclass(frozen=True)
 class Fit:
-    """Fitted weights with their evidence.
+    """Fitted weights with their certificates.
 
     Parameters
     ----------
@@ -317,14 +114,14 @@ def fit_lssvm(
     Parameters
     ----------
     samples : sequence of Sample
-        In any order; it does not change a bit of the result. Restricted terms learn one class, eqs. (4) to (6);
-        whole ones learn all classes jointly.
+        In any order, which does not change the result. Restricted terms learn one class, eqs. (4) to (6); others learn
+        all classes jointly.
     w0 : WeightTable
         Start and centre of the proximity term; its members and classes are the rows and columns learned.
     options : LssvmOptions, optional
         Hyper-parameters.
     pairwise_floor : float, optional
-        Least pairwise weight; a quarter of the start's where not given.
+        Smallest pairwise weight; by default a quarter of the start's.
     engine : str or Solver
         Inference engine; a name stands for its default options.
     on_progress : callable, optional
@@ -332,9 +129,6 @@ def fit_lssvm(
     mapper : callable
         ``map`` or its like, to run independent inferences at the same time; it does not change the result.
 
-    Returns
-    -------
-    Fit
     """
     ordered = sorted(samples, key=lambda s: s.key)
     floor = FLOOR * w0.pairwise if pairwise_floor is None else pairwise_floor
@@ -344,15 +138,15 @@ def fit_lssvm(
     lower = np.full(len(start), -np.inf if options.signed else 0.0)
     lower[-1] = floor
     oracle = Oracle(ordered, engine, mapper)
-    learned = learn(oracle, Regulariser(start, options.alpha, lower), options, on_progress)
+    state, converged, history = learn(oracle, Regulariser(start, options.alpha, lower), options, on_progress)
     keys = [s.key for s in ordered]
     return Fit(
-        weights=WeightTable.from_vector(learned.w, w0.members, w0.classes),
-        history=learned.history,
-        converged=learned.converged,
-        certified_epsilon=learned.certified_epsilon,
-        slacks=dict(zip(keys, learned.slacks.tolist(), strict=True)),
-        imputed={key: d.labels for key, d in zip(keys, learned.imputed, strict=True)},
+        weights=WeightTable.from_vector(state.w, w0.members, w0.classes),
+        history=history,
+        converged=converged,
+        certified_epsilon=state.epsilon,
+        slacks=dict(zip(keys, state.slacks.tolist(), strict=True)),
+        imputed={key: d.labels for key, d in zip(keys, state.imputed, strict=True)},
     )
 
 
@@ -374,3 +168,201 @@ def _check(samples: Sequence[Sample], w0: WeightTable, options: LssvmOptions, fl
         raise ValueError(f"epsilon is {options.epsilon}; it must be above 0")
     if options.max_outer < 1 or options.max_inner < 1:
         raise ValueError(f"max_outer {options.max_outer}, max_inner {options.max_inner}; both must be 1 or more")
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """State after one outer iteration; number 0 is the start.
+
+    Parameters
+    ----------
+    number : int
+    objective : float
+        Full objective as attained by inference, η·Δ(D̂) included.
+    duality_gap : float
+        Width of the interval that holds the true objective, ``upper − lower``.
+    upper : float
+        No less than the true objective; infinite where the engine proves nothing.
+    slack_sum : float
+        Sum of the slacks as attained: the upper bound on the losses of the predictions.
+    predicted_loss, imputed_loss : float
+        Mean Δ of the predictions and of the imputed deformations.
+    certified_epsilon : float
+        No constraint of eq. (10), for the D̂ it was solved with, is violated by more than this.
+    n_inferences, n_discarded, n_cuts : int
+        Inferences so far; constraints so far of lower value than known ones; size of the last working sets.
+    seconds : float
+        Time since the last record.
+    w : float array of shape (d,)
+    rounds : tuple of Round
+        Rounds of cutting planes of this iteration.
+    """
+
+    number: int
+    objective: float
+    duality_gap: float
+    upper: float
+    slack_sum: float
+    predicted_loss: float
+    imputed_loss: float
+    certified_epsilon: float
+    n_inferences: int
+    n_discarded: int
+    n_cuts: int
+    seconds: float
+    w: Float64Array
+    rounds: tuple[Round, ...] = ()
+
+
+@dataclass(frozen=True)
+class _State:
+    """Weights with their slacks, the imputed labellings and the loss at them, and the rounds of cutting planes."""
+
+    w: Float64Array
+    slacks: Float64Array
+    epsilon: float
+    imputed: tuple[Labelling, ...]
+    predicted_loss: float
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def psi(self) -> Float64Array:
+        return np.stack([d.psi for d in self.imputed])
+
+
+def learn(
+    oracle: Oracle,
+    regulariser: Regulariser,
+    options: LssvmOptions,
+    on_progress: Callable[[Iteration], None] | None = None,
+) -> tuple[_State, bool, tuple[Iteration, ...]]:
+    """Minimise eq. (7) by Algorithm 1; numbers at the margin are the lines of its detailed version.
+
+    Returns the best state, whether the objective stopped falling before the iterations ran out, and the history.
+    """
+    record = _Recorder(oracle, regulariser, options, on_progress)
+    state = _start(oracle, np.maximum(regulariser.w0, regulariser.lower), options.eta)  # lines 1 to 3, 5, 6
+    record(state)
+    converged = False
+    while not converged and len(record.history) <= options.max_outer:  # line 4
+        convex = Convex(regulariser, options.C, state.psi)
+        found = minimise(oracle, convex, options.epsilon, options.max_inner)  # lines 7 to 11
+        if _descends(oracle, convex, state.w, found, options):
+            state = _advance(oracle, state, found, options.eta)  # lines 12, 13, 5, 6
+        else:
+            state = replace(state, rounds=found.rounds)
+        # Slacks are known to ε, so the objective is known to C·ε: a smaller step is no progress.
+        converged = record(state) <= options.C * options.epsilon and found.converged  # line 14
+    return state, converged, tuple(record.history)
+
+
+def _start(oracle: Oracle, w: Float64Array, eta: float) -> _State:
+    imputed, predicted_loss = _impute(oracle, w, eta, ()), _predict(oracle, w)
+    energies = np.array([(w * d.psi).sum() for d in imputed])
+    oracle.restart(w)
+    upper_bounds = oracle.upper_bounds(w)
+    slacks = energies + oracle.values(w)
+    return _State(w, slacks, float((energies + upper_bounds - slacks).max()), imputed, predicted_loss)
+
+
+def _advance(oracle: Oracle, state: _State, found: Minimum, eta: float) -> _State:
+    imputed = _impute(oracle, found.w, eta, state.imputed)
+    oracle.restart(found.w)
+    return _State(found.w, found.slacks, found.epsilon, imputed, _predict(oracle, found.w), found.rounds)
+
+
+def _impute(oracle: Oracle, w: Float64Array, eta: float, before: Sequence[Labelling]) -> tuple[Labelling, ...]:
+    """Impute by eq. (9); an earlier D̂ of lower value is kept, so the objective cannot rise.
+
+    Inference is not exact, so the new D̂ may be worse than the one before.
+    """
+    new = oracle.run(w, eta, init=[d.labels for d in before] or None)
+    for known, d in zip(oracle.constraints, new, strict=True):
+        known.insert(d)
+    if not before:
+        return tuple(new)
+    values = [float((w * d.psi).sum() + eta * d.delta) for d in before]
+    kept = (replace(d, value=v) for d, v in zip(before, values, strict=True))
+    return tuple(
+        replace(old, lower_bound=min(fresh.lower_bound, old.value)) if old.value <= fresh.value else fresh
+        for old, fresh in zip(kept, new, strict=True)
+    )
+
+
+def _predict(oracle: Oracle, w: Float64Array) -> float:
+    """Mean loss of the predictions, eq. (2)."""
+    found = oracle.run(w, 0.0, proof=False)
+    for known, d in zip(oracle.constraints, found, strict=True):
+        known.insert(d)
+    return float(np.mean([d.delta for d in found]))
+
+
+def _descends(oracle: Oracle, convex: Convex, w: Float64Array, found: Minimum, options: LssvmOptions) -> bool:
+    """Return whether the proved objective of the new weights is at most that of w, for the same D̂."""
+    before, after = (convex.value(x, _proved_values(oracle, x)) for x in (w, found.w))
+    at_least = convex.value(found.w, oracle.values(found.w))
+    if at_least > before + options.C * options.epsilon:
+        notices.warn(
+            f"W211: the learning objective would rise from {before:.6g} to {at_least:.6g}, beyond the duality gap, "
+            f"after {len(found.rounds)} rounds of cutting planes; the earlier weights are kept; raise max_inner"
+        )
+    return after <= before
+
+
+def _proved_values(oracle: Oracle, w: Float64Array) -> Float64Array:
+    """Upper bounds of the constraint values, (N,), or the highest known values where the engine proves nothing."""
+    upper_bounds = oracle.upper_bounds(w)
+    return np.where(np.isfinite(upper_bounds), upper_bounds, oracle.values(w))
+
+
+class _Recorder:
+    """History of the iterations; each call adds one, and returns the decrease of the objective."""
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        regulariser: Regulariser,
+        options: LssvmOptions,
+        on_progress: Callable[[Iteration], None] | None,
+    ) -> None:
+        self._oracle, self._regulariser, self._options = oracle, regulariser, options
+        self._on_progress = on_progress
+        self._levels: list[float] = []
+        self._last = time.perf_counter()
+        self.history: list[Iteration] = []
+
+    def __call__(self, state: _State) -> float:
+        values, upper_bounds = self._oracle.values(state.w), self._oracle.upper_bounds(state.w)
+        attained, least = (np.array([getattr(d, n) for d in state.imputed]) for n in ("value", "lower_bound"))
+        objective, upper, lower, level = (
+            self._regulariser(state.w) + self._options.C * float((convex + concave).mean())
+            for convex, concave in (
+                (values, attained),
+                (upper_bounds, attained),
+                (values, least),
+                (_proved_values(self._oracle, state.w), attained),
+            )
+        )
+        now = time.perf_counter()
+        iteration = Iteration(
+            number=len(self.history),
+            objective=objective,
+            duality_gap=upper - lower,
+            upper=upper,
+            slack_sum=float(((state.psi * state.w).sum(axis=1) + values).sum()),
+            predicted_loss=state.predicted_loss,
+            imputed_loss=float(np.mean([d.delta for d in state.imputed])),
+            certified_epsilon=state.epsilon,
+            n_inferences=self._oracle.n_inferences,
+            n_discarded=self._oracle.n_discarded,
+            n_cuts=state.rounds[-1].n_cuts if state.rounds else 0,
+            seconds=now - self._last,
+            w=state.w,
+            rounds=state.rounds,
+        )
+        self._last = now
+        self._levels.append(level)
+        self.history.append(iteration)
+        if self._on_progress is not None:
+            self._on_progress(iteration)
+        return self._levels[-2] - level if len(self._levels) > 1 else np.inf

@@ -63,7 +63,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Found:
+class Labelling:
     """A labelling of a sample with its certificate, all on the sample's scale.
 
     No labelling has w·Ψ + coefficient·Δ below ``lower_bound`` (minus infinity where the engine gives none).
@@ -93,10 +93,10 @@ class Task:
     proof: bool = True
 
 
-def infer(task: Task) -> Found:
+def infer(task: Task) -> Labelling:
     """Minimise w·Ψ(D) + coefficient·Δ(D): predict (0), impute (+η, eq. 9) or violate (−1, eq. 11).
 
-    A function of its argument alone, so that tasks may run anywhere.
+    All three are `regweave.energy.assemble.solve`, the minimisation by which `align` registers.
     """
     sample = task.sample
     weights = WeightTable.from_vector(task.w, ("",) * sample.shape[0], tuple(range(sample.shape[1])))
@@ -114,7 +114,7 @@ def infer(task: Task) -> Found:
     features, loss = psi(sample, solution.labels), delta(sample, solution.labels)
     value = float((task.w * features).sum()) + task.coefficient * loss
     bound = (solution.lower_bound + constant) / sample.scale
-    return Found(solution.labels, features, loss, value, min(bound, value))
+    return Labelling(solution.labels, features, loss, value, min(bound, value))
 
 
 def psi(sample: Sample, labels: IntArray) -> Float64Array:

@@ -14,14 +14,7 @@ from numpy.typing import ArrayLike
 
 from regweave import notices
 from regweave.clinic.inputs import ScanLike, Scans, read_scans
-from regweave.clinic.quality import (
-    RegisteredPair,
-    both_ways_numbers,
-    flagged,
-    kinds_done,
-    outline_row,
-    whole_pair,
-)
+from regweave.clinic.quality import RegisteredPair, both_ways_numbers, flagged, kinds_done, outline_row, whole_pair
 from regweave.clinic.scans import PreparedScans, WorkingScan, label_map, prepare
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.start import Start, find_start

@@ -434,9 +434,7 @@ def _drawing(structure: Structure, series: Series, number: Any, spare: Colour) -
         near = series.slices[int(np.argmin(np.abs(along - point @ series.grid.normal)))]
         made.append(_contour("POINT", point.reshape(1, 3), near, next(number)))
     return item(
-        ROIDisplayColor=list(structure.colour or spare),
-        ReferencedROINumber=structure.number,
-        ContourSequence=made,
+        ROIDisplayColor=list(structure.colour or spare), ReferencedROINumber=structure.number, ContourSequence=made
     )
 
 

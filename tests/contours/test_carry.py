@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "dicom"))
 from made_dicom import Made, Roi, circle, keyhole, write_rtstruct, write_series
 
 from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
 from regweave.contours.carry import preimages
-from regweave.contours.regions import even_odd, region_of, rings_of
-from regweave.contours.shape import signed_distance
+from regweave.contours.regions import region_of, rings_of
 from regweave.io.dicom.rtstruct import read_rtstruct
 from regweave.io.dicom.series import read_series
 from regweave.types import Field, Transform
@@ -110,40 +105,6 @@ def test_a_structure_outside_has_no_contours(drawn):
     matrix[2, 3] = 500.0
     moved = carry(shape_of(found.named("solid"), series), Transform(Field.zero(series.image.geometry), matrix), series)
     assert moved.contours == ()
-
-
-def test_distance_is_that_to_the_polygon():
-    """Against every edge in turn, in loops."""
-    ring = np.array([[3.2, 2.1], [15.7, 4.4], [12.3, 14.9], [7.7, 8.1]])
-    step = np.array([0.5, 0.8])
-    found = signed_distance((20, 22), [ring], step)
-    corners = ring * step
-    for v in range(20):
-        for u in range(22):
-            point = np.array([u, v]) * step
-            away = []
-            for a, b in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-                t = np.clip((point - a) @ (b - a) / ((b - a) @ (b - a)), 0, 1)
-                away.append(np.linalg.norm(point - a - t * (b - a)))
-            if min(away) < 1.2:
-                assert abs(found[v, u]) == pytest.approx(min(away), abs=1e-5)
-            else:
-                assert abs(found[v, u]) >= 1.2
-                assert abs(found[v, u]) == pytest.approx(min(away), abs=0.9)
-    assert ((found < 0) == even_odd((20, 22), [ring])).all()
-
-
-def test_even_odd_counts_crossings():
-    rng = np.random.default_rng(5)
-    ring = rng.uniform(0, 20, (9, 2))
-    found = even_odd((20, 20), [ring])
-    for v in range(20):
-        for u in range(20):
-            crossed = 0
-            for (u0, v0), (u1, v1) in zip(ring, np.roll(ring, -1, axis=0), strict=True):
-                if (v0 < v) != (v1 < v) and u0 + (v - v0) * (u1 - u0) / (v1 - v0) <= u:
-                    crossed += 1
-            assert found[v, u] == (crossed % 2 == 1)
 
 
 def test_preimages_undo_a_curved_field(drawn):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, Roi, write_rtstruct, write_series
 
 from regweave.contours.regions import outlines

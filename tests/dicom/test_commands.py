@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pydicom
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, Roi, circle, dose, save, write_rtstruct, write_series
 
 from regweave.cli import main
-from regweave.clinic.propagate import propagate_contours
-from regweave.errors import UsageError
 from regweave.io import read_transform, write_linear
 from regweave.io.dicom.dose import read_dose
 from regweave.io.dicom.rtstruct import read_rtstruct
@@ -163,11 +157,6 @@ def test_the_ways_out_of_several_series_are_those_that_the_message_names(capsys,
     assert run(capsys, *words)[0] == 0
     words = ("warp", "dose", study / "plan" / "dose.dcm", "-t", study / "shift.tfm", "-r", both)
     assert run(capsys, *words, "-o", tmp_path / "new.dcm", "--series", list_series(both)[0].hash)[0] == 0
-
-
-def test_at_most_two_series_are_named(study):
-    with pytest.raises(UsageError, match=r"E192.*3 series"):
-        propagate_contours(study / "plan", study / "today", series=("a", "b", "c"))
 
 
 def test_registrations_are_converted_there_and_back(capsys, study, tmp_path):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_body import ORGANS, PLAN, TODAY, write_study
 from made_dicom import Roi, circle, write_rtstruct
 

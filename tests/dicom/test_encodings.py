@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pydicom
 import pytest
+from made_dicom import Made, image, save, uid
 from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, RLELossless
-
-sys.path.insert(0, str(Path(__file__).parent))
-from made_dicom import Made, image, save, uid
 
 from regweave.io.dicom.series import read_series
 

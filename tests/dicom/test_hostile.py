@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pydicom
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_body import ORGANS, PLAN, TODAY, write_study
 from made_dicom import rtstruct, save, write_rtstruct, write_series
 from test_bad_inputs import every

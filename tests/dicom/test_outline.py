@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_body import ORGANS, Head, box, frame, mark, skin, with_ears
 from made_dicom import Roi, write_rtstruct, write_series
 

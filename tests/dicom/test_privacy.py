@@ -6,17 +6,14 @@ import gzip
 import json
 import logging
 import shutil
-import sys
 import traceback
 from dataclasses import replace
 from pathlib import Path
 
 import pydicom
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_body import ORGANS, PLAN, TODAY, write_study
-from made_dicom import circle, dose, save, uid, write_rtstruct, write_series
+from made_dicom import circle, dose, save, uid, write_series
 from test_bad_inputs import changed, cut, every, one
 
 import regweave as rw
@@ -146,17 +143,10 @@ def test_no_other_command_tells(study, result, secrets, tmp_path, capsys):
 RING = circle((12.0, 12.0), 6.0, 24)
 BAD = {
     "another patient": ("E162", lambda s: every(s / "today", PatientID="OTHER-SECRET", PatientName="SECRETREF")),
-    "another frame": ("E160", lambda s: changed(one(s / "plan"), FrameOfReferenceUID=uid(4, 9))),
     "two series": ("E161", lambda s: write_series(s / "today", replace(TODAY, series="5", elements=TOLD))),
-    "a missing slice": ("E113", lambda s: one(s / "today").unlink()),
     "pixels cut off": ("E102", lambda s: cut(one(s / "plan"), 0.7)),
-    "header cut off": ("E102", lambda s: cut(one(s / "plan"), 0.2)),
     "a long name": ("E102", lambda s: claims_more(one(s / "today"))),
-    "no position": ("E102", lambda s: changed(one(s / "plan"), ImagePositionPatient=None)),
     "a name for a number": ("E102", lambda s: numbered_by_name(one(s / "plan"))),
-    "colour": ("E163", lambda s: changed(one(s / "today"), SamplesPerPixel=3, PhotometricInterpretation="RGB")),
-    "no structure set": ("E101", lambda s: (s / "plan" / "set.dcm").unlink()),
-    "an empty set": ("E165", lambda s: write_rtstruct(s / "plan" / "set.dcm", PLAN, [])),
     "two sets": ("E161", lambda s: shutil.copy(s / "plan" / "set.dcm", s / "plan" / "SET2.dcm")),
 }
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pydicom
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, dose, function_of, save, uid, write_series
 
 from regweave.errors import RegweaveError

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pydicom
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import Made, Roi, circle, rtstruct, save, uid, write_rtstruct, write_series
 
 from regweave.contours import carry_set

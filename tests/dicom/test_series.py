@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from pydicom import config
-
-sys.path.insert(0, str(Path(__file__).parent))
 from made_dicom import ID, NAME, Made, function_of, image, save, uid, write_series
+from pydicom import config
 
 from regweave.errors import RegweaveError
 from regweave.io import inspect_image, read_image

@@ -470,7 +470,7 @@ def register(candidates: Sequence[Candidate], pairs: Mapping[int, Sequence[PairF
     for (c, _, p), outcome in zip(work, run(plan, dice_only=True), strict=True):
         if outcome.error is not None:
             raise SystemExit(f"{c.name}, {p.id}: {outcome.error}")
-        rows = outcome.value["labels"]
+        rows = {str(row["label"]): row for row in outcome.value["structures"]}
         found.setdefault((c.rung, c.name), {})[p.id] = {label: row["dice_after"] for label, row in rows.items()}
         if c.rung == "uniform":  # a start from structure maps belongs to what is learned
             before[p.id] = {label: row["dice_before"] for label, row in rows.items()}
@@ -483,7 +483,10 @@ def _scores(outcome: Outcome) -> dict[str, Any]:
         return {"error": outcome.error}
     value = outcome.value
     kept = ("dice_before", "dice_after", "assd_mm", "hd95_mm")
-    of_labels = {name: {label: row[name] for label, row in value["labels"].items()} for name in kept}
+    of_labels = {
+        name: {label: row[name] for label, row in ((str(row["label"]), row) for row in value["structures"])}
+        for name in kept
+    }
     return {"error": None, **of_labels, **{k: value[k] for k in ("folding_fraction", "sdlogj", "seconds")}}
 
 

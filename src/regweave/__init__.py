@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from regweave.model.cards import models
     from regweave.model.model import Model
     from regweave.progress import Progress
-    from regweave.run.result import Result
-    from regweave.run.saved import load
+    from regweave.run.result import Result, load
     from regweave.run.warp import warp, warp_labels, warp_points
     from regweave.study import examples
     from regweave.study.evaluate import evaluate
@@ -75,7 +74,7 @@ _HOMES = {
     "batch": "jobs.batch",
     "evaluate": "study.evaluate",
     "examples": "study",
-    "load": "run.saved",
+    "load": "run.result",
     "models": "model.cards",
     "preset": "config.presets",
     "preset_names": "config.presets",

@@ -56,7 +56,7 @@ def test_evaluate(case, capsys):
     assert all(page.is_file() for page in (*pages, case / "out" / "index.html"))
     kept = json.loads((case / "out" / "pages" / "a" / "result.json").read_text())
     (scored,) = json.loads((case / "out" / "results.json").read_text())["results"]
-    after = {label: row["dice_after"] for label, row in scored["scores"]["labels"].items()}
+    after = {str(row["label"]): row["dice_after"] for row in scored["scores"]["structures"]}
     assert {label: row["after"] for label, row in kept["dice"].items()} == after
     assert 'href="pages/a/report.html"' in pages[1].read_text()
     summary = (case / "out" / "summary.md").read_text()

@@ -125,7 +125,7 @@ def test_record(result):
         assert step["seconds"].keys() == {"costs", "inference", "compose"}
     for key in ("peak_memory_mb", "folding_fraction", "sdlogj", "inverse_consistency_mm", "warnings", "seconds"):
         assert key in record
-    assert record["folding_fraction"] == 0
+    assert record["regularity"]["folding_fraction"] == 0
     provenance = record["provenance"]
     assert {"regweave", "python", "dependencies", "platform", "threads", "inputs_sha256", "settings"} <= set(provenance)
     assert parse(Settings.model_validate(provenance["settings"]).toml(), "x") == SETTINGS

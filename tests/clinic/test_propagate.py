@@ -33,7 +33,7 @@ from regweave.contours import volume_ml
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_points
 from regweave.report.registration import write_page
-from regweave.run.saved import load
+from regweave.run.result import load
 from regweave.types import Field, Transform
 
 WHERE = smooth_map(3, 6.0)

@@ -100,7 +100,7 @@ def numbers(result: rw.Result) -> dict[str, Any]:
         "mean_length_mm": round(float(np.sqrt((field.astype(np.float64) ** 2).sum(axis=0)).mean()), 4),
         "dice": {str(k): round(float(row["after"]), 4) for k, row in result.dice.items()},
         "energies": [float(f"{step.energy:.6g}") for step in result.steps],
-        "modality": result.modality,
+        "modality": result.provenance.modality.bank,
     }
 
 

@@ -69,7 +69,7 @@ def test_rows_of_every_kind(folder, tmp_path):
     assert found.rows[0]["mean_dice_after"] is None
     one = found["p1"]
     assert one.mean_dice["after"] == found.rows[1]["mean_dice_after"]
-    assert one.record.start["used"] == "moments"
+    assert one.provenance.start.used == "moments"
     assert found["p0"].record.start["used"] != "moments"
     assert (tmp_path / "out" / "p0" / "report.html").is_file()
     assert not (tmp_path / "out" / "p2").exists()

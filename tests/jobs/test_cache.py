@@ -57,7 +57,7 @@ def fresh(monkeypatch):
 
 
 def dice(scores):
-    return {label: (row["dice_before"], row["dice_after"]) for label, row in scores["labels"].items()}
+    return {row["label"]: (row["dice_before"], row["dice_after"]) for row in scores["structures"]}
 
 
 def test_trials_of_a_pair_share_what_no_weight_changes(fresh, training_list):

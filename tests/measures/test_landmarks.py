@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -67,15 +65,15 @@ def test_landmarks_before_and_after():
     fixed = np.array([[4.0, 5, 6], [10, 10, 10]])
     moving = fixed + np.array([[3.0, 0, 0], [5.0, 0, 0]])
     score = score_landmarks(fixed, moving, ["carina", ""], shift((0, 0, 0)), shift((3, 0, 0)), shift((-3, 0, 0)))
-    assert score.names == ("carina", "2")
+    assert [point.name for point in score.points] == ["carina", "2"]
     np.testing.assert_allclose(score.before.distances_mm, [3.0, 5.0])
     np.testing.assert_allclose(score.after.distances_mm, [0.0, 2.0], atol=1e-6)
-    np.testing.assert_allclose(score.start_mm, moving)
-    np.testing.assert_allclose(score.warped_mm, moving - [3.0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose([point.start_mm for point in score.points], moving)
+    np.testing.assert_allclose([point.warped_mm for point in score.points], moving - [3.0, 0, 0], atol=1e-6)
     assert "mean 4.00 → 1.00 mm, largest 5.00 → 2.00 mm" in score.words()
-    again = LandmarkScore.read(json.loads(json.dumps(score.record())))
-    np.testing.assert_allclose(again.warped_mm, score.warped_mm)
-    assert again.after.max_mm == pytest.approx(2.0)
+    content = score.content()
+    assert content["after_mm"]["max"] == pytest.approx(2.0)
+    assert LandmarkScore.model_validate(content) == score
 
 
 def test_points_go_back_through_a_start_with_a_field():

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+from contextlib import suppress
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,16 +15,19 @@ import pytest
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
-from regweave.measures.verdict import default_rules, parse_rules
+from regweave.jobs.runner import PairNumbers, judge_pair
+from regweave.measures.verdict import default_rules, failed, parse_rules
 from regweave.report.evaluation import write_page
 from regweave.report.results import Results
+from regweave.study.comparison import PairResult
 
 HOSTILE = "</script><script>alert(1)</script>"
 
 
 def scores(*dice: float | None, before: float = 0.5, lost: int | None = None, **more: object) -> dict[str, object]:
-    labels = {
-        str(i): {
+    structures = [
+        {
+            "label": i,
             "name": HOSTILE if i == 1 else f"organ {i}",
             "dice_before": before,
             "dice_after": value,
@@ -31,13 +36,19 @@ def scores(*dice: float | None, before: float = 0.5, lost: int | None = None, **
             "state": "vanished" if i == lost else "scored",
         }
         for i, value in enumerate(dice, start=1)
-    }
-    numbers = {"seconds": 1.5, "peak_mb": 200.0, "folding_fraction": 0.0, "sdlogj": 0.1, "smoothness": 0.05}
-    return {"labels": labels, **numbers, "modality": "ct", "warnings": [], **more}
+    ]
+    numbers = {"seconds": 1.5, "peak_mb": 200.0, "smoothness": 0.05}
+    regularity = {"folding_fraction": 0.0, "sdlogj": 0.1}
+    return {"structures": structures, **numbers, "regularity": regularity, "modality": "ct", "warnings": [], **more}
 
 
 def row(name: str, method: str, value: dict[str, object] | None, error: str | None = None) -> dict[str, object]:
-    return {"id": name, "method": method, "error": error, "scores": value}
+    rules = default_rules()
+    verdict = failed(str(error), rules)
+    with suppress(ValueError):
+        verdict = verdict if value is None else judge_pair(PairNumbers.model_validate(value), rules)
+    row = PairResult.model_construct(id=name, method=method, error=error, verdict=verdict, scores=None)
+    return {**row.content(), "scores": value}
 
 
 def comparison(method: str, label: str | None, mean: float, low: float | None, high: float | None) -> dict[str, object]:
@@ -46,19 +57,19 @@ def comparison(method: str, label: str | None, mean: float, low: float | None, h
 
 
 INEXACT = {
-    "inexact_voxels": 30, "body_voxels": 1000, "inexact_fraction": 0.03, "largest_mm": 0.7, "voxel": [1, 2, 3],
+    "inexact_voxels": 30, "body_voxels": 1000, "largest_mm": 0.7, "voxel": [1, 2, 3],
     "p99_mm": 0.1, "p99_voxels": 0.05,
 }  # fmt: skip
 CONTENT = {
-    "schema": 1,
     "notes": [f"Note {HOSTILE}"],
     "pairs": [{"id": i, "group": f"p{i}", "inputs_sha256": {"fixed": "ef" * 32}} for i in "abc"],
     "methods": [{"name": m, "settings": {"x": HOSTILE}} for m in ("uniform", "model:m")],
     "reference": "uniform",
+    "rules": asdict(default_rules()),
     "comparison": [comparison("model:m", None, 0.1, 0.05, 0.2), comparison("model:m", "1", 0.1, None, None)],
     "results": [
         row("a", "uniform", scores(0.6, 0.9)),
-        row("a", "model:m", scores(0.7, 0.9, folding_fraction=0.001)),
+        row("a", "model:m", scores(0.7, 0.9, regularity={"folding_fraction": 0.001})),
         row("b", "uniform", scores(0.3, 0.4)),
         row("b", "model:m", scores(0.6, 0.0, lost=2)),
         row("c", "uniform", scores(0.6, 0.6, inverse_error=INEXACT)),
@@ -109,7 +120,7 @@ class Reader(HTMLParser):
             self.rows[-1][1][-1] += data.strip()
 
 
-def test_an_old_evaluation_is_judged_by_the_shipped_rules(folder):
+def test_verdicts_are_read_back(folder):
     found = {
         (r.id, r.method): [r.verdict.word, *(x.rule for x in r.verdict.reasons)] for r in Results.read(folder).rows
     }
@@ -240,9 +251,9 @@ def test_results_of_strangers_are_refused_with_the_place(folder, capsys, change,
 
 
 def test_a_registration_without_scores_is_damage(tmp_path):
-    broken = {**CONTENT, "results": [row("a", "m", {"labels": {}})]}
+    broken = {**CONTENT, "results": [row("a", "m", {"structures": {}})]}
     (tmp_path / "results.json").write_text(json.dumps(broken))
-    with pytest.raises(RegweaveError, match=r"E178.*labels"):
+    with pytest.raises(RegweaveError, match=r"E178.*structures"):
         write_page(tmp_path)
 
 

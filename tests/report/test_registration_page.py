@@ -15,7 +15,7 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.report import registration
 from regweave.report.registration import registration_page, write_page
 from regweave.report.viewer.data import prepare, read_contents
-from regweave.run.saved import load
+from regweave.run.result import load
 from regweave.types import Geometry
 
 
@@ -41,7 +41,9 @@ def test_the_page_follows_the_json(copy):
     content = json.loads((copy / "result.json").read_text())
     content["structures"][1]["hd95_mm"] = 123.45
     content["structures"][2].update(state="vanished", dice_after=0.0, volume_after_ml=0.0)
-    content["structures"][3].update(state="no reference", volume_fixed_ml=0.0)
+    content["structures"][3].update(
+        state="no reference", volume_fixed_ml=0.0, dice_before=None, dice_start=None, dice_after=None
+    )
     (copy / "result.json").write_text(json.dumps(content))
     text = write_page(copy).read_text(encoding="utf-8")
     assert "123.45" in text

@@ -61,7 +61,7 @@ def test_predicted_labels_choose_the_weights_of_both_stages(model, predictor, fi
     assert set(CLASSES) <= {0, *outline.values()}
     asked = register(files["fixed"], files["moving"], moving_labels=outline, model=model)
     np.testing.assert_array_equal(field(predicted), field(asked))
-    assert (predicted.classes_from, asked.classes_from) == ("predicted", "labels")
+    assert (predicted.provenance.classes_from, asked.provenance.classes_from) == ("predicted", "labels")
     # Neither the true labels nor the background's column give the same.
     labels = {name: files[name] for name in ("fixed", "moving", "moving_labels")}
     for other in (
@@ -69,7 +69,7 @@ def test_predicted_labels_choose_the_weights_of_both_stages(model, predictor, fi
         register(files["fixed"], files["moving"], model=replace(model, predictor=None)),
     ):
         assert (field(other) != field(predicted)).any()
-        assert other.classes_from == ("none" if other.warped_labels is None else "labels")
+        assert other.provenance.classes_from == ("none" if other.warped_labels is None else "labels")
 
 
 def test_predicted_labels_are_not_a_result(predicted, tmp_path, recwarn):
@@ -87,16 +87,16 @@ def test_predicted_labels_are_not_a_result(predicted, tmp_path, recwarn):
 def test_given_labels_are_scored_though_predicted_ones_choose(model, files, predicted):
     found = register(**files, model=model, predict_classes=True)
     np.testing.assert_array_equal(field(found), field(predicted))
-    assert found.classes_from == "predicted"
+    assert found.provenance.classes_from == "predicted"
     assert found.warped_labels is not None
     assert set(found.dice) == set(CLASSES[1:])
 
 
 def test_one_column_has_nothing_to_predict(model, files, training_list):
     plain = replace(model, weights=WeightTable.constant(dict.fromkeys(("sad", "mi", "fine"), 1.0), 0.1))
-    assert register(files["fixed"], files["moving"], model=plain).classes_from == "none"
+    assert register(files["fixed"], files["moving"], model=plain).provenance.classes_from == "none"
     settings = training_list.settings
-    assert register(**files, config=settings).classes_from == "none"
+    assert register(**files, config=settings).provenance.classes_from == "none"
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,11 @@ def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_l
             assert rows[method, str(label)] == row["after"]
     content = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [m["predicted_classes"] for m in content["methods"]] == [False, True]
-    assert content["results"][0]["scores"]["sdlogj"] != content["results"][1]["scores"]["sdlogj"]
-    assert content["results"][1]["scores"]["sdlogj"] == predicted.regularity["sdlogj"]
+    assert (
+        content["results"][0]["scores"]["regularity"]["sdlogj"]
+        != content["results"][1]["scores"]["regularity"]["sdlogj"]
+    )
+    assert content["results"][1]["scores"]["regularity"]["sdlogj"] == predicted.regularity["sdlogj"]
 
 
 def test_evaluation_of_some_structures(model, files, tmp_path, training_list):
@@ -150,7 +153,7 @@ def test_evaluation_of_some_structures(model, files, tmp_path, training_list):
     assert main([*words, "-o", str(tmp_path / "all")]) == 0  # labels without a column ride along
     assert main([*words, "-o", str(tmp_path / "some"), "--classes", "2,3"]) == 0
     content = json.loads((tmp_path / "some" / "results.json").read_text())
-    assert set(content["results"][0]["scores"]["labels"]) == {"2", "3"}
+    assert [row["label"] for row in content["results"][0]["scores"]["structures"]] == [2, 3]
     assert content["notes"] == ["Structures 2, 3 count; all other labels are background."]
 
 

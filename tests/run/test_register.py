@@ -114,7 +114,7 @@ def test_same_bits_for_any_thread_count_and_in_every_run(pair, plain):
         assert same_bits(found, plain)
         assert np.array_equal(found.inverse.field.data, plain.inverse.field.data)
         assert np.array_equal(found.warped.data, plain.warped.data)
-        assert found.threads == n
+        assert found.provenance.threads == n
     assert _core.threads() == before
 
 
@@ -303,7 +303,7 @@ def test_start_from_memory(pair):
     by_itk = register(pair.fixed, far, config=SMALL, init=sitk.TranslationTransform(3, (40.0, 0.0, 0.0)))
     np.testing.assert_array_equal(by_itk.transform.field.data, found.transform.field.data)
     again = register(pair.fixed, far, config=SMALL, init=found.transform)
-    assert again.record.start["requested"] == "field in memory"
+    assert again.provenance.start.requested == "field in memory"
     with pytest.raises(UsageError, match=r"E115.*builtins\.int"):
         register(pair.fixed, far, config=SMALL, init=7)
 
@@ -326,7 +326,7 @@ def test_model_brings_its_weights_and_its_settings(pair, plain, tmp_path):
         fixed_labels=pair.fixed_labels,
         model=tmp_path / "m.json",
     )
-    assert found.settings.name == "learned"
+    assert found.provenance.settings.name == "learned"
     np.testing.assert_array_equal(found.weights.matrix, matrix)
     assert (found.weights.classes, found.weights.pairwise) == (known, 0.2)
     in_memory = register(pair.fixed, pair.moving, moving_labels=pair.moving_labels, model=model)
@@ -366,10 +366,10 @@ def test_metrics_by_hand(pair):
     found = run(pair, metrics={"sad": 2.0, "mind": 1.0})
     assert found.weights.members == ("sad", "mind")
     np.testing.assert_allclose(found.weights.matrix, [[2 / 3], [1 / 3]])
-    assert [m.name for m in found.settings.banks["mr"]] == ["sad", "mind"]
+    assert [m.name for m in found.provenance.settings.banks["mr"]] == ["sad", "mind"]
     named = SMALL.model_copy(update={"banks": {"mr": (SMALL.banks["mr"][0].model_copy(update={"support": 9}),)}})
     kept = register(pair.fixed, pair.moving, config=named, metrics={"sad": 1.0})
-    assert kept.settings.banks["mr"][0].support == 9  # the member of that name, not the bare metric
+    assert kept.provenance.settings.banks["mr"][0].support == 9  # the member of that name, not the bare metric
     with pytest.raises(UsageError, match=r"E181.*'nnc'.*available"):
         run(pair, metrics={"nnc": 1.0})
 
@@ -382,7 +382,7 @@ def test_weights_by_hand_that_mean_nothing(pair, given):
 
 def test_engine_by_hand(pair):
     found = run(pair, engine="icm")
-    assert found.settings.engine == "icm"
+    assert found.provenance.settings.engine == "icm"
     with pytest.raises(UsageError, match=r"unknown engine 'trvs'; .*available: .*trws"):
         run(pair, engine="trvs")
 
@@ -446,8 +446,8 @@ def test_summary_is_complete_and_plain_json(pair, plain):
     assert set(summary["seconds"]) == stages
     assert summary["seconds"]["total"] == pytest.approx(sum(summary["seconds"].values()) / 2)
     assert summary["peak_memory_mb"] > 50
-    assert summary["folding_fraction"] == 0
-    assert summary["sdlogj"] > 0
+    assert summary["regularity"]["folding_fraction"] == 0
+    assert summary["regularity"]["sdlogj"] > 0
     assert set(summary["inverse_consistency_mm"]) >= {"mean", "p95", "max"}
     provenance = summary["provenance"]
     assert provenance["regweave"] == regweave.__version__
@@ -488,7 +488,7 @@ def test_the_inverse_is_warned_of_by_its_share_of_the_body(pair, monkeypatch, n,
     monkeypatch.setattr(workflow, "invert", spoilt)
     with notices.muted():
         found = run(pair, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
-    assert found.inverse_error.inexact == n
+    assert found.inverse_error.inexact_voxels == n
     texts = [w for w in found.warnings if w.startswith("W202")]
     assert bool(texts) == warned
     assert found.verdict.word == ("look" if warned else "pass")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -108,10 +107,9 @@ def test_the_record_says_what_ran(files, tmp_path):
 
 
 def test_a_method_of_the_start_is_recorded(files):
-    found = register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL, init="moments").record
-    assert found is not None
-    assert (found.start["requested"], found.start["used"], found.start["reason"]) == ("moments", "moments", "")
-    assert np.abs(np.array(found.start["matrix"])[:3, 3]).max() > 0
+    found = register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL, init="moments").provenance
+    assert (found.start.requested, found.start.used, found.start.reason) == ("moments", "moments", "")
+    assert np.abs(np.array(found.start.matrix)[:3, 3]).max() > 0
     assert found.headline() == "MR · start moments · no model"
 
 
@@ -121,16 +119,14 @@ def test_a_rejected_start_is_recorded_as_what_was_used(files):
     small = Volume(images[1].data, Geometry(images[1].geometry.shape, images[1].geometry.affine * 0.2))
     with notices.muted():
         found = register(images[0], small, config=SMALL, init="affine")
-    assert found.record is not None
-    assert (found.record.start["requested"], found.record.start["used"]) == ("affine", "moments")
-    assert found.record.start["reason"].startswith("affine start rejected (volume ratio")
-    assert found.record.headline() == "MR · start moments, not affine · no model"
+    assert (found.provenance.start.requested, found.provenance.start.used) == ("affine", "moments")
+    assert found.provenance.start.reason.startswith("affine start rejected (volume ratio")
+    assert found.provenance.headline() == "MR · start moments, not affine · no model"
     assert found.verdict.word != "pass"
     assert "affine start rejected" in found.verdict.text
-    same = register(images[0], images[0], config=SMALL, init="rigid").record
-    assert same is not None
-    assert (same.start["used"], same.start["requested"]) == ("none", "rigid")
-    assert "headers" in same.start["reason"]
+    same = register(images[0], images[0], config=SMALL, init="rigid").provenance
+    assert (same.start.used, same.start.requested) == ("none", "rigid")
+    assert "headers" in same.start.reason
 
 
 def test_a_matrix_is_in_the_record_and_a_field_is_not(files, tmp_path):
@@ -166,7 +162,7 @@ def test_changed_files_are_refused(files, tmp_path):
 @pytest.mark.parametrize("text", ["{}", "[]", '{"provenance": {"call": 1}}', "no JSON", '{"provenance": null}'])
 def test_what_is_no_record(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
-    with pytest.raises(RegweaveError, match="E174"):
+    with pytest.raises(RegweaveError, match=r"^E(102|178)"):
         recorded_call(tmp_path / "r.json")
 
 
@@ -187,8 +183,7 @@ def test_nothing_beside_a_record(files, tmp_path, capsys):
 
 def test_record_of_a_result_without_a_command(files):
     result = register(files / "fixed.nii.gz", files / "moving.nii.gz", config=SMALL)
-    assert result.with_command(["regweave", "x"]).record.command == ("regweave", "x")
-    assert replace(result, record=None).with_command(["x"]).record is None
+    assert result.with_command(["regweave", "x"]).provenance.command == ("regweave", "x")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +200,7 @@ def test_words_of_a_record_that_mean_nothing_are_refused(files, tmp_path, change
     record = run(files, tmp_path / "out", "--config", files / "small.toml")
     record["provenance"]["call"] |= change
     (tmp_path / "result.json").write_text(json.dumps(record))
-    with pytest.raises(RegweaveError, match=r"E174.*allowed: "):
+    with pytest.raises(RegweaveError, match=r"E178.*provenance\.call\."):
         recorded_call(tmp_path / "result.json")
 
 

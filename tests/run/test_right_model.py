@@ -68,7 +68,7 @@ def test_a_model_of_another_modality_is_refused(pair):
 def test_what_is_stated_decides(pair):
     stated = Reading(fixed_modality="ct", moving_modality="ct")
     found = register(pair.fixed, pair.moving, model=model_for("ct"), reading=stated)
-    assert found.record.modality == {"fixed": "ct", "moving": "ct", "bank": "ct"}
+    assert found.provenance.modality.model_dump() == {"fixed": "ct", "moving": "ct", "bank": "ct"}
     with pytest.raises(RegweaveError, match="E172"):
         register(pair.fixed, pair.moving, model=model_for("mr"), reading=stated)
     with pytest.raises(UsageError, match="E175"):
@@ -79,8 +79,8 @@ def test_two_modalities_have_a_bank_of_their_own(pair):
     moving = as_ct(pair.moving)
     labels = {"fixed_labels": pair.fixed_labels, "moving_labels": pair.moving_labels}
     found = register(pair.fixed, moving, config=SMALL, **labels)
-    assert found.record.modality == {"fixed": "mr", "moving": "ct", "bank": "multi"}
-    assert found.record.headline().startswith("CT to MR")
+    assert found.provenance.modality.model_dump() == {"fixed": "mr", "moving": "ct", "bank": "multi"}
+    assert found.provenance.headline().startswith("CT to MR")
     assert found.weights.members == ("mi", "ngf")
     after = found.summary()["mean_dice"]["after"]
     assert after > found.summary()["mean_dice"]["before"] + 0.02
@@ -93,7 +93,7 @@ def test_two_modalities_have_a_bank_of_their_own(pair):
 
 def test_two_contrasts_of_mr_can_be_stated(pair):
     found = register(pair.fixed, pair.moving, config=SMALL, reading=Reading(fixed_modality="t1", moving_modality="t2"))
-    assert found.record.modality["bank"] == "multi"
+    assert found.provenance.modality.bank == "multi"
 
 
 def test_each_image_has_its_own_window_and_fill(pair):
@@ -122,19 +122,19 @@ def test_another_numbering_with_names_gives_the_same_bits(pair):
     other = renumbered(pair.moving_labels, {1: 40, 2: 1, 3: 2, 4: 3, 5: 4, 6: 5})
     found = register(pair.fixed, pair.moving, moving_labels=other, model=model)
     np.testing.assert_array_equal(found.transform.field.data, plain.transform.field.data)
-    assert found.record.structures["classes"] == {"1": 2, "40": 1}
+    assert found.provenance.structures.classes == {1: 2, 40: 1}
     assert set(found.warped_labels.values()) == {40, 1, 2, 3, 4, 5}  # labels stay labels
     with notices.muted():  # labels and model differ in number
         bare = register(pair.fixed, pair.moving, moving_labels=replace(other, names={}), model=model)
-    assert bare.record.structures["matched_by"] == "number"
+    assert bare.provenance.structures.matched_by == "number"
     assert not np.array_equal(bare.transform.field.data, plain.transform.field.data)
 
 
 def test_structures_that_a_model_does_not_know_ride_along(pair):
     with pytest.warns(RegweaveWarning, match="W247"):
         found = register(pair.fixed, pair.moving, moving_labels=pair.moving_labels, model=model_for("mr"))
-    assert found.record.structures["unknown"] == [3, 4, 5, 6]
-    assert "weights of the background" in found.record.structures_met()
+    assert found.provenance.structures.unknown == (3, 4, 5, 6)
+    assert "weights of the background" in found.provenance.structures.words()
     assert set(found.warped_labels.values()) == set(pair.moving_labels.values())
     # As if they had no label at all.
     known = replace(pair.moving_labels, data=np.where(pair.moving_labels.data > 2, 0, pair.moving_labels.data))
@@ -201,7 +201,7 @@ def test_ct_and_mr_of_the_abdomen_share_four_organs(data_root):
         found = register(
             mr / "image.nii.gz", ct / "image.nii.gz", fixed_labels=fixed_labels, moving_labels=moving_labels
         )
-    assert found.record.modality == {"fixed": "mr", "moving": "ct", "bank": "multi"}
+    assert found.provenance.modality.model_dump() == {"fixed": "mr", "moving": "ct", "bank": "multi"}
     rows = {row["name"]: row for row in found.dice.values()}
     scored = {name: row for name, row in rows.items() if row["state"] == "scored"}
     assert set(scored) == set(organs.values())
@@ -230,14 +230,14 @@ def test_labels_without_names_keep_their_numbers_and_doubts_are_told(pair):
     bare = replace(pair.moving_labels, names={})
     with notices.muted(), notices.collected() as texts:
         found = register(pair.fixed, pair.moving, moving_labels=bare, model=model_for("mr", names=names))
-    assert found.record.structures["names"]["1"] == "1 (model: CSF)"
-    assert found.record.structures["names"]["3"] == "3"
+    assert found.provenance.structures.names[1] == "1 (model: CSF)"
+    assert found.provenance.structures.names[3] == "3"
     assert [t for t in texts if t.startswith("W247") and "6 moving labels, 2 of the model (1 CSF, 2 GM)" in t]
     far = replace(bare, data=np.where(bare.data > 0, bare.data.astype(np.uint16) + 100, 0).astype(np.uint16))
     with notices.muted(), notices.collected() as texts:
         found = register(pair.fixed, pair.moving, moving_labels=far, model=model_for("mr", names=names))
     assert [t for t in texts if t.startswith("W248") and "leave the model out" in t]
-    assert found.record.structures_met().startswith("0 of 6 known to the model")
+    assert found.provenance.structures.words().startswith("0 of 6 known to the model")
     two = replace(bare, data=np.where(bare.data > 2, 0, bare.data))
     with notices.muted(), notices.collected() as texts:
         register(pair.fixed, pair.moving, moving_labels=two, model=model_for("mr", names=names))
@@ -273,16 +273,16 @@ def test_fixed_labels_alone_are_told(pair):
 
 def test_the_record_has_how_much_of_a_model_was_used(pair):
     """Without labels or a predictor nothing chooses columns; a background as before learning is no model at all."""
-    whole = register(pair.fixed, pair.moving, moving_labels=named_as(pair, (1, 2)), model=model_for("mr")).record
-    part = register(pair.fixed, pair.moving, model=model_for("mr")).record
+    whole = register(pair.fixed, pair.moving, moving_labels=named_as(pair, (1, 2)), model=model_for("mr")).provenance
+    part = register(pair.fixed, pair.moving, model=model_for("mr")).provenance
     plain = model_for("mr")
     even = replace(
         plain, weights=replace(plain.weights, matrix=np.column_stack([[0.5, 0.5], *plain.weights.matrix.T[1:]]))
     )
-    none = register(pair.fixed, pair.moving, model=even).record
-    assert [r.model["used"] for r in (whole, part, none)] == ["all", "part", "none"]
-    assert whole.model["reason"] == ""
-    assert "no moving labels" in part.model["reason"]
+    none = register(pair.fixed, pair.moving, model=even).provenance
+    assert [r.model.used for r in (whole, part, none)] == ["all", "part", "none"]
+    assert whole.model.reason == ""
+    assert "no moving labels" in part.model.reason
     assert part.headline().endswith("model in memory used in part")
     assert none.headline().endswith("model in memory not used")
 

@@ -49,7 +49,7 @@ def test_used_by_name():
     small = registration_settings.validate(settings, "the test")
     stated = Reading(fixed_modality="ct", moving_modality="ct")
     result = register(pair.fixed, pair.moving, model="head-neck-ct", config=small, reading=stated)
-    assert result.modality == "ct"
-    assert result.classes_from == "predicted"
+    assert result.provenance.modality.bank == "ct"
+    assert result.provenance.classes_from == "predicted"
     assert result.weights.classes == model.weights.classes
-    assert [result.record.model[name] for name in ("licence", "data_licence")] == ["MIT", "MIT"]
+    assert [result.provenance.model.licence, result.provenance.model.data_licence] == ["MIT", "MIT"]

@@ -269,7 +269,7 @@ def test_without_a_mask_members_of_the_levels_inherit_from_members_of_the_levels
     found = with_far(model, 0.3)
     matrix = found.weights.matrix.copy()
     matrix[4] = 0.1  # outline
-    content = found.settings.model_dump(mode="json")
+    content = found.provenance.settings.model_dump(mode="json")
     for member in content["banks"]["mr"][:2]:
         member["stage"] = "levels"
     schedule = validate(content, "the test").for_bank("mr")

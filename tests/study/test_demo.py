@@ -108,8 +108,8 @@ def summary(learned, single, *, gain=0.1, failed=False):
     outcomes = {}
     for name, dice in values.items():
         for pair, d in zip(pairs, dice, strict=True):
-            labels = {"1": {"name": "cord", "dice_before": 0.4, "dice_after": d}}
-            outcomes[name, pair.id] = Outcome(f"{name}/{pair.id}", {"labels": labels})
+            row = {"label": 1, "name": "cord", "state": "scored", "dice_before": 0.4, "dice_after": d}
+            outcomes[name, pair.id] = Outcome(f"{name}/{pair.id}", {"structures": [row]})
     if failed:
         outcomes["model:weights", "a"] = Outcome("model:weights/a", None, "E140: memory")
     lists = Lists(Path("train.csv"), Path("test.csv"), "x", {1: "sad"})

@@ -22,10 +22,10 @@ from regweave.jobs.runner import ScoringTask, mean_over_pairs, pair_score, score
 from regweave.jobs.store import Outcome
 from regweave.jobs.table import FILES, PairFiles
 from regweave.measures import assd_mm, dice, hd95_mm
+from regweave.measures.scores import PairScore, StructureScore
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
 from regweave.report.evaluation import write_page
-from regweave.report.records import LabelledStructure, ResultRecord
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.spatial.warp import warp_labels
@@ -271,11 +271,12 @@ def test_warnings_of_a_pair_are_kept_not_printed(folder, capsys):
     pair = PairFiles("x", *(folder / line("", 1, "").split(",")[k] for k in range(1, 5)), "p")
     task = ScoringTask({name: getattr(pair, name) for name in FILES}, {}, Reading(), SMALL)
     scores = score_pair(task)
-    alone = scores["labels"]["6"]
+    rows = {row["label"]: row for row in scores["structures"]}
+    alone = rows[6]
     assert (alone["name"], alone["state"], alone["volume_before_ml"]) == ("6", "not in moving", 0.0)
     assert alone["volume_fixed_ml"] > 0
     assert [alone[key] for key in ("dice_before", "dice_after", "hd95_mm", "assd_mm")] == [None] * 4
-    assert scores["labels"]["1"]["assd_mm"] > 0
+    assert rows[1]["assd_mm"] > 0
     json.dumps(scores, allow_nan=False)
     assert capsys.readouterr().err == ""
 
@@ -287,9 +288,10 @@ def made_up(dice_by_method, groups, failed=()):
     for name, values in dice_by_method.items():
         for pair, value in zip(pairs, values, strict=True):
             state = {None: "no reference", 0.0: "vanished"}.get(value, "scored")
-            row = {"name": "organ", "dice_before": 0.4, "dice_after": value, "state": state}
-            scores = {"labels": {"4": {**row, "hd95_mm": 2.0, "assd_mm": 1.0}}, "seconds": 1.0, "peak_mb": 9.0}
-            scores |= {"folding_fraction": 0.0, "sdlogj": 0.1, "smoothness": 0.1}
+            row = {"label": 4, "name": "organ", "dice_before": None if value is None else 0.4, "dice_after": value}
+            row |= {"state": state, "hd95_mm": 2.0, "assd_mm": 1.0}
+            scores = {"structures": [row], "seconds": 1.0, "peak_mb": 9.0, "smoothness": 0.1}
+            scores |= {"regularity": {"folding_fraction": 0.0, "sdlogj": 0.1}}
             key = (name, pair.id)
             outcomes[key] = Outcome("k", None, "E102: x") if key in failed else Outcome("k", scores)
     return Scores(pairs, tuple(Method(name, SMALL) for name in dice_by_method), outcomes)
@@ -308,11 +310,11 @@ def test_comparison_and_verdicts():
         groups,
         failed={("model:good", "i3")},
     )
-    rows = {(r["method"], r["label"]): r for r in compare(scores)}
+    rows = {(r.method, r.label): r for r in compare(scores)}
     assert len(rows) == 6
     good = rows["model:good", None]
-    assert (good["n"], good["better"], good["worse"]) == (7, 7, 0)
-    np.testing.assert_allclose([good["mean"], good["low"], good["high"]], 0.1)
+    assert (good.n, good.better, good.worse) == (7, 7, 0)
+    np.testing.assert_allclose([good.mean, good.low, good.high], 0.1)
     text = summary_text(scores, compare(scores), ["mind this"])
     assert "- model:bad is worse than uniform: -0.1050 [" in text
     assert "- model:good is better than uniform: +0.1000 [" in text
@@ -325,10 +327,10 @@ def test_a_vanished_structure_counts_zero_and_one_without_a_partner_not_at_all()
     scores = made_up({"uniform": [0.8, 0.0, None]}, ["a", "b", "c"])
     np.testing.assert_array_equal(scores.dice(scores.methods[0], "4"), [0.8, 0.0, np.nan])
     np.testing.assert_array_equal(scores.dice(scores.methods[0]), [0.8, 0.0, np.nan])
-    alone = {"state": "no reference", "dice_after": None}
-    lone, other = (pair_score({"labels": {"1": alone}}), pair_score({"labels": {"2": {"dice_after": 0.5}}}))
-    assert pair_score({"labels": {"1": alone, "2": {"dice_after": 0.5, "state": "scored"}}}).mean() == 0.5
-    assert math.isnan(pair_score({"labels": {}}).mean())
+    alone, scored = StructureScore(1, "a", "no reference"), StructureScore(2, "b", "scored", dice_after=0.5)
+    lone, other = PairScore((alone,)), PairScore((scored,))
+    assert PairScore((alone, scored)).mean() == 0.5
+    assert math.isnan(PairScore().mean())
     assert mean_over_pairs([lone, other]) == 0.5
     assert math.isnan(mean_over_pairs([lone]))
     text = summary_text(scores, [], [])
@@ -346,8 +348,6 @@ def test_page_terminal_and_evaluation_have_one_mean(folder):
     expected = result.mean_dice["after"]
     assert pair_score(scores).mean() == expected
     assert result.summary()["mean_dice"]["after"] == expected
-    rows = [LabelledStructure.model_validate(row) for row in result.structures()]
-    assert ResultRecord.model_construct(structures=rows).score.mean() == expected
     console = Console(width=80, file=io.StringIO())
     console.print(overlap_table(result.score, plain=True))
     (mean,) = (line.split() for line in console.file.getvalue().splitlines() if line.split()[:1] == ["mean"])
@@ -368,7 +368,7 @@ def test_tuning_goes_uphill_leaves_out_pairs_that_fail_and_prefers_the_smoother_
             s, r = candidate.settings.smoothness / start, candidate.settings.refine.smoothness
             dice = (0.7 if 1 <= s <= 6 else 0.6) + 0.1 * (r > SMALL.refine.smoothness)
             failed = pair.id == "bad" and s < 0.5
-            value = {"labels": {"1": {"dice_after": dice}}}
+            value = {"structures": [{"label": 1, "name": "x", "state": "scored", "dice_after": dice}]}
             outcomes.append(Outcome(key, None, "E102") if failed else Outcome(key, value))
         return outcomes
 

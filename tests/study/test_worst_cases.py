@@ -23,7 +23,8 @@ SETTINGS = Settings.model_validate(
 
 
 def outcome(key: str, dice: float | None) -> Outcome:
-    return Outcome(key, None, "E102: x") if dice is None else Outcome(key, {"labels": {"1": {"dice_after": dice}}})
+    row = {"label": 1, "name": "x", "state": "scored", "dice_after": dice}
+    return Outcome(key, None, "E102: x") if dice is None else Outcome(key, {"structures": [row]})
 
 
 def scores(dice: dict[str, dict[str, float | None]]) -> Scores:

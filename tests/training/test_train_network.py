@@ -50,4 +50,4 @@ def test_model_registers_without_torch(trained, training_list, monkeypatch):
 
     result = register(files["fixed"], files["moving"], model=Model.load(trained[0]))
 
-    assert result.classes_from == "predicted"
+    assert result.provenance.classes_from == "predicted"

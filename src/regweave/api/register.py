@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -126,4 +125,4 @@ def register(
             device=device, reading=rule, on_progress=on_progress or bar, keep_view=True,
         )  # fmt: skip
     result = result if pairs is None else result.with_landmarks(pairs)
-    return result if judged_by is None else replace(result, rules=judged_by)
+    return result if judged_by is None else result.model_copy(update={"rules": judged_by})

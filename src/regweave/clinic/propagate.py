@@ -217,24 +217,27 @@ def propagate_contours(
             plan_sha=scans.plan.identity.series_hash,
             today_sha=who.series_hash,
             settings_sha=_settings_sha(result),
-            structures=[
+            structures=tuple(
                 flagged(row.model_copy(update={"label": values[row.number]}), judged_by, whole) for row in rows
-            ],
-            lost=[NotCarried(name=one.name, reason=one.reason) for one in gone],
-            left_out=[NotCarried(name=one.name, reason=one.reason) for one in left_out],
+            ),
+            lost=tuple(NotCarried(name=one.name, reason=one.reason) for one in gone),
+            left_out=tuple(NotCarried(name=one.name, reason=one.reason) for one in left_out),
             whole=whole,
-            tests=kinds_done(both_ways=both_ways),
+            tests=tuple(kinds_done(both_ways=both_ways)),
             ids=ids,
         )
         stages.end()
         rest = {"rest of the registration": stages.seconds.pop("register") - sum(result.seconds.values())}
-        result = replace(
-            result,
-            seconds={**stages.seconds, **result.seconds, **rest},
-            images=_of_series(result, scans, warp_labels(on_today, Transform(Field.zero(ready.today.image.geometry)))),
-            clinic=section,
-            rules=judged_by,
-            warnings=tuple(text for text in caught if not text.startswith(OF_LABELS)),
+        result = result.model_copy(
+            update={
+                "seconds": {**stages.seconds, **result.seconds, **rest},
+                "images": _of_series(
+                    result, scans, warp_labels(on_today, Transform(Field.zero(ready.today.image.geometry)))
+                ),
+                "clinic": section,
+                "rules": judged_by,
+                "warnings": tuple(text for text in caught if not text.startswith(OF_LABELS)),
+            }
         )
         result = result if points is None else result.with_landmarks(points)
         new_set = replace(
@@ -339,7 +342,7 @@ def _lost(row: PropagatedStructure) -> LeftOut:
 
 
 def _settings_sha(result: Result) -> str:
-    settings = json.dumps(result.settings.model_dump(mode="json"), sort_keys=True)
+    settings = json.dumps(result.provenance.settings.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
@@ -438,13 +441,13 @@ def _write_files(folder: Path, done: Propagation) -> Propagation:
     }
     write_rtstruct(folder / RTSTRUCT, done.structures, scans.today, source=scans.planned, names=names, remarks=remarks)
     error_mm = write_reg_deformable(folder / REG, done.transform, scans.today, scans.plan)
-    done.result.images.write(folder, ["transform"], {})
+    done.result.images.write(folder, ["transform"])
     write_labels(folder / FILES["labels"], done.labels)
     written = {
         "transform_sha256": sha256(folder / FILES["transform"]),
         "grid_error_mm": error_mm,
         "names": {old: new for old, new in names.items() if done.structures.named(old) is not None},
-        "slices_mm": [one.along_mm for one in scans.today.slices],
+        "slices_mm": tuple(one.along_mm for one in scans.today.slices),
         "files": {
             "structure set": RTSTRUCT,
             "registration": REG,
@@ -453,7 +456,7 @@ def _write_files(folder: Path, done: Propagation) -> Propagation:
         },
     }
     seconds = {**done.result.seconds, "objects": time.perf_counter() - began}
-    result = replace(done.result, clinic=done.quality.model_copy(update=written), seconds=seconds)
+    result = done.result.model_copy(update={"clinic": done.quality.model_copy(update=written), "seconds": seconds})
     return replace(done, result=result.write(folder, WRITTEN, there=["transform", "labels"]))
 
 

@@ -107,7 +107,7 @@ def structure_row(shape: Shape, carried: Structure, pair: RegisteredPair, note: 
         outside_percent=outside,
         pushed_percent=pushed,
         flag="look",
-        reasons=[],
+        reasons=(),
         **_inside_numbers(shape, carried, pair, centre),
     )
 
@@ -271,22 +271,21 @@ def flagged(row: PropagatedStructure, rules: Rules, whole: WholePair | None = No
 
     No structure passes where the numbers of the ``whole`` pair are those of two patients.
     """
-    section = {"clinic": {"whole": {} if whole is None else whole.model_dump()}}
     broken: list[tuple[str, str]] = [
         (one.level, "another patient? (see the verdict)")
-        for one in judge(section, PairScore(), rules).reasons
+        for one in judge(PairScore(), rules, whole=whole).reasons
         if one.rule == ANOTHER_PATIENT
     ]
     broken += [("look", f"not measured: {', '.join(lacking)}")] if (lacking := _unmeasured(row)) else []
     for rule in STRUCTURE_RULES:
-        value = structure_number(row.model_dump(), rule)
+        value = structure_number(row, rule)
         if rule in rules.limits and not np.isnan(value) and (level := rules.broken(rule, value)):
             broken.append((level, rules.brief(rule, getattr(row, STRUCTURE_RULES[rule]), level)))
     flag = (
         "fail" if any(level == "fail" for level, _ in broken) else "look" if broken else "cut" if row.state else "pass"
     )
     cut = [f"{row.state}: {row.outside_percent:.0f} % of the plan's contour lies beyond it"] if row.state else []
-    return row.model_copy(update={"flag": flag, "reasons": [text for _, text in broken] + cut})
+    return row.model_copy(update={"flag": flag, "reasons": tuple([text for _, text in broken] + cut)})
 
 
 def _unmeasured(row: PropagatedStructure) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,7 +23,7 @@ from regweave.jobs.runner import forget_peak, measured_peak_mb
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table
 from regweave.jobs.workers import Cluster, Team, place, require_cluster
-from regweave.measures.verdict import Rules, Verdict, default_rules, failed, parse_rules, read_rules, tally
+from regweave.measures.verdict import Rules, Verdict, default_rules, failed, read_rules, tally
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.progress import OnBatchProgress
@@ -31,8 +31,7 @@ from regweave.registration.initial import METHODS
 from regweave.run.images import check_outputs
 from regweave.run.read import Reading, ReadingWords, reading_of
 from regweave.run.register import register
-from regweave.run.result import Result
-from regweave.run.saved import load
+from regweave.run.result import Result, load
 
 COMPANIONS = ("fixed_labels", "moving_labels", *MASKS)
 COLUMNS = TableColumns(
@@ -134,7 +133,7 @@ def _task(
         "metrics": defaults.metrics and dict(defaults.metrics),
         "reading": defaults.reading.to_json(),
         "write": defaults.write and list(defaults.write),
-        "rules": defaults.rules.record(),
+        "rules": asdict(defaults.rules),
         "device": defaults.device,
     }
 
@@ -174,7 +173,7 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
     dict
         JSON values; the images are in the folder and not in memory.
     """
-    rules = parse_rules({"name": task["rules"]["name"], **task["rules"]["limits"]}, "the batch")
+    rules = Rules(**task["rules"])
     forget_peak()
     with notices.muted():  # they are in the result, and many workers would talk at once
         result = register(
@@ -184,7 +183,7 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
             metrics=task["metrics"], reading=Reading.from_json(task["reading"]), threads=1, keep_view=True,
             device=task["device"],
         )  # fmt: skip
-        result = replace(result, rules=rules)
+        result = result.model_copy(update={"rules": rules})
         with prepare_output(task["folder"], overwrite=True) as part:
             result = result.write(part, task["write"])
             (part / THUMBNAIL).write_bytes(result.thumbnail())
@@ -209,11 +208,11 @@ def is_whole(folder: Path, outcome: Outcome) -> bool:
 
 
 def _line(result: Result) -> dict[str, Any]:
-    """Return what ``results.json`` says of a registration."""
-    verdict, dice = result.verdict.record(), result.mean_dice
+    """Return the line of ``results.json`` for a registration."""
+    verdict, dice = result.verdict, result.mean_dice
     return {
-        "verdict": verdict["verdict"],
-        "reasons": verdict["reasons"],
+        "verdict": verdict.word,
+        "reasons": [asdict(reason) for reason in verdict.reasons],
         "mean_dice_before": dice.get("before"),
         "mean_dice_after": dice.get("after"),
         "folding_percent": 100 * result.regularity["folding_fraction"],
@@ -221,7 +220,7 @@ def _line(result: Result) -> dict[str, Any]:
         "max_jacobian": result.regularity["max_jacobian"],
         "seconds": sum(result.seconds.values()),
         "warnings": list(result.warnings),
-        "device": result.device,
+        "device": result.provenance.device,
     }
 
 

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import Field
 
 from regweave import notices
 from regweave.config.settings import Settings
 from regweave.io import image_sha256
+from regweave.io.disk.records import Measured, RecordPart, Text
 from regweave.jobs.program import UNUSED
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.workers import Cluster, Placement, Team
+from regweave.measures.deformation import InverseError, Regularity
 from regweave.measures.scores import PairScore
+from regweave.measures.verdict import Rules, Verdict, judge
 from regweave.model.model import Model
 from regweave.progress import OnBatchProgress
 from regweave.run.memory import Cache, peak_memory_mb, spare_memory_mb
@@ -70,18 +74,49 @@ class ScoringTask:
         return " ".join(f"{name}={digest}" for name, digest in sorted(self.sha256.items()))
 
 
+class PairNumbers(RecordPart):
+    """Scores of one pair with one method, as ``results.json`` holds them; NaN where nothing could be measured."""
+
+    score: PairScore = Field(alias="structures")
+    seconds: Measured = math.nan
+    peak_mb: Measured = math.nan
+    regularity: Regularity = Field(default_factory=dict, validate_default=True)
+    inverse_error: InverseError | None = None
+    smoothness: Measured = math.nan
+    modality: Text = ""
+    warnings: tuple[Text, ...] = ()
+    device: Text = "cpu"
+
+    def values(self, name: str) -> list[float]:
+        """Return a number of the pair, or of each of its structures."""
+        if name in self.regularity:
+            return [self.regularity[name]]
+        return (
+            [getattr(self, name)]
+            if name in type(self).model_fields
+            else [getattr(s, name) for s in self.score.structures]
+        )
+
+
+def judge_pair(numbers: PairNumbers, rules: Rules) -> Verdict:
+    """Apply acceptance criteria to a pair."""
+    return judge(
+        numbers.score, rules, regularity=numbers.regularity, inverse_error=numbers.inverse_error,
+        warnings=numbers.warnings,
+    )  # fmt: skip
+
+
 def score_pair(task: ScoringTask) -> dict[str, Any]:
     """Register one pair with one thread and measure all that an evaluation reports.
 
     Returns
     -------
     dict
-        JSON values: by label the state, the Dice before and after, the distances of surfaces and the volumes; time,
-        memory, regularity, error of the inverse, warnings. What cannot be measured is None.
+        `PairNumbers` as JSON values.
     """
     forget_peak()
     model = task.model[0] if isinstance(task.model, tuple) else task.model
-    with notices.muted():  # they are in the result, and many workers would talk at once
+    with notices.muted():  # they are in the result, and many workers would print at once
         result = register(
             **task.files,
             config=None if model is not None else task.settings,
@@ -91,18 +126,17 @@ def score_pair(task: ScoringTask) -> dict[str, Any]:
             device=task.device,
             reading=task.reading,
         )
-    peak_mb = measured_peak_mb()
-    return {
-        "labels": {str(row.pop("label")): row for row in result.structures()},
-        "seconds": sum(result.seconds.values()),
-        "peak_mb": peak_mb,
-        **{name: _number(value) for name, value in result.regularity.items()},
-        "inverse_error": result.inverse_error and result.inverse_error.record(),
-        "smoothness": result.weights.pairwise,
-        "modality": result.modality,
-        "warnings": list(result.warnings),
-        **({} if result.device == "cpu" else {"device": result.device}),
-    }
+    return PairNumbers(
+        structures=result.with_surfaces(),
+        seconds=sum(result.seconds.values()),
+        peak_mb=measured_peak_mb(),
+        regularity=result.regularity,
+        inverse_error=result.inverse_error,
+        smoothness=result.weights.pairwise,
+        modality=result.provenance.modality.bank,
+        warnings=result.warnings,
+        device=result.provenance.device,
+    ).content()
 
 
 @cache
@@ -117,7 +151,7 @@ def score_dice(task: ScoringTask) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``labels`` of `score_pair`, without the distances of surfaces.
+        ``structures`` of `score_pair`, without the distances of surfaces.
     """
     model = kept()(task.model, partial(Model.load, task.model[0])) if isinstance(task.model, tuple) else task.model
     request = Request(
@@ -125,23 +159,18 @@ def score_dice(task: ScoringTask) -> dict[str, Any]:
         cache_key=task.cache_key, device=task.device,
     )  # fmt: skip
     with notices.muted():
-        rows = [s.record() for s in score_trial(request, kept()).structures]
-    return {"labels": {str(row.pop("label")): row for row in rows}}
+        return {"structures": score_trial(request, kept()).rows()}
 
 
 def pair_score(scores: Mapping[str, Any]) -> PairScore:
     """Return the scores of the structures that `score_pair` found."""
-    return PairScore.read((int(label), row) for label, row in scores["labels"].items())
+    return PairScore.model_validate(scores["structures"])
 
 
 def mean_over_pairs(scores: Iterable[PairScore]) -> float:
     """Return the mean of the mean Dice of pairs, without pairs that share no structure; NaN for none."""
     values = [v for s in scores if not math.isnan(v := s.mean())]
     return float(np.mean(values)) if values else math.nan
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def forget_peak() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import AfterValidator
 
+from regweave.io.disk.records import Count, Measured, Number
 from regweave.spatial.deformation import determinant, log_deviation
 from regweave.spatial.invert import defined
 from regweave.types import Field, Float32Array
@@ -16,6 +18,18 @@ from regweave.types import Field, Float32Array
 SMALLEST = 1e-9
 EXTREME = 5.0
 """Tissue that grows or shrinks by more than this factor is called extreme."""
+REGULARITY = (
+    "folding_fraction", "extreme_fraction", "low_fraction", "high_fraction", "sdlogj", "sdlogj_l2r", "min_jacobian",
+    "max_jacobian", "jacobian_p1", "jacobian_p99",
+)  # fmt: skip
+Regularity = Annotated[
+    dict[str, Measured], AfterValidator(lambda found: {name: found.get(name, math.nan) for name in REGULARITY})
+]
+"""The numbers of `regularity`, each of them: NaN for what a record lacks."""
+RoundTrip = Annotated[
+    dict[str, Measured], AfterValidator(lambda found: {n: found.get(n, math.nan) for n in ("mean", "p95", "max")})
+]
+"""Summary of distances in millimetres."""
 
 
 def regularity(field: Field, mask: ArrayLike | None = None, *, kernels: Any = None) -> dict[str, float]:
@@ -154,20 +168,32 @@ VOXELS = 1.0
 
 
 @dataclass(frozen=True)
-class Residual:
-    """Residual of an inversion inside the body.
+class InverseError:
+    """Residual of a numerical inverse and error there and back, over the body.
 
-    Inexact voxels and all, the largest residual and the voxel that has it.
+    Parameters
+    ----------
+    inexact_voxels, body_voxels : int
+        Body voxels of the moving image whose residual exceeds 0.1 mm, and all body voxels.
+    largest_mm : float
+        Largest residual in the body.
+    voxel : three ints
+        Voxel of the moving image that has it.
+    p99_mm, p99_voxels : float
+        99th percentile of the error after going from fixed to moving and back, over the body of the fixed image; in
+        voxels it is relative to the largest spacing. NaN where no body voxel stays inside the moving image.
     """
 
-    inexact: int
-    body: int
-    largest_mm: float
-    at: tuple[int, int, int]
+    inexact_voxels: Count
+    body_voxels: Count
+    largest_mm: Number
+    voxel: tuple[Count, Count, Count]
+    p99_mm: Measured = math.nan
+    p99_voxels: Measured = math.nan
 
     @classmethod
-    def of(cls, residual_mm: Float32Array, body: NDArray[np.bool_]) -> Residual:
-        """Summarise the residual of each voxel of the moving grid, of those that count."""
+    def of_residual(cls, residual_mm: Float32Array, body: NDArray[np.bool_]) -> InverseError:
+        """Summarise the residual of each voxel of the moving grid inside the body."""
         inexact, largest, at = 0, 0.0, (0, 0, 0)
         for i, (inside, residual) in enumerate(zip(body, residual_mm, strict=True)):  # a copy may not fit
             found = np.where(inside, residual, np.float32(0.0))
@@ -177,56 +203,26 @@ class Residual:
                 largest, at = float(found.max()), (i, j, k)
         return cls(inexact, int(body.sum()), largest, at)
 
-
-@dataclass(frozen=True)
-class InverseError:
-    """Residual of the inverse and error of going there and back, over the body.
-
-    Parameters
-    ----------
-    inexact : int
-        Body voxels of the moving image whose residual exceeds 0.1 mm.
-    body : int
-        Voxels of the body.
-    largest_mm : float
-        Largest residual in the body.
-    at : tuple of three ints
-        Voxel of the moving image that has it.
-    p99_mm, p99_voxels : float
-        99th percentile of the error after going from fixed to moving and back, over the body of the fixed image; in
-        voxels it is relative to the largest spacing. NaN where no body voxel stays inside the moving image.
-    """
-
-    inexact: int
-    body: int
-    largest_mm: float
-    at: tuple[int, int, int]
-    p99_mm: float
-    p99_voxels: float
-
-    @classmethod
-    def of(
-        cls, left: Residual, errors_mm: Float32Array, fixed_body: NDArray[np.bool_], spacing_mm: float
+    def with_round_trip(
+        self, errors_mm: Float32Array, fixed_body: NDArray[np.bool_], spacing_mm: float
     ) -> InverseError:
-        """Summarise what an inversion left over.
+        """Add the error there and back.
 
         Parameters
         ----------
-        left : Residual
-            Residual of the inverse in the moving body.
         errors_mm, fixed_body : arrays on the fixed grid
             Error there and back, NaN where it is not defined, and the voxels that count.
         spacing_mm : float
             Largest spacing of the fixed image.
         """
         seen = defined(errors_mm[fixed_body])
-        p99_mm = float(np.percentile(seen, 99, overwrite_input=True)) if seen.size else float("nan")
-        return cls(left.inexact, left.body, left.largest_mm, left.at, p99_mm, p99_mm / spacing_mm)
+        p99_mm = float(np.percentile(seen, 99, overwrite_input=True)) if seen.size else math.nan
+        return replace(self, p99_mm=p99_mm, p99_voxels=p99_mm / spacing_mm)
 
     @property
     def share(self) -> float:
         """Inexact voxels as a share of the body."""
-        return self.inexact / self.body if self.body else 0.0
+        return self.inexact_voxels / self.body_voxels if self.body_voxels else 0.0
 
     @property
     def notable(self) -> bool:
@@ -235,34 +231,14 @@ class InverseError:
 
     def words(self) -> str:
         """Say how inexact the inverse is, and where."""
-        place = f"voxel {self.at} of the moving image"
-        if self.inexact:
+        place = f"voxel {self.voxel} of the moving image"
+        if self.inexact_voxels:
             text = (
-                f"the inverse transform is inexact at {self.inexact} voxels of the body ({self.share:.2%}), at most "
-                f"{self.largest_mm:.2g} mm, near {place}"
+                f"the inverse transform is inexact at {self.inexact_voxels} voxels of the body ({self.share:.2%}), "
+                f"at most {self.largest_mm:.2g} mm, near {place}"
             )
         else:
             text = "the inverse transform is exact at every voxel of the body"
         if np.isnan(self.p99_mm):
             return f"{text}; no voxel of the fixed body stays inside the moving image"
         return f"{text}; there and back the error is {self.p99_mm:.2g} mm at the 99th percentile"
-
-    def record(self) -> dict[str, Any]:
-        """Return the numbers as JSON values."""
-        known = not np.isnan(self.p99_mm)
-        return {
-            "inexact_voxels": self.inexact,
-            "body_voxels": self.body,
-            "inexact_fraction": self.share,
-            "largest_mm": self.largest_mm,
-            "voxel": list(self.at),
-            "p99_mm": self.p99_mm if known else None,
-            "p99_voxels": self.p99_voxels if known else None,
-        }
-
-    @classmethod
-    def read(cls, row: Mapping[str, Any]) -> InverseError:
-        """Return what `record` wrote."""
-        i, j, k = row["voxel"]
-        p99 = [float("nan") if row[key] is None else float(row[key]) for key in ("p99_mm", "p99_voxels")]
-        return cls(row["inexact_voxels"], row["body_voxels"], row["largest_mm"], (i, j, k), *p99)

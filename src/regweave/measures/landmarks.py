@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field, computed_field
 
 from regweave import notices
 from regweave.errors import UsageError
 from regweave.io.disk.files import sha256
+from regweave.io.disk.records import Number, RecordPart, Text
 from regweave.io.points import read_point_pairs
 from regweave.spatial.warp import warp_points
 from regweave.types import Float64Array, Geometry, Transform
@@ -30,6 +31,10 @@ class TargetErrors:
     mean_mm: float
     p95_mm: float
     max_mm: float
+
+    def summary(self) -> dict[str, float]:
+        """Return the mean, the 95th percentile and the maximum."""
+        return {"mean": self.mean_mm, "p95": self.p95_mm, "max": self.max_mm}
 
 
 def target_registration_error_mm(
@@ -102,62 +107,59 @@ class LandmarkPairs:
         return cls(first, second)
 
 
+Point = tuple[Number, Number, Number]
+
+
 @dataclass(frozen=True)
-class LandmarkScore:
-    """Corresponding landmarks with their errors before and after registration.
+class Landmark:
+    """A landmark in both images, and its errors.
 
     Parameters
     ----------
-    names : tuple of str
-        One for each landmark.
-    fixed_mm, moving_mm : float arrays of shape (P, 3)
-        Where they are, LPS millimetres of either image.
-    start_mm, warped_mm : float arrays of shape (P, 3)
-        The moving ones in the fixed image, as initially aligned and by the inverse of the transform.
-    before, after : TargetErrors
-        Distances in moving space, as initially aligned and by the transform.
-    sha256 : mapping
-        Hashes of the files ``fixed_points`` and ``moving_points``, where they were files.
+    fixed_mm, moving_mm : three floats
+        Its positions, LPS millimetres of either image.
+    start_mm, warped_mm : three floats
+        The moving one in the fixed image, as initially aligned and by the inverse of the transform.
+    before_mm, after_mm : float
+        Distance in moving space, as initially aligned and by the transform.
     """
 
-    names: tuple[str, ...]
-    fixed_mm: Float64Array
-    moving_mm: Float64Array
-    start_mm: Float64Array
-    warped_mm: Float64Array
-    before: TargetErrors
-    after: TargetErrors
-    sha256: Mapping[str, str] = field(default_factory=dict)
+    name: Text
+    fixed_mm: Point
+    moving_mm: Point
+    start_mm: Point
+    warped_mm: Point
+    before_mm: Number
+    after_mm: Number
 
-    def record(self) -> dict[str, Any]:
-        """Return the score as JSON values."""
-        rows = zip(
-            self.names, self.fixed_mm, self.moving_mm, self.start_mm, self.warped_mm, self.before.distances_mm,
-            self.after.distances_mm, strict=True,
-        )  # fmt: skip
-        keys = ("name", "fixed_mm", "moving_mm", "start_mm", "warped_mm", "before_mm", "after_mm")
-        points = [
-            dict(zip(keys, [v.tolist() if isinstance(v, np.ndarray) else v for v in row], strict=True)) for row in rows
-        ]
-        return {
-            "before_mm": _summary(self.before),
-            "after_mm": _summary(self.after),
-            "points": [
-                {**point, "before_mm": float(point["before_mm"]), "after_mm": float(point["after_mm"])}
-                for point in points
-            ],
-            "sha256": dict(self.sha256),
-        }
 
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> LandmarkScore:
-        """Return the score that `record` wrote."""
-        rows = content["points"]
-        keys = ("fixed_mm", "moving_mm", "start_mm", "warped_mm")
-        places = [np.array([row[key] for row in rows], dtype=np.float64).reshape(-1, 3) for key in keys]
-        before, after = (_errors(np.array([row[key] for row in rows])) for key in ("before_mm", "after_mm"))
-        names = tuple(str(row["name"]) for row in rows)
-        return cls(names, places[0], places[1], places[2], places[3], before, after, dict(content.get("sha256", {})))
+class LandmarkScore(RecordPart):
+    """Corresponding landmarks with their errors before and after registration, and the hashes of their files."""
+
+    points: Annotated[tuple[Landmark, ...], Field(min_length=1)]
+    sha256: dict[str, Text] = Field(default_factory=dict)
+
+    @property
+    def before(self) -> TargetErrors:
+        """Errors as initially aligned."""
+        return _errors(np.array([point.before_mm for point in self.points]))
+
+    @property
+    def after(self) -> TargetErrors:
+        """Errors by the transform."""
+        return _errors(np.array([point.after_mm for point in self.points]))
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def before_mm(self) -> dict[str, float]:
+        """Mean, 95th percentile and maximum as initially aligned."""
+        return self.before.summary()
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def after_mm(self) -> dict[str, float]:
+        """Mean, 95th percentile and maximum by the transform."""
+        return self.after.summary()
 
     def words(self) -> str:
         """Say mean and largest error before and after.
@@ -169,7 +171,7 @@ class LandmarkScore:
         >>> score_landmarks([[1, 1, 1]], [[1, 1, 3]], ["carina"], identity, identity, identity).words()
         '1 landmark, mean 2.00 → 2.00 mm, largest 2.00 → 2.00 mm'
         """
-        n, b, a = len(self.names), self.before, self.after
+        n, b, a = len(self.points), self.before, self.after
         means, largest = f"{b.mean_mm:.2f} → {a.mean_mm:.2f}", f"{b.max_mm:.2f} → {a.max_mm:.2f}"
         return f"{n} landmark{'' if n == 1 else 's'}, mean {means} mm, largest {largest} mm"
 
@@ -204,9 +206,14 @@ def score_landmarks(
     if outside:
         notices.warn(f"W218: landmarks {', '.join(outside)} lie outside the fixed image; their errors say little")
     before, after = (target_registration_error_mm(fixed, moving, by) for by in (start, transform))
-    return LandmarkScore(
-        tuple(given), fixed, moving, inverted_points(moving, start), warp_points(moving, inverse), before, after
+    places = (fixed, moving, inverted_points(moving, start), warp_points(moving, inverse))
+    positions = zip(*(tuple(map(tuple, at.tolist())) for at in places), strict=True)
+    errors = zip(before.distances_mm.tolist(), after.distances_mm.tolist(), strict=True)
+    rows = zip(given, positions, errors, strict=True)
+    points = tuple(
+        Landmark(name, a, b, start_mm, warped_mm, *error) for name, (a, b, start_mm, warped_mm), error in rows
     )
+    return LandmarkScore(points=points)
 
 
 def inverted_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
@@ -225,8 +232,3 @@ def _outside(points_mm: Float64Array, grid: Geometry) -> list[bool]:
     index = (points_mm - grid.affine[:3, 3]) @ np.linalg.inv(grid.affine[:3, :3]).T
     beyond = np.maximum(-0.5 - index, index - (np.array(grid.shape) - 0.5))
     return [float(row.max()) > 0 for row in beyond]
-
-
-def _summary(errors: TargetErrors) -> dict[str, float | None]:
-    numbers = {"mean": errors.mean_mm, "p95": errors.p95_mm, "max": errors.max_mm}
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

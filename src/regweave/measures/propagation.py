@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
-from regweave.io.disk.records import Count, Known, Number, RecordPart, SafeName, Text
+from regweave.io.disk.records import Count, Known, Number, RecordPart, SafeName, Text, Whole
 
 REVIEW = "UNAPPROVED – needs review by a qualified person"
 DONE_HERE = "computed here"
@@ -17,12 +17,12 @@ Flag = Literal["pass", "cut", "look", "fail"]
 class PropagatedStructure(RecordPart):
     """Numbers of one propagated structure; None where there is nothing to measure."""
 
-    number: int
-    label: int | None = None
+    number: Whole
+    label: Whole | None = None
     name: Text
     type: Text
     note: Text
-    found_today: bool = False
+    found_today: StrictBool = False
     """Whether its contours were found in today's scan rather than carried; then ``outline_dice`` compares both."""
     volume_plan_ml: Known
     volume_today_ml: Known
@@ -43,7 +43,7 @@ class PropagatedStructure(RecordPart):
     inverse_p95_mm: Known = None
     outline_dice: Known = None
     flag: Flag
-    reasons: list[Text]
+    reasons: tuple[Text, ...]
 
 
 class NotCarried(RecordPart):
@@ -103,15 +103,15 @@ class ClinicSection(RecordPart):
     settings_sha: Text
     transform_sha256: Text = "–"
     grid_error_mm: Known = None
-    structures: list[PropagatedStructure]
-    lost: list[NotCarried]
-    left_out: list[NotCarried]
+    structures: tuple[PropagatedStructure, ...]
+    lost: tuple[NotCarried, ...]
+    left_out: tuple[NotCarried, ...]
     whole: WholePair
-    tests: list[TestKind]
+    tests: tuple[TestKind, ...]
     tests_source: Text = TESTS_SOURCE
     names: dict[str, Text] = Field(default_factory=dict)
     files: dict[str, SafeName] = Field(default_factory=dict)
-    slices_mm: list[Number] = Field(default_factory=list)
+    slices_mm: tuple[Number, ...] = ()
     ids: dict[str, Text] | None = None
 
     @property
@@ -122,4 +122,4 @@ class ClinicSection(RecordPart):
     def with_landmarks(self) -> Self:
         """Return the section with the test of landmarks as done."""
         tests = [one.model_copy(update={"state": DONE_HERE}) if one.kind == "E" else one for one in self.tests]
-        return self.model_copy(update={"tests": tests})
+        return self.model_copy(update={"tests": tuple(tests)})

@@ -8,23 +8,24 @@ has nothing to be compared with; it is named, but neither scored nor held agains
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, RootModel
 from scipy import ndimage
 
+from regweave.io.disk.records import Measured, Text, Whole, plain
 from regweave.measures.overlap import SurfaceDistances, dice, surface_distances
 from regweave.types import Float64Array, LabelMap
 
-State = Literal["scored", "vanished", "no reference", "not in moving", "unknown"]
+State = Literal["scored", "vanished", "no reference", "not in moving"]
 STATES: Mapping[str, str] = {
     "scored": "in both label maps and in the warped labels",
     "vanished": "in both label maps, but lost by warping; its Dice is 0",
     "no reference": "in the moving labels alone: nothing to compare it with, not scored",
     "not in moving": "in the fixed labels alone: nothing to warp, not scored",
-    "unknown": "an old record that does not say which label map lacks it, not scored",
 }
 """What became of a structure; the first two count."""
 COUNTED = ("scored", "vanished")
@@ -60,58 +61,53 @@ class StructureScore:
         The same after the start.
     """
 
-    label: int
-    name: str
+    label: Whole
+    name: Text
     state: State
-    dice_before: float = NAN
-    dice_after: float = NAN
-    volume_fixed_ml: float = NAN
-    volume_before_ml: float = NAN
-    volume_after_ml: float = NAN
-    hd95_mm: float = NAN
-    assd_mm: float = NAN
-    surface_dice_2mm: float = NAN
-    surface_dice_voxel: float = NAN
-    hd95_start_mm: float = NAN
-    assd_start_mm: float = NAN
-    surface_dice_2mm_start: float = NAN
-    surface_dice_voxel_start: float = NAN
-    dice_start: float = NAN
+    dice_before: Measured = NAN
+    dice_after: Measured = NAN
+    volume_fixed_ml: Measured = NAN
+    volume_before_ml: Measured = NAN
+    volume_after_ml: Measured = NAN
+    hd95_mm: Measured = NAN
+    assd_mm: Measured = NAN
+    surface_dice_2mm: Measured = NAN
+    surface_dice_voxel: Measured = NAN
+    hd95_start_mm: Measured = NAN
+    assd_start_mm: Measured = NAN
+    surface_dice_2mm_start: Measured = NAN
+    surface_dice_voxel_start: Measured = NAN
+    dice_start: Measured = NAN
 
     @property
     def counted(self) -> bool:
         """True if the structure is part of the mean."""
         return self.state in COUNTED
 
-    def record(self) -> dict[str, Any]:
-        """Return the score as JSON values: what was not measured is None."""
-        numbers = {key: _plain(getattr(self, key)) for key in NUMBERS}
-        return {"label": self.label, "name": self.name, "state": self.state, **numbers}
-
-    @classmethod
-    def read(cls, label: int, row: Mapping[str, Any]) -> StructureScore:
-        """Return the score that `record` wrote; the state of an older record is told from its numbers."""
-        numbers = {key: _number(row.get(key)) for key in NUMBERS}
-        found = row.get("state")
-        state: Any = found if found in STATES else _old_state(row, numbers)
-        score = cls(label, str(row.get("name", label)), state, **numbers)
-        return score if score.counted else replace(score, dice_before=NAN, dice_start=NAN, dice_after=NAN)
+    def __post_init__(self) -> None:
+        """Refuse a Dice of a structure that one of the label maps lacks."""
+        if not self.counted and not all(map(math.isnan, (self.dice_before, self.dice_start, self.dice_after))):
+            raise ValueError(f"a structure with the state '{self.state}' has no Dice")
 
 
-NUMBERS = (
-    "dice_before", "dice_start", "dice_after", "hd95_mm", "assd_mm", "surface_dice_2mm", "surface_dice_voxel",
-    "hd95_start_mm", "assd_start_mm", "surface_dice_2mm_start", "surface_dice_voxel_start", "volume_fixed_ml",
-    "volume_before_ml", "volume_after_ml",
-)  # fmt: skip
 TOLERANCE_MM = 2.0
 """Tolerance of the surface Dice; about the spacing of slices."""
 
 
-@dataclass(frozen=True)
-class PairScore:
+class PairScore(RootModel[tuple[StructureScore, ...]]):
     """Scores of all structures that either label map shows, in the order of their labels."""
 
-    structures: tuple[StructureScore, ...] = ()
+    model_config = ConfigDict(frozen=True)
+    root: tuple[StructureScore, ...] = ()
+
+    @property
+    def structures(self) -> tuple[StructureScore, ...]:
+        """The scores."""
+        return self.root
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the scores as JSON values."""
+        return [plain(row) for row in self.model_dump(mode="json")]
 
     @property
     def counted(self) -> tuple[StructureScore, ...]:
@@ -166,11 +162,6 @@ class PairScore:
 
         spacing_mm = fixed.geometry.spacing_mm
         return PairScore(tuple(map(measured, self.structures)))
-
-    @classmethod
-    def read(cls, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> PairScore:
-        """Return the score of rows by label, as `StructureScore.record` writes them."""
-        return cls(tuple(StructureScore.read(label, row) for label, row in rows))
 
 
 def score_labels(
@@ -239,25 +230,3 @@ def _volumes_ml(labels: LabelMap) -> dict[int, float]:
     voxel_mm3 = abs(float(np.linalg.det(labels.geometry.affine[:3, :3])))
     values, counts = np.unique(labels.data, return_counts=True)
     return {int(v): int(n) * voxel_mm3 / 1000.0 for v, n in zip(values, counts, strict=True) if v != 0}
-
-
-def _old_state(row: Mapping[str, Any], numbers: Mapping[str, float]) -> State:
-    """Tell the state from volumes, where a record of before version 2 has them, or from what was called missing."""
-    fixed, moving, warped = (numbers[f"volume_{of}_ml"] for of in ("fixed", "before", "after"))
-    if not any(map(math.isnan, (fixed, moving, warped))):
-        if fixed == 0 or moving == 0:
-            return "no reference" if fixed == 0 else "not in moving"
-        return "vanished" if warped == 0 else "scored"
-    if row.get("missing") or math.isnan(numbers["dice_after"]):
-        # An overlap at the start shows that both label maps have it.
-        return "vanished" if numbers["dice_before"] > 0 and numbers["dice_after"] == 0 else "unknown"
-    return "scored"
-
-
-def _number(value: object) -> float:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known else NAN  # type: ignore[arg-type]
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

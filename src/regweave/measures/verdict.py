@@ -9,26 +9,32 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from regweave.errors import UsageError
+from regweave.io.disk.records import LARGEST, Number, Text
 from regweave.io.disk.text import parse_toml, read_text
+from regweave.measures.deformation import InverseError
+from regweave.measures.landmarks import LandmarkScore
+from regweave.measures.propagation import ClinicSection, PropagatedStructure, WholePair
 from regweave.measures.scores import PairScore, StructureScore
 
 SHIPPED = "rules.toml"
 CLINIC = "clinic_rules.toml"
 LONGEST_SOURCE = 300
-LEVELS = ("fail", "look")
+Level = Literal["fail", "look"]
+LEVELS: tuple[Level, ...] = ("fail", "look")
 """Limits of a rule, the graver first."""
 LARGEST_BYTES = 100_000
 LONGEST_NAME = 80
 
 
 BOTH_LABELS = "overlap and volumes of structures (labels of both images: --fixed-labels, --moving-labels)"
-INVERSE = "inverse (not measured: made by an earlier version)"
-JACOBIAN = "Jacobian (not measured: made by an earlier version)"
+INVERSE = "inverse (not measured)"
+JACOBIAN = "Jacobian (not measured)"
 LANDMARKS = "landmarks (none given: --fixed-points, --moving-points)"
 TWO_CT = "comparison with another patient (two CT needed)"
 CARRIED = "numbers by structure (none was carried over and measured)"
@@ -128,11 +134,25 @@ class Rules:
     {'fail': 0.0}
     """
 
-    name: str
-    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
+    name: Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
+    limits: dict[str, dict[Level, Number]] = field(default_factory=dict)
+    sources: dict[str, Text] = field(default_factory=dict)
 
-    def broken(self, rule: str, value: float) -> str | None:
+    def __post_init__(self) -> None:
+        """Refuse a name that cannot be printed, rules that do not exist, and limits that contradict each other."""
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= LONGEST_NAME or not self.name.isprintable():
+            raise ValueError(f"name must be a printable text of 1 to {LONGEST_NAME} characters")
+        for rule, limits in self.limits.items():
+            if rule not in RULES:
+                near = difflib.get_close_matches(rule, RULES, 1)
+                meant = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"unknown rule '{rule[:60]}'{meant}")
+            _check_limits(rule, limits)
+        for rule, text in self.sources.items():
+            if not isinstance(text, str) or not 0 < len(text) <= LONGEST_SOURCE or not text.isprintable():
+                raise ValueError(f"[{rule}] source must be a printable text of 1 to {LONGEST_SOURCE} characters")
+
+    def broken(self, rule: str, value: float) -> Level | None:
         """Return the gravest limit that a value lies beyond, None for none."""
         for level in LEVELS:
             limit = self.limits[rule].get(level)
@@ -152,7 +172,7 @@ class Rules:
         limits = self.limits[rule]
         return ", ".join(f"{level} {side} {limits[level]:g}{RULES[rule].unit}" for level in LEVELS if level in limits)
 
-    def brief(self, rule: str, value: float, level: str) -> str:
+    def brief(self, rule: str, value: float, level: Level) -> str:
         """Say in few words what breaks a limit.
 
         Examples
@@ -163,11 +183,6 @@ class Rules:
         side, unit = "below" if RULES[rule].least else "above", RULES[rule].unit
         limit = self.limits[rule][level]
         return f"{RULES[rule].brief or RULES[rule].words} {value:.3g}{unit}: {level} {side} {limit:g}{unit}"
-
-    def record(self) -> dict[str, Any]:
-        """Return the rules as JSON values, for the record of a result."""
-        limits = {rule: dict(of) for rule, of in self.limits.items()}
-        return {"name": self.name, "limits": limits, **({"sources": dict(self.sources)} if self.sources else {})}
 
 
 def rule_words(rule: str) -> str:
@@ -224,46 +239,37 @@ def read_rules(path: str | Path) -> Rules:
 
 def parse_rules(content: Mapping[str, Any], source: str) -> Rules:
     """Check every key and value of a rules file; ``source`` names it in messages."""
-    name = content.get("name", Path(source).stem)
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-        raise _bad(source, f"name must be a printable text of 1 to {LONGEST_NAME} characters")
-    limits, sources = {}, {}
-    for rule, table in content.items():
-        if rule == "name":
-            continue
-        if rule not in RULES:
-            near = difflib.get_close_matches(rule, RULES, 1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise _bad(source, f"unknown rule '{rule[:60]}'{meant}")
-        limits[rule] = _limits(source, rule, table)
-        if "source" in table:
-            sources[rule] = str(table["source"])
-    if not limits:
+    tables = {rule: table for rule, table in content.items() if rule != "name"}
+    if not tables:
         raise _bad(source, "it holds no rule, so that everything would pass")
-    return Rules(name, limits, sources)
+    for rule, table in tables.items():
+        if rule in RULES and not isinstance(table, Mapping):
+            raise _bad(source, f"[{rule}] must be a table with look, fail or both")
+    limits = {
+        rule: {key: value for key, value in table.items() if key != "source"} if isinstance(table, Mapping) else {}
+        for rule, table in tables.items()
+    }
+    sources = {
+        rule: table["source"] for rule, table in tables.items() if isinstance(table, Mapping) and "source" in table
+    }
+    try:
+        return Rules(content.get("name", Path(source).stem), limits, sources)
+    except ValueError as error:
+        raise _bad(source, str(error)) from error
 
 
-def _limits(source: str, rule: str, table: object) -> dict[str, float]:
-    if not isinstance(table, Mapping) or not table:
-        raise _bad(source, f"[{rule}] must be a table with look, fail or both")
-    for key, value in table.items():
-        if key == "source":
-            if not isinstance(value, str) or not 0 < len(value) <= LONGEST_SOURCE or not value.isprintable():
-                raise _bad(source, f"[{rule}] source must be a printable text of 1 to {LONGEST_SOURCE} characters")
-            continue
-        if key not in LEVELS:
-            raise _bad(source, f"[{rule}] has an unknown key '{str(key)[:60]}'; allowed: look, fail, source")
-        known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-        if not known or not math.isfinite(value):
-            raise _bad(source, f"[{rule}] {key} must be a finite number, found {str(value)[:60]}")
-    limits = {level: float(table[level]) for level in LEVELS if level in table}
+def _check_limits(rule: str, limits: Mapping[Any, Any]) -> None:
+    for level, value in limits.items():
+        if level not in LEVELS:
+            raise ValueError(f"[{rule}] has an unknown key '{str(level)[:60]}'; allowed: look, fail, source")
+        known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+        if not known:
+            raise ValueError(f"[{rule}] {level} must be a finite number, found {str(value)[:60]}")
     if not limits:
-        raise _bad(source, f"[{rule}] must be a table with look, fail or both")
-    if len(limits) == 2:
-        look, fail = limits["look"], limits["fail"]
-        if (fail > look) if RULES[rule].least else (fail < look):
-            raise _bad(source, f"[{rule}] fail ({fail:g}) would be reached before look ({look:g})")
-    return limits
+        raise ValueError(f"[{rule}] must be a table with look, fail or both")
+    look, fail = limits.get("look"), limits.get("fail")
+    if look is not None and fail is not None and ((fail > look) if RULES[rule].least else (fail < look)):
+        raise ValueError(f"[{rule}] fail ({fail:g}) would be reached before look ({look:g})")
 
 
 def _bad(source: str, what: str) -> UsageError:
@@ -298,9 +304,9 @@ def in_words(warning: str) -> str:
 class Reason:
     """A rule that a registration breaks: ``level`` is look or fail, ``text`` says what was found and allowed."""
 
-    rule: str
-    level: Word
-    text: str
+    rule: Text
+    level: Literal["look", "fail"]
+    text: Text
 
 
 @dataclass(frozen=True)
@@ -319,51 +325,51 @@ class Verdict:
         Name of the rules.
     """
 
-    word: Word
+    word: Annotated[Word, Field(alias="verdict")]
     reasons: tuple[Reason, ...] = ()
-    unchecked: tuple[str, ...] = ()
-    rules: str = ""
+    unchecked: tuple[Text, ...] = ()
+    rules: Text = ""
 
     @property
     def text(self) -> str:
         """The reasons in one line; empty for a pass."""
         return "; ".join(r.text for r in self.reasons)
 
-    def record(self) -> dict[str, Any]:
-        """Return the verdict as JSON values."""
-        reasons = [{"rule": r.rule, "level": r.level, "text": r.text} for r in self.reasons]
-        return {"verdict": self.word, "reasons": reasons, "unchecked": list(self.unchecked), "rules": self.rules}
 
-    @classmethod
-    def read(cls, row: Mapping[str, Any]) -> Verdict:
-        """Return the verdict that `record` wrote."""
-        reasons = tuple(Reason(r["rule"], r["level"], r["text"]) for r in row["reasons"])
-        return cls(row["verdict"], reasons, tuple(row["unchecked"]), row["rules"])
-
-
-def judge(numbers: Mapping[str, Any], score: PairScore, rules: Rules) -> Verdict:
-    """Apply acceptance criteria to a registration.
+def judge(
+    score: PairScore,
+    rules: Rules,
+    *,
+    regularity: Mapping[str, float] | None = None,
+    inverse_error: InverseError | None = None,
+    landmarks: LandmarkScore | None = None,
+    warnings: Iterable[str] | None = None,
+    clinic: ClinicSection | None = None,
+    whole: WholePair | None = None,
+) -> Verdict:
+    """Apply acceptance criteria to the measurements of a registration.
 
     Parameters
     ----------
-    numbers : mapping
-        ``folding_fraction``, ``extreme_fraction``, ``min_jacobian``, ``max_jacobian``, ``inverse_error``,
-        ``landmarks``, ``warnings`` and ``clinic`` as ``result.json`` has them; what is not there is not checked.
     score : PairScore
         The structures. Only those that both label maps show can break a rule.
     rules : Rules
         The criteria.
+    regularity, inverse_error, landmarks, warnings, clinic : optional
+        Other measurements; a rule about one that is not given is not checked.
+    whole : WholePair, optional
+        Both scans of a propagation, before its structures are measured.
 
     Examples
     --------
-    >>> from regweave.measures.verdict import default_rules
-    >>> judge({"folding_fraction": 0.002}, PairScore(), default_rules()).text
+    >>> judge(PairScore(), default_rules(), regularity={"folding_fraction": 0.002}).text
     'voxels folded: 0.2 % (fail above 0.1 %, look above 0 %)'
     """
     reasons, unchecked = [], []
-    doubts = [text for text in dict.fromkeys(numbers.get("warnings", ())) if text.startswith(DOUBTFUL)]
-    found = {**_of_field(numbers), **_of_structures(score), **_of_clinic(numbers.get("clinic"))}
-    if "warnings" in numbers:
+    doubts = [text for text in dict.fromkeys(warnings or ()) if text.startswith(DOUBTFUL)]
+    field_numbers = {**_of_field(regularity or {}), **_of_inverse(inverse_error), **_of_landmarks(landmarks)}
+    found = {**field_numbers, **_of_structures(score), **_of_whole(whole), **_of_clinic(clinic)}
+    if warnings is not None:
         found["doubtful_warnings"] = (float(len(doubts)), "")
     signs_known = any(rule in rules.limits and not math.isnan(found.get(rule, NONE)[0]) for rule in OTHER_PATIENT)
     for rule in rules.limits:
@@ -408,20 +414,24 @@ def tally(verdicts: Iterable[Verdict]) -> str:
     return text + (f", {n} failed" if (n := words.count("fail")) else "")
 
 
-def _of_field(numbers: Mapping[str, Any]) -> dict[str, Measure]:
-    inverse = numbers.get("inverse_error")
-    inverse = inverse if isinstance(inverse, Mapping) else {}
-    marks = (numbers.get("landmarks") or {}).get("after_mm", {})
+def _of_field(regularity: Mapping[str, float]) -> dict[str, Measure]:
     return {
-        "landmark_mean_mm": (_number(marks.get("mean")), ""),
-        "landmark_max_mm": (_number(marks.get("max")), ""),
-        "folding_percent": (100 * _number(numbers.get("folding_fraction")), ""),
-        "extreme_jacobian_percent": (100 * _number(numbers.get("extreme_fraction")), ""),
-        "least_jacobian": (_number(numbers.get("min_jacobian")), ""),
-        "largest_jacobian": (_number(numbers.get("max_jacobian")), ""),
-        "inverse_inexact_percent": (100 * _number(inverse.get("inexact_fraction")), ""),
-        "inverse_error_voxels": (_number(inverse.get("p99_voxels")), ""),
+        "folding_percent": (100 * regularity.get("folding_fraction", math.nan), ""),
+        "extreme_jacobian_percent": (100 * regularity.get("extreme_fraction", math.nan), ""),
+        "least_jacobian": (regularity.get("min_jacobian", math.nan), ""),
+        "largest_jacobian": (regularity.get("max_jacobian", math.nan), ""),
     }
+
+
+def _of_inverse(error: InverseError | None) -> dict[str, Measure]:
+    if error is None:
+        return {}
+    return {"inverse_inexact_percent": (100 * error.share, ""), "inverse_error_voxels": (error.p99_voxels, "")}
+
+
+def _of_landmarks(score: LandmarkScore | None) -> dict[str, Measure]:
+    after = None if score is None else score.after
+    return {} if after is None else {"landmark_mean_mm": (after.mean_mm, ""), "landmark_max_mm": (after.max_mm, "")}
 
 
 def _of_structures(score: PairScore) -> dict[str, Measure]:
@@ -459,39 +469,43 @@ OTHER_PATIENT = ("similarity_after", "displacement_p95_mm", "bones_bent_mm")
 """Rules of two CT whose broken limits are counted as signs of another patient."""
 
 
-def _of_clinic(section: object) -> dict[str, Measure]:
-    """Take the numbers of propagated contours; of those by structure the worst."""
-    if not isinstance(section, Mapping):
+def _of_whole(whole: WholePair | None) -> dict[str, Measure]:
+    if whole is None:
         return {}
-    whole = section.get("whole") or {}
-    lost = [row["name"] for row in section.get("lost", ())]
-    two_ct = whole.get("displacement_p95_mm") is not None
-    found: dict[str, Measure] = {
-        "inverse_mean_mm": (_number(whole.get("inverse_mean_mm")), ""),
-        "both_ways_voxels": (_number(whole.get("both_ways_voxels")), ""),
-        "similarity_drop": (_number(whole.get("similarity_before")) - _number(whole.get("similarity_after")), ""),
-        "lost_structures": (len(lost), ", ".join(lost)),
-        "similarity_after": (_number(whole.get("similarity_after") if two_ct else None), ""),
-        "displacement_p95_mm": (_number(whole.get("displacement_p95_mm")), ""),
-        "bones_bent_mm": (_number(whole.get("bones_bent_mm")), ""),
+    before, after = _number(whole.similarity_before), _number(whole.similarity_after)
+    two_ct = whole.displacement_p95_mm is not None
+    return {
+        "inverse_mean_mm": (_number(whole.inverse_mean_mm), ""),
+        "both_ways_voxels": (_number(whole.both_ways_voxels), ""),
+        "similarity_drop": (before - after, ""),
+        "similarity_after": (after if two_ct else math.nan, ""),
+        "displacement_p95_mm": (_number(whole.displacement_p95_mm), ""),
+        "bones_bent_mm": (_number(whole.bones_bent_mm), ""),
     }
+
+
+def _of_clinic(section: ClinicSection | None) -> dict[str, Measure]:
+    """Return the numbers of propagated contours; of those by structure the worst."""
+    if section is None:
+        return {}
+    lost = [row.name for row in section.lost]
+    found = {**_of_whole(section.whole), "lost_structures": (len(lost), ", ".join(lost))}
     for rule in STRUCTURE_RULES:
-        rows = [(structure_number(row, rule), row["name"]) for row in section.get("structures", ())]
+        rows = [(structure_number(row, rule), row.name) for row in section.structures]
         known = [row for row in rows if not math.isnan(row[0])]
         found[rule] = NONE if not known else (min if RULES[rule].least else max)(known)
     return found
 
 
-def structure_number(row: Mapping[str, Any], rule: str) -> float:
-    """Return what a rule by structure looks at in a row of the quality assurance; NaN where there is none."""
-    value = _number(row.get(STRUCTURE_RULES[rule]))
+def structure_number(row: PropagatedStructure, rule: str) -> float:
+    """Return the number of a propagated structure that a rule limits; NaN where there is none."""
+    value = _number(getattr(row, STRUCTURE_RULES[rule]))
     return abs(value) if rule == "structure_volume_percent" else value
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _volume_change(s: StructureScore) -> Measure:
     return 100 * abs(s.volume_after_ml / s.volume_before_ml - 1), s.name
-
-
-def _number(value: object) -> float:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known else math.nan  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from regweave.config.settings import Level, Settings
+from regweave.io.disk.records import Count, Measured, Number
 from regweave.registration.devices import CPU, Device, DeviceArray
 from regweave.registration.measure import StepSearch
 from regweave.spatial.control_grid import ControlGrid, LabelSet
@@ -21,16 +22,16 @@ from regweave.types import Float32Array, Geometry, ImagePair, Solution, Terms, W
 class StepRecord:
     """Record of a step: its certificate and its cost."""
 
-    level: int
-    step: int
-    spacing_mm: float
-    n_nodes: int
-    n_labels: int
-    energy: float
-    lower_bound: float
-    gap: float
-    iterations: int
-    seconds: Mapping[str, float]
+    level: Count
+    step: Count
+    spacing_mm: Number
+    n_nodes: Count
+    n_labels: Count
+    energy: Number
+    lower_bound: Measured
+    gap: Measured
+    iterations: Count
+    seconds: Mapping[str, Number]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 from regweave import notices
 from regweave.config.member import Member
 from regweave.config.settings import Refine, Settings
+from regweave.io.disk.records import Count, Number
 from regweave.registration.devices import CPU, Device
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors, shrink_geometry
@@ -27,10 +28,10 @@ from regweave.types import Field, Float32Array, ImagePair, WeightTable
 class RefineStep:
     """One gradient step: weighted cost of the data, of the smoothness, and seconds."""
 
-    step: int
-    data: float
-    smoothness: float
-    seconds: float
+    step: Count
+    data: Number
+    smoothness: Number
+    seconds: Number
 
 
 @dataclass(frozen=True)

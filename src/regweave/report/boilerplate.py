@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regweave.io.disk.records import RESULT, read_record
-from regweave.io.modality import describe_modalities, recorded_modality
-from regweave.report.records import ResultRecord
+from regweave.run.result import Result, load
 
 PAPERS = {
     "method": "Ferrante E, Dokania PK, Marini R, Paragios N. Deformable registration through learning of "
@@ -36,28 +34,26 @@ def boilerplate(folder: str | Path) -> str:
     RegweaveError
         E101 where there is no record, E178 where it is not one of ours.
     """
-    record = read_record(ResultRecord, Path(folder) / RESULT)
+    record = load(folder)
     run = record.provenance
-    sides = recorded_modality(run.modality)
-    images = describe_modalities(sides["fixed"], sides["moving"])
-    engine = str((run.settings.model_extra or {}).get("engine", "trws"))
-    # The user of a plug-in cites its paper.
+    engine = run.settings.engine
+    # An engine of a plug-in has a paper that its user knows.
     cited = [PAPERS["method"], *([PAPERS[engine]] if engine in PAPERS else [])]
     marks = str(list(range(1, len(cited) + 1)))
     text = [
-        f"Images ({images}) were registered with regweave {run.regweave} (settings {run.settings.name}, "
+        f"Images ({run.modality.words()}) were registered with regweave {run.regweave} (settings {run.settings.name}, "
         f"{_start(record)}{_model(record)}): a discrete search over {len({s.spacing_mm for s in record.steps})} levels "
         f"of control grids, each step a Markov random field solved by {engine.upper()} {marks}, with a metric that "
         f"aggregates {', '.join(_members(record))}"
     ]
     if record.refinement:
         text.append(f", followed by {len(record.refinement)} steps of a continuous refinement")
-    text.append(f". Of all voxels {record.folding_fraction:.3%} have a Jacobian of 0 or less.")
+    text.append(f". Of all voxels {record.regularity['folding_fraction']:.3%} have a Jacobian of 0 or less.")
     if record.landmarks is not None:
-        error = record.landmarks.after_mm
+        error = record.landmarks.after
         text.append(
-            f" The target registration error of {len(record.landmarks.points)} landmarks is {error.mean:.2f} mm on "
-            f"average and {error.max:.2f} mm at most."
+            f" The target registration error of {len(record.landmarks.points)} landmarks is {error.mean_mm:.2f} mm on "
+            f"average and {error.max_mm:.2f} mm at most."
         )
     if record.clinic is not None:
         text.append(
@@ -67,19 +63,19 @@ def boilerplate(folder: str | Path) -> str:
     return "".join(text) + "\n\n" + "\n".join(f"[{n}] {paper}" for n, paper in enumerate(cited, start=1)) + "\n"
 
 
-def _members(record: ResultRecord) -> list[str]:
+def _members(record: Result) -> list[str]:
     """Members of the metric that count for any structure."""
     table = record.weights
     return [name for name, row in zip(table.members, table.matrix, strict=True) if max(row) > 0]
 
 
-def _start(record: ResultRecord) -> str:
+def _start(record: Result) -> str:
     if record.clinic is not None:
         return f"start: {record.clinic.whole.start}"
-    method = str((record.provenance.start or {}).get("used", "none"))
+    method = record.provenance.start.used
     return STARTS.get(method, f"{method} start")
 
 
-def _model(record: ResultRecord) -> str:
+def _model(record: Result) -> str:
     model = record.provenance.model
-    return f", model {model['name']}" if model and model.get("name") else ""
+    return f", model {model.name}" if model else ""

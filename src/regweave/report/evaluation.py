@@ -18,8 +18,8 @@ from regweave.measures.verdict import Rules
 from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import asset, render
-from regweave.report.records import Difference
 from regweave.report.results import Results, mean
+from regweave.study.comparison import Difference
 
 N_WORST = 10
 MEASURES = (
@@ -150,8 +150,7 @@ def _groups(results: Results) -> dict[str, dict[str, list[float]]]:
 def _measured(results: Results, method: str) -> dict[str, Any]:
     """Return the means of the measures of a method, and how many pairs fold."""
     rows = results.of(method)
-    values = {name: [v for row in rows for v in row.values(name)] or [row.number(name) for row in rows]
-              for name, _, _ in MEASURES}  # fmt: skip
+    values = {name: [v for row in rows for v in row.values(name)] for name, _, _ in MEASURES}
     return {
         "method": method,
         "means": [mean(of) * (100 if name in PERCENT else 1) for name, of in values.items()],

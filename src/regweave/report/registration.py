@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -15,24 +15,20 @@ import numpy as np
 from regweave.clinic.quality import flagged
 from regweave.errors import UsageError
 from regweave.io import owned_path
-from regweave.io.disk.records import PAGE_RECORD, REPORT, RESULT, RESULTS, checked, record_text, write_record
-from regweave.io.disk.text import read_json
-from regweave.io.modality import describe_modalities, recorded_modality
-from regweave.measures.deformation import InverseError
+from regweave.io.disk.records import PAGE_RECORD, REPORT, RESULT, RESULTS, write_record
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.scores import STATES, StructureScore
-from regweave.measures.verdict import DOUBTFUL, Rules, Verdict, default_rules, in_words, judge
+from regweave.measures.verdict import DOUBTFUL, Rules, in_words
 from regweave.report.charts import step_chart
 from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render
-from regweave.report.records import Provenance, ResultRecord
 from regweave.report.signoff import signoff_names
 from regweave.report.viewer.data import STRUCTURE_SET, Contents, Shown, prepare, read_contents, viewer_data
 from regweave.report.viewer.maps import jacobian_by_label, jacobian_of
 from regweave.report.viewer.pictures import closeups, pictures
 from regweave.report.viewer.volumes import BUDGETS
-from regweave.run.record import model_words, start_words
-from regweave.run.saved import load
+from regweave.run.record import Provenance, model_words
+from regweave.run.result import Result
 
 SCRIPTS = (
     "volume.js", "contour.js", "paint.js", "decor.js", "viewer.js", "pointer.js", "structures.js", "controls.js",
@@ -84,35 +80,31 @@ def write_page(
     """
     folder = Path(folder)
     contents = read_contents(folder)
-    again = _judged_again(folder, rules, landmarks) if rules is not None or landmarks is not None else None
-    if again is not None:
-        contents = replace(contents, record=checked(ResultRecord, again, folder / RESULT))
-    page = registration_page(contents, _owner(folder), detail, timed=began is not None)
+    result = _judged_again(contents.record, rules, landmarks)
+    page = registration_page(replace(contents, record=result), _owner(folder), detail, timed=began is not None)
     if began is not None:
-        stages = {name: value for name, value in contents.record.seconds if name != "total"}
-        stages["page"] = time.perf_counter() - began
-        total = sum(stages.values())
-        page = page.replace(PAGE_SECONDS, f"{stages['page']:.2f}").replace(TOTAL_SECONDS, f"{total:.1f}")
-        again = {**(again or read_json(folder / RESULT)), "seconds": {**stages, "total": total}}
-    if again is not None:
-        write_record(folder / RESULT, again)
+        stages = {**result.seconds, "page": time.perf_counter() - began}
+        result = result.model_copy(update={"seconds": stages})
+        page = page.replace(PAGE_SECONDS, f"{stages['page']:.2f}")
+        page = page.replace(TOTAL_SECONDS, f"{sum(stages.values()):.1f}")
+    if result is not contents.record:
+        write_record(folder / RESULT, result.summary())
     with owned_path(folder / REPORT) as part:
         part.write_text(page, encoding="utf-8", newline="\n")
     return folder / REPORT
 
 
-def _judged_again(folder: Path, rules: Rules | None, landmarks: LandmarkPairs | None) -> dict[str, Any]:
-    """Return the record of a registration, judged by other rules or with landmarks."""
-    result = load(folder)
-    result = result if rules is None else replace(result, rules=rules)
-    result = result if landmarks is None else result.with_landmarks(landmarks)
-    if result.clinic is not None:
-        rows = [flagged(row, result.rules, result.clinic.whole) for row in result.clinic.structures]
-        result = replace(result, clinic=result.clinic.model_copy(update={"structures": rows}))
-    found = result.summary()
-    changed = {key: found[key] for key in ("verdict", "rules", "landmarks", "clinic") if key in found}
-    content: dict[str, Any] = json.loads(record_text(read_json(folder / RESULT) | changed))
-    return content
+def _judged_again(result: Result, rules: Rules | None, landmarks: LandmarkPairs | None) -> Result:
+    """Return a registration with other rules or with landmarks."""
+    if rules is not None:
+        result = result.model_copy(update={"rules": rules})
+    if landmarks is not None:
+        result = result.with_landmarks(landmarks)
+    clinic = result.clinic
+    if clinic is None or (rules is None and landmarks is None):
+        return result
+    rows = tuple(flagged(row, result.rules, clinic.whole) for row in clinic.structures)
+    return result.model_copy(update={"clinic": clinic.model_copy(update={"structures": rows})})
 
 
 def _owner(folder: Path) -> tuple[str, str] | None:
@@ -165,24 +157,28 @@ def registration_page(
     )
 
 
-def record_context(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the template takes from the record alone; ``drawn`` are the structures of the viewer."""
-    score = record.score
+    score, verdict = record.score, record.verdict
     measured = {s.label: s for s in score.structures}
-    sides = recorded_modality(record.provenance.modality)
-    bank = record.provenance.settings.banks.get(sides["bank"], [])
-    gaps = [100 * s.gap for s in record.steps if s.gap is not None]
-    verdict = verdict_of(record)
-    told = {reason.text for reason in verdict.reasons}
+    run, table = record.provenance, record.weights
+    stages = {
+        member.name: member.stage
+        for bank, found in run.settings.banks.items()
+        for member in found
+        if bank == run.modality.bank
+    }
+    gaps = [100 * s.gap for s in record.steps if not math.isnan(s.gap)]
+    reasons = {reason.text for reason in verdict.reasons}
     warnings = sorted(dict.fromkeys(record.warnings), key=lambda text: not text.startswith(GRAVE))
     return {
         "record": record,
-        "subtitle": subtitle(record.provenance),
-        "modality": describe_modalities(sides["fixed"], sides["moving"]),
+        "subtitle": subtitle(run),
+        "modality": run.modality.words(),
         "seconds": _seconds(record),
-        "total_seconds": f"{record.seconds.total:.1f}",
+        "total_seconds": f"{sum(record.seconds.values()):.1f}",
         "verdict": verdict,
-        "warnings": [words for text in warnings if (words := in_words(text)) not in told],
+        "warnings": [words for text in warnings if (words := in_words(text)) not in reasons],
         "score": score,
         "means": score.means(),
         "structures": sorted(((item, measured.get(item["label"])) for item in drawn), key=_worst_first),
@@ -191,18 +187,17 @@ def record_context(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> 
         "clinic_rows": clinic_rows(record.clinic, drawn),
         "closeups": {},
         "contours": "",
-        "stages": {member.name: member.stage for member in bank},
+        "stages": stages,
         "particular": _particular(record),
-        "weights": list(zip(record.weights.members, record.weights.matrix, strict=True)),
-        "inverse": None if record.inverse_error is None else InverseError.read(record.inverse_error.model_dump()),
+        "weights": list(zip(table.members, table.matrix.tolist(), strict=True)),
         "gaps": gaps,
         "charts": _charts(record, gaps),
     }
 
 
-def _seconds(record: ResultRecord) -> dict[str, str]:
+def _seconds(record: Result) -> dict[str, str]:
     """Seconds of each stage, as text."""
-    return {name: f"{value:.2f}" for name, value in record.seconds if name != "total"}
+    return {name: f"{value:.2f}" for name, value in record.seconds.items()}
 
 
 def _worst_first(row: tuple[Mapping[str, Any], StructureScore | None]) -> tuple[bool, float]:
@@ -212,14 +207,7 @@ def _worst_first(row: tuple[Mapping[str, Any], StructureScore | None]) -> tuple[
     return not counted, score.dice_after if score is not None and counted else 0.0
 
 
-def verdict_of(record: ResultRecord) -> Verdict:
-    """Return the verdict that a record holds; an old record is judged by the shipped rules."""
-    if record.verdict is not None:
-        return Verdict.read(record.verdict.model_dump())
-    return judge(record.model_dump(), record.score, default_rules())
-
-
-def _graded(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _graded(record: Result, drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what a review grades: every structure of a new set, else those that the viewer draws, else the whole."""
     rows = [
         {"label": row["label"], "name": row["name"], "colour": row["colour"]}
@@ -228,42 +216,39 @@ def _graded(record: ResultRecord, drawn: Sequence[Mapping[str, Any]]) -> list[di
     return rows or [{key: row[key] for key in WHOLE} for row in drawn] or [WHOLE]
 
 
-def _start(record: ResultRecord) -> str | None:
+def _start(record: Result) -> str | None:
     """Return the start of a propagation, which the registration itself was handed as a matrix or a field."""
     return None if record.clinic is None else record.clinic.whole.start
 
 
 def subtitle(provenance: Provenance, refined_mm: Sequence[float] = (), began: str | None = None) -> str:
-    """Return what was asked for, in one line: modality, start, model, whatever of it the record tells.
+    """Return modality, start, model and settings in one line.
 
     ``refined_mm`` is the size of the voxels of the refinement, which is coarser than the image where that is large;
     ``began`` is the start where the record of the registration does not know what it was.
     """
-    start, model = provenance.start, provenance.model
-    sides = recorded_modality(provenance.modality)
-    words = [describe_modalities(sides["fixed"], sides["moving"])] if provenance.modality else []
+    start = provenance.start
+    words = [provenance.modality.words()]
     if began is not None:
         words.append("no start" if began == "none" else f"start: {began}")
-    elif start is not None:
-        given = {"file": "start from a file", "none": "no start"} if start["used"] == start["requested"] else {}
-        words.append(given.get(start["used"], f"start {start_words(start)}"))
-    if start is not None:  # a record of the start has the model too
-        words.append(model_words(model))
+    else:
+        given = {"file": "start from a file", "none": "no start"} if start.used == start.requested else {}
+        words.append(given.get(start.used, f"start {start.words()}"))
+    words.append(model_words(provenance.model))
     if len(refined_mm):
         alike = max(refined_mm) < ALIKE * min(refined_mm)
         shown = f"{np.mean(refined_mm):.2g}" if alike else " × ".join(f"{v:.2g}" for v in refined_mm)
         words.append(f"refined at {shown} mm")
-    words.append(f"settings {provenance.settings.name}")
-    return " · ".join(filter(None, words))
+    return " · ".join([*words, f"settings {provenance.settings.name}"])
 
 
-def _particular(record: ResultRecord) -> list[str]:
+def _particular(record: Result) -> list[str]:
     """Return the members whose weight differs between structures."""
     table = record.weights
     return [name for name, row in zip(table.members, table.matrix, strict=True) if max(row) - min(row) > 1e-9]
 
 
-def _charts(record: ResultRecord, gaps: Sequence[float]) -> dict[str, str]:
+def _charts(record: Result, gaps: Sequence[float]) -> dict[str, str]:
     """Draw energy and gap of each discrete step, and the cost of the refinement."""
     levels = [f"{s.spacing_mm:.3g} mm" for s in record.steps]
     energies = [("energy, % of the level's first", _relative([s.energy for s in record.steps], levels))]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from regweave.io.disk.records import RESULTS, read_record
+from regweave.jobs.runner import PairNumbers, judge_pair
 from regweave.measures.scores import PairScore, When
-from regweave.measures.verdict import LEVELS, RULES, Rules, Verdict, default_rules, failed, judge, tally
-from regweave.report.records import Criteria, EvaluationRecord, PairResult, PairScores
+from regweave.measures.verdict import Rules, Verdict, failed, tally
+from regweave.study.comparison import EvaluationRecord, PairResult
 
 RESERVED = ("mean", "withheld")
 """Groups of the charts beside the structures."""
@@ -24,7 +25,7 @@ class Row:
     id: str
     method: str
     error: str | None
-    scores: PairScores | None
+    scores: PairNumbers | None
     verdict: Verdict
     withheld: tuple[int, ...] = ()
 
@@ -43,13 +44,11 @@ class Row:
 
     def number(self, name: str) -> float:
         """Return a number of the registration, NaN where there is none."""
-        found = getattr(self.scores, name, None)
-        return math.nan if found is None else float(found)
+        return math.nan if self.scores is None else self.scores.values(name)[0]
 
     def values(self, name: str) -> list[float]:
-        """Return a number of each structure that has it."""
-        found = (getattr(s, name, math.nan) for s in self.score.structures)
-        return [v for v in found if not math.isnan(v)]
+        """Return a number of the pair, or of each of its structures, without those that are missing."""
+        return [] if self.scores is None else [v for v in self.scores.values(name) if not math.isnan(v)]
 
 
 @dataclass(frozen=True)
@@ -70,11 +69,7 @@ class Results:
             E101 where there are none, E102 where they are damaged, E178 where they are not what `evaluate` writes.
         """
         record = read_record(EvaluationRecord, folder / RESULTS)
-        if rules is None and record.rules is not None:
-            told = _rules(record.rules)
-            return cls(record, _rows(record, told, keep=True), told)
-        judges = rules or default_rules()
-        return cls(record, _rows(record, judges), judges)
+        return cls(record, [_row(r, record, rules) for r in record.results], rules or record.rules)
 
     @property
     def ids(self) -> list[str]:
@@ -94,7 +89,7 @@ class Results:
     @property
     def shown(self) -> str:
         """Method whose worst cases are looked at: the last one, but not a model that guesses what the masks tell."""
-        guessed = {m.name for m in self.record.methods if (m.model_extra or {}).get("predicted_classes")}
+        guessed = {m.name for m in self.record.methods if m.predicted_classes}
         return next((m for m in reversed(self.methods) if m not in guessed), self.methods[-1])
 
     @property
@@ -131,26 +126,10 @@ def mean(values: Sequence[float]) -> float:
     return sum(kept) / len(kept) if kept else math.nan
 
 
-def _rules(stored: Criteria) -> Rules:
-    limits: dict[str, Mapping[str, float]] = {
-        rule: {level: limit for level in LEVELS if (limit := getattr(of, level)) is not None}
-        for rule, of in stored.limits.items()
-        if rule in RULES
-    }
-    return Rules(stored.name, limits)
-
-
-def _rows(record: EvaluationRecord, rules: Rules, *, keep: bool = False) -> list[Row]:
-    withheld = tuple(record.withheld)
-    return [replace(_row(r, rules, keep=keep), withheld=withheld) for r in record.results]
-
-
-def _row(r: PairResult, rules: Rules, *, keep: bool = False) -> Row:
-    """Return a registration with the verdict it was given, or that of the rules."""
-    if keep and r.verdict is not None:
-        verdict = Verdict.read(r.verdict.model_dump())
-    elif r.error is not None or r.scores is None:
-        verdict = failed(str(r.error), rules)
-    else:
-        verdict = judge(r.scores.model_dump(), r.scores.score, rules)
-    return Row(r.id, r.method, r.error, r.scores, verdict)
+def _row(r: PairResult, record: EvaluationRecord, rules: Rules | None) -> Row:
+    """Return a registration with the recorded verdict, or that of other rules."""
+    verdict = r.verdict
+    if rules is not None:
+        scored = None if r.error is not None else r.scores
+        verdict = failed(str(r.error), rules) if scored is None else judge_pair(scored, rules)
+    return Row(r.id, r.method, r.error, r.scores, verdict, record.withheld)

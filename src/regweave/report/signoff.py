@@ -14,9 +14,9 @@ from typing import Any
 
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import is_file, open_file, sha256
-from regweave.io.disk.records import REPORT, RESULT, read_record
+from regweave.io.disk.records import REPORT
 from regweave.io.disk.text import parse_json, read_text, table_cell
-from regweave.report.records import ResultRecord
+from regweave.run.result import load
 
 TRANSFORM = "transform.h5"
 SEEN = {
@@ -151,7 +151,7 @@ class Reviewable:
             E101, E102 or E178 where a file is missing or not one that regweave wrote; E145 where the page exports no
             sign-off.
         """
-        read_record(ResultRecord, folder / RESULT)
+        load(folder)
         return cls(folder, reviewed_hashes(folder), _listed_by_page(folder / REPORT))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import re
+import shutil
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -13,10 +15,13 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.errors import UsageError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import (
     atomic_path,
     fill_value,
+    read_image,
+    read_labels,
+    read_transform,
     smallest_displacement,
     write_displacement,
     write_image,
@@ -24,6 +29,10 @@ from regweave.io import (
     write_transform,
 )
 from regweave.io.disk.files import MAX_ARCHIVE_BYTES, damaged, is_file, open_file, require_memory
+from regweave.io.disk.records import write_record
+from regweave.io.disk.text import read_json
+from regweave.run.record import Provenance
+from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_image, warp_labels
 from regweave.types import Field, Geometry, ImagePair, LabelMap, NodeEvidence, Transform, Volume
 
@@ -41,6 +50,11 @@ DEFAULT = ("warped", "labels", "transform", "inverse", "report")
 SMALL_VOXELS = 1_000_000
 """Up to this size the displacement is written too: programs that read no ITK transform read it, and it costs little."""
 NEEDED_BY_REPORT = ("warped", "labels", "transform")
+VIEW, NODES = "view", "nodes.npz"
+"""Folder of what a page shows and the other files do not hold, and its file of the evidence of the last step."""
+WHOLE_UNITS_RANGE = 2000.0
+"""Images that span more than this lose nothing that is seen when they are rounded to whole numbers."""
+LABEL = re.compile(r"-?[0-9]{1,18}")
 
 
 def usual_outputs(n_voxels: int) -> tuple[str, ...]:
@@ -137,8 +151,18 @@ class OutputImages:
         """Names of the files that are written where nobody chooses."""
         return usual_outputs(self.warped.data.size)
 
-    def write(self, folder: Path, chosen: Collection[str], sources: Mapping[str, str]) -> None:
-        """Write the chosen files; ``sources`` names the inputs that were files, for the page."""
+    @property
+    def names(self) -> dict[int, str]:
+        """Name of each label; that of the fixed labels wins."""
+        every = (self.warped_labels, self.pair.moving_labels, self.pair.fixed_labels)
+        maps = [labels for labels in every if labels is not None]
+        names = {v: labels.name(v) for labels in maps for v in labels.values()}
+        for labels in maps:
+            names |= {v: name for v, name in labels.names.items() if v in names}
+        return names
+
+    def write(self, folder: Path, chosen: Collection[str]) -> None:
+        """Write the chosen files; for a report, what it shows besides them."""
         files = {name: folder / FILES[name] for name in chosen}
         if "warped" in files:
             write_image(files["warped"], self.warped)
@@ -151,71 +175,159 @@ class OutputImages:
         if "displacement" in files:
             write_displacement(files["displacement"], smallest_displacement(self.transform), self.transform.ends)
         if "report" in files:
-            images = {"fixed": self.fixed, "moving": self.before}
-            labels = {"fixed_labels": self.fixed_labels, "moving_labels": self.labels_before}
-            if "labels" not in files:  # the file beside the page lies on another grid
-                labels["warped_labels"] = self.warped_labels
-            write_view(folder, images, labels, self.nodes, {"sources": sources, "names": self._names()})
+            # Where a structure set is written, the file of the labels lies on the grid of the scan.
+            self._write_view(folder / VIEW, warped_labels="labels" not in files)
 
-    def _names(self) -> dict[str, str]:
-        """Name each structure by its label; what the fixed labels call it wins."""
-        every = (self.warped_labels, self.pair.moving_labels, self.pair.fixed_labels)
-        maps = [labels for labels in every if labels is not None]
-        names = {str(v): labels.name(v) for labels in maps for v in labels.values()}
-        for labels in maps:
-            names |= {str(v): name for v, name in labels.names.items() if str(v) in names}
-        return names
+    def _write_view(self, target: Path, *, warped_labels: bool) -> None:
+        """Write the images and labels at the start, on the fixed grid, and the evidence of the last discrete step."""
+        target.mkdir()
+        _write_view_image(target / "fixed.nii.gz", self.fixed)
+        _write_view_image(target / "moving.nii.gz", self.before)
+        labels = {"fixed_labels": self.fixed_labels, "moving_labels": self.labels_before}
+        for name, found in {**labels, "warped_labels": self.warped_labels if warped_labels else None}.items():
+            if found is not None:
+                write_labels(target / f"{name}.nii.gz", found)
+        nodes = self.nodes
+        if nodes is not None:
+            with atomic_path(target / NODES) as part:
+                np.savez_compressed(
+                    part, affine=nodes.geometry.affine, influence=nodes.influence, confidence=nodes.confidence
+                )
+        content = {"members": [] if nodes is None else list(nodes.members), "names": self.names}
+        write_record(target / "view.json", content)
 
 
-FOLDER = "view"
-WHOLE_UNITS_RANGE = 2000.0
-"""Images that span more than this lose nothing that is seen when they are rounded to whole numbers."""
+def _write_view_image(path: Path, volume: Volume) -> None:
+    low, high = float(volume.data.min()), float(volume.data.max())
+    whole = high - low > WHOLE_UNITS_RANGE and low > -32768 and high < 32767
+    write_image(path, volume, np.int16 if whole else None)
 
 
-def write_view(
-    folder: Path,
-    images: Mapping[str, Volume],
-    labels: Mapping[str, LabelMap | None],
-    nodes: NodeEvidence | None,
-    words: Mapping[str, Mapping[str, str]],
-) -> None:
-    """Write the folder.
+@dataclass(frozen=True)
+class SavedImages:
+    """Images and transforms of a registration in its folder, each read when it is first asked for.
 
     Parameters
     ----------
     folder : Path
-        Folder of the result.
-    images, labels : mapping
-        ``fixed`` and ``moving``, ``fixed_labels`` and ``moving_labels``, all at the start and on the fixed grid.
-    nodes : NodeEvidence, optional
-        Evidence of the last discrete step; absent where the settings have no such step.
-    words : mapping
-        ``sources``, the name of each input that was a file, and ``names`` of the structures by label.
+        Folder that ``regweave register`` or `Result.save` wrote.
+    provenance : Provenance
+        Inputs of the registration, since labels that are not among them have no file, and its start.
     """
-    target = folder / FOLDER
-    target.mkdir()
-    for name, volume in images.items():
-        _write_image(target / f"{name}.nii.gz", volume)
-    for name, found in labels.items():
-        if found is not None:
-            write_labels(target / f"{name}.nii.gz", found)
-    if nodes is not None:
-        with atomic_path(target / "nodes.npz") as part:
-            np.savez_compressed(
-                part, affine=nodes.geometry.affine, influence=nodes.influence, confidence=nodes.confidence
-            )
-    content = {
-        "sources": dict(words["sources"]),
-        "members": [] if nodes is None else list(nodes.members),
-        "names": dict(words["names"]),
-    }
-    with atomic_path(target / "view.json") as part:
-        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    folder: Path
+    provenance: Provenance
+
+    @property
+    def start(self) -> Transform:
+        """The transform of the start, which the record holds where it is a matrix.
+
+        Raises
+        ------
+        RegweaveError
+            E198, where the start was a field.
+        """
+        start = self.provenance.start
+        if start.field:
+            message = f"'{self.folder}' does not hold its start: the record has no matrix of it"
+            raise RegweaveError("E198", message, "register again, with the landmarks")
+        return Transform(Field.zero(self.transform.field.geometry), np.array(start.matrix))
+
+    @cached_property
+    def transform(self) -> Transform:
+        """The transform from fixed to moving points."""
+        return self._transform("transform")
+
+    @cached_property
+    def inverse(self) -> Transform:
+        """Its inverse, computed where no file holds it and the transform names the grid it leads to."""
+        if not is_file(self.folder / FILES["inverse"]) and self.transform.ends is not None:
+            return invert(self.transform).transform
+        return self._transform("inverse")
+
+    @cached_property
+    def warped(self) -> Volume:
+        """The moving image on the fixed grid."""
+        return read_image(self._file(FILES["warped"]))
+
+    @cached_property
+    def warped_labels(self) -> LabelMap | None:
+        """The moving labels on the fixed grid."""
+        shown = f"{VIEW}/{FILES['labels']}"
+        return self._labels("moving_labels", shown if is_file(self.folder / shown) else FILES["labels"])
+
+    @cached_property
+    def fixed(self) -> Volume:
+        """The fixed image; a CT has whole Hounsfield units here."""
+        return read_image(self._file(f"{VIEW}/fixed.nii.gz"))
+
+    @cached_property
+    def fixed_labels(self) -> LabelMap | None:
+        """Labels of the fixed image."""
+        return self._labels("fixed_labels", f"{VIEW}/fixed_labels.nii.gz")
+
+    @property
+    def before(self) -> Volume:
+        """The moving image on the fixed grid, as initially aligned."""
+        return read_image(self._file(f"{VIEW}/moving.nii.gz"))
+
+    @property
+    def labels_before(self) -> LabelMap | None:
+        """The moving labels on the fixed grid, as initially aligned."""
+        return self._labels("moving_labels", f"{VIEW}/moving_labels.nii.gz")
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Name of each label."""
+        return {int(value): str(name) for value, name in self._view["names"].items()}
+
+    @property
+    def nodes(self) -> NodeEvidence | None:
+        """Evidence of the last discrete step, where there is any."""
+        return _read_nodes(self.folder / VIEW / NODES, tuple(map(str, self._view["members"])))
+
+    @cached_property
+    def _view(self) -> dict[str, Any]:
+        path = self._file(f"{VIEW}/view.json")
+        found = read_json(path)
+        names, members = found.get("names"), found.get("members")
+        if not isinstance(members, list) or not isinstance(names, dict) or not all(map(LABEL.fullmatch, names)):
+            raise damaged(f"'{path}'", "it does not describe a view")
+        return found
+
+    def usual_outputs(self) -> tuple[str, ...]:
+        """Names of the files that are there."""
+        there = [name for name in FILES if is_file(self.folder / FILES[name])]
+        if "moving_labels" not in self.provenance.inputs and "report" in there:
+            there.append("labels")  # none to show is no hindrance to a page
+        return tuple(name for name in FILES if name in there)
+
+    def write(self, folder: Path, chosen: Collection[str]) -> None:
+        """Copy the chosen files, and what the page is made from; the page itself is made again."""
+        for name in chosen:
+            if name == "report":
+                shutil.copytree(self._file(f"{VIEW}/view.json").parent, folder / VIEW)
+            elif name != "labels" or "moving_labels" in self.provenance.inputs:
+                shutil.copyfile(self._file(FILES[name]), folder / FILES[name])
+
+    def _transform(self, name: str) -> Transform:
+        path = self._file(FILES[name])
+        found = read_transform(path)
+        return found if found.ends is None else read_transform(path, found.ends.start)
+
+    def _labels(self, source: str, name: str) -> LabelMap | None:
+        return read_labels(self._file(name)) if source in self.provenance.inputs else None
+
+    def _file(self, name: str) -> Path:
+        path = self.folder / name
+        if is_file(path):
+            return path
+        message = f"'{self.folder}' has no {name}: the result was written without it"
+        raise RegweaveError("E198", message, "register again with all outputs; see --write, or save(write=…)")
 
 
-def read_nodes(folder: Path, members: Sequence[str]) -> NodeEvidence | None:
-    """Read the evidence of the last discrete step from the folder of a result, None where there is none."""
-    path = folder / FOLDER / "nodes.npz"
+def _read_nodes(path: Path, members: tuple[str, ...]) -> NodeEvidence | None:
+    """Read the evidence of the last discrete step, None where there is none."""
     if not is_file(path):
         return None
     try:
@@ -229,13 +341,7 @@ def read_nodes(folder: Path, members: Sequence[str]) -> NodeEvidence | None:
     except ValueError as error:
         raise damaged(f"'{path}'", f"it does not hold the maps of a result ({error})") from error
     x, y, z = confidence.shape
-    return NodeEvidence(Geometry((x, y, z), affine), tuple(members), influence, confidence)
-
-
-def _write_image(path: Path, volume: Volume) -> None:
-    low, high = float(volume.data.min()), float(volume.data.max())
-    whole = high - low > WHOLE_UNITS_RANGE and low > -32768 and high < 32767
-    write_image(path, volume, np.int16 if whole else None)
+    return NodeEvidence(Geometry((x, y, z), affine), members, influence, confidence)
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:

@@ -3,182 +3,272 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, computed_field
+
+from regweave.config.settings import Settings
 from regweave.io import image_sha256, sha256
 from regweave.io.disk.files import is_file
+from regweave.io.disk.records import Count, Number, RecordPart, Text, Whole
 from regweave.io.labels import StructureMatch
 from regweave.io.modality import describe_modalities
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
 from regweave.run.read import Inputs, Reading
+from regweave.run.resolve import ClassesFrom
 from regweave.types import ImagePair, LabelMap
 
 MEMORY = "field in memory"
-"""A start that no record holds: its numbers are neither in a file nor few."""
-
+"""Start that no record holds: its numbers are neither in a file nor few."""
 MOST_NAMED = 6
 """Structures unknown to a model that a line names."""
+Row = tuple[Number, Number, Number, Number]
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """Provenance of a run, as JSON values.
+def _reading(given: object) -> object:
+    if not isinstance(given, Mapping):
+        return given
+    try:
+        return Reading.from_json(given)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+
+
+class InputFile(RecordPart):
+    """Path of an input, None for one that was in memory, and the SHA-256 of what was read."""
+
+    path: Text | None
+    sha256: Text
+
+
+class StartRecord(RecordPart):
+    """Initial alignment.
 
     Parameters
     ----------
-    inputs : mapping
-        By input its path, None for one that was in memory, and the SHA-256 of what was read.
-    start : mapping
-        Method or file of the initial alignment as ``requested`` and as ``used``, the ``reason`` where they differ, the
-        file's SHA-256, and the matrix in LPS millimetres.
-    model : mapping, optional
-        Name, path, SHA-256, training patients and names of the classes of the model; ``used`` (all, part or none of
-        it) and the ``reason`` where that is not all.
-    modality : mapping
-        Modality of each image, and the bank that compares them.
-    structures : mapping, optional
-        Whether labels and model met by name or by number, which label is which class of the model, and the labels
-        that the model does not know.
-    call : mapping
-        Other arguments of the call that settings do not hold.
-    device : str
-        Where the kernels ran.
+    requested, used : str
+        Method or file, as asked for and as used.
+    reason : str
+        Why another one was used.
+    file, sha256 : str, optional
+        Its file.
+    matrix : 4 × 4 floats
+        From fixed to moving points, in LPS millimetres.
+    field : bool
+        Whether a displacement field was part of it, which the record does not hold.
     """
 
-    inputs: Mapping[str, Mapping[str, str | None]]
-    start: Mapping[str, Any]
-    model: Mapping[str, Any] | None
-    modality: Mapping[str, str]
-    structures: Mapping[str, Any] | None
-    call: Mapping[str, Any]
-    device: str = "cpu"
-    command: tuple[str, ...] = field(default=())
+    requested: Text
+    used: Text
+    reason: Text = ""
+    file: Text | None = None
+    sha256: Text | None = None
+    matrix: tuple[Row, Row, Row, Row]
+    field: StrictBool = False
 
-    def headline(self) -> str:
-        """Say in one line what runs.
+    def words(self) -> str:
+        """Return the start that was used, and the requested one if it is another."""
+        if self.file is not None:
+            return Path(self.file).name
+        return self.used if self.used == self.requested else f"{self.used}, not {self.requested}"
 
-        Examples
-        --------
-        >>> start = {"requested": "affine", "used": "moments"}
-        >>> RunRecord({}, start, None, {"fixed": "ct", "moving": "mr"}, None, {}).headline()
-        'MR to CT · start moments, not affine · no model'
-        """
-        images = describe_modalities(self.modality["fixed"], self.modality["moving"])
-        shown = [images, f"start {start_words(self.start)}", model_words(self.model)]
-        if self.structures is not None:
-            shown.append(f"structures by {self.structures['matched_by']}")
-        return " · ".join(shown)
 
-    def structures_met(self) -> str:
-        """Say how the labels and the classes of the model met."""
-        if self.structures is None:
-            return "no model chooses by structure"
-        known, unknown = self.structures["classes"], self.structures["unknown"]
-        text = f"{len(known)} of {len(known) + len(unknown)} known to the model, by {self.structures['matched_by']}"
+class ModelUse(RecordPart):
+    """Model of a registration.
+
+    Parameters
+    ----------
+    name, path, sha256 : str, optional
+        Its file; a model in memory has none.
+    used : "all", "part" or "none"
+        How much of it was used, and the ``reason`` if not all.
+    class_names : mapping
+        Name of each class.
+    groups : tuple of str
+        Training patients.
+    """
+
+    name: Text
+    path: Text | None = None
+    sha256: Text | None = None
+    used: Literal["all", "part", "none"]
+    reason: Text = ""
+    class_names: dict[int, Text] = Field(default_factory=dict)
+    groups: tuple[Text, ...] = ()
+    licence: Text | None = None
+    data_licence: Text | None = None
+
+    def words(self) -> str:
+        """Return the name of the model, and whether it was not used or in part."""
+        return self.name + {"none": " not used", "part": " used in part"}.get(self.used, "")
+
+
+class StructuresRecord(RecordPart):
+    """Match of labels and classes of the model, by name or by number; ``unknown`` labels have no class."""
+
+    matched_by: Text
+    classes: dict[int, Whole]
+    names: dict[int, Text]
+    unknown: tuple[Whole, ...]
+
+    def words(self) -> str:
+        """Return how many structures are classes of the model, and names of those that are not."""
+        known, unknown = self.classes, self.unknown
+        text = f"{len(known)} of {len(known) + len(unknown)} known to the model, by {self.matched_by}"
         if not unknown:
             return text
-        names = [self.structures["names"][str(value)] for value in unknown[:MOST_NAMED]]
+        names = [self.names.get(value, str(value)) for value in unknown[:MOST_NAMED]]
         more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
         return f"{text}; {', '.join(names)}{more}: weights of the background"
 
-    def content(self) -> dict[str, Any]:
-        """Return the record as it stands in ``result.json``."""
-        return {
-            "inputs": {name: dict(one) for name, one in self.inputs.items()},
-            "start": dict(self.start),
-            "model": self.model and dict(self.model),
-            "modality": dict(self.modality),
-            "structures": self.structures and dict(self.structures),
-            "call": dict(self.call),
-            "device": self.device,
-            "command": list(self.command),
-        }
 
-    @classmethod
-    def read(cls, provenance: Mapping[str, Any]) -> RunRecord | None:
-        """Return the record that `content` wrote; None from a ``result.json`` of before there were any."""
-        if "call" not in provenance:
-            return None
-        known = {f.name: provenance[f.name] for f in fields(cls)}
-        return cls(**{**known, "command": tuple(known["command"])})
+class Modalities(RecordPart):
+    """Modality of each image, and the bank that compares them."""
+
+    fixed: Text
+    moving: Text
+    bank: Text
+
+    def words(self) -> str:
+        """Return both modalities as text."""
+        return describe_modalities(self.fixed, self.moving)
 
 
-def start_words(start: Mapping[str, Any]) -> str:
-    """Name the start that was used, and the one that was asked for where it is another."""
-    if start.get("file") is not None:
-        return Path(start["file"]).name
-    used, requested = start["used"], start["requested"]
-    return str(used) if used == requested else f"{used}, not {requested}"
+class Call(RecordPart):
+    """Arguments of the call that settings do not hold."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    metrics: dict[str, Number] | None = None
+    predict_classes: StrictBool = False
+    reading: Annotated[Reading, BeforeValidator(_reading), PlainSerializer(Reading.to_json)]
 
 
-def model_words(model: Mapping[str, Any] | None) -> str:
-    """Name the model, and say where it was not used, or in part."""
-    if model is None:
-        return "no model"
-    return f"model {model['name']}" + {"none": " not used", "part": " used in part"}.get(model["used"], "")
+class RecordedMember(RecordPart):
+    """Member of a bank."""
+
+    model_config = ConfigDict(extra="allow")
+    name: Text
+    stage: Text = "levels"
 
 
-def model_record(
-    given: str | Path | Model | None, loaded: Model | None, used: tuple[str, str]
-) -> dict[str, Any] | None:
-    """Return which model it is and how much of it was used; one that was handed over in memory has no path."""
+class RecordedSettings(RecordPart):
+    """Settings that name a plug-in which is not installed: a page can be made of them, but no registration."""
+
+    model_config = ConfigDict(extra="allow")
+    name: Text
+    engine: Text = "trws"
+    banks: dict[str, tuple[RecordedMember, ...]]
+
+
+class Provenance(RecordPart):
+    """Provenance of a registration.
+
+    Parameters
+    ----------
+    regweave, python, dependencies, platform
+        Versions of the program that made it.
+    threads, device
+        Threads of the kernels, and where these ran.
+    inputs : mapping
+        File and hash of each input.
+    start, model, modality, structures
+        Initial alignment, model, modalities, and how labels and classes of the model match.
+    call : Call
+        Other arguments of the call.
+    settings : Settings
+        Settings, and the ``plugins`` that they use.
+    classes_from : "labels", "predicted" or "none"
+        Segmentation that chose the weights.
+    command : tuple of str
+        Command line, if any.
+    """
+
+    regweave: Text
+    python: Text
+    dependencies: dict[str, Text]
+    platform: Text
+    threads: Count
+    inputs: dict[str, InputFile]
+    start: StartRecord
+    model: ModelUse | None
+    modality: Modalities
+    structures: StructuresRecord | None
+    call: Call
+    device: Text = "cpu"
+    command: tuple[Text, ...] = ()
+    classes_from: ClassesFrom = "none"
+    settings: Annotated[Settings | RecordedSettings, Field(union_mode="left_to_right")]
+    plugins: dict[str, Any] = Field(default_factory=dict)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def inputs_sha256(self) -> dict[str, str]:
+        """Hash of each input."""
+        return {name: one.sha256 for name, one in self.inputs.items()}
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """File and folder of each input that was a file, for the page."""
+        return {name: "/".join(Path(one.path).parts[-2:]) for name, one in self.inputs.items() if one.path is not None}
+
+    def headline(self) -> str:
+        """Return modalities, start, model and match of the structures in one line."""
+        shown = [self.modality.words(), f"start {self.start.words()}", model_words(self.model)]
+        return " · ".join(shown if self.structures is None else [*shown, f"structures by {self.structures.matched_by}"])
+
+
+def model_words(model: ModelUse | None) -> str:
+    """Return which model was used."""
+    return "no model" if model is None else f"model {model.words()}"
+
+
+def model_record(given: str | Path | Model | None, loaded: Model | None, used: tuple[str, str]) -> ModelUse | None:
+    """Return which model was used and how much of it; one in memory has no path."""
     if loaded is None:
         return None
-    card = loaded.card
-    about = {
-        "used": used[0],
-        "reason": used[1],
-        "class_names": {str(value): name for value, name in loaded.class_names.items()},
-        "groups": list(loaded.training.groups),
-        "licence": None if card is None else card.licence,
-        "data_licence": None if card is None else card.data_licence,
-    }
-    if not isinstance(given, str | Path):
-        return {"name": "in memory", "path": None, "sha256": None, **about}
-    path = find_model(given).absolute()
-    shipped = shipped_models().get(path.stem)
-    name = path.stem if shipped is not None and shipped.absolute() == path else path.name
-    return {"name": name, "path": str(path), "sha256": sha256(path), **about}
+    card, file = loaded.card, {"name": "in memory"}
+    if isinstance(given, str | Path):
+        path = find_model(given).absolute()
+        shipped = shipped_models().get(path.stem)
+        name = path.stem if shipped is not None and shipped.absolute() == path else path.name
+        file = {"name": name, "path": str(path), "sha256": sha256(path)}
+    return ModelUse.model_validate(
+        {
+            **file, "used": used[0], "reason": used[1], "class_names": loaded.class_names,
+            "groups": loaded.training.groups, "licence": None if card is None else card.licence,
+            "data_licence": None if card is None else card.data_licence,
+        }
+    )  # fmt: skip
 
 
-def start_record(init: Any, pair: ImagePair, reading: Reading, used: str, reason: str) -> dict[str, Any]:
-    """Return how the pair was brought to its start: a method, a file, a matrix, or a field that was in memory."""
+def start_record(init: Any, pair: ImagePair, reading: Reading, used: str, reason: str) -> StartRecord:
+    """Return how the pair was brought to its start: a method, a file, a matrix, or a field in memory."""
     named = isinstance(init, str | Path)
     from_file = named and is_file(init)
     in_memory = "matrix" if pair.initial_field is None else MEMORY
     requested = "file" if from_file else str(init) if named else in_memory
-    return {
-        "requested": requested,
-        "used": used or requested,
-        "reason": reason,
-        "file": str(Path(init).absolute()) if from_file else None,
-        "sha256": image_sha256(init, follow_links=reading.follow_links) if from_file else None,
-        "matrix": pair.initial.tolist(),
-        "field": pair.initial_field is not None,
-    }
+    return StartRecord(
+        requested=requested,
+        used=used or requested,
+        reason=reason,
+        file=str(Path(init).absolute()) if from_file else None,
+        sha256=image_sha256(init, follow_links=reading.follow_links) if from_file else None,
+        matrix=pair.initial.tolist(),
+        field=pair.initial_field is not None,
+    )
 
 
-def structure_record(match: StructureMatch | None, labels: LabelMap | None) -> dict[str, Any] | None:
-    """Say how labels and model met."""
+def structures_record(match: StructureMatch | None, labels: LabelMap | None) -> StructuresRecord | None:
+    """Return how labels and classes of the model match."""
     if match is None or labels is None:
         return None
-    return {
-        "matched_by": match.by,
-        "classes": {str(value): other for value, other in match.to.items()},
-        "names": {str(v): labels.name(v) for v in (*match.to, *match.unknown)},
-        "unknown": list(match.unknown),
-    }
+    names = {v: labels.name(v) for v in (*match.to, *match.unknown)}
+    return StructuresRecord(matched_by=match.by, classes=dict(match.to), names=names, unknown=tuple(match.unknown))
 
 
-def run_record(
-    data: Inputs, reading: Reading, start: Mapping[str, Any], model: Mapping[str, Any] | None,
-    bank: str, structures: Mapping[str, Any] | None, *, device: str, **call: Any,
-) -> RunRecord:  # fmt: skip
-    """Put a record together."""
-    inputs = {name: {"path": data.sources.get(name), "sha256": digest} for name, digest in data.hashes.items()}
-    fixed, moving = data.modalities
-    modality = {"fixed": str(fixed), "moving": str(moving), "bank": bank}
-    return RunRecord(inputs, start, model, modality, structures, {**call, "reading": reading.to_json()}, device)
+def input_record(data: Inputs) -> dict[str, InputFile]:
+    """Return path and hash of each input."""
+    return {name: InputFile(path=data.sources.get(name), sha256=digest) for name, digest in data.hashes.items()}

@@ -14,6 +14,7 @@ from regweave.config.presets import Metrics, choose_settings, metric_weights
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import fill_value
+from regweave.io.disk.records import this_program
 from regweave.measures.deformation import regularity
 from regweave.measures.scores import PairScore
 from regweave.model.model import Model
@@ -32,7 +33,15 @@ from regweave.run.prepare import (
     require_start,
 )
 from regweave.run.read import Reading, as_stored
-from regweave.run.record import RunRecord, model_record, run_record, start_record, structure_record
+from regweave.run.record import (
+    Call,
+    Modalities,
+    Provenance,
+    input_record,
+    model_record,
+    start_record,
+    structures_record,
+)
 from regweave.run.result import Result
 from regweave.run.stages.measurements import inverse_measures, look_out, residual_inside, score_of
 from regweave.run.stages.node_evidence import Witness
@@ -130,7 +139,7 @@ def register(
         run = prepare(request, no_cache, watch)
         grids = run.pair.fixed.geometry, run.pair.moving.geometry
         tell.weigh(forecast(*grids, settings, run.recipe.bank, probe=False))
-        record = _record(run, request, model)
+        record = _provenance(run, request, model, n_threads)
         tell.begin(record.headline())
         recipe = run.recipe
         levels = recipe.schedule.for_levels(recipe.weights, recipe.coarse)
@@ -143,9 +152,8 @@ def register(
         with watch.stage("outputs"):
             pair = as_stored(run.pair, run.data)
             transform, descent = transform_of(run, refined), refined.steps
-            kernels, data, classes_from = run.device.fields, run.data, run.classes_from
-            hashes, sources = data.hashes, data.sources
-            del refined, run, data
+            kernels = run.device.fields
+            del refined, run
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
             labels = pair.moving_labels
             warped_labels = None if labels is None else warp_labels(labels, transform, kernels=kernels)
@@ -158,12 +166,11 @@ def register(
             score = score_of(pair, warped_labels)
             look_out(pair, numbers, inverse_error, warped_labels)
     return Result(
-        images=OutputImages(transform, inverse, warped, warped_labels, pair, witness.nodes), score=score,
-        steps=steps, refinement=descent, regularity=numbers,
+        images=OutputImages(transform, inverse, warped, warped_labels, pair, witness.nodes), structures=score,
+        steps=tuple(steps), refinement=tuple(descent), regularity=numbers,
         inverse_consistency_mm=consistency_mm, inverse_error=inverse_error,
-        seconds=watch.seconds, peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
-        weights=recipe.weights, settings=settings, modality=recipe.bank, hashes=hashes,
-        threads=n_threads, record=record, classes_from=classes_from, sources=sources,
+        seconds=dict(watch.seconds), peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
+        weights=recipe.weights, provenance=record,
     )  # fmt: skip
 
 
@@ -206,13 +213,24 @@ def transform_of(run: Prepared, refined: Refinement) -> Transform:
     return Transform(field, run.pair.initial, Ends("fixed_to_moving", fixed.stored, moving.stored), refined.knots)
 
 
-def _record(run: Prepared, request: Request, model: str | Path | Model | None) -> RunRecord:
-    return run_record(
-        run.data, run.reading, start_record(run.start, run.pair, run.reading, run.used, run.reason),
-        model_record(model, run.recipe.model, run.recipe.model_use(run.classes_from, run.used)),
-        run.recipe.bank, structure_record(run.recipe.match, run.data.moving_labels),
-        metrics=request.metrics and dict(request.metrics),
-        predict_classes=request.predict_classes, device=run.device.name,
+def _provenance(run: Prepared, request: Request, model: str | Path | Model | None, threads: int) -> Provenance:
+    fixed, moving = run.data.modalities
+    return Provenance(
+        **this_program(),
+        threads=threads,
+        inputs=input_record(run.data),
+        start=start_record(run.start, run.pair, run.reading, run.used, run.reason),
+        model=model_record(model, run.recipe.model, run.recipe.model_use(run.classes_from, run.used)),
+        modality=Modalities(fixed=str(fixed), moving=str(moving), bank=run.recipe.bank),
+        structures=structures_record(run.recipe.match, run.data.moving_labels),
+        call=Call(
+            metrics=None if request.metrics is None else dict(request.metrics),
+            predict_classes=request.predict_classes, reading=run.reading,
+        ),
+        device=run.device.name,
+        classes_from=run.classes_from,
+        settings=request.settings,
+        plugins=request.settings.plugins(),
     )  # fmt: skip
 
 

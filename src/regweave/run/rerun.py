@@ -2,119 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from regweave import __version__, notices
-from regweave.config import presets as registration_settings
-from regweave.errors import RegweaveError, UsageError
+from regweave.config.presets import validate
+from regweave.config.settings import Settings
+from regweave.errors import RegweaveError
 from regweave.io import image_sha256
-from regweave.io.disk.files import is_file, is_folder
-from regweave.io.disk.text import parse_json, read_text
-from regweave.measures.verdict import Rules, default_rules, parse_rules
+from regweave.io.disk.files import is_file
 from regweave.model import shipped_models
 from regweave.run.read import Reading
-from regweave.run.record import MEMORY
+from regweave.run.record import MEMORY, ModelUse, StartRecord
+from regweave.run.result import load
 
-RECORD = "result.json"
 INPUTS = ("fixed", "moving", "fixed_labels", "moving_labels", "fixed_mask", "moving_mask")
 
 
 def recorded_call(record: str | Path, **files: str | Path | None) -> dict[str, Any]:
-    """Return the arguments of `register` that a record stands for, after comparing every file with its hash.
+    """Return the arguments of `register` that a record holds, after comparing every file with its hash.
 
     Parameters
     ----------
     record : path
         ``result.json``, or the folder that holds it.
     **files : paths, optional
-        Where ``fixed``, ``moving``, their labels and masks are now, if not where the record says.
+        New places of ``fixed``, ``moving``, their labels and masks.
 
     Raises
     ------
     RegweaveError
-        E174 where the record holds no run that can be repeated, or a file is not the one that was used.
+        E178 where the record is damaged; E174 where the run cannot be repeated: a file is not the one that was used.
 
     Warns
     -----
     RegweaveWarning
         W213, where another version of the program made the record.
     """
-    path = Path(record) / RECORD if is_folder(record) else Path(record)
-    try:
-        run = parse_json(read_text(path), constants=True)["provenance"]
-        call, start, model = run["call"], run["start"], run["model"]
-        settings = registration_settings.validate(run["settings"], f"'{path}'")
-        reading = Reading.from_json(call["reading"])
-        arguments: dict[str, Any] = {
-            name: _same(files.get(name) or one["path"], one["sha256"], name, path, reading)
-            for name, one in run["inputs"].items() if name in INPUTS
-        }  # fmt: skip
-        arguments |= {
-            "config": settings,
-            "model": None if model is None else _model(model, path),
-            "metrics": call["metrics"],
-            "init": _start(start, path, reading),
-            "predict_classes": _flag(call["predict_classes"]),
-            "device": str(run["device"]),
-            "reading": reading,
-        }
-        made_by = str(run["regweave"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"'{path}' holds no registration that can be run again ({type(error).__name__}: {error})"
-        raise RegweaveError("E174", message, "give the result.json of `regweave register`") from error
-    missing = [name for name in ("fixed", "moving") if name not in arguments]
+    path = Path(record)
+    run = load(path).provenance
+    reading, settings = run.call.reading, run.settings
+    if not isinstance(settings, Settings):  # a plug-in is missing: the error names it
+        settings = validate(settings.content(), f"'{path}'")
+    missing = [name for name in ("fixed", "moving") if name not in run.inputs]
     if missing:
         raise RegweaveError("E174", f"'{path}' names no {missing[0]} image", "give a record that is whole")
-    if made_by != __version__:
-        notices.warn(f"W213: '{path}' was made by regweave {made_by}, this is {__version__}; bits may differ")
-    return arguments
+    if run.regweave != __version__:
+        notices.warn(f"W213: '{path}' was made by regweave {run.regweave}, this is {__version__}; bits may differ")
+    return {
+        **{
+            name: _same(files.get(name) or one.path, one.sha256, name, path, reading)
+            for name, one in run.inputs.items() if name in INPUTS
+        },
+        "config": settings,
+        "model": None if run.model is None else _model(run.model, path),
+        "metrics": run.call.metrics,
+        "init": _start(run.start, path, reading),
+        "predict_classes": run.call.predict_classes,
+        "device": run.device,
+        "reading": reading,
+    }  # fmt: skip
 
 
-def _flag(found: object) -> bool:
-    if not isinstance(found, bool):
-        raise TypeError(f"predict_classes is {found!r}, allowed: true, false")
-    return found
-
-
-def recorded_rules(record: str | Path) -> Rules:
-    """Return the acceptance criteria of a record; one of before verdicts is judged by the shipped ones.
-
-    Raises
-    ------
-    RegweaveError
-        E174 where the record holds something else.
-    """
-    path = Path(record) / RECORD if is_folder(record) else Path(record)
-    try:
-        found = parse_json(read_text(path), constants=True).get("rules")
-        if found is None:
-            return default_rules()
-        sources = {rule: {"source": text} for rule, text in found.get("sources", {}).items()}
-        tables = {rule: {**limits, **sources.get(rule, {})} for rule, limits in found["limits"].items()}
-        return parse_rules({"name": found["name"], **tables}, str(path))
-    except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"'{path}' holds no rules that can be used again ({type(error).__name__})"
-        raise RegweaveError("E174", message, "give the rules with --rules") from error
-
-
-def _start(recorded: Mapping[str, Any], record: Path, reading: Reading) -> Any:
+def _start(start: StartRecord, record: Path, reading: Reading) -> Any:
     """Return the start: a file, a matrix, or a method of that name."""
-    if recorded["file"] is not None or recorded["requested"] == MEMORY:
-        return _same(recorded["file"], recorded["sha256"], "start", record, reading)
-    return recorded["matrix"] if recorded["requested"] == "matrix" else recorded["requested"]
+    if start.file is not None or start.requested == MEMORY:
+        return _same(start.file, start.sha256, "start", record, reading)
+    return [list(row) for row in start.matrix] if start.requested == "matrix" else start.requested
 
 
-def _model(recorded: Mapping[str, Any], record: Path) -> Path:
+def _model(model: ModelUse, record: Path) -> Path:
     """Find the model: where it was, or the shipped one of its name."""
-    where = recorded["path"]
+    where = model.path
     if where is not None and not is_file(where):
-        where = shipped_models().get(str(recorded["name"]), Path(where))
-    return _same(where, recorded["sha256"], f"model {recorded['name']}", record, Reading())
+        where = str(shipped_models().get(model.name, where))
+    return _same(where, model.sha256, f"model {model.name}", record, Reading())
 
 
-def _same(file: str | Path | None, expected: str, name: str, record: Path, reading: Reading) -> Path:
+def _same(file: str | Path | None, expected: str | None, name: str, record: Path, reading: Reading) -> Path:
     what = f"the {name.replace('_', ' ')}"
     if file is None:
         message = f"{what} of '{record}' was an object in memory"

@@ -8,21 +8,32 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    computed_field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from regweave import extras
-from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io import atomic_path, fill_value, prepare_output, read_image, read_labels, require_absent
-from regweave.io.disk.records import this_program, write_record
-from regweave.io.disk.text import parse_json, read_text
-from regweave.measures.deformation import InverseError
+from regweave.io.disk.files import is_folder
+from regweave.io.disk.records import RESULT, Number, RecordPart, Text, Whole, checked, write_record
+from regweave.io.disk.text import read_json
+from regweave.measures.deformation import InverseError, Regularity, RoundTrip
 from regweave.measures.landmarks import LandmarkPairs, LandmarkScore, score_landmarks
 from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import PairScore, StructureScore
@@ -30,80 +41,102 @@ from regweave.measures.verdict import Rules, Verdict, default_rules, judge
 from regweave.registration.align import StepRecord
 from regweave.registration.refine import RefineStep
 from regweave.run import images as outputs
-from regweave.run.images import OutputImages
+from regweave.run.images import OutputImages, SavedImages
 from regweave.run.memory import allowed_threads
-from regweave.run.record import RunRecord
-from regweave.run.resolve import ClassesFrom
+from regweave.run.record import Provenance
 from regweave.spatial.deformation import determinant
 from regweave.spatial.warp import warp_image, warp_labels, warp_points
 from regweave.threads import kernel_threads
 from regweave.types import Float64Array, LabelMap, Transform, Volume, WeightTable
 
-if TYPE_CHECKING:
-    from regweave.run.saved import SavedImages
-
-SCHEMA = 3
-"""Layout of ``result.json``; in 3 Dice before is as loaded, and the start and the model have what was used."""
-RECORD = "result.json"
 NEEDS_SURFACES = "surface_distance_mm"
 
 
-@dataclass(frozen=True, repr=False)
-class Result:
-    """Result of one registration.
+def _saved(read: Mapping[str, Any]) -> SavedImages:
+    return SavedImages(Path(), read["provenance"])  # `load` names the folder
+
+
+def _weights(given: object) -> object:
+    if not isinstance(given, Mapping):
+        return given
+    rows = WeightRows.model_validate(given)
+    return WeightTable.from_json(rows.content())
+
+
+class WeightRows(RecordPart):
+    """Weight table as JSON holds it: a row for each member, a column for each class."""
+
+    members: tuple[Text, ...]
+    classes: tuple[Whole, ...]
+    matrix: tuple[tuple[Number, ...], ...]
+    pairwise: Number
+    stiffness: tuple[Number, ...] | None = Field(default=None, exclude_if=lambda given: given is None)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        n = len(self.classes)
+        if len(self.matrix) != len(self.members) or any(len(row) != n for row in self.matrix) or not n:
+            raise ValueError("a row for each member and a column for each class are needed")
+        if self.stiffness is not None and len(self.stiffness) != n:
+            raise ValueError("a stiffness for each class is needed")
+        return self
+
+
+class Result(RecordPart):
+    """Result of one registration: its images and transforms, and all that ``result.json`` holds.
 
     Parameters
     ----------
     images : OutputImages or SavedImages
-        Transforms and images, in memory or read from a saved folder when they are asked for.
+        Transforms and images, in memory or read from a saved folder when they are first used; not in the JSON.
     score : PairScore
         State, Dice and volumes of each structure; empty unless both label maps were given.
     steps, refinement
-        Record of the discrete steps, with energy and lower bound, and of the gradient steps.
+        Discrete steps, with energy and lower bound, and gradient steps.
     regularity, inverse_consistency_mm : mapping
         Folding, SDlogJ, Jacobians; mean, 95th percentile and maximum of the inverse error.
-    inverse_error : InverseError, optional
-        What the inverse leaves inside the body; None in a folder of before it was measured.
+    inverse_error : InverseError
+        Residual of the inverse inside the body.
     seconds : mapping
         Wall time of each stage; `write` adds that of the files and of the page.
-    classes_from : "labels", "predicted" or "none"
-        What told the classes that chose the weights.
-    sources : mapping
-        Path of each input that was a file.
-    record : RunRecord, optional
-        What ran: start, model, modality, structures, and the rest of the call.
-    rules : Rules
-        Acceptance criteria of the verdict; `dataclasses.replace` gives the result others.
-    program : mapping
-        Versions of the program that made the result.
+    weights : WeightTable
+        Weights of the members by class.
     landmarks : LandmarkScore, optional
-        Target registration errors, where landmarks were given.
+        Target registration errors, if landmarks were given.
     clinic : ClinicSection, optional
         Quality assurance of contours that were propagated with it.
+    rules : Rules
+        Acceptance criteria of the verdict; ``model_copy(update={"rules": …})`` gives the result others.
+    provenance : Provenance
+        What ran: versions, inputs, start, model, settings, and the rest of the call.
     """
 
-    images: OutputImages | SavedImages
-    score: PairScore
-    steps: Sequence[StepRecord]
-    refinement: Sequence[RefineStep]
-    regularity: Mapping[str, float]
-    inverse_consistency_mm: Mapping[str, float]
-    inverse_error: InverseError | None
-    seconds: Mapping[str, float]
-    peak_memory_mb: float
-    warnings: Sequence[str]
-    weights: WeightTable
-    settings: Settings
-    modality: str
-    hashes: Mapping[str, str]
-    threads: int
-    classes_from: ClassesFrom = "none"
-    sources: Mapping[str, str] = field(default_factory=dict)
-    record: RunRecord | None = None
-    rules: Rules = field(default_factory=default_rules)
-    program: Mapping[str, Any] = field(default_factory=this_program)
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, arbitrary_types_allowed=True)
+
+    score: PairScore = Field(alias="structures")
+    steps: tuple[StepRecord, ...]
+    refinement: tuple[RefineStep, ...]
+    regularity: Regularity
+    inverse_consistency_mm: RoundTrip
+    inverse_error: InverseError
+    seconds: dict[str, Number]
+    peak_memory_mb: Number
+    warnings: tuple[Text, ...]
+    weights: Annotated[InstanceOf[WeightTable], BeforeValidator(_weights), PlainSerializer(WeightTable.to_json)]
     landmarks: LandmarkScore | None = None
     clinic: ClinicSection | None = None
+    rules: Rules = Field(default_factory=default_rules)
+    provenance: Provenance
+    images: InstanceOf[OutputImages] | InstanceOf[SavedImages] = Field(default_factory=_saved, exclude=True, repr=False)
+
+    @field_validator("seconds")
+    @classmethod
+    def _without_total(cls, seconds: dict[str, float]) -> dict[str, float]:
+        return {name: value for name, value in seconds.items() if name != "total"}
+
+    @field_serializer("seconds")
+    def _with_total(self, seconds: dict[str, float]) -> dict[str, float]:
+        return {**seconds, "total": sum(seconds.values())}
 
     def __repr__(self) -> str:
         means, verdict = self.mean_dice, self.verdict
@@ -118,13 +151,11 @@ class Result:
             lines.append(f"  {len(self.warnings)} warnings: {codes}")
         return "\n".join(lines)
 
-    @property
-    def device(self) -> str:
-        """What computed: ``cpu``, or ``cuda:N``."""
-        return "cpu" if self.record is None else self.record.device
+    def __str__(self) -> str:
+        return repr(self)
 
     def _title(self) -> str:
-        return "Registration" + ("" if self.record is None else f" · {self.record.headline()}")
+        return f"Registration · {self.provenance.headline()}"
 
     def _repr_html_(self) -> str:
         from regweave.report.card import card  # noqa: PLC0415 (pages stand above results)
@@ -156,6 +187,7 @@ class Result:
         """The moving labels on the fixed grid, where there were any."""
         return self.images.warped_labels
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def dice(self) -> dict[int, dict[str, Any]]:
         """Name, state and Dice by label: ``before``, as loaded, after the ``start``, and ``after``; NaN for none."""
@@ -167,28 +199,34 @@ class Result:
             for s in self.score.structures
         }  # fmt: skip
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def mean_dice(self) -> dict[str, float]:
         """Mean Dice ``before``, ``start`` and ``after`` over the same structures; empty where none counts."""
         return self.score.means()
 
     def with_command(self, words: Sequence[str]) -> Result:
-        """Return the result with the command line that made it in its record."""
-        return self if self.record is None else replace(self, record=replace(self.record, command=tuple(words)))
+        """Return the result with the command line that made it in its provenance."""
+        return self.model_copy(update={"provenance": self.provenance.model_copy(update={"command": tuple(words)})})
 
     def with_landmarks(self, points: LandmarkPairs) -> Result:
         """Return the result with the errors of corresponding landmarks; `LandmarkPairs.read` reads files and arrays."""
-        images = self.images
+        images, clinic = self.images, self.clinic
         score = score_landmarks(points.fixed, points.moving, points.names, images.start, self.transform, self.inverse)
-        clinic = None if self.clinic is None else self.clinic.with_landmarks()
-        return replace(self, landmarks=replace(score, sha256=points.sha256), clinic=clinic)
+        clinic = None if clinic is None else clinic.with_landmarks()
+        score = score.model_copy(update={"sha256": dict(points.sha256)})
+        return self.model_copy(update={"landmarks": score, "clinic": clinic})
 
     def structures(self) -> list[dict[str, Any]]:
-        """State, Dice, distances of surfaces and volumes of each structure; the distances are measured when asked."""
-        return [s.record() for s in self._with_surfaces.structures]
+        """State, Dice, distances of surfaces and volumes of each structure; the distances are measured when needed."""
+        return self.with_surfaces().rows()
+
+    def with_surfaces(self) -> PairScore:
+        """Return the score with the distances of surfaces, which are measured once."""
+        return self._measured
 
     @cached_property
-    def _with_surfaces(self) -> PairScore:
+    def _measured(self) -> PairScore:
         if all(not math.isnan(s.hd95_mm) for s in self.score.of("scored")):
             return self.score
         fixed, warped = self.images.fixed_labels, self.warped_labels
@@ -196,44 +234,20 @@ class Result:
             return self.score
         return self.score.with_surfaces(fixed, warped, self.images.labels_before)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> Verdict:
         """Pass, look or fail by the rules, with the reasons."""
-        score = self._with_surfaces if NEEDS_SURFACES in self.rules.limits else self.score
-        return judge({**self._numbers(), "warnings": self.warnings}, score, self.rules)
-
-    def _numbers(self) -> dict[str, Any]:
-        inverse = {} if self.inverse_error is None else {"inverse_error": self.inverse_error.record()}
-        clinic = {} if self.clinic is None else {"clinic": self.clinic.model_dump()}
-        marks = {} if self.landmarks is None else {"landmarks": self.landmarks.record()}
-        there = {"inverse_consistency_mm": dict(self.inverse_consistency_mm)}
-        return {**self.regularity, **there, **inverse, **clinic, **marks}
+        return judge(
+            self.with_surfaces() if NEEDS_SURFACES in self.rules.limits else self.score, self.rules,
+            regularity=self.regularity, inverse_error=self.inverse_error, landmarks=self.landmarks,
+            warnings=self.warnings, clinic=self.clinic,
+        )  # fmt: skip
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the images; ``result.json`` has `structures` besides."""
-        return {
-            "schema": SCHEMA,
-            "verdict": self.verdict.record(),
-            "rules": self.rules.record(),
-            "dice": {str(v): dict(row) for v, row in self.dice.items()},
-            "mean_dice": self.mean_dice,
-            "steps": [asdict(s) for s in self.steps],
-            "refinement": [asdict(s) for s in self.refinement],
-            "seconds": {**self.seconds, "total": sum(self.seconds.values())},
-            "peak_memory_mb": self.peak_memory_mb,
-            **self._numbers(),
-            "warnings": list(self.warnings),
-            "weights": self.weights.to_json(),
-            "provenance": {
-                **self.program,
-                "threads": self.threads,
-                **({} if self.record is None else self.record.content()),
-                "classes_from": self.classes_from,
-                "inputs_sha256": dict(self.hashes),
-                "settings": self.settings.model_dump(mode="json"),
-                "plugins": self.settings.plugins(),
-            },
-        }
+        """Return the content of ``result.json``; distances of surfaces are there once they are measured."""
+        found = self.content()
+        return {name: found[name] for name in ("verdict", "rules", "dice", "mean_dice")} | found
 
     def warp(self, image: Any, *, fill: float | None = None) -> Volume:
         """Bring another image of the moving space, such as a dose, onto the fixed grid; ``fill`` lies outside it."""
@@ -255,7 +269,7 @@ class Result:
     def table(self) -> Any:
         """Structures as a pandas table, one a row."""
         pandas = extras.load("pandas", "notebook", "a table")
-        return pandas.DataFrame(self.structures(), columns=list(StructureScore(0, "", "scored").record()))
+        return pandas.DataFrame(self.structures(), columns=[f.name for f in fields(StructureScore)])
 
     def plot(self) -> Any:
         """Draw the middle planes before and after as a matplotlib figure: fixed cyan, moving orange, agreement grey."""
@@ -303,13 +317,13 @@ class Result:
     def write_files(self, folder: Path, chosen: Sequence[str], *, there: Sequence[str] = ()) -> Result:
         """Write the chosen files but the page; return the result with its surfaces measured and the seconds added."""
         began = time.perf_counter()
-        shown = {name: "/".join(Path(path).parts[-2:]) for name, path in self.sources.items()}
         with kernel_threads(self._threads_here):
-            self.images.write(folder, [name for name in chosen if name not in there], shown)
-            scored = replace(self, score=self._with_surfaces)
+            self.images.write(folder, [name for name in chosen if name not in there])
+            score = self.with_surfaces()
         # A copy of a saved result keeps the seconds of the run.
-        done = replace(scored, seconds={"files": time.perf_counter() - began, **self.seconds})
-        write_record(folder / RECORD, {**done.summary(), "structures": done.structures()})
+        seconds = {"files": time.perf_counter() - began, **self.seconds}
+        done = self.model_copy(update={"score": score, "seconds": seconds})
+        write_record(folder / RESULT, done.summary())
         return done
 
     def write_page(self, folder: Path, detail: str = "normal") -> Result:
@@ -317,14 +331,18 @@ class Result:
         from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)
 
         with kernel_threads(self._threads_here):
-            write_page(folder, detail=detail, began=None if "page" in self.seconds else time.perf_counter())
-        seconds = parse_json(read_text(folder / RECORD))["seconds"]
-        return replace(self, seconds={name: value for name, value in seconds.items() if name != "total"})
+            began = None if "page" in self.seconds else time.perf_counter()
+            write_page(folder, detail=detail, began=began)
+        return self.model_copy(update={"seconds": load(folder).seconds})
+
+    def release_images(self, folder: Path) -> Result:
+        """Return the result without its images in memory: they are read from its folder when they are used."""
+        return self.model_copy(update={"images": SavedImages(folder, self.provenance)})
 
     @property
     def _threads_here(self) -> int:
         """As many threads as the registration used, on this machine."""
-        return min(self.threads, allowed_threads())
+        return min(self.provenance.threads, allowed_threads())
 
     def save(
         self,
@@ -359,3 +377,26 @@ def _python_words() -> Iterator[None]:
     except RegweaveError as error:
         hint = error.hint.replace("--overwrite", "overwrite=True").replace("another -o", "another name")
         raise type(error)(error.code, error.message, hint) from error
+
+
+def load(folder: str | Path) -> Result:
+    """Open the folder of a registration.
+
+    Parameters
+    ----------
+    folder : path
+        What ``regweave register -o`` or `Result.save` wrote, or its ``result.json``.
+
+    Returns
+    -------
+    Result
+        With the same numbers; images and transforms are read when they are first used.
+
+    Raises
+    ------
+    RegweaveError
+        E101 where there is no such result, E102 or E178 where ``result.json`` is not what the program writes; E198 and
+        E102, at the first use, where an image was not written or is damaged.
+    """
+    path = Path(folder) / RESULT if is_folder(folder) else Path(folder)
+    return checked(Result, read_json(path), path).release_images(path.parent)

@@ -4,23 +4,104 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import ConfigDict, Field, StrictBool, model_validator
 
+from regweave.io.disk.records import Count, Known, RecordPart, SafeName, Text, Whole
+from regweave.io.disk.text import shown
 from regweave.jobs.methods import Method
-from regweave.jobs.runner import pair_score
+from regweave.jobs.runner import PairNumbers, judge_pair
 from regweave.jobs.store import Outcome
 from regweave.jobs.table import PairFiles
 from regweave.measures.scores import When
 from regweave.measures.statistics import count_better, paired_bootstrap
-from regweave.measures.verdict import Rules, Verdict, default_rules, failed, judge, tally
+from regweave.measures.verdict import Rules, Verdict, default_rules, failed, tally
 from regweave.types import Float64Array
 
 REFERENCE = "uniform"
 WITHHELD = "withheld"
 """In place of a label: the mean over the structures that nothing was allowed to learn."""
+
+
+class Difference(RecordPart):
+    """Difference of a method from the reference, over all structures (label None), withheld ones, or one alone.
+
+    Parameters
+    ----------
+    mean, low, high : float, optional
+        Mean difference of Dice with a 95 % interval by patient, None for none.
+    n, better, worse, equal : int
+        Pairs that count, and how many of them were better, worse and equal.
+    """
+
+    method: Text
+    label: Text | None
+    n: Count
+    mean: Known
+    low: Known
+    high: Known
+    better: Count
+    worse: Count
+    equal: Count
+
+
+class PairResult(RecordPart):
+    """One registration of an evaluation: its scores, or its error."""
+
+    id: SafeName
+    method: Text
+    error: Text | None
+    verdict: Verdict
+    scores: PairNumbers | None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.error is None and self.scores is None:
+            raise ValueError(f"no scores of {self.id} with {shown(self.method)}")
+        return self
+
+
+class PairInputs(RecordPart):
+    """Hashes of the files of a pair."""
+
+    id: Text
+    group: Text | None = None
+    inputs_sha256: dict[str, Text] = Field(default_factory=dict)
+
+
+class MethodRecord(RecordPart):
+    """A method: its name, whether it predicts the classes, and its settings as they are."""
+
+    model_config = ConfigDict(extra="allow")
+    name: Text
+    predicted_classes: StrictBool = False
+
+
+class EvaluationRecord(RecordPart):
+    """``results.json`` of an evaluation."""
+
+    notes: tuple[Text, ...] = ()
+    pairs: tuple[PairInputs, ...] = ()
+    methods: tuple[MethodRecord, ...] = ()
+    reference: Text
+    withheld: tuple[Whole, ...] = ()
+    rules: Rules
+    comparison: tuple[Difference, ...] = ()
+    results: Annotated[tuple[PairResult, ...], Field(min_length=1)]
+    provenance: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        methods = {row.method for row in self.results}
+        if len({(row.id, row.method) for row in self.results}) < len(self.results):
+            raise ValueError("a pair stands twice with one method")
+        for what, name in (("reference", self.reference), *(("comparison", row.method) for row in self.comparison)):
+            if name not in methods:
+                raise ValueError(f"{what} names the method {shown(name)}, which has no results")
+        return self
 
 
 @dataclass(frozen=True)
@@ -31,6 +112,7 @@ class Scores:
     methods: tuple[Method, ...]
     outcomes: Mapping[tuple[str, str], Outcome]
     withheld: tuple[int, ...] = ()
+    _numbers: dict[int, PairNumbers] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def reference(self) -> Method:
@@ -42,6 +124,13 @@ class Scores:
         """Outcomes with an error, in the order of methods and pairs."""
         return [o for o in self.outcomes.values() if o.error is not None]
 
+    def numbers_of(self, outcome: Outcome) -> PairNumbers:
+        """Return the scores of a pair that did not fail."""
+        key = id(outcome)
+        if key not in self._numbers:
+            self._numbers[key] = PairNumbers.model_validate(outcome.value)
+        return self._numbers[key]
+
     def outcome(self, method: Method, pair: PairFiles) -> Outcome:
         """Return what became of a pair with a method."""
         return self.outcomes[method.name, pair.id]
@@ -51,14 +140,14 @@ class Scores:
         outcome = self.outcome(method, pair)
         if outcome.error is not None:
             return failed(outcome.error, rules)
-        return judge(outcome.value, pair_score(outcome.value), rules)
+        return judge_pair(self.numbers_of(outcome), rules)
 
     def labels_of(self, pair: PairFiles) -> dict[str, str]:
         """Names by label of a pair's structures, from any method that succeeded; empty where none did."""
         for method in self.methods:
             outcome = self.outcome(method, pair)
             if outcome.error is None:
-                return {label: row["name"] for label, row in outcome.value["labels"].items()}
+                return {str(s.label): s.name for s in self.numbers_of(outcome).score.structures}
         return {}
 
     def labels(self) -> dict[str, str]:
@@ -80,7 +169,7 @@ class Scores:
     def _dice(self, outcome: Outcome, label: str | None, when: When) -> float:
         if outcome.error is not None:
             return float("nan")
-        score = pair_score(outcome.value)
+        score = self.numbers_of(outcome).score
         if label is None or label == WITHHELD:
             return score.among(self.withheld, inside=label == WITHHELD).mean(when)
         found = (s for s in score.structures if str(s.label) == label)
@@ -88,20 +177,13 @@ class Scores:
 
     def numbers(self, method: Method, name: str) -> list[float]:
         """Return a number of each pair, or of each label of each pair, where there is one."""
-        values = [o.value for pair in self.pairs if (o := self.outcome(method, pair)).error is None]
-        rows = [v for value in values for v in ([value] if name in value else value["labels"].values())]
-        return [row[name] for row in rows if row[name] is not None]
+        found = [self.numbers_of(o) for pair in self.pairs if (o := self.outcome(method, pair)).error is None]
+        values = [value for one in found for value in one.values(name)]
+        return [value for value in values if not math.isnan(value)]
 
 
-def compare(scores: Scores) -> list[dict[str, Any]]:
-    """Compare each method with the reference by Dice, over all structures (label None), withheld ones, and each alone.
-
-    Returns
-    -------
-    list of dict
-        ``method``, ``label``, mean difference with a 95 % interval by patient (``low``, ``high``; None where there is
-        none), pairs that count (``n``), and how many were ``better``, ``worse`` and ``equal``.
-    """
+def compare(scores: Scores) -> list[Difference]:
+    """Compare each method with the reference by Dice, over all structures, withheld ones, and each alone."""
     reference = scores.reference
     groups = [pair.group for pair in scores.pairs]
     out = []
@@ -113,19 +195,23 @@ def compare(scores: Scores) -> list[dict[str, Any]]:
             mean, low, high = (None if math.isnan(v) else v for v in paired_bootstrap(differences, groups))
             counts = count_better(differences)
             n = int((~np.isnan(differences)).sum())
-            row = {"method": method.name, "label": label, "n": n, "mean": mean, "low": low, "high": high}
-            out.append({**row, **counts._asdict()})
+            out.append(
+                Difference(
+                    method=method.name, label=label, n=n, mean=mean, low=low, high=high, better=counts.better,
+                    worse=counts.worse, equal=counts.equal,
+                )
+            )  # fmt: skip
     return out
 
 
 DASH = "–"
 N_NAMED = 10
 """Registrations that did not pass and are named in the summary."""
-STATES_SHOWN = {"vanished": ("vanished",), "not scored": ("no reference", "not in moving", "unknown")}
+STATES_SHOWN = {"vanished": ("vanished",), "not scored": ("no reference", "not in moving")}
 
 
 def summary_text(
-    scores: Scores, comparison: Sequence[Mapping[str, Any]], notes: Iterable[str], rules: Rules | None = None
+    scores: Scores, comparison: Sequence[Difference], notes: Iterable[str], rules: Rules | None = None
 ) -> str:
     """Return the summary of an evaluation in Markdown; ``notes`` are restrictions of the evidence."""
     patients = {name for pair in scores.pairs for name in pair.patients}
@@ -174,7 +260,7 @@ def _means(scores: Scores, method: Method, when: When) -> list[str]:
 def _count(scores: Scores, label: str, states: Sequence[str]) -> int:
     """Count the pairs in which the reference finds the structure in one of some states."""
     outcomes = (scores.outcome(scores.reference, pair) for pair in scores.pairs)
-    found = (s for o in outcomes if o.error is None for s in pair_score(o.value).of(*states))
+    found = (s for o in outcomes if o.error is None for s in scores.numbers_of(o).score.of(*states))
     return sum(str(s.label) == label for s in found)
 
 
@@ -210,30 +296,30 @@ def _verdict_parts(scores: Scores, rules: Rules) -> list[str]:
     return ["## Verdicts", text, "\n".join(lines), *(["\n".join(named)] if named else [])]
 
 
-def _comparison_parts(scores: Scores, comparison: Sequence[Mapping[str, Any]]) -> list[str]:
+def _comparison_parts(scores: Scores, comparison: Sequence[Difference]) -> list[str]:
     reference = scores.reference.name
     labels = {**scores.groups(), **scores.labels()}
-    means = [row for row in comparison if row["label"] is None]
-    each = [row for row in comparison if row["label"] is not None]
+    means = [row for row in comparison if row.label is None]
+    each = [row for row in comparison if row.label is not None]
     header = ["method", "difference", "95 % interval", "pairs", "better", "worse", "equal"]
     return [
         f"## Against {reference}",
         f"Differences of Dice, method − {reference}, pair by pair; the intervals come from drawing patients anew.",
         "\n".join(f"- {_verdict(row, reference)}" for row in means),
-        _table(header, [[row["method"], *_difference(row)] for row in means]),
+        _table(header, [[row.method, *_difference(row)] for row in means]),
         "### Each structure",
         _table(
             [header[0], "structure", *header[1:]],
-            [[row["method"], _title(row["label"], labels[row["label"]]), *_difference(row)] for row in each],
+            [[row.method, _title(str(row.label), labels[str(row.label)]), *_difference(row)] for row in each],
         ),
     ]
 
 
-def _verdict(row: Mapping[str, Any], reference: str) -> str:
-    name, mean, low, high = (row[key] for key in ("method", "mean", "low", "high"))
+def _verdict(row: Difference, reference: str) -> str:
+    name, mean, low, high = row.method, row.mean, row.low, row.high
     if mean is None:
         return f"{name}: no pair in common with {reference}."
-    if low is None:
+    if low is None or high is None:
         return f"{name}: {mean:+.4f}, no interval from one patient."
     if low > 0:
         word = "better than"
@@ -241,13 +327,13 @@ def _verdict(row: Mapping[str, Any], reference: str) -> str:
         word = "worse than"
     else:
         word = "not told apart from"
-    return f"{name} is {word} {reference}: {mean:+.4f} [{low:+.4f}, {high:+.4f}] on {row['n']} pairs."
+    return f"{name} is {word} {reference}: {mean:+.4f} [{low:+.4f}, {high:+.4f}] on {row.n} pairs."
 
 
-def _difference(row: Mapping[str, Any]) -> list[str]:
-    interval = DASH if row["low"] is None else f"[{row['low']:+.4f}, {row['high']:+.4f}]"
-    mean = DASH if row["mean"] is None else f"{row['mean']:+.4f}"
-    return [mean, interval, *(str(row[key]) for key in ("n", "better", "worse", "equal"))]
+def _difference(row: Difference) -> list[str]:
+    interval = DASH if row.low is None or row.high is None else f"[{row.low:+.4f}, {row.high:+.4f}]"
+    mean = DASH if row.mean is None else f"{row.mean:+.4f}"
+    return [mean, interval, *(str(n) for n in (row.n, row.better, row.worse, row.equal))]
 
 
 def _title(label: str, name: str) -> str:

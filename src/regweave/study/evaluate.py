@@ -19,9 +19,9 @@ from regweave.config.settings import Settings
 from regweave.errors import UsageError
 from regweave.io import atomic_path, owned_path, prepare_output
 from regweave.io.disk.outputs import working_folder
-from regweave.io.disk.records import PAGE_RECORD, PAGES, RESULTS, this_program
+from regweave.io.disk.records import PAGE_RECORD, PAGES, RESULTS, plain, record_text, this_program
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
-from regweave.jobs.runner import Runner, pair_score
+from regweave.jobs.runner import Runner
 from regweave.jobs.store import Outcome, worker_count
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import Cluster, place, require_cluster
@@ -31,10 +31,17 @@ from regweave.model.model import Model
 from regweave.progress import OnBatchProgress
 from regweave.run.read import Reading, ReadingWords, reading_of
 from regweave.run.register import register
-from regweave.study.comparison import Scores, compare, summary_text
+from regweave.study.comparison import (
+    EvaluationRecord,
+    MethodRecord,
+    PairInputs,
+    PairResult,
+    Scores,
+    compare,
+    summary_text,
+)
 from regweave.types import Float64Array
 
-SCHEMA = 2
 BOTH: tuple[When, When] = ("dice_before", "dice_after")
 STORE = "tasks"
 PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
@@ -88,10 +95,17 @@ class Evaluation:
         if outcome.error is not None:
             labels = list(self.scores.labels_of(pair)) or [""]
             return [{**dict.fromkeys(COLUMNS), **head, "label": label} for label in labels]
-        numbers = {name: outcome.value[name] for name in PER_PAIR}
+        found = self.scores.numbers_of(outcome)
+        numbers = {name: plain(found.values(name)[0]) for name in PER_PAIR}
         return [
-            {**head, "label": label, **{name: row[name] for name in PER_LABEL}, **numbers, "state": row["state"]}
-            for label, row in outcome.value["labels"].items()
+            {
+                **head,
+                "label": str(row["label"]),
+                **{name: row[name] for name in PER_LABEL},
+                **numbers,
+                "state": row["state"],
+            }
+            for row in found.score.rows()
         ]
 
     def table(self) -> Any:
@@ -99,31 +113,28 @@ class Evaluation:
         pandas = extras.load("pandas", "notebook", "a table of the results")
         return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
 
-    def content(self) -> dict[str, Any]:
-        """Content of ``results.json``."""
+    def record(self) -> EvaluationRecord:
+        """Return the content of ``results.json``."""
         s = self.scores
-        return {
-            "schema": SCHEMA,
-            "notes": list(self.notes),
-            "pairs": [{"id": p.id, "group": p.group, "inputs_sha256": self.hashes[p.id]} for p in s.pairs],
-            "methods": [method.describe() for method in s.methods],
-            "reference": s.reference.name,
-            **({"withheld": list(s.withheld)} if s.withheld else {}),
-            "rules": self.rules.record(),
-            "comparison": compare(s),
-            "results": [
-                {
-                    "id": p.id,
-                    "method": m.name,
-                    "error": s.outcome(m, p).error,
-                    "verdict": s.verdict(m, p, self.rules).record(),
-                    "scores": s.outcome(m, p).value,
-                }
-                for p in s.pairs
-                for m in s.methods
-            ],
-            "provenance": this_program(),
-        }
+        return EvaluationRecord(
+            notes=tuple(self.notes),
+            pairs=tuple(PairInputs(id=p.id, group=p.group, inputs_sha256=dict(self.hashes[p.id])) for p in s.pairs),
+            methods=tuple(MethodRecord(**method.describe()) for method in s.methods),
+            reference=s.reference.name,
+            withheld=s.withheld,
+            rules=self.rules,
+            comparison=tuple(compare(s)),
+            results=tuple(self._result(pair, method) for pair in s.pairs for method in s.methods),
+            provenance=this_program(),
+        )
+
+    def _result(self, pair: PairFiles, method: Method) -> PairResult:
+        outcome = self.scores.outcome(method, pair)
+        return PairResult(
+            id=pair.id, method=method.name, error=outcome.error,
+            verdict=self.scores.verdict(method, pair, self.rules),
+            scores=None if outcome.error is not None else self.scores.numbers_of(outcome),
+        )  # fmt: skip
 
     def write(self, folder: Path) -> None:
         """Write results.csv, results.json and summary.md, each whole or not at all."""
@@ -131,11 +142,11 @@ class Evaluation:
             writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(self.rows())
-        content = self.content()
+        record = self.record()
         with owned_path(folder / RESULTS) as part:
-            part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+            part.write_text(record_text(record.content()), encoding="utf-8")
         with owned_path(folder / "summary.md") as part:
-            part.write_text(summary_text(self.scores, content["comparison"], self.notes, self.rules), encoding="utf-8")
+            part.write_text(summary_text(self.scores, record.comparison, self.notes, self.rules), encoding="utf-8")
 
 
 def _mean(values: Float64Array) -> str:
@@ -297,8 +308,7 @@ def _kept(outcomes: Sequence[Outcome], withheld: Sequence[int]) -> list[Outcome]
     """Return outcomes without the scores of structures by which nothing may be chosen."""
 
     def kept(value: Any) -> Any:
-        labels = {label: row for label, row in value["labels"].items() if int(label) not in withheld}
-        return {**value, "labels": labels}
+        return {**value, "structures": [row for row in value["structures"] if row["label"] not in withheld]}
 
     return [o if o.error is not None else replace(o, value=kept(o.value)) for o in outcomes]
 
@@ -340,7 +350,9 @@ def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
     """Return the pairs with the lowest mean Dice of the shown method, lowest first; failures have nothing to show."""
     method = shown_method(scores)
     done = [
-        (pair_score(o.value).mean(), p.id, p) for p in scores.pairs if (o := scores.outcome(method, p)).error is None
+        (scores.numbers_of(o).score.mean(), p.id, p)
+        for p in scores.pairs
+        if (o := scores.outcome(method, p)).error is None
     ]
     # NaN, where nothing is scored, has no place among numbers: such pairs come last.
     return [pair for _, _, pair in sorted(done, key=lambda row: (math.isnan(row[0]), *row[:2]))[:n]]
@@ -364,5 +376,5 @@ def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder:
     with prepare_output(target, overwrite=True) as part:
         with atomic_path(part / PAGE_RECORD) as record:
             record.write_text(json.dumps({"id": pair.id, "method": method.name}) + "\n", encoding="utf-8")
-        replace(result, rules=rules).write(part)  # its page links to the evaluation by that record
+        result.model_copy(update={"rules": rules}).write(part)  # its page links to the evaluation by that record
     return target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ def rules(
     shipped = clinic_rules() if clinic else default_rules()
     found = shipped if file is None else read_rules(file)
     if as_json:
-        print(json.dumps(found.record(), indent=1, ensure_ascii=False))
+        print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
     elif file is None:
         print(shipped_text(CLINIC if clinic else SHIPPED), end="")
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,10 +43,8 @@ from regweave.progress import BEFORE_FILES, RegistrationBar
 from regweave.run import register as pipeline
 from regweave.run.images import FILES, parse_outputs
 from regweave.run.read import Reading, ReadingWords
-from regweave.run.record import model_words, start_words
-from regweave.run.rerun import recorded_call, recorded_rules
-from regweave.run.result import Result
-from regweave.run.saved import put_away
+from regweave.run.rerun import recorded_call
+from regweave.run.result import Result, load
 
 PAGE = FILES["report"]
 
@@ -157,12 +154,12 @@ def register(
     with prepare_output(output, overwrite=overwrite) as folder, bar as shown:
         run = api.register if again is None else pipeline.register
         result = run(**given, threads=threads, on_progress=shown)
-        result = replace(result.with_command(("regweave", *words.given.get())), rules=judged_by)
+        result = result.with_command(("regweave", *words.given.get())).model_copy(update={"rules": judged_by})
         result = result if landmarks is None else result.with_landmarks(landmarks)
         shown.stage("write", "files and page" if page else "files", BEFORE_FILES)
         usual = result.images.usual_outputs() if named is None else named
         chosen = [name for name in usual if name != "report" or not no_report]
-        result = put_away(result.write_files(folder, chosen), output)  # a page of large images needs their memory
+        result = result.write_files(folder, chosen).release_images(output)  # a page of large images needs their memory
         if page:
             result = result.write_page(folder, page_detail)
     if as_json:
@@ -177,19 +174,16 @@ def print_result(result: Result, output: Path, *, page: bool) -> None:
     console = Console(markup=False)  # names of folders may hold brackets
     if result.score.structures:
         console.print(overlap_table(result.score, plain=not console.is_terminal))
-    if result.classes_from == "predicted":
+    run = result.provenance
+    if run.classes_from == "predicted":
         console.print("classes     predicted from the moving image")
     console.print(verdict_lines(result.verdict))
-    if result.record is not None:
-        start, model = result.record.start, result.record.model
-        console.print(f"start       {terminal_safe(start_words(start))}", soft_wrap=True)
-        if model is not None:
-            reason = f": {model['reason']}" if model["reason"] else ""
-            console.print(
-                f"model       {terminal_safe(model_words(model).removeprefix('model '))}{reason}", soft_wrap=True
-            )
-        if result.record.structures is not None:
-            console.print(f"structures  {terminal_safe(result.record.structures_met())}", soft_wrap=True)
+    console.print(f"start       {terminal_safe(run.start.words())}", soft_wrap=True)
+    if run.model is not None:
+        reason = f": {run.model.reason}" if run.model.reason else ""
+        console.print(f"model       {terminal_safe(run.model.words())}{reason}", soft_wrap=True)
+    if run.structures is not None:
+        console.print(f"structures  {terminal_safe(run.structures.words())}", soft_wrap=True)
     if result.landmarks is not None:
         console.print(f"landmarks   {result.landmarks.words()}")
     console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
@@ -213,7 +207,7 @@ def _rules(file: Path | None, record: Path | None) -> Rules:
     """Return the rules of a file, else those of the record that is run again, else the shipped ones."""
     if file is not None:
         return read_rules(file)
-    return default_rules() if record is None else recorded_rules(record)
+    return default_rules() if record is None else load(record).rules
 
 
 def _refuse_beside_from(given: Mapping[str, Any], reading: Reading) -> None:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from regweave import __version__
 from regweave.errors import RegweaveError
@@ -73,6 +73,8 @@ def this_program() -> dict[str, Any]:
 KINDS = {
     "list_type": "a list is needed",
     "model_type": "a table is needed",
+    "dataclass_type": "a table is needed",
+    "tuple_type": "a list is needed",
     "dict_type": "a table is needed",
     "float_type": "a number is needed",
     "int_type": "a whole number is needed",
@@ -84,11 +86,24 @@ KINDS = {
 LARGEST = 1e100
 """Beyond this a number is none that a registration measures, and no axis can hold it."""
 
-Text = Annotated[str, Field(max_length=10_000)]
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, le=10**15)]
+
+def _from_null(value: object) -> object:
+    return math.nan if value is None else value
+
+
+def _in_range(value: float) -> float:
+    if math.isfinite(value) and abs(value) > LARGEST:
+        raise ValueError(f"the number is beyond {LARGEST:g}")
+    return value
+
+
+Text = Annotated[str, Field(strict=True, max_length=10_000)]
+Number = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Whole = Annotated[int, Field(strict=True, ge=-(10**15), le=10**15)]
+Count = Annotated[int, Field(strict=True, ge=0, le=10**15)]
 Known = Number | None
-Value = Annotated[str, Field(pattern=r"^-?[0-9]{1,20}$")]
+Measured = Annotated[float, Field(strict=True), BeforeValidator(_from_null), AfterValidator(_in_range)]
+"""A number in memory; NaN, where nothing could be measured, is null in JSON."""
 SafeName = Annotated[str, Field(pattern=f"^{SAFE_ID.pattern}$", max_length=200)]
 """A name that becomes part of a file's name: it leads nowhere else."""
 SafePath = Annotated[str, Field(pattern=f"^{SAFE_ID.pattern}(/{SAFE_ID.pattern})*$", max_length=400)]
@@ -99,9 +114,14 @@ Record = TypeVar("Record", bound="RecordPart")
 
 
 class RecordPart(BaseModel):
-    """A table of a record; JSON has one kind of number, and nothing else is converted."""
+    """Table of a JSON record: lists become tuples, keys of tables become whole numbers, no scalar is converted."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True)
+
+    def content(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        found: dict[str, Any] = plain(self.model_dump(mode="json", by_alias=True))
+        return found
 
 
 def read_record(kind: type[Record], path: Path) -> Record:

@@ -13,27 +13,24 @@ from scipy import ndimage
 
 from regweave.errors import RegweaveError
 from regweave.io.dicom.rtstruct import read_drawn
-from regweave.io.disk.files import damaged, is_file
-from regweave.io.disk.records import RESULT, read_record
-from regweave.io.disk.text import read_json
+from regweave.io.disk.files import is_file
 from regweave.io.geometry import check_same_grid
 from regweave.io.images import read_labels, read_volumes
-from regweave.io.modality import recorded_modality
 from regweave.io.points import MARKUPS_SCHEMA
 from regweave.io.transforms.files import read_transform
 from regweave.measures.body import body_mask
-from regweave.report.records import ResultRecord
 from regweave.report.signoff import reviewed_hashes
 from regweave.report.viewer.contours import Contours, extent, placed
 from regweave.report.viewer.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
 from regweave.report.viewer.volumes import BUDGET, Display, content_box, packed, quantise, structures, windows
-from regweave.run.images import FOLDER, read_nodes
+from regweave.run.images import VIEW
+from regweave.run.result import Result, load
 from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence, Structure, Volume
 
-IMAGES = {"fixed": f"{FOLDER}/fixed.nii.gz", "moving": f"{FOLDER}/moving.nii.gz", "warped": "warped.nii.gz"}
+IMAGES = {"fixed": f"{VIEW}/fixed.nii.gz", "moving": f"{VIEW}/moving.nii.gz", "warped": "warped.nii.gz"}
 LABELS = {
-    "fixed": f"{FOLDER}/fixed_labels.nii.gz",
-    "before": f"{FOLDER}/moving_labels.nii.gz",
+    "fixed": f"{VIEW}/fixed_labels.nii.gz",
+    "before": f"{VIEW}/moving_labels.nii.gz",
     "after": "warped_labels.nii.gz",
 }
 
@@ -47,7 +44,7 @@ class Contents:
 
     Parameters
     ----------
-    record : ResultRecord
+    record : Result
         ``result.json``.
     geometry : Geometry
         The fixed grid.
@@ -71,7 +68,7 @@ class Contents:
         Hashes of what a sign-off of the page is about.
     """
 
-    record: ResultRecord
+    record: Result
     geometry: Geometry
     images: Mapping[str, Float32Array]
     labels: Mapping[str, LabelArray]
@@ -93,17 +90,11 @@ def read_contents(folder: Path) -> Contents:
         E101 or E102 where a file is missing or damaged, E164 where the structure set is none, E178 where the record is
         not one that we wrote, E198 where the folder was written without its view.
     """
-    record = read_record(ResultRecord, folder / RESULT)
-    if not (folder / FOLDER / "view.json").is_file():
-        message = f"'{folder}' has no folder '{FOLDER}': it was written without what the page shows"
+    record = load(folder)
+    saved = record.images
+    if not is_file(folder / VIEW / "view.json"):
+        message = f"'{folder}' has no folder '{VIEW}': it was written without what the page shows"
         raise RegweaveError("E198", message, "register again without --no-report")
-    view = read_json(folder / FOLDER / "view.json")
-    try:
-        members = tuple(str(m) for m in view["members"])
-        names = {int(value): str(name) for value, name in view["names"].items()}
-        sources = {str(key): str(name) for key, name in view["sources"].items()}
-    except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise damaged(f"'{folder / FOLDER / 'view.json'}'", f"it does not describe a view ({error})") from error
     images = dict(zip(IMAGES, read_volumes([folder / path for path in IMAGES.values()]), strict=True))
     geometry = images["fixed"].geometry
     for name, image in images.items():
@@ -117,16 +108,16 @@ def read_contents(folder: Path) -> Contents:
         images={name: image.data for name, image in images.items()},
         labels={name: _labels(path, geometry) for name, path in files.items()},
         structures=structures,
-        names=names,
-        sources=sources,
+        names=saved.names,
+        sources=record.provenance.sources,
         field=transform.field,
-        nodes=read_nodes(folder, members),
+        nodes=saved.nodes,
         refined_mm=tuple(transform.interpolated.geometry.spacing_mm.tolist()),
         reviewed=reviewed_hashes(folder),
     )
 
 
-def _structure_set(folder: Path, record: ResultRecord) -> tuple[Structure, ...] | None:
+def _structure_set(folder: Path, record: Result) -> tuple[Structure, ...] | None:
     """Read the structure set of a propagation; a saved result, or that of an old version, has none with its slices."""
     clinic = record.clinic
     if clinic is None or not clinic.slices_mm or not is_file(folder / clinic.files.get(STRUCTURE_SET, "")):
@@ -137,8 +128,8 @@ def _structure_set(folder: Path, record: ResultRecord) -> tuple[Structure, ...] 
 def _label_files(folder: Path) -> dict[str, Path]:
     """Label maps on the fixed grid that are there; one among the data of the page stands for a file on another grid."""
     found = {name: folder / path for name, path in LABELS.items()}
-    if (folder / FOLDER / LABELS["after"]).is_file():
-        found["after"] = folder / FOLDER / LABELS["after"]
+    if (folder / VIEW / LABELS["after"]).is_file():
+        found["after"] = folder / VIEW / LABELS["after"]
     return {name: path for name, path in found.items() if path.is_file()}
 
 
@@ -205,7 +196,7 @@ def prepare(contents: Contents, budget: int = BUDGET) -> Shown:
     images = {name: display.image(data) for name, data in contents.images.items()}
     (fixed,), fixed_table = quantise([images["fixed"]])
     (moving, warped), moving_table = quantise([images["moving"], images["warped"]])
-    modality = recorded_modality(contents.record.provenance.modality)
+    modality = contents.record.provenance.modality
     labels, rows = structures(contents.labels, contents.names, display)
     contours = None
     if contents.structures is not None and contents.record.clinic is not None:
@@ -223,13 +214,15 @@ def prepare(contents: Contents, budget: int = BUDGET) -> Shown:
         display=display,
         codes={"fixed": fixed, "moving": moving, "warped": warped},
         tables={"fixed": fixed_table, "moving": moving_table},
-        windows=windows(images["fixed"], images["moving"], modality, content),
+        windows=windows(
+            images["fixed"], images["moving"], {"fixed": modality.fixed, "moving": modality.moving}, content
+        ),
         labels=labels,
         contours=contours,
         structures=rows,
         start=_start(labels, rows, contours, display),
         view=view,
-        unit="HU" if modality["fixed"] == "ct" else "",
+        unit="HU" if modality.fixed == "ct" else "",
     )
 
 
@@ -310,9 +303,8 @@ def _landmarks(contents: Contents, geometry: Geometry) -> list[dict[str, Any]]:
 
 def _initial(contents: Contents) -> list[list[float]] | None:
     """Return the matrix of the start, from fixed to moving points; None where the record has none."""
-    start = contents.record.provenance.start or {}
-    known = start.get("matrix") is not None and not start.get("field")
-    return np.asarray(start["matrix"], dtype=np.float64).reshape(4, 4).tolist() if known else None
+    start = contents.record.provenance.start
+    return None if start.field else [list(row) for row in start.matrix]
 
 
 def _start(

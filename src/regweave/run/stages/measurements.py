@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regweave import notices
 from regweave.measures.body import body_mask
-from regweave.measures.deformation import InverseError, Residual
+from regweave.measures.deformation import InverseError
 from regweave.measures.scores import PairScore, score_labels
 from regweave.spatial.intensity import inside
 from regweave.spatial.invert import Inversion, inverse_errors_mm, summary_mm
@@ -30,18 +30,18 @@ def score_of(pair: ImagePair, warped: LabelMap | None) -> PairScore:
     return score_labels(pair.fixed_labels, pair.moving_labels, warp_labels(pair.moving_labels, start), warped, loaded)
 
 
-def residual_inside(pair: ImagePair, inversion: Inversion) -> Residual:
+def residual_inside(pair: ImagePair, inversion: Inversion) -> InverseError:
     """Return what an inversion left over inside the moving body."""
-    return Residual.of(inversion.residual_mm, _body(pair.moving))
+    return InverseError.of_residual(inversion.residual_mm, _body(pair.moving))
 
 
 def inverse_measures(
-    pair: ImagePair, forward: Transform, inverse: Transform, left: Residual, kernels: Any
+    pair: ImagePair, forward: Transform, inverse: Transform, left: InverseError, kernels: Any
 ) -> tuple[InverseError, dict[str, float]]:
     """Return the error of an inverse inside the body, and there and back over all voxels."""
     errors_mm = inverse_errors_mm(forward, inverse, kernels=kernels)
     spacing_mm = float(pair.fixed.geometry.spacing_mm.max())
-    return InverseError.of(left, errors_mm, _body(pair.fixed), spacing_mm), summary_mm(errors_mm)
+    return left.with_round_trip(errors_mm, _body(pair.fixed), spacing_mm), summary_mm(errors_mm)
 
 
 def _body(image: Image) -> NDArray[np.bool_]:

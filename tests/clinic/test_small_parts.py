@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from regweave.clinic.propagate import read_name_map
 from regweave.clinic.quality import flagged, kinds_done
 from regweave.clinic.settings import intra_patient_settings
 from regweave.clinic.structures import choose
 from regweave.errors import UsageError
-from regweave.measures.propagation import PropagatedStructure, WholePair
+from regweave.measures.landmarks import Landmark, LandmarkScore
+from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure, WholePair
 from regweave.measures.scores import PairScore
-from regweave.measures.verdict import clinic_rules, judge, parse_rules
+from regweave.measures.verdict import Rules, clinic_rules, judge, parse_rules
 from regweave.types import Contour, Geometry, Structure, StructureSet
 
 RING = Contour(np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0]]), image=0)
@@ -63,9 +67,7 @@ def test_every_shipped_limit_has_a_source_and_only_checked_ones_name_the_report(
 
 def test_rules_with_sources_survive_their_record():
     rules = clinic_rules()
-    record = rules.record()
-    tables = {rule: {**limits, "source": record["sources"][rule]} for rule, limits in record["limits"].items()}
-    assert parse_rules({"name": record["name"], **tables}, "again") == rules
+    assert TypeAdapter(Rules).validate_python(asdict(rules)) == rules
     with pytest.raises(UsageError, match="E177"):
         parse_rules({"landmark_mean_mm": {"source": "nobody"}}, "bad.toml")
 
@@ -77,17 +79,26 @@ def row_of(name="a", **numbers):
     return PropagatedStructure(**(known | numbers))
 
 
+def pair_of(**numbers):
+    texts = dict.fromkeys(("plan", "today", "frames", "start"), "")
+    names = ("overlap_percent", "similarity_headers", "similarity_before", "similarity_after", "folding_percent")
+    known = dict.fromkeys((*names, "inverse_mean_mm", "inverse_p95_mm", "inverse_max_mm"))
+    return WholePair(**(texts | known | numbers))
+
+
+def section_of(whole, rows=(), lost=()):
+    return ClinicSection.model_construct(structures=tuple(rows), lost=lost, whole=whole)
+
+
 def test_flags_and_verdict_follow_the_worst_structure():
     rows = [
         row_of("a", pushed_percent=0.0, volume_change_percent=-30.0),
         row_of("b", pushed_percent=50.0, volume_change_percent=1.0),
     ]
     assert [flagged(row, clinic_rules()).flag for row in rows] == ["look", "fail"]
-    marks = {"after_mm": {"mean": 2.5, "p95": 3.0, "max": 3.0}}
-    numbers = {
-        "clinic": {"structures": [row.model_dump() for row in rows], "lost": [{"name": "c"}]}, "landmarks": marks,
-    }  # fmt: skip
-    verdict = judge(numbers, PairScore(), clinic_rules())
+    marks = LandmarkScore(points=tuple(Landmark(str(d), *[(0.0, 0.0, 0.0)] * 4, 9.0, d) for d in (2.0, 3.0)))
+    section = section_of(pair_of(), rows, lost=(NotCarried(name="c", reason=""),))
+    verdict = judge(PairScore(), clinic_rules(), clinic=section, landmarks=marks)
     assert verdict.word == "fail"
     broken = {reason.rule: reason.text for reason in verdict.reasons}
     assert "“c”" in broken["lost_structures"]
@@ -125,13 +136,10 @@ def test_what_was_not_measured_does_not_pass(numbers, flag):
     ],
 )
 def test_two_signs_of_another_patient_fail_and_come_first(whole, word, named):
-    clinic = {"structures": [], "lost": [{"name": "c"}] if named else [], "whole": whole}
-    verdict = judge({"clinic": clinic}, PairScore(), clinic_rules())
+    lost = (NotCarried(name="c", reason=""),) if named else ()
+    verdict = judge(PairScore(), clinic_rules(), clinic=section_of(pair_of(**whole), lost=lost))
     assert verdict.word == word
-    pair = {"plan": "", "today": "", "frames": "", "start": "", "overlap_percent": 100.0, "folding_percent": 0.0}
-    known = dict.fromkeys(WholePair.model_fields, None) | pair
-    pair_numbers = WholePair.model_construct(**(known | whole))
-    assert (flagged(row_of(), clinic_rules(), pair_numbers).flag == "fail") == named
+    assert (flagged(row_of(), clinic_rules(), pair_of(**whole)).flag == "fail") == named
     assert verdict.reasons[:1] == () or verdict.reasons[0].text.startswith("another patient? ") == named
     if named:
         assert "correlation of the scans inside the patient after the registration: 0.86" in verdict.reasons[0].text

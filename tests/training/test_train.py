@@ -263,7 +263,7 @@ def without_label(training_list, number: int, label: int, path: Path) -> str:
 def test_a_pair_whose_label_maps_share_no_structure_is_left_out(training_list, tmp_path, monkeypatch):
     """It has no score: the mean of the others would be called the mean of all."""
 
-    def stop(_context, state):
+    def stop(state):
         raise RegweaveError("stop", f"{[p.id for p in state.pairs]} without {state.failed}", "")
 
     monkeypatch.setattr(run_module, "tune", stop)
@@ -376,7 +376,7 @@ def test_memory_limit(training_list, four, tmp_path):
     # What the samples of a pair really take decides.
     pair = start_pair(read_inputs(**training_list.files(0)), "none")
     schedule = training_list.settings.for_bank("mr")
-    schedule = schedule.model_copy(update={"bank": schedule.discrete})
+    schedule = schedule.with_bank(schedule.discrete)
     weights = WeightTable.constant(dict.fromkeys(("sad", "mi"), 1.0), 0.1, (0, 3))
     samples = samples_at("p", first_steps(pair, weights, schedule), (3,))
     for levels, used in (("all", samples), ("finest", samples[1:])):

@@ -411,7 +411,7 @@ def as_level(schedule: Settings, weights: WeightTable) -> Settings:
         m.model_copy(update={"stage": "both"}) for m in schedule.continuous if m.source == "image" or m.name in given
     )
     level = schedule.levels[-1].model_copy(update={"shrink": 1, "voxels_per_spacing": None, "steps": 1})
-    return schedule.model_copy(update={"levels": (level,), "bank": bank})
+    return schedule.model_copy(update={"levels": (level,)}).with_bank(bank)
 
 
 def factors_of(common: WeightTable, found: WeightTable, members: Sequence[str]) -> Preferences:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from regweave.config.settings import Settings
     from regweave.errors import RegweaveError, RegweaveWarning
     from regweave.jobs.batch import batch
-    from regweave.model.cards import models
-    from regweave.model.model import Model
+    from regweave.model.model import Model, models
     from regweave.progress import Progress
     from regweave.run.result import Result, load
     from regweave.run.warp import warp, warp_labels, warp_points
@@ -75,7 +74,7 @@ _HOMES = {
     "evaluate": "study.evaluate",
     "examples": "study",
     "load": "run.result",
-    "models": "model.cards",
+    "models": "model.model",
     "preset": "config.presets",
     "preset_names": "config.presets",
     "propagate_contours": "clinic.propagate",

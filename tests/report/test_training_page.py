@@ -12,9 +12,8 @@ import pytest
 
 from regweave.config.presets import preset
 from regweave.errors import RegweaveError
-from regweave.model.effort import effort_path, read_effort, write_effort
 from regweave.model.model import Model
-from regweave.model.record import TrainingRecord
+from regweave.model.record import TrainingRecord, effort_path, read_effort, write_effort
 from regweave.report.training import write_page
 from regweave.training.state import TrainingLog
 from regweave.types import WeightTable

@@ -17,7 +17,7 @@ from regweave.config.settings import Settings
 from regweave.errors import EXIT_SOME_FAILED, UsageError
 from regweave.io import prepare_output
 from regweave.io.disk.records import DEMO, DEMO_MODEL, INDEX
-from regweave.model.effort import write_effort
+from regweave.model.record import write_effort
 from regweave.progress import TrainingBar, duration
 from regweave.report.demo import write_page
 from regweave.study import demo as workflow

@@ -27,7 +27,7 @@ from regweave.cli.options import (
 from regweave.errors import Cancelled
 from regweave.io import require_absent
 from regweave.jobs.workers import WAIT_S
-from regweave.model.effort import effort_path, write_effort
+from regweave.model.record import effort_path, write_effort
 from regweave.progress import TrainingBar
 from regweave.report import training
 from regweave.training.options import TrainOptions, train_table

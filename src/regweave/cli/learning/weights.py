@@ -14,8 +14,7 @@ from regweave.cli.help import command_line, examples
 from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
-from regweave.model.cards import models, patients, predictor_facts, predictor_text, signed
-from regweave.model.model import Model
+from regweave.model.model import Model, models, patients, predictor_facts, predictor_text, signed
 from regweave.model.record import Gain, GateRecord, TrainingRecord
 from regweave.registration.initial import STRUCTURES
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -72,39 +68,3 @@ def test_registrations_of_mim_are_reproduced(dicom):
         transform = read_transform(read_reg(folder / reg).transform, expected.geometry)
         ours = warp_image(moving, transform, fill=-1000.0)
         assert np.abs(ours.data - expected.data).mean() < 0.05
-
-
-LINES = """
-import contourpy
-
-def find_contours(image, level):
-    return [line[:, ::-1] for line in contourpy.contour_generator(z=image).lines(level)]
-"""
-
-
-def without_scikit_image(folder: Path) -> dict[str, str]:
-    """Let the tool draw its lines with contourpy where scikit-image is not installed: both interpolate linearly."""
-    if importlib.util.find_spec("skimage") is not None:
-        return {}
-    (folder / "lib" / "skimage").mkdir(parents=True)
-    (folder / "lib" / "skimage" / "__init__.py").write_text("")
-    (folder / "lib" / "skimage" / "measure.py").write_text(LINES)
-    return {"PYTHONPATH": str(folder / "lib")}
-
-
-@pytest.mark.parametrize("name", ["pinnacle_imrt/rtstruct.dcm", "aw_prone_ffp/rtstruct.dcm"])
-def test_the_true_field_brings_the_true_contours(dicom, data_root, tmp_path, name):
-    tool = data_root.parent / "tools" / "make_dicom_followup.py"
-    if not tool.exists():
-        pytest.skip("there is no tool that makes follow-ups")
-    path, out = dicom / name, tmp_path / "follow"
-    drawn_by = without_scikit_image(tmp_path)
-    call = [sys.executable, "-W", "ignore", tool, series_of(path), path, out, "--seed", "1"]
-    subprocess.run([str(word) for word in call], check=True, capture_output=True, env={**os.environ, **drawn_by})
-    plan, today = read_series(series_of(path)), read_series(out / "ct")
-    found = read_rtstruct(path, plan)
-    moved = carry_set(found, plan, read_transform(out / "truth" / "field.nii.gz"), today)
-    truth = read_rtstruct(out / "truth" / "rtstruct.dcm", today)
-    names = json.loads((out / "truth" / "truth.json").read_text())["structures"]
-    scores = [dice_of_areas(moved.named(one), truth.named(one), today) for one in names]
-    assert np.mean(scores) >= 0.97

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from regweave.clinic.propagate import read_name_map
 from regweave.clinic.quality import flagged, kinds_done
 from regweave.clinic.settings import intra_patient_settings
-from regweave.clinic.structures import choose
-from regweave.errors import UsageError
+from regweave.clinic.structures import choose, require_names
+from regweave.errors import RegweaveWarning, UsageError
 from regweave.measures.landmarks import Landmark, LandmarkScore
 from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure, WholePair
 from regweave.measures.scores import PairScore
@@ -55,6 +55,11 @@ def test_a_mistyped_structure_has_a_suggestion(asked, meant):
     with pytest.raises(UsageError, match="E165") as caught:
         choose(PLANNED, [asked])
     assert f"did you mean {meant}?" in caught.value.hint
+
+
+def test_a_name_map_without_a_known_name_is_named():
+    with pytest.warns(RegweaveWarning, match="W234"):
+        require_names(PLANNED.structures, {"Livre": "Leber"})
 
 
 def test_every_shipped_limit_has_a_source_and_only_checked_ones_name_the_report():

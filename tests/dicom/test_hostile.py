@@ -16,6 +16,7 @@ from made_dicom import rtstruct, save, write_rtstruct, write_series
 from test_bad_inputs import every
 
 from regweave.cli import main
+from regweave.clinic.inputs import read_scans
 
 
 @pytest.fixture(scope="module")
@@ -97,25 +98,20 @@ def test_a_scan_that_shows_nothing_is_refused(study, capsys):
     assert (status, "E147" in said) == (3, True)
 
 
-def test_one_scan_twice_and_an_older_today_are_named(study, capsys):
-    status, said, record = contours(study, capsys, today="plan")
-    assert (status, said.count("W231")) == (0, 1)
-    assert any(text.startswith("W231") for text in record["warnings"])
-    shutil.rmtree(study.parent / "out")
-    every(study / "today", StudyDate="20191231")
-    status, said, _ = contours(study, capsys)
-    assert (status, "W232" in said, "W231" in said) == (0, True, False)
-    assert "2019" not in said
-
-
-def test_a_folder_of_two_patients_is_named(study, capsys):
+def test_one_scan_twice_an_older_today_and_a_folder_of_two_patients_are_named(study, capsys):
+    with pytest.warns(UserWarning, match="W231"):
+        read_scans(study / "plan", study / "plan")
     other = ("OTHER^PATIENT", "4711", "19500101")
     write_series(study / "plan", replace(PLAN, series="5", patient=other))
     assert main(["check", str(study / "plan")]) == 0
     assert "images and objects of 2 patients" in capsys.readouterr().out
-    status, said, _ = contours(study, capsys)
-    assert (status, "W233" in said) == (0, True)
-    shutil.rmtree(study.parent / "out")
+    with pytest.warns(UserWarning, match="W233"):
+        read_scans(study / "plan", study / "today")
+    every(study / "today", StudyDate="20191231")
+    with pytest.warns(UserWarning, match="W23[23]") as caught:
+        read_scans(study / "plan", study / "today")
+    said = "".join(str(one.message) for one in caught)
+    assert ("W232" in said, "2019" in said) == (True, False)
     write_series(study / "today", replace(TODAY, series="5", patient=other))
     status, said, _ = contours(study, capsys)
     assert (status, "E161" in said) == (2, True)
@@ -150,12 +146,6 @@ def test_what_cannot_be_is_told_before_anything_is_computed(study, capsys, more,
     assert status in {2, 3}
     assert f"error {code}" in said
     assert "patient and start" not in said
-
-
-def test_a_name_map_without_a_known_name_is_named(study, capsys):
-    (study / "map.csv").write_text("Livre,Leber\n")
-    status, said, _ = contours(study, capsys, "--name-map", study / "map.csv")
-    assert (status, "W234" in said) == (0, True)
 
 
 def test_a_model_of_another_modality_names_only_options_that_there_are(study, capsys):

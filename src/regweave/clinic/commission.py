@@ -233,6 +233,10 @@ class PhantomTrial:
 
 
 RECORD = "commission.json"
+PHANTOM = (
+    f"{' × '.join(f'{n:g}' for n in SHAPE)} voxels of {' × '.join(f'{n:g}' for n in SPACING_MM)} mm; body, "
+    f"three bones, five organs, texture of {TEXTURE_HU:g} HU, noise of {NOISE_HU:g} HU, couch"
+)
 Passed = Literal["pass", "fail"]
 
 
@@ -315,7 +319,7 @@ def commission(seed: int = 0, on_trial: Callable[[str, float], None] | None = No
             done = propagate_contours(plan.series, today.series, rtstruct=plan.structures, progress=False)
         rows.append(judged(trial, measured(trial, done, today)))
     word: Passed = "pass" if all(row.word == "pass" for row in rows) else "fail"
-    return CommissionRecord(seed=seed, word=word, trials=rows, program=dict(this_program()), phantom=_phantom_words())
+    return CommissionRecord(seed=seed, word=word, trials=rows, program=dict(this_program()), phantom=PHANTOM)
 
 
 def measured(trial: PhantomTrial, done: Propagation, today: PhantomScan) -> dict[str, Any]:
@@ -361,8 +365,3 @@ def judged(trial: PhantomTrial, numbers: Mapping[str, Any]) -> TrialRecord:
         checks.append(TrialCheck(words=words, value=value, limit=limit, source=source, word="pass" if good else "fail"))
     word: Passed = "pass" if all(check.word == "pass" for check in checks) else "fail"
     return TrialRecord(name=trial.name, what=trial.words, kind=trial.kind, word=word, checks=checks, **numbers)
-
-
-def _phantom_words() -> str:
-    size, spacing = (" × ".join(f"{n:g}" for n in part) for part in (SHAPE, SPACING_MM))
-    return f"{size} voxels of {spacing} mm; body, three bones, five organs, texture of 18 HU, noise of 8 HU, couch"

@@ -140,7 +140,7 @@ def in_slices(affine: Float64Array, today: WorkingScan) -> Float64Array:
     grid = today.image.geometry
     axes = grid.affine[:3, :3] / grid.spacing_mm
     shown = np.ones(grid.shape, dtype=bool) if today.body is None else today.body
-    middle = grid.points(np.array([np.average(np.arange(n), weights=shown.sum(axis=_others(k)))
+    middle = grid.points(np.array([np.average(np.arange(n), weights=shown.sum(axis=((1, 2), (0, 2), (0, 1))[k]))
                                    for k, n in enumerate(grid.shape)]))  # fmt: skip
     turn = np.eye(3)
     u, _, v = np.linalg.svd((axes.T @ affine[:3, :3] @ axes)[:2, :2])
@@ -151,10 +151,6 @@ def in_slices(affine: Float64Array, today: WorkingScan) -> Float64Array:
     flat = np.eye(4)
     flat[:3, :3], flat[:3, 3] = turn, middle + shift - turn @ middle
     return flat
-
-
-def _others(axis: int) -> tuple[int, ...]:
-    return tuple(a for a in range(3) if a != axis)
 
 
 def _given(init: Any, scans: Scans, still: Transform) -> tuple[str, Transform]:

@@ -62,16 +62,12 @@ def _areas(geometry: Any) -> Any:
     return shapely.unary_union(kept) if len(kept) != 1 else kept[0]
 
 
-def polygons_of(region: Any) -> list[Any]:
-    """Return the polygons of a region, each one island with its holes."""
-    return [p for p in shapely.get_parts(region) if p.geom_type == "Polygon" and not p.is_empty]
-
-
 def rings_of(region: Any) -> list[Float64Array]:
     """Return all rings of a region, (n, 2) each, the first point not repeated."""
     return [
         np.asarray(ring.coords, dtype=np.float64)[:-1]
-        for polygon in polygons_of(region)
+        for polygon in shapely.get_parts(region)
+        if polygon.geom_type == "Polygon" and not polygon.is_empty
         for ring in (polygon.exterior, *polygon.interiors)
     ]
 

@@ -339,7 +339,7 @@ def scan(source: SeriesSource) -> FolderContents:
     """Read the headers of all DICOM files of a folder, a list, or one file; E101 without DICOM, E102 if damaged."""
     images: dict[str, list[SliceHeader]] = defaultdict(list)
     localisers, objects, empty, place = 0, [], [], named(source)
-    alone = _one_file(source)
+    alone = isinstance(source, str | os.PathLike) and not is_folder(source) and files_in(source) is None
     with guarded(place):
         for number, path in enumerate(_listed(source), start=1):
             if not _sniff(path):
@@ -386,10 +386,6 @@ def _header(path: Path, subject: str) -> tuple[Any, int]:
             if keyword in dataset:
                 dataset[keyword]  # decoded here, where a fault can be reported
     return dataset, offset
-
-
-def _one_file(source: SeriesSource) -> bool:
-    return isinstance(source, str | os.PathLike) and not is_folder(source) and files_in(source) is None
 
 
 def _listed(source: SeriesSource) -> Iterator[Path]:

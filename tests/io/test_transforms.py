@@ -76,27 +76,27 @@ def evaluate_with_itk(itk, points):
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".hdf5", ".tfm", ".txt"])
-@pytest.mark.parametrize("name", GRIDS)
-def test_written_composite_is_what_itk_applies(tmp_path, name, suffix):
-    transform = smooth_transform(GRIDS[name])
-    write_transform(tmp_path / f"t{suffix}", transform)
-    points = inner_points(GRIDS[name])
-    itk = sitk.ReadTransform(str(tmp_path / f"t{suffix}"))
-    np.testing.assert_allclose(evaluate_with_itk(itk, points), evaluate(transform, points), atol=1e-4)
+def test_written_composite_is_what_itk_applies(tmp_path, suffix):
+    for grid in GRIDS.values():
+        transform = smooth_transform(grid)
+        write_transform(tmp_path / f"t{suffix}", transform)
+        points = inner_points(grid)
+        itk = sitk.ReadTransform(str(tmp_path / f"t{suffix}"))
+        np.testing.assert_allclose(evaluate_with_itk(itk, points), evaluate(transform, points), atol=1e-4)
 
 
-@pytest.mark.parametrize("suffix", [".h5", ".tfm"])
-@pytest.mark.parametrize("affine", [np.eye(4), AFFINE])
-def test_own_file_comes_back_exactly(tmp_path, affine, suffix):
-    transform = smooth_transform(GRIDS["oblique"], affine)
-    path = tmp_path / f"t{suffix}"
-    write_transform(path, transform)
-    for geometry in (None, GRIDS["oblique"]):
-        back = read_transform(path, geometry)
-        np.testing.assert_array_equal(back.field.data, transform.field.data)
-        np.testing.assert_array_equal(back.affine, transform.affine)
-        np.testing.assert_allclose(back.field.geometry.affine, GRIDS["oblique"].affine, atol=1e-12)
-    assert back.field.geometry is GRIDS["oblique"]
+def test_own_file_comes_back_exactly(tmp_path):
+    for affine in [np.eye(4), AFFINE]:
+        for suffix in [".h5", ".tfm"]:
+            transform = smooth_transform(GRIDS["oblique"], affine)
+            path = tmp_path / f"t{suffix}"
+            write_transform(path, transform)
+            for geometry in (None, GRIDS["oblique"]):
+                back = read_transform(path, geometry)
+                np.testing.assert_array_equal(back.field.data, transform.field.data)
+                np.testing.assert_array_equal(back.affine, transform.affine)
+                np.testing.assert_allclose(back.field.geometry.affine, GRIDS["oblique"].affine, atol=1e-12)
+            assert back.field.geometry is GRIDS["oblique"]
 
 
 def test_layout_of_the_file(tmp_path):
@@ -112,20 +112,20 @@ def test_layout_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".mha"])
-@pytest.mark.parametrize("name", GRIDS)
-def test_displacement_files(tmp_path, name, suffix):
-    transform = smooth_transform(GRIDS[name])
-    field = total_displacement(transform)
-    path = tmp_path / f"d{suffix}"
-    write_displacement(path, field)
-    points = inner_points(GRIDS[name])
-    image = sitk.ReadImage(str(path), sitk.sitkVectorFloat64)
-    itk = sitk.DisplacementFieldTransform(image)
-    np.testing.assert_allclose(evaluate_with_itk(itk, points), evaluate(transform, points), atol=1e-4)
-    back = read_transform(path)
-    np.testing.assert_array_equal(back.field.data, field.data)
-    np.testing.assert_array_equal(back.affine, np.eye(4))
-    np.testing.assert_allclose(back.field.geometry.affine, GRIDS[name].affine, atol=1e-5)
+def test_displacement_files(tmp_path, suffix):
+    for grid in GRIDS.values():
+        transform = smooth_transform(grid)
+        field = total_displacement(transform)
+        path = tmp_path / f"d{suffix}"
+        write_displacement(path, field)
+        points = inner_points(grid)
+        image = sitk.ReadImage(str(path), sitk.sitkVectorFloat64)
+        itk = sitk.DisplacementFieldTransform(image)
+        np.testing.assert_allclose(evaluate_with_itk(itk, points), evaluate(transform, points), atol=1e-4)
+        back = read_transform(path)
+        np.testing.assert_array_equal(back.field.data, field.data)
+        np.testing.assert_array_equal(back.affine, np.eye(4))
+        np.testing.assert_allclose(back.field.geometry.affine, grid.affine, atol=1e-5)
 
 
 def test_form_of_the_displacement_nifti(tmp_path):
@@ -138,18 +138,17 @@ def test_form_of_the_displacement_nifti(tmp_path):
     assert bytes(header["descrip"].item()) == b""
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_known_shift_through_each_intent(tmp_path, name):
-    geometry = GRIDS[name]
-    vectors = np.broadcast_to(SHIFT.astype(np.float32), (*geometry.shape, 1, 3))
-    for intent, signs in ((1007, (1, 1, 1)), (1006, (-1, -1, 1))):
-        image = nib.Nifti1Image((vectors * signs).astype(np.float32), np.diag([-1, -1, 1, 1]) @ geometry.affine)
-        image.header.set_intent(intent)
-        nib.save(image, tmp_path / "d.nii.gz")
-        back = read_transform(tmp_path / "d.nii.gz").field.data
-        np.testing.assert_array_equal(back, np.broadcast_to(SHIFT[:, None, None, None], back.shape))
-        itk = sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / "d.nii.gz")))
-        np.testing.assert_allclose(itk[0, 0, 0], SHIFT)
+def test_known_shift_through_each_intent(tmp_path):
+    for geometry in GRIDS.values():
+        vectors = np.broadcast_to(SHIFT.astype(np.float32), (*geometry.shape, 1, 3))
+        for intent, signs in ((1007, (1, 1, 1)), (1006, (-1, -1, 1))):
+            image = nib.Nifti1Image((vectors * signs).astype(np.float32), np.diag([-1, -1, 1, 1]) @ geometry.affine)
+            image.header.set_intent(intent)
+            nib.save(image, tmp_path / "d.nii.gz")
+            back = read_transform(tmp_path / "d.nii.gz").field.data
+            np.testing.assert_array_equal(back, np.broadcast_to(SHIFT[:, None, None, None], back.shape))
+            itk = sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / "d.nii.gz")))
+            np.testing.assert_allclose(itk[0, 0, 0], SHIFT)
 
 
 def test_other_vector_niftis_are_refused(tmp_path):
@@ -199,21 +198,21 @@ def linear_transforms():
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".tfm", ".txt", ".hdf", ".mat"])
-@pytest.mark.parametrize("itk", linear_transforms(), ids=lambda t: t.GetName())
-def test_linear_transforms_of_itk(tmp_path, itk, suffix):
-    if suffix == ".mat" and itk.GetName() == "CompositeTransform":
-        return  # ITK cannot write it
-    path = tmp_path / f"t{suffix}"
-    sitk.WriteTransform(itk, str(path))
-    points = inner_points(GRIDS["oblique"])
-    expected = evaluate_with_itk(itk, points)
-    matrix = read_linear(path)
-    np.testing.assert_allclose(points @ matrix[:3, :3].T + matrix[:3, 3], expected, atol=1e-9)
-    transform = read_transform(path, GRIDS["oblique"])
-    np.testing.assert_array_equal(transform.affine, matrix)
-    assert transform.field.geometry is GRIDS["oblique"]
-    assert not transform.field.data.any()
-    np.testing.assert_array_equal(read_transform(path).affine, matrix)
+def test_linear_transforms_of_itk(tmp_path, suffix):
+    for itk in linear_transforms():
+        if suffix == ".mat" and itk.GetName() == "CompositeTransform":
+            return  # ITK cannot write it
+        path = tmp_path / f"t{suffix}"
+        sitk.WriteTransform(itk, str(path))
+        points = inner_points(GRIDS["oblique"])
+        expected = evaluate_with_itk(itk, points)
+        matrix = read_linear(path)
+        np.testing.assert_allclose(points @ matrix[:3, :3].T + matrix[:3, 3], expected, atol=1e-9)
+        transform = read_transform(path, GRIDS["oblique"])
+        np.testing.assert_array_equal(transform.affine, matrix)
+        assert transform.field.geometry is GRIDS["oblique"]
+        assert not transform.field.data.any()
+        np.testing.assert_array_equal(read_transform(path).affine, matrix)
 
 
 def test_written_matrix(tmp_path):
@@ -286,16 +285,16 @@ def test_damaged_transform_files(tmp_path, suffix):
         read_transform(tmp_path / f"none{suffix}")
 
 
-@pytest.mark.parametrize("suffix", [".tfm", ".mat"])
-def test_matrix_cut_at_any_byte(tmp_path, suffix):
+def test_matrix_cut_at_any_byte(tmp_path):
     """ITK reads some of these as the identity, others with numbers from its memory."""
-    path = tmp_path / f"t{suffix}"
-    sitk.WriteTransform(linear_transforms()[1], str(path))
-    content = path.read_bytes()
-    for kept in range(len(content)):
-        path.write_bytes(content[:kept])
-        with pytest.raises(RegweaveError, match="E102"):
-            read_linear(path)
+    for suffix in [".tfm", ".mat"]:
+        path = tmp_path / f"t{suffix}"
+        sitk.WriteTransform(linear_transforms()[1], str(path))
+        content = path.read_bytes()
+        for kept in range(len(content)):
+            path.write_bytes(content[:kept])
+            with pytest.raises(RegweaveError, match="E102"):
+                read_linear(path)
 
 
 def test_unusable_transforms(tmp_path):

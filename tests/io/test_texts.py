@@ -127,7 +127,7 @@ def test_a_repeated_key_of_a_model_is_refused(tmp_path):
     (tmp_path / "m.json").write_text(text)
     Model.load(tmp_path / "m.json")
     (tmp_path / "m.json").write_text(text.replace('"pairwise":', '"pairwise": 99, "pairwise":', 1))
-    with pytest.raises(RegweaveError, match=r"E170.*'pairwise' stands twice"):
+    with pytest.raises(RegweaveError, match=r"E170.*'pairwise' is repeated"):
         Model.load(tmp_path / "m.json")
 
 
@@ -147,7 +147,7 @@ def test_json_is_strict():
 def test_a_key_that_stands_twice_among_many_is_found():
     # Counting each key would take hours here.
     keys = ",".join(f'"k{n}": 1' for n in range(300_000))
-    with pytest.raises(ValueError, match=r"'k299999' stands twice"):
+    with pytest.raises(ValueError, match=r"'k299999' is repeated"):
         parse_json(f'{{{keys}, "k299999": 2}}')
 
 

@@ -24,7 +24,7 @@ LOGGER = logging.getLogger(__name__)
 FRAMES = ("LPS", "RAS")
 RAS_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 KEPT_SHEAR_RAD = 1e-5
-"""Below this the matrix is kept as it stands: single precision in the file explains the angle."""
+"""Below this the matrix is not changed: single precision in the file explains the angle."""
 SNAPPED_SHEAR_RAD = 1e-3
 """Below this the axes are made orthonormal: 0.5 mm at the end of a 500 mm axis."""
 
@@ -84,7 +84,7 @@ def array_affine(affine: ArrayLike | None, spacing_mm: ArrayLike | None, frame: 
 
 
 def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Geometry:
-    """Build a geometry with orthonormal axes from an index → LPS affine, or say why there is none.
+    """Build a geometry with orthonormal axes from an index → LPS affine, or raise E111.
 
     Axes that are skew by less than 1e-3 rad are replaced by the nearest orthonormal ones (polar
     decomposition); spacing and the centre of the volume stay where they were.
@@ -186,12 +186,12 @@ def corner_offset_voxels(image: Geometry, other: Geometry) -> float:
 
 
 def same_grid(image: Geometry, other: Geometry) -> bool:
-    """Tell whether two grids are one, up to 0.01 voxel at each corner."""
+    """Return whether two grids are equal, up to 0.01 voxel at each corner."""
     return image.shape == other.shape and corner_offset_voxels(image, other) <= SAME_GRID_VOXELS
 
 
 def same_voxels(image: Geometry, other: Geometry) -> bool:
-    """Tell whether two grids have the same voxels in space, in whatever order they are stored, up to 0.01 voxel.
+    """Return whether two grids have the same voxels in space, in any order of storage, up to 0.01 voxel.
 
     Examples
     --------
@@ -278,7 +278,7 @@ def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geomet
 
 
 def overlap_fraction(fixed: Geometry, moving: Geometry, matrix: Float64Array) -> float:
-    """Return which part of the smaller volume lies inside the other one.
+    """Return the part of the smaller volume that is inside the other one.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ class Orientation:
     stored : Geometry
         The grid as the file has it.
     order : tuple of three ints
-        Stored axis that lies along L, P and S.
+        Stored axis along L, P and S.
     steps : tuple of three ints
         1, or -1 where that axis runs the other way; in the order of L, P, S.
     """

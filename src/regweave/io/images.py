@@ -54,7 +54,7 @@ class ReadOptions:
     nifti_frame : {"auto", "sform", "qform"}
         The matrix that places a NIfTI file.
     follow_links : bool
-        Let a header name a file of voxels outside of its own folder.
+        Let a header name a file of voxels outside its folder.
     series : str, optional
         The DICOM series that is meant, by the beginning of its hash, where a folder holds several.
     """
@@ -78,14 +78,14 @@ def read_image(
     ----------
     source : path or object
         A .nii, .nii.gz, .nrrd, .nhdr, .mha or .mhd file, a folder with one of them or with a DICOM series, an image of
-        SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, or (array, RAS affine). A Volume is returned as it is; a bare
+        SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, or (array, RAS affine). A Volume is returned unchanged; a bare
         array is refused.
     nifti_frame : {"auto", "sform", "qform"}
         Which matrix places a NIfTI file; ``auto`` refuses a file whose two matrices disagree.
     nonfinite : {"error", "mask"}
         Refuse NaN and infinite voxels, or set them to the smallest finite value with warning W205.
     follow_links : bool
-        Let a header name a file of voxels outside of its own folder.
+        Let a header name a file of voxels outside its folder.
     series : str, optional
         The DICOM series that is meant, by the beginning of its hash, where a folder holds several.
 
@@ -140,7 +140,7 @@ def read_labels(
         As in `read_image`: integers, or floats that are whole numbers. A LabelMap keeps its voxels.
     names_path : path or mapping, optional
         JSON, TSV or ITK-SNAP file with the names of the labels, or names by value; by default a file
-        that lies beside the file is used.
+        beside the map.
     nifti_frame, follow_links
         As in `read_image`.
 
@@ -164,7 +164,7 @@ def read_labels(
 
 
 def names_file(source: Any) -> Path | None:
-    """Find the file of label names that lies beside a label map; None where there is none, or no file."""
+    """Find the file of label names beside a label map; None where there is none, or no file."""
     path = as_path(source)
     return None if path is None else find_names(files_of(path, ReadOptions())[0])
 
@@ -211,7 +211,7 @@ def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | 
 
 
 def files_of(path: str | Path, options: ReadOptions) -> tuple[Path, ...]:
-    """Return the files that hold an image, the main one first; a file that is no image stands for itself.
+    """Return the files that hold an image, the main one first; for a file that is no image that file.
 
     Raises
     ------
@@ -261,12 +261,12 @@ def _read_dicom(path: Path, chosen: str | None) -> Stored:
 
 
 def is_dicom(path: Path) -> bool:
-    """Tell whether an image is in DICOM; raise as reading does where there is none."""
+    """Return whether an image is in DICOM; raise as reading does where there is none."""
     return _find(path)[0] == "DICOM"
 
 
 def is_dicom_folder(path: Path) -> bool:
-    """Tell whether a folder holds files of DICOM, and no image of another format."""
+    """Return whether a folder holds files of DICOM, and no image of another format."""
     return is_folder(path) and not _images_in(path) and holds_dicom(path)
 
 

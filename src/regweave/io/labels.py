@@ -128,12 +128,12 @@ WHOLE = {
     "myelon": "spinalcord", "bonemandible": "mandible", "mandibula": "mandible", "parotidgland": "parotid",
     "parotis": "parotid", "glandparotid": "parotid", "glndparotid": "parotid",
 }  # fmt: skip
-"""What planning systems and TG-263 call the same organ, as it stands after joining its words; the side is apart."""
+"""Names of one organ in planning systems and TG-263, their words joined, without the side."""
 SIDES = ("left", "right")
 
 
 def normalised(name: str) -> str:
-    """Return a name in one spelling, whatever case and separators it uses, its side first.
+    """Return a name in one spelling, without case and separators, its side first.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def normalised(name: str) -> str:
 
 
 def real_names(names: Names, values: Iterable[int] | None = None) -> dict[int, str]:
-    """Names that say more than the number, of some values or of all; never that of the background."""
+    """Names that hold more than the number, of some values or of all; never that of the background."""
     kept = names.keys() if values is None else values
     found = {v: names[v] for v in kept if v != 0 and v in names}
     return {v: name for v, name in found.items() if normalised(name) not in {"", str(v)}}
@@ -168,9 +168,9 @@ class StructureMatch:
     by : "name" or "number"
         What decided.
     to : mapping
-        Value in the other list for each value that it knows.
+        Value in the other list for each value that it has.
     unknown : tuple of ints
-        Values that it does not know.
+        Values that it lacks.
     """
 
     by: Literal["name", "number"]
@@ -178,12 +178,12 @@ class StructureMatch:
     unknown: tuple[int, ...]
 
     def apply(self, labels: LabelMap) -> LabelMap:
-        """Return the labels in the numbers of the other list; what it does not know becomes background."""
+        """Return the labels in the numbers of the other list; values that it lacks become background."""
         return labels if not self.unknown and _same(self.to) else _renumbered(labels, self.to)
 
 
 def match_structures(labels: LabelMap, known: Names, subject: str, owner: str) -> StructureMatch:
-    """Match the structures of a label map with those that something else knows.
+    """Match the structures of a label map with those of another list.
 
     Parameters
     ----------

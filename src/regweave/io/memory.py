@@ -54,7 +54,7 @@ def _read_ants(source: Any, _: NiftiFrame) -> Stored:
 
 
 def _read_monai(source: Any, _: NiftiFrame) -> Stored:
-    """Read an (X, Y, Z) tensor or one of a single channel, on any device; it is in RAS unless its metadata say LPS."""
+    """Read an (X, Y, Z) tensor or one of a single channel, on any device; it is in RAS unless its metadata name LPS."""
     data, subject = np.asarray(source.array), "the MetaTensor"
     if data.ndim == 4:
         require_scalar(data.dtype, data.shape[0], subject)

@@ -1,6 +1,6 @@
-"""Modality of an image from its histogram: Hounsfield units of CT, or a scale of its own.
+"""Modality of an image from its histogram: Hounsfield units of CT, or an arbitrary scale.
 
-Decided once, when an image is read; a user who knows better says so.
+It is decided once, when an image is read, unless the user states it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from regweave.errors import UsageError
 from regweave.types import Float32Array, Float64Array, Modality, Volume
 
 Stated = Literal["auto", "ct", "mr", "t1", "t2", "pd", "flair", "pet", "us"]
-"""What a user says of an image; ``auto`` leaves it to the histogram."""
+"""Modality that a user states; ``auto`` leaves it to the histogram."""
 BankName = Literal["ct", "mr", "multi"]
-"""Which metrics compare two images: both CT, both on one scale of their own, or two modalities."""
+"""Which metrics compare two images: both CT, both on one arbitrary scale, or two modalities."""
 
 OUTSIDE_HU = -1000.0
 AIR_HU = (-1100.0, -900.0)
 BODY_HU = -500.0
-"""Air and padding lie below; what lies above is the body, with metal and bone."""
+"""Air and padding are below; the body, with metal and bone, is above."""
 HIGHEST_MINIMUM_HU = -105.0
 """A CT shows air or fat, even where it was cut to a window."""
 STEP_HU, BLUR_STEPS = 5.0, 2.0
@@ -53,7 +53,7 @@ def modality_of(volume: Volume) -> Modality:
     Returns
     -------
     "ct" or "mr"
-        ``mr`` stands for every scale on which numbers mean nothing by themselves.
+        ``mr`` means every scale other than Hounsfield units.
 
     Examples
     --------
@@ -82,11 +82,11 @@ def in_hounsfield(volume: Volume, subject: str) -> Volume:
 
 
 def _hounsfield(data: Float32Array, offset: float = 0.0) -> bool:  # noqa: PLR0911 - one condition, one line
-    """Tell whether values less an offset have the histogram of a CT.
+    """Return whether values less an offset have the histogram of a CT.
 
     Voxels at the minimum or maximum, as padding and windows make them, do not count. With air at -1000 HU, the body is
     mainly soft tissue with one sharp peak. Without air, as in a crop or a window, the image also shows fat, and either
-    the tissue peak is sharp or fat has a peak of its own.
+    the tissue peak is sharp or fat has a separate peak.
     """
     values = data.ravel(order="K")[:: max(1, data.size // MOST_VALUES) | 1] - np.float32(offset)
     low, high = float(data.min()) - offset, float(data.max()) - offset
@@ -127,14 +127,14 @@ def _hounsfield(data: Float32Array, offset: float = 0.0) -> bool:  # noqa: PLR09
 
 
 def _peak(shares: Float64Array, low: float, high: float) -> int | None:
-    """Return where the highest local maximum of a histogram between two values lies."""
+    """Return the index of the highest local maximum of a histogram between two values."""
     found = np.flatnonzero((shares[1:-1] >= shares[:-2]) & (shares[1:-1] >= shares[2:])) + 1
     found = found[(MIDDLES_HU[found] > low) & (MIDDLES_HU[found] < high)]
     return int(found[shares[found].argmax()]) if found.size else None
 
 
 def with_modality(volume: Volume, stated: Stated = "auto") -> Volume:
-    """Return the image with its modality: as stated, as it was decided before, or as its histogram tells it."""
+    """Return the image with its modality: the stated one, the one it has, or that of its histogram."""
     if stated == "auto":
         return volume if volume.modality is not None else replace(volume, modality=modality_of(volume))
     if stated not in get_args(Modality):
@@ -149,7 +149,7 @@ def fill_value(volume: Volume) -> float:
 
 
 def bank_of(fixed: Modality, moving: Modality) -> BankName:
-    """Return which metrics compare two modalities; ``mr``, of which no more is said, goes with any scale but CT's.
+    """Return the bank of metrics for two modalities; ``mr``, which is unspecific, fits any scale but CT's.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def recorded_modality(value: object) -> dict[str, str]:
 
 
 def describe_modalities(fixed: str, moving: str) -> str:
-    """Say it as people do: ``CT``, or ``CT to MR`` where the two differ.
+    """Name the modalities of a pair: ``CT``, or ``CT to MR`` where the two differ.
 
     Examples
     --------

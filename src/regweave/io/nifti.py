@@ -10,7 +10,7 @@ The rule of ``auto``:
 - no code: ITK's reading, LPS axes, spacing from pixdim and origin 0, with warning W207 (nibabel
   would flip x).
 
-Matrices are scaled to millimetres where the header says metres or micrometres.
+Matrices are scaled to millimetres where the header states metres or micrometres.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ SAME_SIZE = 0.01
 class Frames:
     """The two matrices of a header, in NIfTI's RAS millimetres, None where the code is 0.
 
-    ``distance_mm`` and ``distance_voxels`` tell how far the corners lie apart where there are two;
-    ``agree`` tells whether that is little enough.
+    ``distance_mm`` and ``distance_voxels`` are the largest distance of equal corners where there are two matrices;
+    ``agree`` is whether that is small enough.
     """
 
     qform_code: int
@@ -190,8 +190,8 @@ def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: 
 def require_voxel_size(header: Any, geometry: Geometry, subject: str, frame: NiftiFrame) -> None:
     """Raise E113 where pixdim and the matrix that places the image state different sizes of voxels.
 
-    A program that scales the matrix, to a template for example, and leaves pixdim as it was means the matrix, and a
-    user who knows that says so: with the frame ``sform`` nothing is compared.
+    A program that scales the matrix to a template and does not change pixdim means the matrix. Then the user states the
+    frame ``sform``, and nothing is compared.
     """
     if frame != "auto":
         return
@@ -279,7 +279,7 @@ def read_header(path: Path) -> NiftiHeader:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Readable, int]]:
-    """Open the bytes of a file, decompressed where its name or else its content says so, with its length on disk."""
+    """Open the bytes of a file, inflated according to its name or else its content, with its length on disk."""
     with open_file(path) as stream:
         size, suffix = os.fstat(stream.fileno()).st_size, suffix_of(path)
         packed = stream.peek(2)[:2] == GZIP_MARK if suffix not in SUFFIXES else suffix == ".nii.gz"
@@ -361,7 +361,7 @@ def _offset(header: Any, subject: str) -> int:
 
 
 def require_intensity(header: Any, subject: str) -> None:
-    """Raise E103 where a file's intent says that it holds vectors rather than intensities."""
+    """Raise E103 where the intent code of a file is that of vectors."""
     if int(header["intent_code"]) in {1006, 1007}:
         message = f"{subject} is a displacement field, needed is an image"
         raise RegweaveError("E103", message, "pass it as a transform")
@@ -372,7 +372,7 @@ GZIP_WINDOW = 31
 
 
 def begins_nifti(head: bytes) -> bool:
-    """Tell whether a file begins with the size of the header and the mark of the format, behind gzip or not."""
+    """Return whether a file begins with the size of the header and the mark of the format, behind gzip or not."""
     if head.startswith(GZIP_MARK):
         try:
             head = zlib.decompressobj(GZIP_WINDOW).decompress(head, LONGEST_HEADER)

@@ -54,7 +54,7 @@ def require_scalar(dtype: np.dtype[Any], components: int, subject: str) -> None:
 
 
 def require_unmasked(data: NDArray[Any], subject: str) -> None:
-    """Raise E129 for an array with masked voxels: what lies below the mask are no values of an image."""
+    """Raise E129 for an array with masked voxels: the values below the mask do not belong to the image."""
     if np.ma.is_masked(data):
         message = f"{subject} is a masked array with {np.count_nonzero(np.ma.getmaskarray(data))} masked voxels"
         raise RegweaveError("E129", message, "fill them, as in array.filled(0), and give the mask as fixed_mask")
@@ -165,7 +165,7 @@ class Stored:
     scaling : tuple of two floats
         Slope and intercept that take voxels to values.
     facts : mapping
-        What the format says beyond that, as plain values for an inspection.
+        Further statements of the format, as plain values for an inspection.
     modality : str, optional
         Where the format states it, as DICOM does.
     """
@@ -200,7 +200,7 @@ class Stored:
         with np.errstate(over="ignore", invalid="ignore"):
             if self.data.flags.c_contiguous or not self.data.flags.f_contiguous or not self.data.size:
                 return self.values().astype(np.float32)
-            # NIfTI runs along x first; its voxels are scaled as they lie, and turned by a kernel.
+            # NIfTI runs along x first; its voxels are scaled in that order, and turned by a kernel.
             lying: Float32Array = self._scaled(self.data.T).astype(np.float32, copy=False)
         turned: Float32Array = _core.arrange(lying[None], (2, 1, 0), (1, 1, 1))[0]
         return turned

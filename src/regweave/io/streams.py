@@ -1,7 +1,7 @@
 """Voxels from raw and deflated files: exactly as many bytes as a header promises.
 
 Memory is taken after three checks: the file can hold what its header promises, the machine has room for it, and, while
-reading, the stream ends where it should. A stream is inflated step by step, whatever length it claims.
+reading, the stream ends where it should. A stream is inflated step by step, so its stated length costs no memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WINDOW = {"gzip": 31, "zlib": 47}
 """Codes of zlib; MetaImage allows a gzip stream in the place of zlib's."""
 GZIP_MARK = b"\x1f\x8b"
 RATIO = 1040
-"""Bytes that one byte of a stream may stand for; the most of deflate is 1032."""
+"""Largest ratio of inflated to deflated bytes; that of deflate is at most 1032."""
 CHUNK = 1 << 18
 BROKEN = (EOFError, OSError, zlib.error)
 """What reading from a damaged stream raises."""
@@ -118,7 +118,7 @@ class Payload:
     length : int, optional
         Compressed bytes that the header states.
     least : int
-        Byte before which no voxel can lie: the end of the header where it is in the same file.
+        First byte that can belong to a voxel: the end of the header where it is in the same file.
     """
 
     path: Path
@@ -139,7 +139,7 @@ def read_payload(payload: Payload, dtype: np.dtype[Any], count: int, subject: st
     Raises
     ------
     RegweaveError
-        E101 no regular file, E102 not what the header says, E140 more than the machine has memory for.
+        E101 no regular file, E102 other bytes than the header promises, E140 more than the free memory.
     """
     expected = count * dtype.itemsize
     with open_file(payload.path) as stream:
@@ -168,7 +168,7 @@ def read_payload(payload: Payload, dtype: np.dtype[Any], count: int, subject: st
 def read_exactly(stream: Readable, expected: int, subject: str) -> NDArray[np.uint8]:
     """Read the bytes of all voxels and go on to the end, where check sums are; E102 where they are not there.
 
-    Up to as many bytes again may follow, with warning W208. More than that tells of another image than the header's.
+    Up to as many bytes again may follow, with warning W208. More than that belongs to another image.
     """
     buffer = np.empty(expected, dtype=np.uint8)
     view, done = buffer.data, 0
@@ -199,8 +199,8 @@ def _warn_of_more(extra: int, expected: int, subject: str) -> None:
 def data_file(header: Path, name: str, *, follow_links: bool) -> Path:
     """Return the file of the voxels that a header names, or raise E102 or E109.
 
-    A header from a stranger could name any file of the machine, and its bytes would come out as grey values: without
-    `follow_links` the file must lie in the header's folder or below, after links are resolved.
+    A header from a stranger could name any file of the machine, and its bytes would come out as grey values. So the
+    file must be in the header's folder or below, after links are resolved, unless `follow_links` is given.
     """
     subject = f"'{header}'"
     if not name or "\0" in name:

@@ -4,8 +4,8 @@ NRRD follows its definition, versions 1 to 5. ``space`` names the frame, directi
 Without ``space``, or with one that names a handedness or a scanner only, left and right are not stated: the axes are
 taken as LPS, as ITK does, with warning W207.
 
-MetaImage follows ITK's MetaIO. Keys are matched as they are written, and a known one in another case is refused, as
-other programs would pass over it. ``TransformMatrix`` holds the direction of one axis in each row, ``Offset`` the first
+MetaImage follows ITK's MetaIO. Keys are case sensitive, and a known one in another case is refused, because other
+programs ignore it. ``TransformMatrix`` holds the direction of one axis in each row, ``Offset`` the first
 voxel, in LPS; ``CenterOfRotation`` and ``AnatomicalOrientation`` place nothing.
 
 Voxels are raw or deflated. Text, hexadecimal digits, bzip2, skipped lines and several files are refused with E103.
@@ -62,7 +62,7 @@ def read_header(path: Path, *, follow_links: bool = False) -> ImageHeader:
     path : Path
         .nrrd, .nhdr, .mha or .mhd, or a file of another name that begins as these do.
     follow_links : bool
-        Let the header name a file of voxels outside of its own folder.
+        Let the header name a file of voxels outside its folder.
     """
     return (_read_nrrd if _is_nrrd(path) else _read_meta)(path, follow_links)
 
@@ -152,7 +152,7 @@ class Fields:
         return damaged(self.subject, f"{key} is {shown(self.values[key])}, needed is {needed}")
 
     def first_of(self, *keys: str) -> str | None:
-        """Return which of several names for one thing is there; where there are two, they must say the same."""
+        """Return the key that is present of several for one field, or None; E113 where two are present and differ."""
         found = [key for key in keys if key in self.values]
         if len({self.values[key].lower() for key in found}) > 1:
             raise contradiction(self.subject, f"{' and '.join(found)} mean the same thing and differ")
@@ -349,7 +349,7 @@ def _add_nrrd_line(line: str, values: dict[str, str], keys: dict[str, str], subj
     else:
         raise damaged(subject, f"{shown(line)} is no line of an NRRD header")
     if key in into:
-        raise contradiction(subject, f"{shown(key)} stands twice")
+        raise contradiction(subject, f"{shown(key)} is repeated")
     into[key] = value
 
 
@@ -588,7 +588,7 @@ def _read_meta(path: Path, follow_links: bool) -> ImageHeader:
 
 
 def _meta_fields(path: Path) -> tuple[Fields, int]:
-    """Read the lines up to the name of the voxels' file, and tell where they end."""
+    """Return the fields up to the name of the voxels' file, and the byte behind them."""
     block, subject, start = _read_block(path), f"'{path}'", 0
     values: dict[str, str] = {}
     known = {key.lower(): key for key in META_FIELDS}
@@ -600,7 +600,7 @@ def _meta_fields(path: Path) -> tuple[Fields, int]:
         if not mark or not key.isprintable() or not key:
             break
         if key in values:
-            raise contradiction(subject, f"{shown(key)} stands twice")
+            raise contradiction(subject, f"{shown(key)} is repeated")
         if known.get(key.lower(), key) != key:
             raise contradiction(subject, f"{shown(key)} is no key of MetaImage, {known[key.lower()]!r} is")
         values[key] = value

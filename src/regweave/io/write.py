@@ -137,7 +137,7 @@ def write_displacement(path: str | Path, field: Field, ends: Ends | None = None)
 
     NIfTI gets five dimensions and intent 1007, the form that ITK, ANTs and 3D Slicer read as a transform in
     the resampling convention: it takes fixed points to moving points. NRRD and MHA hold three components.
-    The ends, where they are known, stand in a comment extension of NIfTI, and in a field of the header else.
+    The ends are written into a comment extension of NIfTI, or a field of another header.
     """
     path = Path(path)
     if suffix_of(path) in {".nii", ".nii.gz"}:

@@ -148,7 +148,7 @@ def sweep(folder: Path, target: Path | None = None) -> bool:
             except OSError:
                 running = True
                 continue
-            if held is None:  # without locks a running process cannot be told from one that was killed
+            if held is None:  # without locks a running process looks like one that was killed
                 running = True
             else:
                 shutil.rmtree(path, ignore_errors=True)
@@ -242,8 +242,8 @@ def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary name in the same folder, renamed to `path` when the block ends well.
 
-    On any exception, KeyboardInterrupt included, the temporary file is removed and an older file under `path` stays as
-    it was. An older file is replaced, unless a `Claim` that is being written forbids it.
+    On any exception, KeyboardInterrupt included, the temporary file is removed and an older file under `path` stays
+    unchanged. An older file is replaced, unless a `Claim` that is being written forbids it.
 
     Examples
     --------
@@ -326,7 +326,7 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
     except RegweaveError as error:
         if str(part) == str(target) or str(part) not in error.message:
             raise
-        # A user knows the folder by the name that was given, not by the hidden one.
+        # The user gave the name of the folder, not that of the hidden one.
         raise type(error)(error.code, error.message.replace(str(part), str(folder)), error.hint) from error
     finally:
         for parent in created:  # the innermost first; those that hold the result, or anything, stay
@@ -422,7 +422,7 @@ def strangers(folder: Path) -> list[str]:
 
 def _remove_listed(folder: Path) -> None:
     """Remove what is listed, and the folder with its list if that was all."""
-    present = sorted(_contents(folder), key=len, reverse=True)  # what lies in a folder goes before the folder
+    present = sorted(_contents(folder), key=len, reverse=True)  # the content of a folder goes before the folder
     listed = _listed(folder, present) - {MARK}
     for path in (folder / name for name in present if name in listed):
         with suppress(OSError):

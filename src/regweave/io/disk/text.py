@@ -1,7 +1,7 @@
 """Parsers of JSON, TOML and delimited text that refuse what has two readings: one for all files of the program.
 
-A key that stands twice, a number that is no number (NaN, Infinity, 1e999), nesting and digits beyond any use: all of
-them are a `ValueError`, which each reader turns into the code of its own kind of file.
+Repeated keys, numbers that are not finite (NaN, Infinity, 1e999), deep nesting and long numbers are a `ValueError`.
+Each reader turns it into the error code of its kind of file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_json(text: str, *, constants: bool = False) -> Any:
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
         ...
-    ValueError: the key 'a' stands twice
+    ValueError: the key 'a' is repeated
     """
     if len(text) > MAX_JSON_CHARACTERS:
         raise ValueError(f"it has {len(text)} characters, allowed are {MAX_JSON_CHARACTERS}")
@@ -108,7 +108,7 @@ def parse_table(text: str, delimiter: str = ",") -> list[dict[str, str]]:
         return []
     columns = [name.strip().lower() for name in rows[0]]
     if len(set(columns)) < len(columns):
-        raise ValueError("a column stands twice in its first line")
+        raise ValueError("a column is repeated in its first line")
     if any(len(row) > len(columns) for row in rows):
         raise ValueError("a line has more cells than the first line has columns")
     return [dict(zip(columns, row, strict=False)) for row in rows[1:]]
@@ -148,7 +148,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         # Each key is taken out where it is met first.
         twice = next(key for key, _ in pairs if found.pop(key, pairs) is pairs)
-        raise ValueError(f"the key {shown(twice)} stands twice")
+        raise ValueError(f"the key {shown(twice)} is repeated")
     return found
 
 

@@ -2,7 +2,7 @@
 
 A few changed bytes let the HDF5 library loop for ever or crash, and no signal handler of Python runs meanwhile. So
 `itk.read_hdf` runs this script as a process with limits on memory and time; it imports nothing of this package. It
-writes the word ``ready``, then the length of a JSON head, the head, and the numbers as they are stored.
+writes the word ``ready``, then the length of a JSON head, the head, and the stored numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_NUMBERS = 100
 """Most parameters of a transform without a grid, and most fixed parameters of any."""
 MOST_NOTE = 1 << 16
 RATIO = 1100
-"""Bytes that one byte of a deflate stream can stand for, and a little more."""
+"""Largest ratio of inflated to deflated bytes, and a little more."""
 FILTERS = {1, 2, 3}
 """Deflate, shuffle and Fletcher's check sum; other filters may be plug-ins, which are code."""
 
@@ -103,7 +103,7 @@ def child(parent: Any, names: tuple[str, ...], kind: type) -> Any:
 
 
 def require_inside(data: Any) -> None:
-    """Refuse numbers that lie in other files, or that need a filter other than the common ones."""
+    """Refuse numbers in other files, and those that need a filter other than the common ones."""
     if data.external or data.is_virtual:
         raise RefusedError("E102", f"the numbers of '{data.name}' lie in another file")
     plan = data.id.get_create_plist()

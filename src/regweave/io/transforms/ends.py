@@ -40,7 +40,7 @@ def notes_of(ends: Ends | None) -> dict[str, str]:
 
 
 def ends_of(notes: Mapping[str, str], subject: str) -> Ends | None:
-    """Return the ends that the notes of a file tell, None where it has none of ours; E102 where they are spoilt."""
+    """Return the ends in the notes of a file, None where it has no such notes; E102 where they are damaged."""
     if VERSION not in notes:
         return None
     if notes[VERSION] != FORMAT:
@@ -64,7 +64,7 @@ def to_line(ends: Ends | None) -> str:
 
 
 def from_line(line: str, subject: str) -> Ends | None:
-    """Return the ends that a line of `to_line` tells, None for an empty one."""
+    """Return the ends in a line of `to_line`, None for an empty one."""
     if not line:
         return None
     found = _json(line, subject)
@@ -156,7 +156,7 @@ WORDS: dict[Direction, tuple[str, str]] = {
 
 
 def require_direction(ends: Ends | None, wanted: Direction, path: str) -> None:
-    """Raise E117 where a transform is known to take points the other way; say W212 where nothing is known."""
+    """Raise E117 where a transform maps points in the other direction; warn W212 where it states none."""
     if ends is None:
         _say_unknown(path)
     elif ends.direction != wanted:
@@ -208,7 +208,7 @@ def require_reference(
     path : str
         Name of the transform in messages.
     space : "fixed" or "moving", optional
-        Space of the result as the user says it. Without it the grids tell; where both are the same, it is fixed.
+        Space of the result. By default that of the grid; where both grids are the same, it is fixed.
     other_grid : bool
         Whether the reference may be another grid in the space that the transform starts from.
     whole_scan : bool
@@ -241,7 +241,7 @@ def require_reference(
 
 
 def _covers(reference: Geometry, part: Geometry) -> bool:
-    """Tell whether the centres of all voxels of a grid lie in the box of the reference, give or take one voxel."""
+    """Return whether the centres of all voxels of a grid are in the box of the reference, up to one voxel."""
     corners = np.stack(np.meshgrid(*([0, n - 1] for n in part.shape)), axis=-1).reshape(-1, 3)
     index = (part.points(corners.astype(float)) - reference.origin_mm) @ reference.direction / reference.spacing_mm
     room = np.maximum(part.spacing_mm.max() / reference.spacing_mm, 1.0)

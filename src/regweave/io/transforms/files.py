@@ -44,7 +44,7 @@ def write_transform(path: str | Path, transform: Transform) -> None:
 
     ITK applies the last one first: the field, then the affine, as `Transform` does. The field is that of the knots
     where there are any. HDF5 files are compressed; the vectors of a field of more than half a million voxels are
-    rounded, by at most 0.0005 mm, or 0.0099 mm above three million voxels. The ends of the transform stand in the file.
+    rounded, by at most 0.0005 mm, or 0.0099 mm above three million voxels. The file states the ends of the transform.
     """
     field = transform.interpolated
     vectors = FieldList(field, exact=suffix_of(Path(path)) not in HDF_SUFFIXES)
@@ -74,14 +74,14 @@ def read_transform(source: Any, geometry: Geometry | None = None, *, follow_link
         Grid for the field. Without it a field stays on its own grid, a linear transform gets a zero field
         that is valid everywhere, and any other transform is refused.
     follow_links : bool
-        Let the header of a displacement field name a file outside of its own folder.
+        Let the header of a displacement field name a file outside its folder.
 
     Returns
     -------
     Transform
         An affine followed by one field, or a field alone, keeps its numbers unless `geometry` asks for
         another grid; its own field is then kept as the knots. Any other nonlinear transform is sampled on `geometry`.
-        Its ends are None where the file does not tell them.
+        Its ends are None where the file does not state them.
     """
     if not isinstance(source, str | os.PathLike):
         return _on_grid(itk.as_transform(source, geometry), geometry)
@@ -138,8 +138,8 @@ def total_displacement(transform: Transform) -> Field:
 def smallest_displacement(transform: Transform) -> Field:
     """Return affine and field as one displacement whose trilinear interpolation is the whole map.
 
-    It lies on the grid of the knots where there are any, with one more node at each end: between the last voxel and the
-    end of the fixed image the knots are constant, which the affine part of the displacement is not.
+    Its grid is that of the knots where there are any, with one more node at each end. Between the last voxel and the
+    end of the fixed image the knots are constant, and the affine part of the displacement is not.
     """
     if transform.knots is None:
         return total_displacement(transform)
@@ -220,7 +220,7 @@ def _on_grid(transform: Transform, geometry: Geometry | None) -> Transform:
 
 
 def _resampled(field: Field, geometry: Geometry) -> Field:
-    """Interpolate a field trilinearly; beyond its own grid the nearest vector holds, as `Transform` says."""
+    """Interpolate a field trilinearly; beyond its grid the nearest vector holds, as in `Transform`."""
     matrix = np.ascontiguousarray(np.linalg.solve(field.geometry.affine, geometry.affine)[:3])
     still = np.zeros((3, *geometry.shape), dtype=np.float32)
     return Field(
@@ -239,7 +239,7 @@ SIGNS = {INTENT_LPS: (1.0, 1.0, 1.0), INTENT_RAS: (-1.0, -1.0, 1.0)}
 def read_displacement(path: Path, *, follow_links: bool = False) -> Field:
     """Read a field of displacements from fixed to moving points, or raise E115.
 
-    With `follow_links` a header may name a file of vectors outside of its own folder.
+    With `follow_links` a header may name a file of vectors outside its folder.
     """
     if suffix_of(path) in nifti.SUFFIXES:
         return _read_nifti(path)
@@ -285,12 +285,12 @@ def _read_text_header(head: textheader.ImageHeader) -> Field:
     return Field(itk.component_first(head.read_voxels().transpose(3, 2, 1, 0), head.subject), geometry)
 
 
-# Lists of numbers as they are written
+# Writers of lists of numbers
 
 FINE_MM, COARSE_MM = 0.0005, 0.0099
 """Largest change of a vector in a field of up to `LARGE` voxels, and in a larger one."""
 SMALL, LARGE = 500_000, 3_000_000
-"""A field of up to `SMALL` voxels is kept as it is."""
+"""A field of up to `SMALL` voxels is not rounded."""
 FINE_PER_VOXEL, COARSE_PER_VOXEL = 1 / 1024, 1 / 32
 """The same bounds in units of the smallest spacing, for images of small things."""
 SLAB_VOXELS = 2**22
@@ -299,14 +299,14 @@ SLAB_VOXELS = 2**22
 
 @dataclass(frozen=True)
 class FieldList:
-    """Numbers of a displacement field in ITK's order, x fastest and components together, made when they are asked for.
+    """Numbers of a displacement field in ITK's order, x fastest and components together, made on demand.
 
     Parameters
     ----------
     field : Field
     exact : bool
-        Leave the numbers as they are; else they are multiples of a power of two of a millimetre, no vector farther than
-        `bound_mm` from where it was.
+        Do not round. Otherwise numbers are multiples of a power of two of a millimetre, and no vector changes by more
+        than `bound_mm`.
     """
 
     field: Field
@@ -444,7 +444,7 @@ def _packed(chunk: NDArray[Any], level: int) -> bytes:
 
 
 def numbers_hash(parts: Sequence[Part]) -> str:
-    """SHA-256 of the types and numbers of all parts, as they are stored, little-endian."""
+    """SHA-256 of the types and stored numbers of all parts, little-endian."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(_type_bytes(part.type_name))

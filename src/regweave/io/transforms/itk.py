@@ -1,8 +1,8 @@
 """Transforms of ITK: lists of numbers from files, checked before ITK gets them, and objects in memory.
 
-ITK takes the lists of a file as they are: of a rigid transform with three numbers it reads six, beyond the end of its
-memory, and it allocates the grid of a B-spline before it looks whether the coefficients are there. So .tfm and .mat are
-parsed here, and .h5 by h5py in a child process that may die: a few changed bytes let HDF5 loop for ever or crash.
+ITK does not check the lists of a file. Of a rigid transform with three numbers it reads six, beyond the end of its
+memory. So .tfm and .mat are parsed here. A few changed bytes let HDF5 loop for ever or crash, so .h5 is read by h5py in
+a child process that may die.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Part:
 def check_parts(parts: Sequence[Part], subject: str) -> list[Part]:
     """Return the transforms of a file without their composite, the last applied first, or raise E102 or E115.
 
-    Several transforms must stand in a composite, whose head has no numbers and comes first.
+    Several transforms must be parts of a composite, whose head has no numbers and comes first.
     """
     if not parts:
         raise damaged(subject, "no ITK transform in it")
@@ -189,7 +189,7 @@ NOTE = b"#regweave "
 DECIMAL = b"0123456789+-.eE \t"
 PIECE = 1 << 20
 BYTES_PER_CHARACTER = 40
-"""Memory for a character of a list of numbers: the shortest number is a digit and a blank, a word of its own."""
+"""Memory for a character of a list of numbers: the shortest number is a digit and a blank, and a word in Python."""
 
 
 def read_text(path: Path) -> tuple[list[Part], str]:
@@ -217,7 +217,7 @@ def read_text(path: Path) -> tuple[list[Part], str]:
 
 
 def _fields(content: bytes, subject: str) -> Iterator[tuple[bytes, bytes]]:
-    """Walk through the lines that say something, as name and value."""
+    """Yield name and value of each line that is not empty or a comment."""
     start = 0
     while start < len(content):
         end = content.index(b"\n", start)
@@ -432,7 +432,7 @@ LARGEST_DISPLACEMENT_MM = 1e5
 LARGEST_SCALE, LARGEST_SHIFT_MM = 1e3, 1e7
 """Beyond these a matrix is an error of a program: a magnification of a thousand, a shift of a hundred kilometres."""
 ANYWHERE = Geometry((2, 2, 2), np.eye(4))
-"""Grid of the zero field of a linear transform that nobody gave a grid for; its value holds everywhere."""
+"""Grid of the zero field of a linear transform without a grid; its value holds everywhere."""
 
 
 def as_transform(source: Any, geometry: Geometry | None) -> Transform:

@@ -123,7 +123,7 @@ def test_record(result):
         assert step["lower_bound"] <= step["energy"] + 1e-9
         assert step["gap"] >= 0
         assert step["seconds"].keys() == {"costs", "inference", "compose"}
-    for key in ("peak_memory_mb", "folding_fraction", "sdlogj", "inverse_consistency_mm", "warnings", "seconds"):
+    for key in ("peak_memory_mb", "regularity", "inverse_error", "inverse_consistency_mm", "warnings", "seconds"):
         assert key in record
     assert record["regularity"]["folding_fraction"] == 0
     provenance = record["provenance"]

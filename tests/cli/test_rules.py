@@ -116,7 +116,7 @@ def test_a_record_that_is_run_again_is_judged_by_its_rules(inputs, tmp_path, cap
     capsys.readouterr()
     (tmp_path / "one" / "result.json").write_text(json.dumps({**one, "rules": {"name": "x", "limits": {"y": {}}}}))
     assert main([*words, str(tmp_path / "three")]) == 3
-    assert "E174" in capsys.readouterr().err
+    assert "E178" in capsys.readouterr().err
 
 
 def test_a_bad_rules_file_ends_the_call_before_anything_is_computed(inputs, tmp_path, capsys):

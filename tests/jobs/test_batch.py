@@ -70,7 +70,7 @@ def test_rows_of_every_kind(folder, tmp_path):
     one = found["p1"]
     assert one.mean_dice["after"] == found.rows[1]["mean_dice_after"]
     assert one.provenance.start.used == "moments"
-    assert found["p0"].record.start["used"] != "moments"
+    assert found["p0"].provenance.start.used != "moments"
     assert (tmp_path / "out" / "p0" / "report.html").is_file()
     assert not (tmp_path / "out" / "p2").exists()
     content = json.loads((tmp_path / "out" / "results.json").read_text())

@@ -3,20 +3,23 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from regweave.cli import main
+from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io.points import write_points
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.report import registration
 from regweave.report.registration import registration_page, write_page
-from regweave.report.viewer.data import prepare, read_contents
+from regweave.report.viewer.data import prepare
+from regweave.run.images import OutputImages
+from regweave.run.register import register
 from regweave.run.result import load
-from regweave.types import Geometry
+from regweave.study.phantoms import make_phantom
+from regweave.types import Field, Geometry, Image, ImagePair, Transform, Volume
 
 
 @pytest.fixture
@@ -107,39 +110,40 @@ def test_numbers_of_the_record_are_on_the_page(result_folder):
 
 
 def test_volumes_on_the_page_are_those_of_the_files(result_folder):
-    contents = read_contents(result_folder)
-    shown = prepare(contents)
+    result = load(result_folder)
+    shown = prepare(result, result_folder)
+    images = {"fixed": result.fixed, "moving": result.images.before, "warped": result.warped}
+    maps = {"fixed": result.images.fixed_labels, "before": result.images.labels_before, "after": result.warped_labels}
     # The phantom's grid runs along the body's axes, so nothing is turned; what lies around the body is cropped.
-    (x, y, z), voxels = shown.display.box, contents.geometry.shape
+    (x, y, z), voxels = shown.display.box, result.fixed.data.shape
     part = tuple(slice(*ends) for ends in (x, y, z))
-    assert shown.display.geometry.shape == contents.images["fixed"][part].shape
+    assert shown.display.geometry.shape == result.fixed.data[part].shape
     assert all(n > 0.6 * whole for n, whole in zip(shown.display.geometry.shape, voxels, strict=True))
     for name in ("fixed", "moving", "warped"):
         table = shown.tables["fixed" if name == "fixed" else "moving"]
-        error = np.abs(table[shown.codes[name]] - contents.images[name][part])
-        assert error.mean() < 0.005 * np.ptp(contents.images[name])
+        error = np.abs(table[shown.codes[name]] - images[name].data[part])
+        assert error.mean() < 0.005 * np.ptp(images[name].data)
     for name, codes in shown.labels.items():
-        np.testing.assert_array_equal(codes, contents.labels[name][part])  # labels 1 to 6 are codes 1 to 6
+        np.testing.assert_array_equal(codes, maps[name].data[part])  # labels 1 to 6 are codes 1 to 6
 
 
 def test_large_volumes_are_reduced_and_the_page_says_so(result_folder, monkeypatch):
-    contents = read_contents(result_folder)
     monkeypatch.setitem(registration.BUDGETS, "small", 6000)
-    text = registration_page(contents, detail="small")
+    text = registration_page(load(result_folder), result_folder, "small")
     assert "reduced from" in text
     assert np.prod(embedded(text, "view-data")["shape"]) <= 6000
 
 
 @pytest.mark.slow
 def test_a_page_of_128_cubed_voxels_of_noise_stays_below_15_mb(result_folder):
-    contents = read_contents(result_folder)
     rng = np.random.default_rng(0)
     shape = (128, 128, 128)
     geometry = Geometry(shape, np.diag([2.0, 2.0, 2.0, 1.0]))
-    field = type(contents.field)(rng.normal(size=(3, *shape)).astype(np.float32), geometry)
-    images = {name: rng.normal(size=shape).astype(np.float32) for name in contents.images}
-    noise = replace(contents, geometry=geometry, images=images, field=field, labels={})
-    size = len(registration_page(noise).encode())
+    transform = Transform(Field(rng.normal(size=(3, *shape)).astype(np.float32), geometry), np.eye(4))
+    fixed, moving, warped = (Volume(rng.normal(size=shape).astype(np.float32), geometry) for _ in range(3))
+    images = OutputImages(transform, transform, warped, None, ImagePair(Image.of(fixed), Image.of(moving)))
+    noise = load(result_folder).model_copy(update={"images": images})
+    size = len(registration_page(noise, result_folder).encode())
     assert 8e6 < size < 15e6  # nothing compresses here: scans are smaller
 
 
@@ -149,6 +153,8 @@ def test_a_result_without_labels_has_a_page(result_folder, tmp_path):
         (folder / path).unlink()
     record = json.loads((folder / "result.json").read_text())
     record.update(dice={}, mean_dice={}, structures=[])
+    for name in ("fixed_labels", "moving_labels"):
+        del record["provenance"]["inputs"][name]
     (folder / "result.json").write_text(json.dumps(record))
     text = write_page(folder).read_text(encoding="utf-8")
     assert "no labels" in text
@@ -182,5 +188,24 @@ def test_landmarks_are_on_the_page_and_stay_with_a_saved_result(copy, tmp_path, 
 
 def contents_points(folder):
     """Two places inside the fixed image."""
-    geometry = read_contents(folder).geometry
+    geometry = load(folder).fixed.geometry
     return geometry.points(np.array([[10.0, 12.0, 14.0], [20.0, 16.0, 9.0]]))
+
+
+def test_a_page_from_memory_shows_what_the_page_of_the_folder_shows(tmp_path):
+    pair = make_phantom(seed=2, shape=(20, 20, 20), spacing_mm=(9.0, 9.0, 9.0)).pair
+    bank = [{"name": "sad", "metric": "sad"}, {"name": "ncc", "metric": "ncc"}]
+    settings = Settings.model_validate(
+        {"name": "one", "smoothness": 0.1, "levels": [{"spacing_mm": 48.0, "steps": 1}], "banks": {"mr": bank}}
+    )
+    result = register(
+        pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=settings,
+        keep_view=True,
+    )  # fmt: skip
+    result.save(tmp_path / "saved")
+    pages = [result.report(tmp_path / "memory.html"), write_page(tmp_path / "saved")]
+    memory, saved = (embedded(page.read_text(encoding="utf-8"), "view-data") for page in pages)
+    for data in (memory, saved):  # files hold the places of voxels as 32-bit numbers
+        for name in ("affine", "spacing", "start", "view", "tile"):
+            data[name] = np.round(data[name], 3).tolist()
+    assert memory == saved

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
-from regweave.io import owned_path, read_image
+from regweave.io import owned_path
 from regweave.io.disk.files import is_file
-from regweave.io.disk.records import DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT
+from regweave.io.disk.records import DEMO_EVALUATION, DEMO_MODEL, INDEX, PAGES, REPORT, RESULT
 from regweave.report import evaluation, registration, training
 from regweave.report.card import fusion, sheet
 from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
-from regweave.report.viewer.data import IMAGES
 from regweave.report.viewer.pictures import data_address, encode_png
+from regweave.run.result import load
 from regweave.study.demo import DemoSummary
 
 
@@ -59,8 +59,7 @@ def _page_text(summary: DemoSummary, folder: Path) -> str:
 
 def _picture(folder: Path) -> str:
     """Return the planes of a registration before and after as an address that holds them; nothing without its files."""
-    files = [folder / IMAGES[name] for name in ("fixed", "moving", "warped")]
-    if not all(is_file(path) for path in files):
+    if not is_file(folder / RESULT):
         return ""
-    fixed, before, after = (read_image(path) for path in files)
-    return data_address(encode_png(sheet(fusion(fixed, (before, after)))))
+    result = load(folder)
+    return data_address(encode_png(sheet(fusion(result.fixed, (result.images.before, result.warped)))))

@@ -6,7 +6,6 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from regweave.measures.verdict import DOUBTFUL, Rules, in_words
 from regweave.report.charts import step_chart
 from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render
-from regweave.report.signoff import signoff_names
-from regweave.report.viewer.data import STRUCTURE_SET, Contents, Shown, prepare, read_contents, viewer_data
-from regweave.report.viewer.maps import jacobian_by_label, jacobian_of
+from regweave.report.signoff import reviewed_hashes, signoff_names
+from regweave.report.viewer.data import STRUCTURE_SET, prepare, viewer_data
+from regweave.report.viewer.maps import jacobian_by_label
 from regweave.report.viewer.pictures import closeups, pictures
 from regweave.report.viewer.volumes import BUDGETS
 from regweave.run.record import Provenance, model_words
-from regweave.run.result import Result
+from regweave.run.result import Result, load
+from regweave.spatial.deformation import determinant
 
 SCRIPTS = (
     "volume.js", "contour.js", "paint.js", "decor.js", "viewer.js", "pointer.js", "structures.js", "controls.js",
@@ -50,27 +50,17 @@ def write_page(
     *,
     detail: str = "normal",
     landmarks: LandmarkPairs | None = None,
-    began: float | None = None,
 ) -> Path:
-    """Make ``report.html`` in the folder of a registration, from the files there.
+    """Make ``report.html`` again in the folder of a registration, and return its path.
 
     Parameters
     ----------
     folder : path
         Output of ``regweave register``, or of `Result.save`.
-    rules : Rules, optional
-        Acceptance criteria instead of those of the record: page and record are judged again.
+    rules, landmarks : optional
+        Acceptance criteria or landmarks instead of those of the record: page and record are judged again.
     detail : "small", "normal" or "full"
-        How many voxels the page shows.
-    landmarks : LandmarkPairs, optional
-        Landmarks instead of those of the record: page and record are judged again.
-    began : float, optional
-        `time.perf_counter` at which the work on the page began: its seconds are added to the page and to the record.
-
-    Returns
-    -------
-    Path
-        The page.
+        Number of voxels that the page shows.
 
     Raises
     ------
@@ -79,16 +69,33 @@ def write_page(
         holds too little for a page.
     """
     folder = Path(folder)
-    contents = read_contents(folder)
-    result = _judged_again(contents.record, rules, landmarks)
-    page = registration_page(replace(contents, record=result), _owner(folder), detail, timed=began is not None)
-    if began is not None:
-        stages = {**result.seconds, "page": time.perf_counter() - began}
-        result = result.model_copy(update={"seconds": stages})
-        page = page.replace(PAGE_SECONDS, f"{stages['page']:.2f}")
-        page = page.replace(TOTAL_SECONDS, f"{sum(stages.values()):.1f}")
-    if result is not contents.record:
+    saved = load(folder)
+    result = _judged_again(saved, rules, landmarks)
+    page = registration_page(result, folder, detail)
+    if result is not saved:
         write_record(folder / RESULT, result.summary())
+    return _write(page, folder)
+
+
+def draw(result: Result, folder: Path, detail: str = "normal") -> Result:
+    """Write the page of a result into its folder, and return the result with the seconds that this took.
+
+    The seconds are added to the page and to ``result.json``, unless they are there from an earlier page.
+    """
+    if "page" in result.seconds:
+        _write(registration_page(result, folder, detail), folder)
+        return result
+    began = time.perf_counter()
+    page = registration_page(result, folder, detail, timed=True)
+    stages = {**result.seconds, "page": time.perf_counter() - began}
+    result = result.model_copy(update={"seconds": stages})
+    page = page.replace(PAGE_SECONDS, f"{stages['page']:.2f}").replace(TOTAL_SECONDS, f"{sum(stages.values()):.1f}")
+    write_record(folder / RESULT, result.summary())
+    _write(page, folder)
+    return result
+
+
+def _write(page: str, folder: Path) -> Path:
     with owned_path(folder / REPORT) as part:
         part.write_text(page, encoding="utf-8", newline="\n")
     return folder / REPORT
@@ -113,47 +120,48 @@ def _owner(folder: Path) -> tuple[str, str] | None:
     return (f"../../{REPORT}", "Evaluation") if kept else None
 
 
-def registration_page(
-    contents: Contents, back: tuple[str, str] | None = None, detail: str = "normal", *, timed: bool = False
-) -> str:
-    """Return the page as text; ``back`` is the page it belongs to.
+def registration_page(result: Result, folder: Path, detail: str = "normal", *, timed: bool = False) -> str:
+    """Return the page as text.
 
-    With ``timed`` the seconds of the page and of all are left to be filled in.
+    The folder holds the files whose hashes a sign-off names, and the structure set of a propagation. With ``timed`` the
+    seconds of the page and of all are left to be filled in.
     """
     if detail not in BUDGETS:
         raise UsageError("E192", f"unknown page detail {detail!r}", f"choose {', '.join(BUDGETS)}")
-    shown = prepare(contents, BUDGETS[detail])
-    jacobian = jacobian_of(contents.field)
-    data = viewer_data(contents, shown, jacobian)
-    record = contents.record
-    whole = [contents.geometry.shape[axis] for axis in shown.display.axes]
+    shown = prepare(result, folder, BUDGETS[detail])
+    jacobian = determinant(result.transform.field)
+    data = viewer_data(result, shown, jacobian)
+    whole = [shown.geometry.shape[axis] for axis in shown.display.axes]
     metric = data.get("metric", {"members": [], "parts": []})
+    refined_mm = result.transform.interpolated.geometry.spacing_mm.tolist() if result.refinement else ()
+    clinic = result.clinic
     context = {
-        **record_context(record, shown.structures),
-        "subtitle": subtitle(record.provenance, contents.refined_mm if record.refinement else (), _start(record)),
-        **({"seconds": {**_seconds(record), "page": PAGE_SECONDS}, "total_seconds": TOTAL_SECONDS} if timed else {}),
-        "closeups": {} if record.clinic is None else closeups(shown),
-        "back": back,
-        "sources": contents.sources,
-        "names": contents.names,
-        "jacobians": jacobian_by_label(jacobian, contents.labels.get("fixed", contents.labels.get("after"))),
+        **record_context(result, shown.structures),
+        # The registration of a propagation has a matrix or a field as its start.
+        "subtitle": subtitle(result.provenance, refined_mm, None if clinic is None else clinic.whole.start),
+        **({"seconds": {**_seconds(result), "page": PAGE_SECONDS}, "total_seconds": TOTAL_SECONDS} if timed else {}),
+        "closeups": {} if clinic is None else closeups(shown),
+        "back": _owner(folder),
+        "sources": result.provenance.sources,
+        "names": result.images.names,
+        "jacobians": jacobian_by_label(jacobian, shown.reference),
         "parts": dict(zip(metric["members"], metric["parts"], strict=True)),
-        "geometry": contents.geometry,
+        "geometry": shown.geometry,
         "display": shown.display,
         "whole": whole,
         "cropped": [high - low for low, high in shown.display.box] if shown.display.box else whole,
         "unit": shown.unit,
         "called": data["words"],
-        "rounding": _rounding(contents, shown),
+        "rounding": shown.rounding,
         "pictures": pictures(shown),
-        "contours": "" if shown.contours is None or record.clinic is None else record.clinic.files[STRUCTURE_SET],
+        "contours": "" if shown.contours is None or clinic is None else clinic.files[STRUCTURE_SET],
     }
     return render(
         "registration.j2",
         context,
         style=asset("registration.css"),
         scripts=[asset(name) for name in SCRIPTS],
-        data={"view-data": data, "signoff-data": _signoff_data(contents, context["graded"])},
+        data={"view-data": data, "signoff-data": _signoff_data(result, folder, context["graded"])},
     )
 
 
@@ -216,16 +224,11 @@ def _graded(record: Result, drawn: Sequence[Mapping[str, Any]]) -> list[dict[str
     return rows or [{key: row[key] for key in WHOLE} for row in drawn] or [WHOLE]
 
 
-def _start(record: Result) -> str | None:
-    """Return the start of a propagation, which the registration itself was handed as a matrix or a field."""
-    return None if record.clinic is None else record.clinic.whole.start
-
-
 def subtitle(provenance: Provenance, refined_mm: Sequence[float] = (), began: str | None = None) -> str:
     """Return modality, start, model and settings in one line.
 
-    ``refined_mm`` is the size of the voxels of the refinement, which is coarser than the image where that is large;
-    ``began`` is the start where the record of the registration does not know what it was.
+    ``refined_mm`` is the voxel size of the refinement, which is coarser than that of a large image; ``began`` replaces
+    the start of the record.
     """
     start = provenance.start
     words = [provenance.modality.words()]
@@ -279,23 +282,17 @@ def _relative(values: Sequence[float], groups: Sequence[str] = ()) -> list[float
     return out
 
 
-def _rounding(contents: Contents, shown: Shown) -> float:
-    """Mean error that the table of grey values brings."""
-    codes, table = shown.codes["fixed"], shown.tables["fixed"]
-    return float(np.abs(table[codes] - shown.display.image(contents.images["fixed"])).mean())
-
-
-def _signoff_data(contents: Contents, graded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the exported review says besides grades: hashes of what is looked at and of both images."""
-    provenance = contents.record.provenance
-    clinic = contents.record.clinic
+def _signoff_data(result: Result, folder: Path, graded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the content of an exported review besides grades: hashes of the reviewed files and of both images."""
+    provenance, clinic = result.provenance, result.clinic
     names = [
-        re.sub(r"\.nii(\.gz)?$|[^\w-]+", "_", contents.sources.get(key, key)).strip("_") for key in ("moving", "fixed")
+        re.sub(r"\.nii(\.gz)?$|[^\w-]+", "_", provenance.sources.get(key, key)).strip("_")
+        for key in ("moving", "fixed")
     ]
     hashes = {f"{name}_sha256": provenance.inputs_sha256.get(name) for name in ("fixed", "moving")}
     of = "-to-".join(names) if clinic is None else f"{clinic.patient_sha}-{clinic.today_sha}"
     return {
         "file": f"signoff-{of}",
         "structures": signoff_names(graded),
-        "record": {"regweave": provenance.regweave, **contents.reviewed, **hashes},
+        "record": {"regweave": provenance.regweave, **reviewed_hashes(folder), **hashes},
     }

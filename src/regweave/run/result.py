@@ -288,7 +288,8 @@ class Result(RecordPart):
         with _python_words():
             claim = require_absent(path, overwrite=overwrite)
         with tempfile.TemporaryDirectory() as folder, claim.writing(), atomic_path(path) as part:
-            self.write(Path(folder), (*outputs.NEEDED_BY_REPORT, "report"), page_detail=page_detail)
+            done = self.write_files(Path(folder), outputs.NEEDED_BY_REPORT)  # a sign-off names their hashes
+            done.write_page(Path(folder), page_detail)
             shutil.copyfile(Path(folder) / outputs.FILES["report"], part)
         return Path(path)
 
@@ -327,13 +328,11 @@ class Result(RecordPart):
         return done
 
     def write_page(self, folder: Path, detail: str = "normal") -> Result:
-        """Make the page from the files that `write_files` wrote, and add its seconds to page, record and result."""
-        from regweave.report.registration import write_page  # noqa: PLC0415 (pages stand above results)
+        """Write the page, and add its seconds to page, record and result."""
+        from regweave.report.registration import draw  # noqa: PLC0415 (pages stand above results)
 
         with kernel_threads(self._threads_here):
-            began = None if "page" in self.seconds else time.perf_counter()
-            write_page(folder, detail=detail, began=began)
-        return self.model_copy(update={"seconds": load(folder).seconds})
+            return draw(self, folder, detail)
 
     def release_images(self, folder: Path) -> Result:
         """Return the result without its images in memory: they are read from its folder when they are used."""

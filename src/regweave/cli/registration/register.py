@@ -159,9 +159,10 @@ def register(
         shown.stage("write", "files and page" if page else "files", BEFORE_FILES)
         usual = result.images.usual_outputs() if named is None else named
         chosen = [name for name in usual if name != "report" or not no_report]
-        result = result.write_files(folder, chosen).release_images(output)  # a page of large images needs their memory
+        result = result.write_files(folder, chosen).release_images(folder)  # a page of large images needs their memory
         if page:
             result = result.write_page(folder, page_detail)
+    result = result.release_images(output)
     if as_json:
         print_json(output, page=page)
     elif not quiet:

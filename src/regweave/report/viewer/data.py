@@ -1,4 +1,4 @@
-"""Contents of the folder of a registration, read for its page."""
+"""Data of the page's viewer: volumes as codes, windows, structures, maps."""
 
 from __future__ import annotations
 
@@ -11,134 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from regweave.errors import RegweaveError
 from regweave.io.dicom.rtstruct import read_drawn
 from regweave.io.disk.files import is_file
 from regweave.io.geometry import check_same_grid
-from regweave.io.images import read_labels, read_volumes
 from regweave.io.points import MARKUPS_SCHEMA
-from regweave.io.transforms.files import read_transform
 from regweave.measures.body import body_mask
-from regweave.report.signoff import reviewed_hashes
 from regweave.report.viewer.contours import Contours, extent, placed
 from regweave.report.viewer.maps import GRID_UNIT, confidence_map, grid_field, jacobian_map, member_parts, metric_map
 from regweave.report.viewer.volumes import BUDGET, Display, content_box, packed, quantise, structures, windows
-from regweave.run.images import VIEW
-from regweave.run.result import Result, load
-from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence, Structure, Volume
-
-IMAGES = {"fixed": f"{VIEW}/fixed.nii.gz", "moving": f"{VIEW}/moving.nii.gz", "warped": "warped.nii.gz"}
-LABELS = {
-    "fixed": f"{VIEW}/fixed_labels.nii.gz",
-    "before": f"{VIEW}/moving_labels.nii.gz",
-    "after": "warped_labels.nii.gz",
-}
+from regweave.run.result import Result
+from regweave.types import Float32Array, Geometry, LabelArray, Structure, Volume
 
 STRUCTURE_SET = "structure set"
-"""What ``result.json`` calls the file of the contours."""
-
-
-@dataclass(frozen=True)
-class Contents:
-    """A registration as its folder tells it; everything lies on the fixed grid.
-
-    Parameters
-    ----------
-    record : Result
-        ``result.json``.
-    geometry : Geometry
-        The fixed grid.
-    images : mapping
-        ``fixed``, ``moving`` as it was at the start, ``warped``.
-    labels : mapping
-        ``fixed``, ``before`` and ``after``, those that exist; none beside a structure set.
-    structures : tuple of Structure, optional
-        The structure set that propagation wrote, where the folder holds it.
-    names : mapping
-        Name of each label.
-    sources : mapping
-        Name of each input that was a file.
-    field : Field
-        The deformation, without the affine start.
-    nodes : NodeEvidence, optional
-        Evidence of the last discrete step.
-    refined_mm : tuple of three floats
-        Size of the voxels on which the deformation was refined.
-    reviewed : mapping
-        Hashes of what a sign-off of the page is about.
-    """
-
-    record: Result
-    geometry: Geometry
-    images: Mapping[str, Float32Array]
-    labels: Mapping[str, LabelArray]
-    structures: tuple[Structure, ...] | None
-    names: Mapping[int, str]
-    sources: Mapping[str, str]
-    field: Field
-    nodes: NodeEvidence | None
-    refined_mm: tuple[float, ...]
-    reviewed: Mapping[str, str]
-
-
-def read_contents(folder: Path) -> Contents:
-    """Read the folder that ``regweave register`` wrote.
-
-    Raises
-    ------
-    RegweaveError
-        E101 or E102 where a file is missing or damaged, E164 where the structure set is none, E178 where the record is
-        not one that we wrote, E198 where the folder was written without its view.
-    """
-    record = load(folder)
-    saved = record.images
-    if not is_file(folder / VIEW / "view.json"):
-        message = f"'{folder}' has no folder '{VIEW}': it was written without what the page shows"
-        raise RegweaveError("E198", message, "register again without --no-report")
-    images = dict(zip(IMAGES, read_volumes([folder / path for path in IMAGES.values()]), strict=True))
-    geometry = images["fixed"].geometry
-    for name, image in images.items():
-        check_same_grid(geometry, image.geometry, folder / IMAGES[name])
-    transform = read_transform(folder / "transform.h5", geometry)
-    structures = _structure_set(folder, record)
-    files = _label_files(folder) if structures is None else {}
-    return Contents(
-        record=record,
-        geometry=geometry,
-        images={name: image.data for name, image in images.items()},
-        labels={name: _labels(path, geometry) for name, path in files.items()},
-        structures=structures,
-        names=saved.names,
-        sources=record.provenance.sources,
-        field=transform.field,
-        nodes=saved.nodes,
-        refined_mm=tuple(transform.interpolated.geometry.spacing_mm.tolist()),
-        reviewed=reviewed_hashes(folder),
-    )
-
-
-def _structure_set(folder: Path, record: Result) -> tuple[Structure, ...] | None:
-    """Read the structure set of a propagation; a saved result, or that of an old version, has none with its slices."""
-    clinic = record.clinic
-    if clinic is None or not clinic.slices_mm or not is_file(folder / clinic.files.get(STRUCTURE_SET, "")):
-        return None
-    return read_drawn(folder / clinic.files[STRUCTURE_SET])
-
-
-def _label_files(folder: Path) -> dict[str, Path]:
-    """Label maps on the fixed grid that are there; one among the data of the page stands for a file on another grid."""
-    found = {name: folder / path for name, path in LABELS.items()}
-    if (folder / VIEW / LABELS["after"]).is_file():
-        found["after"] = folder / VIEW / LABELS["after"]
-    return {name: path for name, path in found.items() if path.is_file()}
-
-
-def _labels(path: Path, geometry: Geometry) -> LabelArray:
-    labels = read_labels(path)
-    check_same_grid(geometry, labels.geometry, path)
-    return labels.data
-
-
+"""Key of the file of the contours in ``result.json``."""
 TILES = 8
 """Tiles of the checkerboard along the longest side."""
 FIXED_AND_MOVING = {"fixed": "fixed", "moving": "moving", "warped": "warped"}
@@ -147,77 +32,64 @@ TODAY_AND_PLAN = {"fixed": "today", "moving": "plan", "warped": "warped"}
 
 @dataclass(frozen=True)
 class Shown:
-    """Volumes on the grid of the page.
+    """Volumes on the grid of the page."""
 
-    Parameters
-    ----------
-    display : Display
-        How they came there.
-    codes : mapping
-        uint8 codes of ``fixed``, ``moving``, ``warped``.
-    tables : mapping
-        Value of each code: ``fixed``, and ``moving`` for the other two.
-    windows : list
-        Name and range for both tables; the first is shown at the start.
-    labels : mapping
-        Number of the structure at each voxel, 0 for none, for each label map.
-    contours : Contours, optional
-        Polygons of the structure set, in place of label maps.
-    structures : list
-        Code, label, name, colour, and centre in voxels of the page where there is one.
-    start : list of three numbers
-        Where the cross-hair is at first.
-    view : list of two points
-        Corners of what fills the planes at first: the fixed body with its structures.
-    unit : str
-        Unit of the windows, where numbers have one.
-    """
-
+    geometry: Geometry  # of the fixed image
     display: Display
-    codes: Mapping[str, NDArray[np.uint8]]
-    tables: Mapping[str, Float32Array]
-    windows: list[dict[str, Any]]
-    labels: Mapping[str, NDArray[Any]]
-    contours: Contours | None
-    structures: list[dict[str, Any]]
-    start: list[float]
-    view: list[list[float]]
-    unit: str
+    codes: Mapping[str, NDArray[np.uint8]]  # of "fixed", "moving", "warped"
+    tables: Mapping[str, Float32Array]  # value of each code: "fixed", and "moving" for the other two
+    rounding: float  # mean error of the table of the fixed image
+    windows: list[dict[str, Any]]  # name and range for both tables; the first is shown at the start
+    labels: Mapping[str, NDArray[Any]]  # number of the structure at each voxel, 0 for none, for each label map
+    reference: LabelArray | None  # labels on the fixed grid in which Jacobians are measured
+    contours: Contours | None  # polygons of the structure set, in place of label maps
+    structures: list[dict[str, Any]]  # code, label, name, colour, and centre in voxels of the page, None for none
+    start: list[float]  # position of the cross-hair at first
+    view: list[list[float]]  # corners of the box that fills the planes at first: the fixed body with its structures
+    unit: str  # of the windows; empty without one
 
 
-def prepare(contents: Contents, budget: int = BUDGET) -> Shown:
-    """Bring the volumes of a result to the page: cropped to the bodies in them, the rest reduced to a budget."""
-    drawn = None if contents.structures is None else extent(contents.structures, contents.geometry)
-    box = content_box(contents.geometry, contents.images.values(), contents.labels.values())
+def prepare(result: Result, folder: Path, budget: int = BUDGET) -> Shown:
+    """Convert the images of a result to the page: cropped to the bodies in them, the rest reduced to a budget.
+
+    Images in memory are taken from there; a saved result reads them here. The folder is read for a structure set alone.
+    """
+    images, clinic = _on_one_grid(result), result.clinic
+    geometry = images["fixed"].geometry
+    set_of_structures = _structure_set(folder, result)
+    maps = _labels(result, geometry) if set_of_structures is None else {}
+    box = content_box(geometry, [image.data for image in images.values()], maps.values())
+    drawn = None if set_of_structures is None else extent(set_of_structures, geometry)
     if drawn is not None:
         x, y, z = ((min(a, c), max(b, d)) for (a, b), (c, d) in zip(box, drawn, strict=True))
         box = x, y, z
-    display = Display.of(contents.geometry, budget, box)
-    images = {name: display.image(data) for name, data in contents.images.items()}
-    (fixed,), fixed_table = quantise([images["fixed"]])
-    (moving, warped), moving_table = quantise([images["moving"], images["warped"]])
-    modality = contents.record.provenance.modality
-    labels, rows = structures(contents.labels, contents.names, display)
+    display = Display.of(geometry, budget, box)
+    small = {name: display.image(image.data) for name, image in images.items()}
+    (fixed,), fixed_table = quantise([small["fixed"]])
+    (moving, warped), moving_table = quantise([small["moving"], small["warped"]])
+    labels, rows = structures(maps, result.images.names, display)
     contours = None
-    if contents.structures is not None and contents.record.clinic is not None:
-        clinic = contents.record.clinic
+    if set_of_structures is not None and clinic is not None:
         numbers = {row.number: row.number if row.label is None else row.label for row in clinic.structures}
-        contours, rows = placed(contents.structures, numbers, np.array(clinic.slices_mm), contents.geometry, display)
+        contours, rows = placed(set_of_structures, numbers, np.array(clinic.slices_mm), geometry, display)
     masks = [data != 0 for data in labels.values() if data.any()]
-    content = masks[0] if masks else body_mask(Volume(images["fixed"], display.geometry))
-    near = [contents.labels[name] for name in ("fixed", "before") if name in contents.labels][:1]
-    view = display.inner(content_box(contents.geometry, [contents.images["fixed"]], near))
+    content = masks[0] if masks else body_mask(Volume(small["fixed"], display.geometry))
+    near = [maps[name] for name in ("fixed", "before") if name in maps][:1]
+    view = display.inner(content_box(geometry, [images["fixed"].data], near))
     if contours is not None and contours.rings:
         low, high = contours.corners(contours.rings)
         view = [np.minimum(view[0], low).round(4).tolist(), np.maximum(view[1], high).round(4).tolist()]
+    modality = result.provenance.modality
+    sides = {"fixed": modality.fixed, "moving": modality.moving}
     return Shown(
+        geometry=geometry,
         display=display,
         codes={"fixed": fixed, "moving": moving, "warped": warped},
         tables={"fixed": fixed_table, "moving": moving_table},
-        windows=windows(
-            images["fixed"], images["moving"], {"fixed": modality.fixed, "moving": modality.moving}, content
-        ),
+        rounding=float(np.abs(fixed_table[fixed] - small["fixed"]).mean()),
+        windows=windows(small["fixed"], small["moving"], sides, content),
         labels=labels,
+        reference=maps.get("fixed", maps.get("after")),
         contours=contours,
         structures=rows,
         start=_start(labels, rows, contours, display),
@@ -226,15 +98,37 @@ def prepare(contents: Contents, budget: int = BUDGET) -> Shown:
     )
 
 
-def image_words(contents: Contents) -> dict[str, str]:
-    """Return what the page calls the images: as the reader of a propagation knows them, else as everywhere."""
-    return dict(FIXED_AND_MOVING if contents.record.clinic is None else TODAY_AND_PLAN)
+def _on_one_grid(result: Result) -> dict[str, Volume]:
+    """Return the fixed image, the moving one as initially aligned, and the warped one."""
+    images = {"fixed": result.fixed, "moving": result.images.before, "warped": result.warped}
+    for name, image in images.items():
+        check_same_grid(images["fixed"].geometry, image.geometry, f"the {name} image")
+    check_same_grid(images["fixed"].geometry, result.transform.field.geometry, "the transform")
+    return images
 
 
-def viewer_data(contents: Contents, shown: Shown, jacobian_values: Float32Array) -> dict[str, Any]:
-    """Put together what the script of the viewer reads."""
-    geometry = shown.display.geometry
-    moved, step = grid_field(contents.field, shown.display)
+def _labels(result: Result, geometry: Geometry) -> dict[str, LabelArray]:
+    """Return the label maps ``fixed``, ``before`` and ``after``, those that exist."""
+    saved = result.images
+    maps = {"fixed": saved.fixed_labels, "before": saved.labels_before, "after": saved.warped_labels}
+    found = {name: labels for name, labels in maps.items() if labels is not None}
+    for name, labels in found.items():
+        check_same_grid(geometry, labels.geometry, f"the label map '{name}'")
+    return {name: labels.data for name, labels in found.items()}
+
+
+def _structure_set(folder: Path, result: Result) -> tuple[Structure, ...] | None:
+    """Read the structure set that a propagation wrote; None for a copy of the result without it."""
+    clinic = result.clinic
+    if clinic is None or not clinic.slices_mm or not is_file(folder / clinic.files.get(STRUCTURE_SET, "")):
+        return None
+    return read_drawn(folder / clinic.files[STRUCTURE_SET])
+
+
+def viewer_data(result: Result, shown: Shown, jacobian_values: Float32Array) -> dict[str, Any]:
+    """Return the JSON values that the script of the viewer reads."""
+    geometry, nodes, start = shown.display.geometry, result.images.nodes, result.provenance.start
+    moved, step = grid_field(result.transform.field, shown.display)
     jacobian = jacobian_map(jacobian_values, shown.display)
     data: dict[str, Any] = {
         "shape": list(geometry.shape),
@@ -242,32 +136,31 @@ def viewer_data(contents: Contents, shown: Shown, jacobian_values: Float32Array)
         "spacing": geometry.spacing_mm.tolist(),
         "view": shown.view,
         "unit": shown.unit,
-        "words": image_words(contents),
+        "words": FIXED_AND_MOVING if result.clinic is None else TODAY_AND_PLAN,
         "tile": float(max(np.array(geometry.shape) * geometry.spacing_mm)) / TILES,
         "images": {name: _smooth_item(codes) for name, codes in shown.codes.items()},
         "tables": {name: [float(f"{v:.6g}") for v in table] for name, table in shown.tables.items()},
         "windows": shown.windows,
         "labels": {name: _item(codes) for name, codes in shown.labels.items()},
         "structures": shown.structures,
-        "landmarks": _landmarks(contents, geometry),
+        "landmarks": _landmarks(result, geometry),
         "start": shown.start,
-        "initial": _initial(contents),
+        "initial": None if start.field else [list(row) for row in start.matrix],
         "markups": MARKUPS_SCHEMA,
         "jacobian": {**_smooth_item(jacobian.codes), "first": jacobian.first, "step": jacobian.step},
         "grid": {**_item(_component_last(moved)), "shape": list(moved.shape[1:]), "step": step, "unit": GRID_UNIT},
     }
     if shown.contours is not None:
         data["contours"] = shown.contours.record(geometry.spacing_mm)
-    if contents.nodes is not None:
-        who, share = metric_map(contents.nodes, shown.display)
-        members = contents.nodes.members
+    if nodes is not None:
+        who, share = metric_map(nodes, shown.display)
         data["metric"] = {
             **_item(who),
             "share": _smooth_item(share),
-            "members": list(members),
-            "parts": member_parts(who, len(members)),
+            "members": list(nodes.members),
+            "parts": member_parts(who, len(nodes.members)),
         }
-        confidence = confidence_map(contents.nodes, shown.display)
+        confidence = confidence_map(nodes, shown.display)
         data["confidence"] = {**_smooth_item(confidence.codes), "first": confidence.first, "step": confidence.step}
     return data
 
@@ -287,9 +180,8 @@ def _component_last(moved: NDArray[np.int16]) -> NDArray[np.int16]:
     return np.moveaxis(moved, 0, -1)
 
 
-def _landmarks(contents: Contents, geometry: Geometry) -> list[dict[str, Any]]:
+def _landmarks(result: Result, geometry: Geometry) -> list[dict[str, Any]]:
     """Return the landmarks in voxels of the page: the fixed one, and its partner before and after."""
-    found = contents.record.landmarks
     to_voxels = np.linalg.inv(geometry.affine)
     places = {"fixed": "fixed_mm", "before": "start_mm", "after": "warped_mm"}
     return [
@@ -297,14 +189,8 @@ def _landmarks(contents: Contents, geometry: Geometry) -> list[dict[str, Any]]:
             "name": point.name,
             **{key: (to_voxels @ [*getattr(point, name), 1.0])[:3].tolist() for key, name in places.items()},
         }
-        for point in ([] if found is None else found.points)
+        for point in (() if result.landmarks is None else result.landmarks.points)
     ]
-
-
-def _initial(contents: Contents) -> list[list[float]] | None:
-    """Return the matrix of the start, from fixed to moving points; None where the record has none."""
-    start = contents.record.provenance.start
-    return None if start.field else [list(row) for row in start.matrix]
 
 
 def _start(

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave.report.viewer.volumes import Display
-from regweave.spatial.deformation import determinant
 from regweave.types import Field, Float32Array, Geometry, LabelArray, NodeEvidence
 
 JACOBIAN_RANGE = 4.0
@@ -27,11 +26,6 @@ class Coded:
     codes: NDArray[np.uint8]
     first: float
     step: float
-
-
-def jacobian_of(field: Field) -> Float32Array:
-    """Return the Jacobian determinants of a displacement, without its affine start."""
-    return determinant(field)
 
 
 def jacobian_map(jacobian: Float32Array, display: Display) -> Coded:

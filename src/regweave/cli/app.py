@@ -35,9 +35,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "register": ("registration.register", "Register", "Register two images; write transforms, numbers and a page."),
     "batch": ("registration.batch", "Register", "Register a list of pairs, each into its own folder."),
     "plan": ("registration.plan", "Register", "Forecast memory and time of a registration."),
-    "contours": ("clinic.contours", "Clinic", "Bring contours of a planning CT onto a later one."),
-    "signoff": ("clinic.signoff", "Clinic", "Read reviews back and check that they belong."),
-    "commission": ("clinic.commission", "Clinic", "Test contours on phantoms with known deformations."),
+    "contours": ("clinic", "Clinic", "Bring contours of a planning CT onto a later one."),
+    "signoff": ("clinic", "Clinic", "Read reviews back and check that they belong."),
+    "commission": ("clinic", "Clinic", "Test contours on phantoms with known deformations."),
     "report": ("program.report", "Look", "Make the page of a result again."),
     "rules": ("program.rules", "Look", "Print the rules for pass, look and fail."),
     "train": ("learning.train", "Learn", "Learn from masks how much each structure trusts each metric."),
@@ -83,8 +83,9 @@ class _Commands(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Load the command, or the group of commands, of a name in `COMMANDS`."""
-    return get_command(import_module(f"regweave.cli.{COMMANDS[name][0]}").app)
+    """Load the command, or the group of commands, of a name in `COMMANDS`; a module may have several."""
+    command: Any = get_command(import_module(f"regweave.cli.{COMMANDS[name][0]}").app)
+    return getattr(command, "commands", {}).get(name, command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -305,7 +305,7 @@ def trials(seed: int) -> tuple[PhantomTrial, ...]:
     )  # fmt: skip
 
 
-def commission(seed: int = 0, on_trial: Callable[[str, float], None] | None = None) -> CommissionRecord:
+def run_trials(seed: int = 0, on_trial: Callable[[str, float], None] | None = None) -> CommissionRecord:
     """Run all trials; ``seed`` chooses the random deformations, ``on_trial`` takes each trial and the share done."""
     even = even_slices()
     plan = make_scan(lambda p: p, shift_mm=(0.0, 0.0, 0.0), along_mm=even, name="PLAN", seed=0)

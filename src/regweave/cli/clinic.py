@@ -1,4 +1,4 @@
-"""``regweave contours``: contours of a planning CT on today's, DICOM in and out."""
+"""Commands of the clinic: contours of a plan on today's scan, sign-offs, commissioning."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from rich.text import Text
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
 from regweave.cli.options import JsonOption, RulesOption, StrictOption, complete_model
 from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
+from regweave.clinic.commission import RECORD, run_trials
 from regweave.clinic.propagate import RTSTRUCT, Propagation, write_contours
+from regweave.errors import EXIT_SOME_FAILED
+from regweave.io import atomic_path, prepare_output, require_absent
+from regweave.io.disk.records import write_record
 from regweave.measures.propagation import PropagatedStructure
-from regweave.progress import ContoursBar
+from regweave.progress import Bar, ContoursBar
+from regweave.report.commission import PROTOCOL, write_protocol
+from regweave.report.signoff import Reviewable, collected, read_signoff, require_match
 from regweave.run.images import FILES
 
 app = command_line()
@@ -143,3 +149,79 @@ def _table(rows: Sequence[PropagatedStructure], *, plain: bool) -> Table:
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
     return "–" if value is None else f"{value:{form}}{unit}"
+
+
+@app.command(
+    epilog=examples(
+        "regweave signoff signoff.tsv --result result",
+        "regweave signoff *.tsv --result monday --result tuesday -o reviews.tsv",
+    )
+)
+def signoff(
+    files: Annotated[list[Path], typer.Argument(help="Sign-offs that pages exported.", show_default=False)],
+    *,
+    result: Annotated[list[Path], input_option(help="Folder of the result that was reviewed; repeat for several.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all of them as one table.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read sign-offs back, check that each belongs to an unchanged result, and collect them.
+
+    A sign-off carries the SHA-256 of the transform and of what was looked at:
+    the structure set, the warped labels, or the warped image. Where one of
+    these files has changed since, or a structure of the page has no grade,
+    the review does not count (E145, status 3). Exit status 1 where a
+    structure was refused.
+    """
+    claim = None if output is None else require_absent(output, overwrite=overwrite)
+    results = [Reviewable.read(folder) for folder in result]
+    found = []
+    for file in files:
+        signed = read_signoff(file)
+        found.append((signed, require_match(signed, results, file)))
+    if output is not None and claim is not None:
+        with claim.writing(), atomic_path(output) as part:
+            part.write_text(collected(found), encoding="utf-8", newline="\n")
+    if as_json:
+        rows = [
+            {"result": str(of.folder), "verdict": s.word, "header": dict(s.header), "structures": s.rows}
+            for s, of in found
+        ]
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    else:
+        for signed, of in found:
+            low = [f"{name} {grade}" for name, grade, _ in signed.unusable]
+            told = f": {', '.join(low)}" if low else ""
+            print(f"{of.folder}: {signed.word} by {signed.header['reviewer']} on {signed.header['date']}{told}")
+        if output is not None:
+            print(f"wrote {output}")
+    if any(signed.word == "refused" for signed, _ in found):
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+@app.command(epilog=examples("regweave commission protocol", "regweave commission protocol --seed 7 --json"))
+def commission(
+    output: Annotated[Path, typer.Argument(help="Folder for the protocol.", show_default=False)],
+    *,
+    seed: Annotated[int, typer.Option(help="Chooses the random deformations.", min=0)] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier protocol.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Test contour propagation on digital phantoms with known deformations.
+
+    Writes a protocol with every number, its limit and the limit's source,
+    and lines for the signatures. Exit status 1 where a trial fails.
+    """
+    with prepare_output(output, overwrite=overwrite) as folder, Bar(lines=True, shown=not as_json) as bar:
+        record = run_trials(seed, lambda name, share: bar.draw(share, name, line=f"trial {name}"))
+        write_record(folder / RECORD, record.model_dump())
+        write_protocol(folder)
+    if as_json:
+        print(record.model_dump_json(indent=1))
+    else:
+        for trial in record.trials:
+            numbers = f"mean {trial.mean_mm:.2f} mm, largest {trial.max_mm:.2f} mm, Dice {trial.least_dice:.3f}"
+            print(f"{trial.word:<6}{trial.name:<12}{numbers}")
+        print(f"protocol    {output / PROTOCOL}")
+    if record.word != "pass":
+        raise typer.Exit(EXIT_SOME_FAILED)

@@ -1,1 +1,0 @@
-"""Commands of the clinic: contours, sign-off, commissioning."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from regweave.cli import evaluate as command
 from regweave.cli import main
-from regweave.cli.learning import evaluate as command
 from regweave.cli.tables import terminal_text
 from regweave.config.presets import preset
 from regweave.errors import RegweaveError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from regweave.cli.learning.weights import as_dict, as_text
+from regweave.cli.models import as_dict, as_text
 from regweave.errors import RegweaveError, UsageError
 from regweave.model import archive, shipped_models
 from regweave.model.model import Model

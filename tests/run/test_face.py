@@ -19,9 +19,9 @@ from typer.main import get_command
 
 import regweave as rw
 from regweave import progress
+from regweave.cli import evaluate as evaluate_command
 from regweave.cli import main
-from regweave.cli.learning import evaluate as evaluate_command
-from regweave.cli.learning import train as train_command
+from regweave.cli import train as train_command
 from regweave.cli.registration import batch as batch_command
 from regweave.cli.registration import register as register_command
 from regweave.errors import UsageError

@@ -1,4 +1,4 @@
-"""``regweave about``: what runs here, for records and for bug reports."""
+"""Commands on the program itself: its presets, rules and versions."""
 
 from __future__ import annotations
 
@@ -8,21 +8,70 @@ import platform
 import re
 import subprocess
 import textwrap
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 import regweave
 from regweave import _core
 from regweave.cli.help import WIDTH, command_line, examples
-from regweave.cli.options import JsonOption
+from regweave.cli.options import JsonOption, complete_preset
+from regweave.config.presets import preset, preset_names
+from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
 from regweave.registration.cuda import opening
 from regweave.registry import plugins_found
 from regweave.run.memory import allowed_threads
-
-CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
+from regweave.training.options import default_table
 
 app = command_line()
+presets = command_line(help="List the presets, or print one as TOML to edit and pass back with --config.")
+app.add_typer(presets, name="presets")
+
+
+@presets.command("list", epilog=examples("regweave presets list"))
+def list_(*, as_json: JsonOption = False) -> None:
+    """List the presets."""
+    names = preset_names()
+    print(json.dumps(names) if as_json else "\n".join(names))
+
+
+@presets.command(epilog=examples("regweave presets show default > mine.toml"))
+def show(
+    name: Annotated[str, typer.Argument(help="Preset, with or without its version.", autocompletion=complete_preset)],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a preset as TOML, with the options of `regweave train`; or the preset as JSON with the same keys."""
+    found = preset(name)
+    print(found.model_dump_json(indent=1) if as_json else f"{found.toml()}\n{default_table()}", end="\n" * as_json)
+
+
+@app.command(epilog=examples("regweave rules > mine.toml", "regweave rules mine.toml"))
+def rules(
+    file: Annotated[Path | None, typer.Argument(help="Rules file to check; by default the shipped rules.")] = None,
+    *,
+    clinic: Annotated[bool, typer.Option("--clinic", help="The rules of propagated contours, with sources.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the shipped rules for pass, look and fail as TOML, or check a file of your own.
+
+    Edit them and pass the file to `register`, `contours`, `evaluate` or
+    `report` with --rules.
+    """
+    shipped = clinic_rules() if clinic else default_rules()
+    found = shipped if file is None else read_rules(file)
+    if as_json:
+        print(json.dumps(asdict(found), indent=1, ensure_ascii=False))
+    elif file is None:
+        print(shipped_text(CLINIC if clinic else SHIPPED), end="")
+    else:
+        print("\n".join(f"{rule}: {found.words(rule)}" for rule in found.limits))
+
+
+CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve")
 
 
 @app.command(epilog=examples("regweave about", "regweave about --json"))

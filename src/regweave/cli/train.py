@@ -12,7 +12,7 @@ import typer
 
 from regweave.api.train import train as workflow
 from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
-from regweave.cli.learning.weights import as_dict, as_text
+from regweave.cli.models import as_dict, as_text
 from regweave.cli.options import (
     DeviceOption,
     FixedModalityOption,

@@ -1,1 +1,0 @@
-"""Commands about the program itself and its pages."""

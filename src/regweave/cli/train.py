@@ -57,7 +57,7 @@ def train(
         Path | None, method_option(help="Settings from a TOML file; its table [train] has more options of a training.")
     ] = None,
     method: Annotated[str | None, method_option(help=SENTENCES["method"], metavar="lssvm-joint|lssvm|global")] = None,
-    classes: Annotated[str | None, input_option(help=SENTENCES["classes"], metavar="1,2,…")] = None,
+    classes: Annotated[str | None, input_option(help=SENTENCES["classes"], metavar="1,2,7")] = None,
     folds: Annotated[int | None, method_option(help=SENTENCES["folds"])] = None,
     predictor: Annotated[str | None, method_option(help=SENTENCES["predictor"])] = None,
     workers: Annotated[int | None, machine_option(help="Processes of this machine.")] = None,

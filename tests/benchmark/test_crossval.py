@@ -100,10 +100,10 @@ def _line(name: str, group: str = "p") -> Any:
 
 
 def test_candidates_give_maps_the_weight_that_they_say() -> None:
-    from regweave.config import settings
+    from regweave.config.presets import preset
 
     grid = import_module("crossval")
-    schedule = settings.preset("default").for_bank("mr")
+    schedule = preset("default").for_bank("mr")
     start = schedule.start_weights(0.05, (0, 1, 2))
     table = grid.mixed(start, schedule, grid.Mix({"outline": 8.0}, 0.5))
     of = dict(zip(table.members, table.matrix[:, 1], strict=True))

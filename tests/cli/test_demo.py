@@ -103,7 +103,7 @@ def test_the_text_tells_what_was_measured(tiny):
         assert shown == [f"{value:.3f}" for value in values[: len(shown)]]
     results = json.loads((folder / "evaluation" / "results.json").read_text())
     learned = [r["scores"]["structures"] for r in results["results"] if r["method"] == "model:weights"]
-    means = [sum(row["dice_after"] or 0.0 for row in labels.values()) / len(labels) for labels in learned]
+    means = [sum(row["dice_after"] or 0.0 for row in labels) / len(labels) for labels in learned]
     assert story["dice"]["learned"][0] == pytest.approx(sum(means) / len(means))
     assert "Learned from 4 pairs" in " ".join(out.split())
     assert out.rstrip().endswith(f"open  {folder / 'index.html'}")

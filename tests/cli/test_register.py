@@ -221,7 +221,7 @@ def test_a_page_that_cannot_be_made_leaves_nothing(call, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise RegweaveError("E153", "disk full", "make room")
 
-    monkeypatch.setattr("regweave.report.registration.write_page", fail)
+    monkeypatch.setattr("regweave.report.registration.draw", fail)
     assert call("--quiet")[0] == 3
     assert list(tmp_path.iterdir()) == []
 

@@ -64,7 +64,7 @@ def test_two_series_of_one_folder_are_told_apart(two):
     for image, name in ((found.fixed, "2"), (found.moving, "1")):
         expected = read_inputs(folder.parent / name, folder.parent / name).fixed
         np.testing.assert_array_equal(image.data, expected.data)
-    assert found.provenance.inputs_sha256["fixed"] != found.provenance.inputs_sha256["moving"]
+    assert found.hashes["fixed"] != found.hashes["moving"]
 
 
 def test_register_chooses_and_its_record_runs_again(two, tmp_path, capsys):

@@ -313,7 +313,7 @@ def test_a_team_serves_one_batch_after_another(tasks_module):
 def test_tasks_go_where_their_pair_is_known():
     @dataclass(frozen=True)
     class Visit:
-        home: str
+        cache_key: str
 
     class Process:
         def __init__(self, *cached):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -20,6 +19,7 @@ from regweave.jobs.methods import baseline_methods
 from regweave.jobs.runner import Runner, score_dice
 from regweave.jobs.table import PairFiles, read_pairs
 from regweave.model.model import Model
+from regweave.model.record import Gain, RefinementRecord
 from regweave.predictors import Examples
 from regweave.predictors._features import Sizes
 from regweave.registration.forces import counted_once
@@ -269,7 +269,7 @@ def test_without_a_mask_members_of_the_levels_inherit_from_members_of_the_levels
     found = with_far(model, 0.3)
     matrix = found.weights.matrix.copy()
     matrix[4] = 0.1  # outline
-    content = found.provenance.settings.model_dump(mode="json")
+    content = found.settings.model_dump(mode="json")
     for member in content["banks"]["mr"][:2]:
         member["stage"] = "levels"
     schedule = validate(content, "the test").for_bank("mr")
@@ -362,8 +362,8 @@ def test_too_few_patients_leave_learned_members_out(settings, training_list, tmp
 
 def test_the_smoothness_is_tuned_again_where_the_members_changed(settings, training_list, tmp_path, monkeypatch):
     gain = {"mean": 0.01, "low": 0.0, "high": 0.02, "n": 4}
-    found = partial(RefinementWeights, trail=(), gain=gain)
-    monkeypatch.setattr(search, "mix_refinement", lambda start, scores, *_: found(start, scores))
+    record = RefinementRecord(gain=Gain(**gain))
+    monkeypatch.setattr(search, "mix_refinement", lambda start, scores, *_: RefinementWeights(start, scores, record))
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
     model = train(pairs, settings, tmp_path / "work", [])
     before = model.training.smoothness.refine.smoothness
@@ -381,7 +381,7 @@ def test_the_outline_is_judged_without_a_mask(settings, training_list, tmp_path,
     def mixed(start, scores, *_):
         matrix = start.matrix.copy()
         matrix[-1] = matrix[2]  # as if left-out patients had gained
-        return RefinementWeights(replace(start, matrix=matrix), scores, (), gain)
+        return RefinementWeights(replace(start, matrix=matrix), scores, RefinementRecord(gain=Gain(**gain)))
 
     monkeypatch.setattr(search, "mix_refinement", mixed)
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))
@@ -403,7 +403,7 @@ def test_without_a_mask_other_weights_are_searched(settings, training_list, tmp_
         asked.append(set(members))
         matrix = start.matrix.copy()
         matrix[-1 if "outline" in members else -2] = matrix[2]
-        return RefinementWeights(replace(start, matrix=matrix), scores, (), gain)
+        return RefinementWeights(replace(start, matrix=matrix), scores, RefinementRecord(gain=Gain(**gain)))
 
     monkeypatch.setattr(search, "mix_refinement", mixed)
     pairs = training_list.write(tmp_path / "pairs.csv", *(training_list.line(n) for n in range(4)))

@@ -385,7 +385,7 @@ def test_tuning_goes_uphill_leaves_out_pairs_that_fail_and_prefers_the_smoother_
 def test_withheld_structures_have_a_mean_of_their_own(folder, model, tmp_path):
     """They are scored, but neither counted in the mean nor allowed to choose a smoothness."""
     options = {"models": [model], "baselines": True, "train_pairs": folder / "train.csv", "workers": 1}
-    with pytest.raises(UsageError, match=r"E192.*\[3\].*--withhold 3"):
+    with pytest.raises(UsageError, match=r"E192.*\[3\].*withhold = \[3\]"):
         evaluate(folder / "pairs.csv", tmp_path / "no", withhold=(3,), allow_leak=True, **options)
     with pytest.raises(UsageError, match=r"E192.*\[4\]"):
         evaluate(folder / "pairs.csv", tmp_path / "no", withhold=(4,), classes=(1, 3), allow_leak=True, **options)

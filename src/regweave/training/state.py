@@ -66,9 +66,11 @@ class TrainingLog:
         try:
             yield
         finally:
-            self.seconds[name] = time.perf_counter() - start
+            before = self.counts.get(name, StageCount(registrations=0, inferences=0))
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
             self.counts[name] = StageCount(
-                registrations=self.registrations - registrations, inferences=self.inferences - inferences
+                registrations=before.registrations + self.registrations - registrations,
+                inferences=before.inferences + self.inferences - inferences,
             )
 
     def text(self) -> str:

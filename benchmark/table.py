@@ -12,7 +12,7 @@ import numpy as np
 
 from _common import RESULTS, ROOT, measured, target
 from peers import OURS, OWN, START, load
-from regweave.report.charts import bar_chart
+from regweave.report.charts import as_file, bar_chart
 
 TEXTS = ROOT / "benchmark" / "evidence"
 """Words of the page, and tables of studies that are finished."""
@@ -91,7 +91,7 @@ def chart(results: list[dict[str, Any]]) -> str:
             }
             groups[NAMES.get(result["data"], result["data"])] = scores
     title = "Mean Dice of test patients"
-    return str(bar_chart(groups, title=title, x_label="mean Dice", standalone=True))
+    return as_file(bar_chart(groups, title=title, x_label="mean Dice"))
 
 
 def _accuracy_table(results: list[dict[str, Any]]) -> list[str]:

@@ -8,9 +8,19 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from regweave.report.charts import bar_chart, box_plot, interval_plot, line_chart
-from regweave.report.charts.plots import summary
-from regweave.report.charts.svg import DARK, LIGHT, NAMESPACE, STYLE, scale
+from regweave.report.charts import (
+    DARK,
+    LIGHT,
+    NAMESPACE,
+    STYLE,
+    as_file,
+    bar_chart,
+    box_plot,
+    interval_plot,
+    line_chart,
+    scale,
+    summary,
+)
 
 HOSTILE = '</svg><script>alert("1")</script>\x00\x1b&\'"'
 NAN = math.nan
@@ -150,22 +160,16 @@ def test_intervals_and_zero():
     assert "+0.0200 [+0.0100, +0.0400]" in "".join(root.itertext())
 
 
-@pytest.mark.parametrize("standalone", [False, True])
-def test_names_cannot_break_out(standalone):
+def test_names_cannot_break_out():
     drawn = [
-        box_plot({HOSTILE: {HOSTILE: [1.0]}}, title=HOSTILE, x_label=HOSTILE, standalone=standalone),
-        bar_chart({HOSTILE: {HOSTILE: (1.0, 0.1)}}, title=HOSTILE, x_label=HOSTILE, standalone=standalone),
-        line_chart(
-            {HOSTILE: [(0, 1)], "b": []}, title=HOSTILE, x_label=HOSTILE, y_label=HOSTILE, standalone=standalone
-        ),
-        interval_plot([(HOSTILE, 1.0, 0.5, 2.0)], title=HOSTILE, x_label=HOSTILE, standalone=standalone),
+        box_plot({HOSTILE: {HOSTILE: [1.0]}}, title=HOSTILE, x_label=HOSTILE),
+        bar_chart({HOSTILE: {HOSTILE: (1.0, 0.1)}}, title=HOSTILE, x_label=HOSTILE),
+        line_chart({HOSTILE: [(0, 1)], "b": []}, title=HOSTILE, x_label=HOSTILE, y_label=HOSTILE),
+        interval_plot([(HOSTILE, 1.0, 0.5, 2.0)], title=HOSTILE, x_label=HOSTILE),
     ]
-    for text in drawn:
-        assert "<script" not in text
-        assert "\x00" not in text
-        assert "\x1b" not in text
+    for prefix, text in [*(("", chart) for chart in drawn), (f"{{{NAMESPACE}}}", as_file(drawn[0]))]:
+        assert not any(part in text for part in ("<script", "\x00", "\x1b"))
         root = parse(text)
-        prefix = f"{{{NAMESPACE}}}" if standalone else ""
         assert root.tag == f"{prefix}svg"
         assert root.find(f"{prefix}title").text == HOSTILE.replace("\x00", "").replace("\x1b", "")
         assert root.get("role") == "img"
@@ -173,10 +177,10 @@ def test_names_cannot_break_out(standalone):
 
 
 def test_a_file_of_its_own_needs_no_style_sheet():
-    text = box_plot({"a": {"x": [1.0, 2.0]}}, title="t", x_label="y", standalone=True)
-    assert "var(" not in text
-    assert LIGHT["paper"] in text
-    assert "var(--chart-series-1" in box_plot({"a": {"x": [1.0, 2.0]}}, title="t", x_label="y")
+    chart = box_plot({"a": {"x": [1.0, 2.0]}}, title="t", x_label="y")
+    assert "var(--chart-series-1" in chart
+    assert "var(" not in as_file(chart)
+    assert LIGHT["paper"] in as_file(chart)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from regweave.io.disk.files import open_file
 from regweave.io.disk.records import INDEX, REPORT, RESULTS, read_record
 from regweave.jobs.batch_record import BatchRecord, BatchRow
 from regweave.measures.verdict import RULES, Verdict, tally
-from regweave.report.charts import STYLE
-from regweave.report.charts.plots import Strip, strip_plot
+from regweave.report.charts import STYLE, Strip, strip_plot
 from regweave.report.page import asset, render
 from regweave.report.results import Results, Row, mean
 from regweave.report.viewer.pictures import SIGNATURE, data_address

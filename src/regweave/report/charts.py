@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from markupsafe import Markup, escape
 NAMESPACE = "http://www.w3.org/2000/svg"
 FONT = "system-ui, sans-serif"
 FONT_SIZE = 12
-WIDTH = 880.0
+WIDTH, HALF = 880.0, 560.0
+"""Pixels of a chart, and of one that shares its row."""
 CHARACTER = 6.6
 """Mean width of a character in pixels; nothing here can measure text."""
 
@@ -573,75 +574,3 @@ def strip_plot(strips: Sequence[Strip], *, title: str) -> Markup:
         outliers = ", ".join(sorted(strip.far)) or "none"
         plot.description.append(f"{strip.label}: median {strip.median:{strip.form}}, outliers {outliers}")
     return plot.markup(TOP + STRIP * len(strips) + 8)
-
-
-STEP_WIDTH, STEP_HEIGHT = 620.0, 180.0
-STEP_LEFT, STEP_RIGHT, STEP_TOP, STEP_BOTTOM = 64.0, 12.0, 24.0, 34.0
-KEY_WIDTH = 230.0
-
-
-def step_chart(
-    title: str, series: Sequence[tuple[str, Sequence[float]]], *, groups: Sequence[str] = (), from_zero: bool = False
-) -> Markup:
-    """Draw series over the number of the step; the page's style sheet has their colours.
-
-    Parameters
-    ----------
-    title : str
-        Plain text for readers who do not see the chart.
-    series : sequence of (name, values)
-        All of one length; the n-th has the class ``s<n>``.
-    groups : sequence of str
-        Group of each step; a line is broken where the group changes.
-    from_zero : bool
-        Begin the vertical axis at 0.
-
-    Returns
-    -------
-    Markup
-        An ``<svg>``; empty without values.
-    """
-    values = [v for _, row in series for v in row]
-    if not values:
-        return Markup()
-    n = len(series[0][1])
-    low, high = min(values), max(values)
-    low = min(low, 0.0) if from_zero else low
-    span = (high - low) or abs(high) or 1.0
-    bottom = STEP_HEIGHT - STEP_BOTTOM
-
-    def x(i: float) -> float:
-        return STEP_LEFT + (STEP_WIDTH - STEP_LEFT - STEP_RIGHT) * ((i + 0.5) / n)
-
-    def y(v: float) -> float:
-        return STEP_TOP + (bottom - STEP_TOP) * (1 - (v - low) / span)
-
-    def note(text: str, x: float | str, y: float, anchor: str) -> str:
-        return tag("text", plain(text), x=x, y=y, text_anchor=anchor)
-
-    pieces = [list(piece) for _, piece in groupby(range(n), lambda i: groups[i] if groups else "")]
-    parts = [
-        tag("path", class_="axis", d=f"M{STEP_LEFT} {STEP_TOP}V{bottom}H{STEP_WIDTH - STEP_RIGHT}"),
-        note(f"{high:.3g}", STEP_LEFT - 6, STEP_TOP + 8, "end"),
-        note(f"{(low + high) / 2:.3g}", STEP_LEFT - 6, (STEP_TOP + bottom) / 2 + 4, "end"),
-        note(f"{low:.3g}", STEP_LEFT - 6, bottom, "end"),
-        note("step", STEP_WIDTH - STEP_RIGHT, STEP_HEIGHT - 4, "end"),
-    ]
-    for piece in pieces if groups else ():
-        first, last = piece[0], piece[-1]
-        parts.append(note(groups[first], f"{(x(first) + x(last)) / 2:.1f}", STEP_HEIGHT - 18, "middle"))
-        if last < n - 1:
-            parts.append(tag("path", class_="divide", d=f"M{x(last + 0.5):.1f} {STEP_TOP}V{bottom}"))
-    for index, (name, row) in enumerate(series):
-        kind = f"s{index}"
-        lines = (" ".join(f"{x(i):.1f},{y(row[i]):.1f}" for i in piece) for piece in pieces)
-        parts += [tag("polyline", class_=kind, points=points) for points in lines]
-        for i, v in enumerate(row):
-            shown = hover(f"{name}, step {i + 1}: {v:.3g}")
-            parts.append(tag("circle", shown, class_=kind, cx=f"{x(i):.1f}", cy=f"{y(v):.1f}", r=2.5))
-    parts += [
-        tag("text", plain(name), class_=f"s{i}", x=STEP_LEFT + KEY_WIDTH * i, y=12)
-        for i, (name, _) in enumerate(series)
-    ]
-    box = f"0 0 {STEP_WIDTH:g} {STEP_HEIGHT:g}"
-    return Markup(tag("svg", "".join(parts), class_="chart", viewBox=box, role="img", aria_label=title))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from regweave.clinic.quality import flagged
 from regweave.errors import UsageError
@@ -18,7 +20,7 @@ from regweave.io.disk.records import PAGE_RECORD, REPORT, RESULT, RESULTS, write
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.scores import STATES, StructureScore
 from regweave.measures.verdict import DOUBTFUL, Rules, in_words
-from regweave.report.charts import step_chart
+from regweave.report.charts import HALF, STYLE, line_chart
 from regweave.report.clinic import clinic_rows
 from regweave.report.page import asset, render
 from regweave.report.signoff import reviewed_hashes, signoff_names
@@ -34,7 +36,7 @@ SCRIPTS = (
     "volume.js", "contour.js", "paint.js", "decor.js", "viewer.js", "pointer.js", "structures.js", "controls.js",
     "landmarks.js", "start.js", "tables.js", "signoff.js",
 )  # fmt: skip
-COSTS = {"data": "cost of the images, % of the first step", "smoothness": "smoothness, % of the first step"}
+COSTS = {"data": "cost of the images", "smoothness": "smoothness"}
 ALIKE = 1.05
 """Axes whose voxels differ by less than this factor are given as one number."""
 GRAVE = (*DOUBTFUL, "W201", "W229", "W231", "W232", "W249")
@@ -159,7 +161,7 @@ def registration_page(result: Result, folder: Path, detail: str = "normal", *, t
     return render(
         "registration.j2",
         context,
-        style=asset("registration.css"),
+        style=STYLE + asset("registration.css"),
         scripts=[asset(name) for name in SCRIPTS],
         data={"view-data": data, "signoff-data": _signoff_data(result, folder, context["graded"])},
     )
@@ -199,7 +201,7 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
         "particular": _particular(record),
         "weights": list(zip(table.members, table.matrix.tolist(), strict=True)),
         "gaps": gaps,
-        "charts": _charts(record, gaps),
+        "charts": _charts(record),
     }
 
 
@@ -251,35 +253,31 @@ def _particular(record: Result) -> list[str]:
     return [name for name, row in zip(table.members, table.matrix, strict=True) if max(row) - min(row) > 1e-9]
 
 
-def _charts(record: Result, gaps: Sequence[float]) -> dict[str, str]:
-    """Draw energy and gap of each discrete step, and the cost of the refinement."""
-    levels = [f"{s.spacing_mm:.3g} mm" for s in record.steps]
-    energies = [("energy, % of the level's first", _relative([s.energy for s in record.steps], levels))]
-    costs = {
-        key: step_chart(f"Refinement: {name}", [(name, _relative([getattr(r, key) for r in record.refinement]))])
-        for key, name in COSTS.items()
+def _charts(record: Result) -> dict[str, Markup]:
+    """Draw energy and gap of each discrete step by level, and the cost of the refinement."""
+    energies: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    gaps: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for n, step in enumerate(record.steps, start=1):
+        level = f"{step.spacing_mm:.3g} mm"
+        energies[level].append((n, step.energy))
+        gaps[level].append((n, 100 * step.gap))
+    shown = {
+        "energy": ("Energy of each step", "% of the level's first", {k: _relative(of) for k, of in energies.items()}),
+        "gap": ("Gap of the solver", "%", gaps),
     }
+    for key, name in COSTS.items() if record.refinement else ():
+        costs = _relative([(r.step + 1, getattr(r, key)) for r in record.refinement])
+        shown[key] = (f"Refinement: {name}", "% of the first step", {name: costs})
     return {
-        "energy": step_chart(
-            "Energy of each discrete step, relative to the first of its level", energies, groups=levels
-        ),
-        "gap": step_chart(
-            "Gap of the solver at each discrete step", [("gap, %", gaps)],
-            groups=levels if len(gaps) == len(levels) else (), from_zero=True,
-        ),
-        **costs,
-    }  # fmt: skip
+        key: line_chart(series, title=title, x_label="step", y_label=label, width=HALF)
+        for key, (title, label, series) in shown.items()
+    }
 
 
-def _relative(values: Sequence[float], groups: Sequence[str] = ()) -> list[float]:
-    """Percent of the first value, or of the first of each group."""
-    out: list[float] = []
-    first = 1.0
-    for i, value in enumerate(values):
-        if i == 0 or (groups and groups[i] != groups[i - 1]):
-            first = abs(value) or 1.0
-        out.append(100 * value / first)
-    return out
+def _relative(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return values as percent of the first."""
+    first = abs(points[0][1]) or 1.0
+    return [(n, 100 * value / first) for n, value in points]
 
 
 def _signoff_data(result: Result, folder: Path, graded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

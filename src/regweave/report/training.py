@@ -24,7 +24,7 @@ from regweave.model.record import (
     Tuning,
     read_effort,
 )
-from regweave.report.charts import STYLE, bar_chart, interval_plot, line_chart
+from regweave.report.charts import HALF, STYLE, bar_chart, interval_plot, line_chart
 from regweave.report.page import asset, render
 from regweave.types import Float64Array
 
@@ -84,8 +84,6 @@ def _stages(record: TrainingRecord, effort: Mapping[str, StageCost]) -> dict[str
     return {**costs, "all": StageCost(registrations=record.registrations, inferences=record.inferences, seconds=total)}
 
 
-HALF = 560.0
-"""Width of a chart that shares its row."""
 Series = Mapping[str, Sequence[tuple[float, float]]]
 
 

@@ -17,7 +17,7 @@ from regweave.cli import main
 from regweave.jobs.batch_record import BatchRecord, BatchRow
 from regweave.report.batch import LARGEST_THUMBNAIL, write_page
 from regweave.report.card import thumbnail
-from regweave.report.viewer.pictures import data_address, encode_png
+from regweave.report.pictures import data_address, encode_png
 from regweave.types import Geometry, Volume
 
 HOSTILE = "</script><script>alert(1)</script>"

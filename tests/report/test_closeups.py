@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from regweave.report.viewer.pictures import closeups, square_rows
+from regweave.report.pictures import closeups, square_rows
 from regweave.types import Geometry
 
 

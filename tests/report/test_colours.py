@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regweave.report.page import asset
-from regweave.report.viewer.volumes import COLOURS
+from regweave.report.viewer import COLOURS
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB.
 SIGHT = {

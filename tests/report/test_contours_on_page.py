@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from regweave.errors import RegweaveError
-from regweave.report.viewer.contours import draw_line, placed
-from regweave.report.viewer.volumes import Display
+from regweave.report.contours import placed
+from regweave.report.pictures import draw_line
+from regweave.report.viewer import Display
 from regweave.types import Contour, Geometry, Structure
 
 SHAPE, STEP = (20, 24, 9), np.array([2.0, 1.5, 4.0])
@@ -43,7 +44,7 @@ def test_every_structure_is_whole_in_every_plane_however_many_overlap(name):
     normal = np.cross(geometry.direction[:, 0], geometry.direction[:, 1])
     slices_mm = geometry.points(np.array([[0.0, 0, k] for k in range(SHAPE[2])])) @ normal
     both = (box(4, LARGE, geometry), box(7, SMALL, geometry))
-    contours, rows = placed(both, {4: 4, 7: 70}, slices_mm, geometry, display)
+    contours, rows = placed(both, {4: 4, 7: 70}, slices_mm, geometry, display.geometry, display.axes.index(2))
     assert [(row["label"], row["name"]) for row in rows] == [(4, "s4"), (70, "s7")]
     back = np.linalg.inv(geometry.affine)
     shape = np.array(display.geometry.shape)
@@ -68,7 +69,7 @@ def test_every_structure_is_whole_in_every_plane_however_many_overlap(name):
 def test_a_set_of_another_result_is_refused(known, off_mm):
     geometry = grid("axial")
     with pytest.raises(RegweaveError, match="E148"):
-        placed((box(4, LARGE, geometry),), known, 203.0 + off_mm + 4.0 * np.arange(9), geometry, Display.of(geometry))
+        placed((box(4, LARGE, geometry),), known, 203.0 + off_mm + 4.0 * np.arange(9), geometry, geometry, 2)
 
 
 @pytest.mark.parametrize(("colour", "rim"), [("#ffffff", 0), ("#ffee00", 0), ("#000080", 255)])

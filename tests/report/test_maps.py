@@ -3,15 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.report.viewer.maps import (
+from regweave.report.viewer import (
     GRID_UNIT,
+    Display,
     confidence_map,
     grid_field,
     jacobian_map,
     member_parts,
     metric_map,
 )
-from regweave.report.viewer.volumes import Display
 from regweave.spatial.deformation import determinant
 from regweave.types import Field, Geometry, NodeEvidence
 
@@ -27,22 +27,22 @@ def stretched(geometry: Geometry, factor: float) -> Field:
 
 @pytest.mark.parametrize("factor", [0.3, 0.8, 1.0, 2.5])
 def test_jacobian_codes_give_the_change_of_volume_back(factor):
-    coded = jacobian_map(determinant(stretched(IMAGE, factor)), Display.of(IMAGE))
-    values = 2.0 ** (coded.first + coded.step * coded.codes.astype(float))
+    codes, first, step = jacobian_map(determinant(stretched(IMAGE, factor)), Display.of(IMAGE))
+    values = 2.0 ** (first + step * codes.astype(float))
     np.testing.assert_allclose(values, factor, rtol=0.01)
 
 
 def test_values_beyond_the_scale_have_codes_of_their_own():
     for factor, code in ((0.1, 1), (6.0, 255)):
-        assert (jacobian_map(determinant(stretched(IMAGE, factor)), Display.of(IMAGE)).codes == code).all()
+        assert (jacobian_map(determinant(stretched(IMAGE, factor)), Display.of(IMAGE))[0] == code).all()
 
 
 def test_a_fold_has_the_code_zero_and_survives_merging():
     field = stretched(IMAGE, 1.0)
     field.data[0, 4, 3, 2] = -9.0  # far behind its neighbours
-    whole = jacobian_map(determinant(field), Display.of(IMAGE)).codes == 0
+    whole = jacobian_map(determinant(field), Display.of(IMAGE))[0] == 0
     assert 0 < whole.sum() < 10
-    merged = jacobian_map(determinant(field), Display.of(IMAGE, budget=60)).codes == 0
+    merged = jacobian_map(determinant(field), Display.of(IMAGE, budget=60))[0] == 0
     assert 0 < merged.sum() <= whole.sum()
 
 
@@ -80,8 +80,8 @@ def test_parts_leave_out_voxels_without_a_member():
 
 
 def test_confidence_is_linear_between_nodes():
-    coded = confidence_map(nodes(), Display.of(IMAGE))
-    values = coded.first + coded.step * coded.codes[:, 0, 0].astype(float)
+    codes, first, step = confidence_map(nodes(), Display.of(IMAGE))
+    values = first + step * codes[:, 0, 0].astype(float)
     np.testing.assert_allclose(values, 0.5 * np.arange(8) * 2.0 / 14.0, atol=0.003)
 
 

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from regweave.report.viewer.pictures import data_address, encode_png
+from regweave.report.pictures import data_address, encode_png
 
 
 def decode(png: bytes) -> np.ndarray:

@@ -18,8 +18,7 @@ from regweave.io.disk.records import checked
 from regweave.measures.verdict import parse_rules
 from regweave.report.page import render
 from regweave.report.registration import record_context, subtitle, write_page
-from regweave.report.viewer.data import FIXED_AND_MOVING
-from regweave.report.viewer.volumes import Display
+from regweave.report.viewer import FIXED_AND_MOVING, Display
 from regweave.run import images as arrays
 from regweave.run.record import Modalities, ModelUse, Provenance, StartRecord
 from regweave.run.result import Result

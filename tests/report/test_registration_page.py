@@ -14,7 +14,7 @@ from regweave.io.points import write_points
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.report import registration
 from regweave.report.registration import registration_page, write_page
-from regweave.report.viewer.data import prepare
+from regweave.report.viewer import Viewer
 from regweave.run.images import OutputImages
 from regweave.run.register import register
 from regweave.run.result import load
@@ -111,7 +111,7 @@ def test_numbers_of_the_record_are_on_the_page(result_folder):
 
 def test_volumes_on_the_page_are_those_of_the_files(result_folder):
     result = load(result_folder)
-    shown = prepare(result, result_folder)
+    shown = Viewer(result, result_folder)
     images = {"fixed": result.fixed, "moving": result.images.before, "warped": result.warped}
     maps = {"fixed": result.images.fixed_labels, "before": result.images.labels_before, "after": result.warped_labels}
     # The phantom's grid runs along the body's axes, so nothing is turned; what lies around the body is cropped.

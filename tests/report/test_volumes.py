@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from regweave.report.viewer.volumes import BUDGET, Display, packed, quantise
+from regweave.report.viewer import BUDGET, Display, packed, quantise
 from regweave.types import Geometry
 
 ORIENTATIONS = list(itertools.product(itertools.permutations(range(3)), itertools.product((1.0, -1.0), repeat=3)))

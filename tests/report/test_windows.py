@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.report.viewer.maps import jacobian_by_label
-from regweave.report.viewer.volumes import MARGIN, Display, content_box, structures, windows
+from regweave.report.viewer import MARGIN, Display, content_box, jacobian_by_label, structures, windows
 from regweave.types import Geometry
 
 CT = {"fixed": "ct", "moving": "ct", "bank": "ct"}

@@ -7,7 +7,7 @@ import pytest
 
 from regweave.config.settings import Settings
 from regweave.registration.align import Step
-from regweave.report.viewer.maps import on_image
+from regweave.report.viewer import on_image
 from regweave.run.register import register
 from regweave.run.stages.node_evidence import node_maps
 from regweave.spatial.control_grid import ControlGrid

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ from regweave.io import owned_path
 from regweave.io.disk.files import open_file
 from regweave.io.disk.records import INDEX, REPORT, RESULTS, read_record
 from regweave.jobs.batch_record import BatchRecord, BatchRow
-from regweave.measures.verdict import RULES, Verdict, tally
+from regweave.measures.verdict import Verdict, tally
 from regweave.report.charts import STYLE, Strip, strip_plot
 from regweave.report.page import asset, render
-from regweave.report.results import Results, Row, mean
-from regweave.report.viewer.pictures import SIGNATURE, data_address
+from regweave.report.pictures import SIGNATURE, data_address
 
 LARGEST_THUMBNAIL = 100_000
 """Bytes; a larger picture is left out."""
@@ -68,59 +68,40 @@ def write_page(folder: str | Path) -> Path:
 def batch_list(record: BatchRecord, folder: Path) -> str:
     """Return the index of a batch as HTML; pictures and pages are those of its folder."""
     labelled = any(row.mean_dice_after is not None for row in record.rows)
-    lines = [_batch_line(row, folder, labelled) for row in record.rows]
-    verdicts = [
-        Verdict("fail" if row.verdict is None else row.verdict) for row in record.rows if row.status != "pending"
-    ]
-    context: dict[str, Any] = {
-        "title": "Batch",
-        "back": None,
-        "tally": tally(verdicts),
-        "waiting": len(lines) - len(verdicts),
-        "rules": record.rules,
-        "limits": {},
-        "methods": [],
-        "columns": [*DICE, *OTHERS] if labelled else OTHERS,
-        "lines": lines,
-    }
-    return _page(context)
+    run = [row for row in record.rows if row.status != "pending"]
+    return list_page(
+        [_batch_line(row, folder, labelled) for row in record.rows],
+        title="Batch",
+        back=None,
+        tally=tally(Verdict("fail" if row.verdict is None else row.verdict) for row in run),
+        waiting=len(record.rows) - len(run),
+        rules=record.rules,
+        columns=[*DICE, *OTHERS] if labelled else OTHERS,
+    )
 
 
-def evaluation_list(results: Results, links: Mapping[tuple[str, str], str]) -> str:
-    """Return the list of an evaluation as HTML; ``links`` are addresses by (pair, method)."""
-    context = {
-        "title": "Registrations",
-        "back": (REPORT, "Evaluation"),
-        "tally": results.tally(),
-        "waiting": 0,
-        "rules": results.rules.name,
-        "limits": {RULES[rule].words: results.rules.words(rule) for rule in results.rules.limits},
-        "methods": results.methods,
-        "columns": [*DICE, ("HD95 mm", ".2f"), *OTHERS],
-        "lines": [_evaluation_line(row, links.get((row.id, row.method), "")) for row in results.rows],
-    }
-    return _page(context)
-
-
-def _page(context: Mapping[str, Any]) -> str:
-    lines, columns = context["lines"], context["columns"]
-    alone = len(context["methods"]) < 2  # several methods are compared on a separate page
+def list_page(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    back: tuple[str, str] | None,
+    tally: str,
+    rules: str,
+    columns: Sequence[tuple[str, str]],
+    limits: Mapping[str, str] = MappingProxyType({}),
+    methods: Sequence[str] = (),
+    waiting: int = 0,
+) -> str:
+    """Return a list of registrations as HTML; a column is a title and the format of its numbers."""
+    alone = len(methods) < 2  # several methods are compared on a separate page
     strips, apart = spread_of([one.id for one in lines], columns if alone else (), [one.values for one in lines])
     chart = strip_plot(strips, title="All registrations, a dot each; the bar is the median") if strips else ""
-    group = {
-        "group": chart,
-        "apart": [(lines[one["place"]], one) for one in apart[:MOST_APART]],
-        "others": apart[MOST_APART:],
-    }
-    return render("list.j2", {**context, **group}, style=STYLE + asset("list.css"), scripts=[asset("list.js")])
-
-
-def _evaluation_line(row: Row, link: str) -> Line:
-    before, after = row.mean_dice("dice_before"), row.mean_dice()
-    others = (mean(row.values("hd95_mm")), 100 * row.number("folding_fraction"), row.number("seconds"))
-    marks = list(dict.fromkeys([row.verdict.word, *(reason.rule for reason in row.verdict.reasons)]))
-    values = [before, after, after - before, *others]
-    return Line(row.id, row.verdict.word, row.verdict.text, marks, values, row.method, link)
+    context = {
+        "lines": lines, "title": title, "back": back, "tally": tally, "waiting": waiting, "rules": rules,
+        "limits": limits, "methods": methods, "columns": columns, "group": chart,
+        "apart": [(lines[one["place"]], one) for one in apart[:MOST_APART]], "others": apart[MOST_APART:],
+    }  # fmt: skip
+    return render("list.j2", context, style=STYLE + asset("list.css"), scripts=[asset("list.js")])
 
 
 def _batch_line(row: BatchRow, folder: Path, labelled: bool) -> Line:

@@ -14,14 +14,10 @@ from numpy.typing import NDArray
 from regweave import extras
 from regweave.progress import in_notebook
 from regweave.report.page import environment
-from regweave.report.viewer.pictures import data_address, encode_png
-from regweave.report.viewer.volumes import Display
+from regweave.report.pictures import PLANES, data_address, encode_png
+from regweave.report.viewer import BUDGETS, Display
 from regweave.types import Float32Array, Volume
 
-PLANES = {"axial": (0, 1, 2, False), "coronal": (0, 2, 1, True), "sagittal": (1, 2, 0, True)}
-"""Display axis across, down and through, and whether the one down runs upwards."""
-BUDGET = 600_000
-"""Voxels of a volume that planes are cut from."""
 HEIGHT, THUMBNAIL_HEIGHT = 150, 120
 """Pixels of the planes of a card, and of a thumbnail, of which a page may carry hundreds."""
 MOST_ROWS = 12
@@ -37,7 +33,7 @@ def card(title: str, fixed: Volume, before: Volume, after: Volume, summary: Mapp
         "summary": summary,
         "rows": listed[:MOST_ROWS],
         "more": len(listed) - MOST_ROWS,
-        "picture": data_address(encode_png(sheet(fusion(fixed, (before, after))))),
+        "picture": sheet(fusion(fixed, (before, after))),
     }
     return environment().get_template("card.j2").render(context)
 
@@ -52,7 +48,7 @@ def figure(title: str, fixed: Volume, before: Volume, after: Volume, summary: Ma
     means = summary["mean_dice"]
     for row, when, planes in zip(axes, ("after start", "after"), fusion(fixed, (before, after)), strict=True):
         dice = f", mean Dice {means['after' if when == 'after' else 'start']:.3f}" if means else ""
-        for axis, plane, pixels in zip(row, PLANES, planes, strict=True):
+        for axis, plane, pixels in zip(row, map(str.lower, PLANES), planes, strict=True):
             axis.imshow(pixels)
             axis.set_axis_off()
             axis.set_title(f"{plane}, {when}{dice if plane == 'axial' else ''}", fontsize=9)
@@ -84,17 +80,15 @@ def fusion(fixed: Volume, moving: Sequence[Volume], height: int = HEIGHT) -> lis
         For each moving image the axial, coronal and sagittal plane, with square pixels, through the centre of the
         bright voxels of the fixed image.
     """
-    display = Display.of(fixed.geometry, BUDGET)
+    display = Display.of(fixed.geometry, BUDGETS["small"])
     still = _grey(display.image(fixed.data), fixed.data)
-    centre = [int(np.average(np.arange(n), weights=_profile(still, axis))) for axis, n in enumerate(still.shape)]
+    others = [tuple({0, 1, 2} - {axis}) for axis in range(3)]
+    profiles = [still.sum(axis=across, dtype=np.float64) + 1e-9 for across in others]
+    centre = [int(np.average(np.arange(len(bright)), weights=bright)) for bright in profiles]
     greys = [_grey(display.image(image.data), moving[0].data) for image in moving]
     fused = [np.stack([grey, (still + grey) / 2, still], axis=-1) for grey in greys]  # red is the moving image
     spacing_mm = display.geometry.spacing_mm
     return [[_plane(colours, centre, axes, spacing_mm, height) for axes in PLANES.values()] for colours in fused]
-
-
-def _profile(grey: Float32Array, axis: int) -> Any:
-    return grey.sum(axis=tuple(a for a in range(3) if a != axis), dtype=np.float64) + 1e-9
 
 
 def _grey(data: Float32Array, like: Float32Array) -> Float32Array:
@@ -117,7 +111,7 @@ def _plane(
     return out[::-1] if up else out
 
 
-def sheet(planes: Sequence[Sequence[NDArray[np.uint8]]]) -> NDArray[np.uint8]:
-    """Put planes beside and below each other."""
+def sheet(planes: Sequence[Sequence[NDArray[np.uint8]]]) -> str:
+    """Put planes beside and below each other, as an address that holds the picture."""
     rows = [np.concatenate([np.pad(plane, ((0, GAP), (0, GAP), (0, 0))) for plane in row], axis=1) for row in planes]
-    return np.concatenate(rows, axis=0)
+    return data_address(encode_png(np.concatenate(rows, axis=0)))

@@ -348,7 +348,7 @@ def interval_plot(rows: Sequence[tuple[str, float, float, float]], *, title: str
     zero = across(0.0)
     plot.x_axis(across, bottom, x_label)
     ends = {"x1": zero, "x2": zero, "y1": TOP, "y2": bottom}
-    line = tag("line", class_="zero", **ends, stroke=colour("soft"), stroke_dasharray="4 3")
+    line = tag("line", "", class_="zero", **ends, stroke=colour("soft"), stroke_dasharray="4 3")
     plot.parts.append(line)
     for i, ((name, value, low, high), text) in enumerate(zip(rows, texts, strict=True)):
         y = TOP + height * (i + 0.5)

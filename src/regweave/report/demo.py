@@ -12,7 +12,6 @@ from regweave.report import evaluation, registration, training
 from regweave.report.card import fusion, sheet
 from regweave.report.charts import STYLE
 from regweave.report.page import asset, render
-from regweave.report.viewer.pictures import data_address, encode_png
 from regweave.run.result import load
 from regweave.study.demo import DemoSummary
 
@@ -62,4 +61,4 @@ def _picture(folder: Path) -> str:
     if not is_file(folder / RESULT):
         return ""
     result = load(folder)
-    return data_address(encode_png(sheet(fusion(result.fixed, (result.images.before, result.warped)))))
+    return sheet(fusion(result.fixed, (result.images.before, result.warped)))

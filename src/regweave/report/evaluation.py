@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,14 +13,15 @@ from markupsafe import Markup
 
 from regweave.errors import RegweaveError
 from regweave.io import owned_path
-from regweave.io.disk.records import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT
+from regweave.io.disk.records import DEMO, INDEX, PAGE_RECORD, PAGES, REPORT, RESULTS, read_record
 from regweave.io.disk.text import read_json
-from regweave.measures.verdict import Rules
+from regweave.jobs.runner import judge_pair
+from regweave.measures.scores import PairScore, When
+from regweave.measures.verdict import Rules, failed, rule_words, tally
 from regweave.report import batch
 from regweave.report.charts import STYLE, box_plot, interval_plot
 from regweave.report.page import asset, render
-from regweave.report.results import Results, mean
-from regweave.study.comparison import Difference
+from regweave.study.comparison import Difference, EvaluationRecord, PairResult
 
 N_WORST = 10
 MEASURES = (
@@ -31,6 +33,8 @@ MEASURES = (
     ("peak_mb", "peak MB", ".0f"),
 )
 PERCENT = ("folding_fraction",)
+RESERVED = ("mean", "withheld")
+"""Groups of the charts beside the structures."""
 Links = Mapping[tuple[str, str], str]
 """Addresses of the pages of single registrations, by pair and method."""
 
@@ -56,67 +60,178 @@ def write_page(folder: str | Path, rules: Rules | None = None) -> Path:
         E101, E102, E178 where results.json is missing, damaged, or not what `evaluate` writes.
     """
     where = Path(folder)
-    results = Results.read(where, rules)
-    links = page_links(where, results)
+    record = read_evaluation(where, rules)
+    links = page_links(where, record)
     target = where / REPORT
     back = (f"../{INDEX}", "Demo") if (where.parent / DEMO).is_file() else None
-    pages = {target: page_text(results, links, back), where / INDEX: batch.evaluation_list(results, links)}
+    pages = {target: page_text(record, links, back), where / INDEX: evaluation_list(record, links)}
     for path, text in pages.items():
         with owned_path(path) as part:
             part.write_text(text, encoding="utf-8")
     return target
 
 
-def page_links(folder: Path, results: Results) -> dict[tuple[str, str], str]:
+def read_evaluation(folder: Path, rules: Rules | None = None) -> EvaluationRecord:
+    """Read the results of a folder; ``rules`` judge them again."""
+    record = read_record(EvaluationRecord, folder / RESULTS)
+    if rules is None:
+        return record
+    verdicts = (
+        failed(str(row.error), rules) if row.error is not None or row.scores is None else judge_pair(row.scores, rules)
+        for row in record.results
+    )
+    rows = (row.model_copy(update={"verdict": of}) for row, of in zip(record.results, verdicts, strict=True))
+    return record.model_copy(update={"rules": rules, "results": tuple(rows)})
+
+
+def page_links(folder: Path, record: EvaluationRecord) -> dict[tuple[str, str], str]:
     """Return relative addresses of the pages of single registrations, by (pair, method), for those that exist."""
     links = {}
-    for record in sorted((folder / PAGES).glob(f"*/{PAGE_RECORD}")):
+    for path in sorted((folder / PAGES).glob(f"*/{PAGE_RECORD}")):
         try:
-            found = read_json(record)
+            content = read_json(path)
         except RegweaveError:
             continue
-        if (record.parent / REPORT).is_file():
-            key = (str(found.get("id")), str(found.get("method")))
-            links[key] = f"{PAGES}/{quote(record.parent.name)}/{REPORT}"
-    known = {(row.id, row.method) for row in results.rows}
+        if (path.parent / REPORT).is_file():
+            key = (str(content.get("id")), str(content.get("method")))
+            links[key] = f"{PAGES}/{quote(path.parent.name)}/{REPORT}"
+    known = {(row.id, row.method) for row in record.results}
     return {key: link for key, link in links.items() if key in known}
 
 
-def page_text(results: Results, links: Links, back: tuple[str, str] | None = None) -> str:
+def page_text(record: EvaluationRecord, links: Links, back: tuple[str, str] | None = None) -> str:
     """Return the page of an evaluation as HTML."""
-    groups = _groups(results)
-    ordered = sorted(results.methods, key=lambda m: -_or_least(_mean_dice(results, m)))
-    against = {row.method: row for row in results.record.comparison if row.label is None}
-    done = [row for row in results.of(results.shown) if row.error is None]
+    rows, shown = record.results, shown_method(record)
+    of = {method: [row for row in rows if row.method == method] for method in methods(record)}
+    dice = partial(mean_dice, withheld=record.withheld)
+    means = {method: mean([dice(row) for row in own]) for method, own in of.items()}
+    titles = _titles(record)
+    groups = _groups(record, of, titles)
+    ordered = sorted(of, key=lambda method: -_or_least(means[method]))
+    against = {row.method: row for row in record.comparison if row.label is None}
+    done = [row for row in of[shown] if row.error is None]
     context = {
         "back": back,
-        "results": results,
+        "record": record,
+        "ids": {row.id for row in rows},
+        "methods": list(of),
+        "failures": [row for row in rows if row.error is not None],
+        "tally": tally(row.verdict for row in rows),
+        "shown": shown,
         "links": links,
         "index": INDEX,
-        "ladder": [_rung(results, m, against.get(m)) for m in ordered],
-        "before": mean([row.mean_dice("dice_before") for row in results.of(results.reference)]),
-        "forest": _forest(results.reference, {m: against[m] for m in ordered if m in against}),
+        "ladder": [
+            (method, means[method], against.get(method), sum(row.error is not None for row in of[method]))
+            for method in ordered
+        ],
+        "before": mean([dice(row, "dice_before") for row in of[record.reference]]),
+        "forest": _forest(record.reference, {m: against[m] for m in ordered if m in against}),
         "groups": {group: [mean(values) for values in of.values()] for group, of in groups.items()},
         "boxes": box_plot(groups, title="Dice by structure and method", x_label="Dice"),
-        "differences": [
-            (row, _title(results, row.label)) for row in results.record.comparison if row.label is not None
-        ],
+        "differences": [(row, _title(titles, row.label)) for row in record.comparison if row.label is not None],
         "measures": [(title, form) for _, title, form in MEASURES],
-        "measured": [_measured(results, method) for method in results.methods],
-        "worst": sorted(done, key=lambda r: (not r.score.counted, _or_least(r.mean_dice()), r.id))[:N_WORST],
-        "titles": results.titles(),
+        "measured": {method: _measured(own) for method, own in of.items()},
+        "worst": [
+            (row, score_of(row).counted, dice(row, "dice_before"), dice(row))
+            for row in sorted(done, key=lambda r: (not score_of(r).counted, _or_least(dice(r)), r.id))[:N_WORST]
+        ],
+        "titles": titles,
     }
     return render("evaluation.j2", context, style=STYLE + asset("evaluation.css"))
 
 
-def _rung(results: Results, method: str, difference: Difference | None) -> dict[str, Any]:
-    """Return a line of the ladder; the reference differs from itself in nothing."""
+def evaluation_list(record: EvaluationRecord, links: Links) -> str:
+    """Return the list of an evaluation as HTML; ``links`` are addresses by (pair, method)."""
+    lines = []
+    for row in record.results:
+        before, after = (mean_dice(row, when, record.withheld) for when in ("dice_before", "dice_after"))
+        folding, seconds = (mean(values_of(row, name)) for name in ("folding_fraction", "seconds"))
+        values = [before, after, after - before, mean(values_of(row, "hd95_mm")), 100 * folding, seconds]
+        marks = list(dict.fromkeys([row.verdict.word, *(reason.rule for reason in row.verdict.reasons)]))
+        link = links.get((row.id, row.method), "")
+        lines.append(batch.Line(row.id, row.verdict.word, row.verdict.text, marks, values, row.method, link))
+    return batch.list_page(
+        lines,
+        title="Registrations",
+        back=(REPORT, "Evaluation"),
+        tally=tally(row.verdict for row in record.results),
+        rules=record.rules.name,
+        limits={rule_words(rule): record.rules.words(rule) for rule in record.rules.limits},
+        methods=methods(record),
+        columns=[*batch.DICE, ("HD95 mm", ".2f"), *batch.OTHERS],
+    )
+
+
+def methods(record: EvaluationRecord) -> list[str]:
+    """Return the methods in the order they were given."""
+    return list(dict.fromkeys(row.method for row in record.results))
+
+
+def shown_method(record: EvaluationRecord) -> str:
+    """Return the method whose worst cases are listed: the last one that uses the masks it was given."""
+    guessed = {method.name for method in record.methods if method.predicted_classes}
+    names = methods(record)
+    return next((name for name in reversed(names) if name not in guessed), names[-1])
+
+
+def score_of(row: PairResult) -> PairScore:
+    """Return state and Dice of each structure; none for a failure."""
+    return PairScore() if row.error is not None or row.scores is None else row.scores.score
+
+
+def mean_dice(
+    row: PairResult, when: When = "dice_after", withheld: Sequence[int] = (), *, inside: bool = False
+) -> float:
+    """Return the mean Dice over the structures that count, without the withheld ones or of these; NaN for a failure."""
+    return score_of(row).among(withheld, inside=inside).mean(when)
+
+
+def values_of(row: PairResult, name: str) -> list[float]:
+    """Return a number of the pair, or of each of its structures, without those that are missing."""
+    return [] if row.scores is None else [v for v in row.scores.values(name) if not math.isnan(v)]
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of the numbers there are, NaN for none."""
+    kept = [v for v in values if not math.isnan(v)]
+    return sum(kept) / len(kept) if kept else math.nan
+
+
+def _titles(record: EvaluationRecord) -> dict[int, str]:
+    """Return what structures are called on pages: by name, and by number too where several share a name."""
+    known = {s.label: s.name for row in record.results for s in score_of(row).structures}
+    names = list(known.values())
+    alone = {name for name in names if names.count(name) == 1 and name not in RESERVED}
     return {
-        "method": method,
-        "dice": _mean_dice(results, method),
-        "difference": None if method == results.reference else difference,
-        "failed": sum(row.error is not None for row in results.of(method)),
+        label: name if name in alone or name == str(label) else f"{label} {name}"
+        for label, name in sorted(known.items())
     }
+
+
+def _title(titles: Mapping[int, str], label: str) -> str:
+    return titles.get(int(label), label) if label.lstrip("-").isdecimal() else label
+
+
+def _groups(
+    record: EvaluationRecord, of: Mapping[str, Sequence[PairResult]], titles: Mapping[int, str]
+) -> dict[str, dict[str, list[float]]]:
+    """Return the Dice of each pair by structure, and by ``before`` or the method."""
+
+    def by_method(dice: Any) -> dict[str, list[float]]:
+        before = [dice(row, "dice_before") for row in of[record.reference]]
+        return {"before": before} | {method: [dice(row, "dice_after") for row in rows] for method, rows in of.items()}
+
+    def of_structure(label: int, row: PairResult, when: When) -> float:
+        """Return the Dice of a structure: 0 where warping lost it, NaN where there is none."""
+        return next((getattr(s, when) for s in score_of(row).structures if s.label == label), math.nan)
+
+    groups = {title: by_method(partial(of_structure, label)) for label, title in titles.items()}
+    if len(titles) < 2:
+        return groups
+    means = {"mean": by_method(partial(mean_dice, withheld=record.withheld))}
+    if record.withheld:
+        means["withheld"] = by_method(partial(mean_dice, withheld=record.withheld, inside=True))
+    return means | groups
 
 
 def _forest(reference: str, against: Mapping[str, Difference]) -> Markup:
@@ -127,40 +242,14 @@ def _forest(reference: str, against: Mapping[str, Difference]) -> Markup:
     return interval_plot(rows, title=title, x_label=f"Dice, method − {reference}")
 
 
-def _groups(results: Results) -> dict[str, dict[str, list[float]]]:
-    """Return the Dice of each pair by structure, and by ``before`` or the method."""
-    before = results.of(results.reference)
-    labels, titles = results.labels(), results.titles()
-    groups = {
-        titles[label]: {"before": [row.dice(label, "dice_before") for row in before]}
-        | {m: [row.dice(label) for row in results.of(m)] for m in results.methods}
-        for label in labels
-    }
-    if len(labels) < 2:
-        return groups
-
-    def means(*, withheld: bool) -> dict[str, list[float]]:
-        of = {m: [row.mean_dice(withheld=withheld) for row in results.of(m)] for m in results.methods}
-        return {"before": [row.mean_dice("dice_before", withheld=withheld) for row in before]} | of
-
-    apart = {"withheld": means(withheld=True)} if results.record.withheld else {}
-    return {"mean": means(withheld=False)} | apart | groups
-
-
-def _measured(results: Results, method: str) -> dict[str, Any]:
+def _measured(rows: Sequence[PairResult]) -> dict[str, Any]:
     """Return the means of the measures of a method, and how many pairs fold."""
-    rows = results.of(method)
-    values = {name: [v for row in rows for v in row.values(name)] for name, _, _ in MEASURES}
+    values = {name: [v for row in rows for v in values_of(row, name)] for name, _, _ in MEASURES}
     return {
-        "method": method,
         "means": [mean(of) * (100 if name in PERCENT else 1) for name, of in values.items()],
-        "folded": sum(row.number("folding_fraction") > 0 for row in rows),
-        "smoothness": next((s for row in rows if not math.isnan(s := row.number("smoothness"))), None),
+        "folded": sum(v > 0 for v in values["folding_fraction"]),
+        "smoothness": next((v for row in rows for v in values_of(row, "smoothness")), None),
     }
-
-
-def _title(results: Results, label: str) -> str:
-    return results.titles().get(int(label), label) if label.lstrip("-").isdecimal() else label
 
 
 def _number(value: float | None) -> float:
@@ -169,7 +258,3 @@ def _number(value: float | None) -> float:
 
 def _or_least(value: float) -> float:
     return -math.inf if math.isnan(value) else value
-
-
-def _mean_dice(results: Results, method: str) -> float:
-    return mean([row.mean_dice() for row in results.of(method)])

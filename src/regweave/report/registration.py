@@ -18,16 +18,15 @@ from regweave.errors import UsageError
 from regweave.io import owned_path
 from regweave.io.disk.records import PAGE_RECORD, REPORT, RESULT, RESULTS, write_record
 from regweave.measures.landmarks import LandmarkPairs
+from regweave.measures.propagation import ClinicSection
 from regweave.measures.scores import STATES, StructureScore
 from regweave.measures.verdict import DOUBTFUL, Rules, in_words
 from regweave.report.charts import HALF, STYLE, line_chart
-from regweave.report.clinic import clinic_rows
+from regweave.report.contours import STRUCTURE_SET
 from regweave.report.page import asset, render
+from regweave.report.pictures import closeups, pictures
 from regweave.report.signoff import reviewed_hashes, signoff_names
-from regweave.report.viewer.data import STRUCTURE_SET, prepare, viewer_data
-from regweave.report.viewer.maps import jacobian_by_label
-from regweave.report.viewer.pictures import closeups, pictures
-from regweave.report.viewer.volumes import BUDGETS
+from regweave.report.viewer import BUDGETS, Viewer, jacobian_by_label
 from regweave.run.record import Provenance, model_words
 from regweave.run.result import Result, load
 from regweave.spatial.deformation import determinant
@@ -37,6 +36,7 @@ SCRIPTS = (
     "landmarks.js", "start.js", "tables.js", "signoff.js",
 )  # fmt: skip
 COSTS = {"data": "cost of the images", "smoothness": "smoothness"}
+FLAGS = ("fail", "look", "cut", "pass")
 ALIKE = 1.05
 """Axes whose voxels differ by less than this factor are given as one number."""
 GRAVE = (*DOUBTFUL, "W201", "W229", "W231", "W232", "W249")
@@ -116,12 +116,6 @@ def _judged_again(result: Result, rules: Rules | None, landmarks: LandmarkPairs 
     return result.model_copy(update={"clinic": clinic.model_copy(update={"structures": rows})})
 
 
-def _owner(folder: Path) -> tuple[str, str] | None:
-    """Return where the page of the evaluation is that kept this registration."""
-    kept = (folder / PAGE_RECORD).is_file() and (folder.parents[1] / RESULTS).is_file()
-    return (f"../../{REPORT}", "Evaluation") if kept else None
-
-
 def registration_page(result: Result, folder: Path, detail: str = "normal", *, timed: bool = False) -> str:
     """Return the page as text.
 
@@ -130,34 +124,37 @@ def registration_page(result: Result, folder: Path, detail: str = "normal", *, t
     """
     if detail not in BUDGETS:
         raise UsageError("E192", f"unknown page detail {detail!r}", f"choose {', '.join(BUDGETS)}")
-    shown = prepare(result, folder, BUDGETS[detail])
-    jacobian = determinant(result.transform.field)
-    data = viewer_data(result, shown, jacobian)
-    whole = [shown.geometry.shape[axis] for axis in shown.display.axes]
+    shown = Viewer(result, folder, BUDGETS[detail])
+    display, jacobian, clinic = shown.display, determinant(result.transform.field), result.clinic
+    data = shown.data(jacobian)
+    whole = [shown.geometry.shape[axis] for axis in display.axes]
     metric = data.get("metric", {"members": [], "parts": []})
     refined_mm = result.transform.interpolated.geometry.spacing_mm.tolist() if result.refinement else ()
-    clinic = result.clinic
+    # An evaluation that keeps this registration has its page two folders above.
+    kept = (folder / PAGE_RECORD).is_file() and (folder.parents[1] / RESULTS).is_file()
     context = {
         **record_context(result, shown.structures),
         # The registration of a propagation has a matrix or a field as its start.
         "subtitle": subtitle(result.provenance, refined_mm, None if clinic is None else clinic.whole.start),
-        **({"seconds": {**_seconds(result), "page": PAGE_SECONDS}, "total_seconds": TOTAL_SECONDS} if timed else {}),
         "closeups": {} if clinic is None else closeups(shown),
-        "back": _owner(folder),
+        "back": (f"../../{REPORT}", "Evaluation") if kept else None,
         "sources": result.provenance.sources,
         "names": result.images.names,
         "jacobians": jacobian_by_label(jacobian, shown.reference),
         "parts": dict(zip(metric["members"], metric["parts"], strict=True)),
         "geometry": shown.geometry,
-        "display": shown.display,
+        "display": display,
         "whole": whole,
-        "cropped": [high - low for low, high in shown.display.box] if shown.display.box else whole,
+        "cropped": [high - low for low, high in display.box] if display.box else whole,
         "unit": shown.unit,
         "called": data["words"],
         "rounding": shown.rounding,
         "pictures": pictures(shown),
         "contours": "" if shown.contours is None or clinic is None else clinic.files[STRUCTURE_SET],
     }
+    if timed:
+        context["seconds"] |= {"page": PAGE_SECONDS}
+        context["total_seconds"] = TOTAL_SECONDS
     return render(
         "registration.j2",
         context,
@@ -169,7 +166,7 @@ def registration_page(result: Result, folder: Path, detail: str = "normal", *, t
 
 def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the template takes from the record alone; ``drawn`` are the structures of the viewer."""
-    score, verdict = record.score, record.verdict
+    score, verdict, carried = record.score, record.verdict, _rows(record.clinic, drawn)
     measured = {s.label: s for s in score.structures}
     run, table = record.provenance, record.weights
     stages = {
@@ -185,7 +182,7 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
         "record": record,
         "subtitle": subtitle(run),
         "modality": run.modality.words(),
-        "seconds": _seconds(record),
+        "seconds": {name: f"{value:.2f}" for name, value in record.seconds.items()},
         "total_seconds": f"{sum(record.seconds.values()):.1f}",
         "verdict": verdict,
         "warnings": [words for text in warnings if (words := in_words(text)) not in reasons],
@@ -193,21 +190,18 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
         "means": score.means(),
         "structures": sorted(((item, measured.get(item["label"])) for item in drawn), key=_worst_first),
         "states": STATES,
-        "graded": _graded(record, drawn),
-        "clinic_rows": clinic_rows(record.clinic, drawn),
+        # A review grades every structure of a new set, else those that the viewer draws, else the whole.
+        "graded": carried or drawn or [WHOLE],
+        "clinic_rows": sorted(carried, key=lambda row: FLAGS.index(row["row"].flag)),
         "closeups": {},
         "contours": "",
         "stages": stages,
-        "particular": _particular(record),
+        # Members whose weight differs between structures.
+        "particular": [m for m, row in zip(table.members, table.matrix, strict=True) if max(row) - min(row) > 1e-9],
         "weights": list(zip(table.members, table.matrix.tolist(), strict=True)),
         "gaps": gaps,
         "charts": _charts(record),
     }
-
-
-def _seconds(record: Result) -> dict[str, str]:
-    """Seconds of each stage, as text."""
-    return {name: f"{value:.2f}" for name, value in record.seconds.items()}
 
 
 def _worst_first(row: tuple[Mapping[str, Any], StructureScore | None]) -> tuple[bool, float]:
@@ -217,13 +211,16 @@ def _worst_first(row: tuple[Mapping[str, Any], StructureScore | None]) -> tuple[
     return not counted, score.dice_after if score is not None and counted else 0.0
 
 
-def _graded(record: Result, drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what a review grades: every structure of a new set, else those that the viewer draws, else the whole."""
-    rows = [
-        {"label": row["label"], "name": row["name"], "colour": row["colour"]}
-        for row in clinic_rows(record.clinic, drawn, by_flag=False)
+def _rows(section: ClinicSection | None, drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the structures of a new set with name in the file, label, and colour where the viewer draws them."""
+    if section is None:
+        return []
+    colours = {row["label"]: row["colour"] for row in drawn}
+    labels = [row.number if row.label is None else row.label for row in section.structures]
+    return [
+        {"label": label, "name": section.names.get(row.name, row.name), "colour": colours.get(label, ""), "row": row}
+        for label, row in zip(labels, section.structures, strict=True)
     ]
-    return rows or [{key: row[key] for key in WHOLE} for row in drawn] or [WHOLE]
 
 
 def subtitle(provenance: Provenance, refined_mm: Sequence[float] = (), began: str | None = None) -> str:
@@ -245,12 +242,6 @@ def subtitle(provenance: Provenance, refined_mm: Sequence[float] = (), began: st
         shown = f"{np.mean(refined_mm):.2g}" if alike else " × ".join(f"{v:.2g}" for v in refined_mm)
         words.append(f"refined at {shown} mm")
     return " · ".join([*words, f"settings {provenance.settings.name}"])
-
-
-def _particular(record: Result) -> list[str]:
-    """Return the members whose weight differs between structures."""
-    table = record.weights
-    return [name for name, row in zip(table.members, table.matrix, strict=True) if max(row) - min(row) > 1e-9]
 
 
 def _charts(record: Result) -> dict[str, Markup]:

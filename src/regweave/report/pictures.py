@@ -1,4 +1,4 @@
-"""PNG pictures of 8-bit pixels: the few chunks a picture needs."""
+"""Still pictures of a page: planes as PNG, and close-ups of structures in a checkerboard of both images."""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ import base64
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from regweave.report.viewer.contours import draw_line
-from regweave.report.viewer.data import Shown
-from regweave.types import Float32Array
+from regweave.report.viewer import Viewer
+from regweave.types import Float64Array
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GREY, RGB = 0, 2
+PLANES = {"Axial": (0, 1, 2, False), "Coronal": (0, 2, 1, True), "Sagittal": (1, 2, 0, True)}
+"""Display axis across, down and through, and whether the one down runs upwards."""
+WIDTH = 320
+CLOSEUP_WIDTH = 200
+"""Pixels of a plane, and of a close-up."""
+MARGIN_MM = 15.0
+TILES = 4
+"""Tiles across a close-up."""
+DARK = 0.2
+"""Colours of less luminance than this have a light rim, others a dark one."""
+WIDE = 300
+"""Pictures of more pixels across have lines of two."""
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -48,26 +58,24 @@ def _chunk(kind: bytes, content: bytes = b"") -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
-PLANES = {"Axial": (0, 1, 2, False), "Coronal": (0, 2, 1, True), "Sagittal": (1, 2, 0, True)}
-"""Display axis across, down and through, and whether the one down runs upwards."""
-WIDTH = 320
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture as an address that holds it, with its words and its size in pixels of the page."""
+class Picture(NamedTuple):
+    """A picture as an address that holds it, with its caption and its size in pixels of the page."""
 
     address: str
     text: str
     width: int
     height: int
 
+    @classmethod
+    def of(cls, pixels: NDArray[np.uint8], text: str, width: int) -> Picture:
+        """Encode pixels that are shown at a width."""
+        height = max(1, round(width * pixels.shape[0] / pixels.shape[1]))
+        return cls(data_address(encode_png(pixels)), text, width, height)
 
-def pictures(shown: Shown) -> list[Picture]:
+
+def pictures(shown: Viewer) -> list[Picture]:
     """Return fixed, warped and difference in the three planes through the start of the viewer, with the contours."""
-    window = shown.windows[0]
-    fixed = grey(shown.tables["fixed"][shown.codes["fixed"]], window["fixed"])
-    warped = grey(shown.tables["moving"][shown.codes["warped"]], window["moving"])
+    fixed, warped = _greys(shown)
     half = (fixed.astype(np.int16) - warped.astype(np.int16)) // 2
     volumes = {"fixed": fixed, "warped": warped, "difference": (128 + half).clip(0, 255).astype(np.uint8)}
     spacing = shown.display.geometry.spacing_mm
@@ -86,10 +94,18 @@ def pictures(shown: Shown) -> list[Picture]:
                 masks = masks or [shown.contours.mask(one["code"], through, at, u, v) for one in shown.structures]
                 for one, mask in zip(shown.structures, masks, strict=True):
                     draw_line(rows, mask, one["colour"])
-            rows = rows[::-1] if up else rows
-            height = max(1, round(WIDTH * rows.shape[0] / rows.shape[1]))
-            address = data_address(encode_png(np.ascontiguousarray(rows)))
-            out.append(Picture(address, f"{plane}, {name}", WIDTH, height))
+            out.append(Picture.of(rows[::-1] if up else rows, f"{plane}, {name}", WIDTH))
+    return out
+
+
+def _greys(shown: Viewer) -> list[NDArray[np.uint8]]:
+    """Return the fixed and the warped image in the first window, as 256 levels."""
+    window = shown.windows[0]
+    out = []
+    for name, table in (("fixed", "fixed"), ("warped", "moving")):
+        low, high = window[table]
+        values = shown.tables[table][shown.codes[name]]
+        out.append(np.asarray(np.rint(255 * np.clip((values - low) / max(high - low, 1e-9), 0, 1)), dtype=np.uint8))
     return out
 
 
@@ -105,64 +121,57 @@ def square_rows(plane: NDArray[Any], aspect: float) -> NDArray[Any]:
     return np.asarray(plane[np.minimum(((np.arange(count) + 0.5) / count * len(plane)).astype(int), len(plane) - 1)])
 
 
-def grey(values: Float32Array, window: tuple[float, float]) -> NDArray[np.uint8]:
-    """Return values of a window as 256 levels."""
-    low, high = window
-    return np.asarray(np.rint(255 * np.clip((values - low) / max(high - low, 1e-9), 0, 1)), dtype=np.uint8)
+def draw_line(picture: NDArray[np.uint8], inside: NDArray[np.bool_], colour: str) -> None:
+    """Draw the border of a mask into an RGB picture, with a rim that is visible on black and on white."""
+    boxes = ndimage.find_objects(inside.astype(np.uint8))
+    if not boxes:
+        return
+    near = tuple(slice(max(0, part.start - 1), part.stop + 1) for part in boxes[0])
+    picture, inside, across = picture[near], inside[near], inside.shape[1]
+    rgb = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+    wide = 2 if across > WIDE else 1
+    line = inside & ~ndimage.binary_erosion(inside, iterations=wide, border_value=1)
+    rim = ndimage.binary_dilation(line) & ~line
+    picture[rim] = 255 if np.dot(rgb, (0.2126, 0.7152, 0.0722)) < 255 * DARK else 0
+    picture[line] = rgb
 
 
-MARGIN_MM = 15.0
-TILES = 4
-"""Tiles across a close-up."""
-PIXELS = 200
-"""Width of a picture."""
-
-
-def closeups(shown: Shown, which: str = "after") -> dict[int, list[Picture]]:
-    """Return three pictures of each structure that the contours of a set or a label map show, by its label.
-
-    Parameters
-    ----------
-    shown : Shown
-    which : str
-        The label map whose outlines are drawn where there is no structure set.
-    """
-    if shown.contours is None and which not in shown.labels:
+def closeups(shown: Viewer) -> dict[int, list[Picture]]:
+    """Return three pictures of each structure that the contours of a set or the warped labels show, by its label."""
+    if shown.contours is None and "after" not in shown.labels:
         return {}
-    window = shown.windows[0]
-    fixed = grey(shown.tables["fixed"][shown.codes["fixed"]], window["fixed"])
-    warped = grey(shown.tables["moving"][shown.codes["warped"]], window["moving"])
-    found: dict[int, list[Picture]] = {}
-    for row in shown.structures:
-        box = _box(shown, which, row["code"])
-        if box is not None:
-            found[row["label"]] = [_plane(plane, row, box, (fixed, warped), shown, which) for plane in PLANES]
-    return found
+    greys = _greys(shown)
+    boxes = ((row, _box(shown, row["code"])) for row in shown.structures)
+    return {
+        row["label"]: [_closeup(plane, row, box, greys, shown) for plane in PLANES]
+        for row, box in boxes
+        if box is not None
+    }
 
 
-def _box(shown: Shown, which: str, code: int) -> list[tuple[int, int]] | None:
+def _box(shown: Viewer, code: int) -> list[tuple[int, int]] | None:
     """Return the bounding box of a structure in voxels of the page; None if it is not drawn."""
     if shown.contours is None:
-        found = ndimage.find_objects((shown.labels[which] == code).astype(np.uint8))
-        return [(part.start, part.stop) for part in found[0]] if found else None
+        boxes = ndimage.find_objects((shown.labels["after"] == code).astype(np.uint8))
+        return [(part.start, part.stop) for part in boxes[0]] if boxes else None
     shape = np.array(shown.display.geometry.shape)
-    own = [ring for found in shown.contours.by_slice.get(code, {}).values() for ring in found]
-    if not own:
+    rings = [ring for of_slice in shown.contours.by_slice.get(code, {}).values() for ring in of_slice]
+    if not rings:
         return None
-    low, high = shown.contours.corners(own)
+    low, high = shown.contours.corners(rings)
     first = np.clip(np.floor(low + 0.5), 0, shape - 1).astype(int).tolist()
     last = np.clip(np.ceil(high + 0.5), np.add(first, 1), shape).astype(int).tolist()
     return list(zip(first, last, strict=True))
 
 
-def _plane(
+def _closeup(
     plane: str,
     row: Mapping[str, Any],
     box: Sequence[tuple[int, int]],
-    volumes: tuple[NDArray[Any], NDArray[Any]],
-    shown: Shown,
-    which: str,
+    greys: Sequence[NDArray[np.uint8]],
+    shown: Viewer,
 ) -> Picture:
+    """Cut a plane through the middle of a structure: tiles of both images, and the outline of the structure."""
     across, down, through, up = PLANES[plane]
     spacing_mm, shape = shown.display.geometry.spacing_mm, shown.display.geometry.shape
     part = {}
@@ -171,12 +180,12 @@ def _plane(
         part[axis] = slice(max(0, box[axis][0] - more), min(box[axis][1] + more, shape[axis]))
     place = row["centre"][through] if row["centre"] else sum(box[through]) // 2
     where = int(np.clip(np.rint(place), 0, shape[through] - 1))
-    a, b = (np.take(v, where, axis=through)[part[across], part[down]].T for v in volumes)  # rows run down
-    mixed = np.where(_tiles((a.shape[0], a.shape[1]), spacing_mm[[across, down]]), a, b)
-    pixels = _enlarged(mixed, spacing_mm[down] / spacing_mm[across])
+    a, b = (np.take(volume, where, axis=through)[part[across], part[down]].T for volume in greys)  # rows run down
+    aspect = spacing_mm[down] / spacing_mm[across]
+    pixels = _enlarged(np.where(_tiles((a.shape[0], a.shape[1]), spacing_mm[[across, down]]), a, b), aspect)
     if shown.contours is None:
-        drawn = np.take(shown.labels[which], where, axis=through)[part[across], part[down]].T
-        mask = _enlarged(drawn == row["code"], spacing_mm[down] / spacing_mm[across])
+        drawn = np.take(shown.labels["after"], where, axis=through)[part[across], part[down]].T
+        mask = _enlarged(drawn == row["code"], aspect)
     else:
         v, u = (
             part[axis].start - 0.5 + (np.arange(n) + 0.5) * (part[axis].stop - part[axis].start) / n
@@ -185,13 +194,10 @@ def _plane(
         mask = shown.contours.mask(row["code"], through, place, u, v)
     picture = np.repeat(pixels[..., None], 3, axis=2)
     draw_line(picture, mask, row["colour"])
-    seen = picture[::-1] if up else picture
-    text = f"{row['name']}, {plane.lower()}"
-    height = round(PIXELS * seen.shape[0] / seen.shape[1])
-    return Picture(data_address(encode_png(np.ascontiguousarray(seen))), text, PIXELS, height)
+    return Picture.of(picture[::-1] if up else picture, f"{row['name']}, {plane.lower()}", CLOSEUP_WIDTH)
 
 
-def _tiles(size: tuple[int, int], step_mm: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _tiles(size: tuple[int, int], step_mm: Float64Array) -> NDArray[np.bool_]:
     """Mark the tiles of a checkerboard (rows, columns), square in millimetres."""
     tile = max(size[1] * step_mm[0], size[0] * step_mm[1]) / TILES
     v, u = (np.floor(np.arange(n) * s / tile) for n, s in zip(size, step_mm[::-1], strict=True))
@@ -200,5 +206,5 @@ def _tiles(size: tuple[int, int], step_mm: NDArray[np.float64]) -> NDArray[np.bo
 
 def _enlarged(plane: NDArray[Any], aspect: float) -> NDArray[Any]:
     """Give a plane square pixels, several a voxel where it is small, so that an outline is thinner than a voxel."""
-    times = 1 + PIXELS // plane.shape[1]
+    times = 1 + CLOSEUP_WIDTH // plane.shape[1]
     return np.repeat(square_rows(plane, aspect * times), times, axis=1)

@@ -6,30 +6,22 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from regweave.contours.regions import even_odd
 from regweave.errors import RegweaveError
-from regweave.report.viewer.volumes import Box, Display, packed
 from regweave.types import Float64Array, Geometry, Structure
 
-UNIT_MM = 0.01
-"""Places of polygons on the page are whole multiples of this."""
+STRUCTURE_SET = "structure set"
+"""Key of the file of the contours in ``result.json``."""
 OFF_SLICE = 0.1
 """Share of a gap by which a polygon may lie off its slice."""
-DARK = 0.2
-"""Colours of less luminance than this have a light rim, others a dark one."""
-
-WIDE = 300
-"""Pictures of more pixels across have lines of two."""
 
 
-@dataclass(frozen=True)
-class Ring:
+class Ring(NamedTuple):
     """One polygon: the code of its structure, its slice, and its points (n, 2) along the two axes in the slice."""
 
     code: int
@@ -87,42 +79,27 @@ class Contours:
         )
         return low, high
 
-    def record(self, spacing_mm: Float64Array) -> dict[str, Any]:
-        """Return what the script of the viewer reads: polygons in hundredths of a millimetre, as differences."""
-        a, b = (axis for axis in range(3) if axis != self.axis)
-        head = np.array([(r.code, r.slice, len(r.points)) for r in self.rings], dtype=np.int32).reshape(-1, 3)
-        points = np.concatenate([r.points for r in self.rings]) if self.rings else np.zeros((0, 2))
-        units = np.rint(points * spacing_mm[[a, b]] / UNIT_MM).astype(np.int32).ravel(order="F")
-        return {
-            "axis": self.axis,
-            "slices": [round(float(s), 6) for s in self.slices],
-            "edges": [round(float(s), 6) for s in self.edges],
-            "unit": UNIT_MM,
-            "rings": {"type": "i4", "data": packed(head.ravel())},
-            "points": {"type": "i4", "data": packed(np.diff(units, prepend=np.int32(0))), "differences": True},
-        }
-
 
 def placed(
     structures: Sequence[Structure],
     labels: Mapping[int, int],
     slices_mm: Float64Array,
     grid: Geometry,
-    display: Display,
+    page: Geometry,
+    axis: int,
 ) -> tuple[Contours, list[dict[str, Any]]]:
     """Convert the structures of a set to polygons, and to code, label, name, colour, centre and points of each.
 
     ``labels`` are by number of the structure; ``slices_mm`` are positions of today's slices along their normal, and the
-    first two axes of ``grid`` run within them.
+    first two axes of ``grid`` run within them. ``axis`` of the page runs across them.
 
     Raises
     ------
     RegweaveError
         E148 where the set has a structure that the record lacks, or a contour beside today's slices.
     """
-    axis = display.axes.index(2)
     in_plane = [a for a in range(3) if a != axis]
-    back = np.linalg.inv(display.geometry.affine)
+    back = np.linalg.inv(page.affine)
     normal = np.cross(grid.direction[:, 0], grid.direction[:, 1])
     slices = np.sort(back[axis, :3] @ normal * slices_mm + back[axis, 3])
     gaps = np.diff(slices) if len(slices) > 1 else np.ones(1)
@@ -145,40 +122,23 @@ def placed(
             "code": code, "label": labels[one.number], "name": one.name, "colour": f"#{r:02x}{g:02x}{b:02x}",
             "centre": _centre(own, points, axis, slices), "points": points.round(4).tolist(),
         })  # fmt: skip
-    first, last = np.searchsorted(slices, [-0.5, display.geometry.shape[axis] - 0.5])
+    first, last = np.searchsorted(slices, [-0.5, page.shape[axis] - 0.5])
     drawn = [ring.slice for ring in rings]
     first, last = min(int(first), *drawn, len(slices) - 1), max(int(last), *(k + 1 for k in drawn), 1)
     shown = [Ring(ring.code, ring.slice - first, ring.points) for ring in rings]
     return Contours(axis, slices[first:last], edges[first : last + 1], shown), rows
 
 
-def extent(structures: Sequence[Structure], geometry: Geometry) -> Box | None:
-    """Return the voxels of a grid that contain all contours, along the axes of the page; None without contours."""
+def extent(structures: Sequence[Structure], geometry: Geometry) -> tuple[tuple[int, int], ...]:
+    """Return the first voxel of a grid that contours need, and the one after the last, along each axis."""
     points = [contour.points_mm for one in structures for contour in one.contours]
     if not points:
-        return None
-    whole = Display.of(geometry, int(np.prod(geometry.shape))).geometry
-    back = np.linalg.inv(whole.affine)
+        return ()
+    back = np.linalg.inv(geometry.affine)
     places = np.concatenate(points) @ back[:3, :3].T + back[:3, 3]
-    low = np.clip(np.floor(places.min(axis=0)), 0, np.array(whole.shape) - 1).astype(int)
-    high = np.clip(np.ceil(places.max(axis=0)) + 1, 1, whole.shape).astype(int)
-    x, y, z = zip(low.tolist(), high.tolist(), strict=True)
-    return x, y, z
-
-
-def draw_line(picture: NDArray[np.uint8], inside: NDArray[np.bool_], colour: str) -> None:
-    """Draw the border of a mask into an RGB picture, with a rim that is seen on black and on white."""
-    boxes = ndimage.find_objects(inside.astype(np.uint8))
-    if not boxes:
-        return
-    near = tuple(slice(max(0, part.start - 1), part.stop + 1) for part in boxes[0])
-    picture, inside, across = picture[near], inside[near], inside.shape[1]
-    rgb = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
-    wide = 2 if across > WIDE else 1
-    line = inside & ~ndimage.binary_erosion(inside, iterations=wide, border_value=1)
-    rim = ndimage.binary_dilation(line) & ~line
-    picture[rim] = 255 if np.dot(rgb, (0.2126, 0.7152, 0.0722)) < 255 * DARK else 0
-    picture[line] = rgb
+    low = np.clip(np.floor(places.min(axis=0)), 0, np.array(geometry.shape) - 1).astype(int)
+    high = np.clip(np.ceil(places.max(axis=0)) + 1, 1, geometry.shape).astype(int)
+    return tuple(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def _crossings(points: Float64Array, column: int, at: float) -> Float64Array:

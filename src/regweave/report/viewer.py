@@ -1,0 +1,565 @@
+"""Data of the viewer on a page: volumes on the axes of the body as one byte a voxel, windows, structures, maps."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from regweave.io.dicom.rtstruct import read_drawn
+from regweave.io.disk.files import is_file
+from regweave.io.geometry import check_same_grid
+from regweave.io.points import MARKUPS_SCHEMA
+from regweave.measures.body import body_mask
+from regweave.report.contours import STRUCTURE_SET, Contours, extent, placed
+from regweave.run.result import Result
+from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
+from regweave.types import (
+    PALETTE,
+    Field,
+    Float32Array,
+    Float64Array,
+    Geometry,
+    LabelArray,
+    NodeEvidence,
+    Structure,
+    Volume,
+)
+
+BUDGETS = {"small": 600_000, "normal": 4_000_000, "full": 64_000_000}
+"""Voxels of a volume on the page, by how much detail is asked for; a browser holds no more than the last."""
+BUDGET = BUDGETS["normal"]
+BINS, LEVELS = 4096, 256
+TILTED_DEGREES = 2.0
+CT_WINDOWS = {
+    "soft tissue": (-160.0, 240.0),
+    "mediastinum": (-125.0, 225.0),
+    "liver": (-45.0, 155.0),
+    "brain": (0.0, 80.0),
+    "lung": (-1350.0, 150.0),
+    "bone": (-500.0, 1300.0),
+}
+LUNG_BELOW_HU, BONE_ABOVE_HU = -400.0, 250.0
+BRAIN_HU = (-10.0, 70.0)
+AUTO_PERCENTILES = (1.0, 99.5)
+MARGIN = 0.05
+COARSE = 300_000
+"""Voxels in which the body is segmented for the box of the page."""
+NOISE = 0.005
+"""A plane counts if at least this share of it is body; noise and wires of the couch are less."""
+TILES = 8
+"""Tiles of the checkerboard along the longest side."""
+COLOURS = tuple(f"#{r:02x}{g:02x}{b:02x}" for r, g, b in PALETTE)
+JACOBIAN_RANGE = 4.0
+"""The map of the Jacobian goes from a quarter to four times the volume."""
+UNIT_MM = 0.01
+"""Places of polygons on the page are whole multiples of this."""
+GRID_LINES = 28
+GRID_UNIT = 0.01
+"""Displacements of the grid are stored in hundredths of a voxel."""
+CONFIDENCE_PERCENTILE = 98.0
+FIXED_AND_MOVING = {"fixed": "fixed", "moving": "moving", "warped": "warped"}
+TODAY_AND_PLAN = {"fixed": "today", "moving": "plan", "warped": "warped"}
+Box = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+"""First voxel, and the one after the last, along each axis of the page."""
+
+
+@dataclass(frozen=True)
+class Display:
+    """Axis order, cropping and whole-number shrinking of volumes on the page.
+
+    The axes run towards left, posterior and superior.
+    """
+
+    axes: tuple[int, int, int]  # image axis that runs most nearly to the left, to posterior, to superior
+    flipped: tuple[bool, bool, bool]  # whether it runs the other way
+    factors: Factors  # voxels merged into one, along the display axes
+    geometry: Geometry  # the grid on the page
+    box: Box | None = None  # shown voxels along the display axes, before shrinking; None for all
+
+    @classmethod
+    def of(cls, geometry: Geometry, budget: int = BUDGET, box: Box | None = None) -> Display:
+        """Choose axes and shrinking for a grid; a box is cropped first, so that what is left keeps more detail."""
+        axes, flipped = body_axes(geometry.direction)
+        shown = _cropped(_turned(geometry, axes, flipped), box)
+        factors = _factors(shown, budget)
+        return cls(axes, flipped, factors, shrink_geometry(shown, factors), box)
+
+    def turn(self, data: NDArray[Any]) -> NDArray[Any]:
+        """Put the axes in the display's order and crop, without shrinking."""
+        out = np.flip(data.transpose(self.axes), tuple(a for a in range(3) if self.flipped[a]))
+        return np.ascontiguousarray(out if self.box is None else out[tuple(slice(*ends) for ends in self.box)])
+
+    def image(self, data: Float32Array) -> Float32Array:
+        """Mean of the merged voxels."""
+        return shrink(self.turn(data), self.factors)
+
+    def labels(self, data: LabelArray) -> LabelArray:
+        """One of the merged voxels, the one at their centre."""
+        turned = self.turn(data)
+        picked = [
+            np.minimum(np.arange(n) * f + f // 2, size - 1)
+            for n, f, size in zip(self.geometry.shape, self.factors, turned.shape, strict=True)
+        ]
+        return np.ascontiguousarray(turned[np.ix_(*picked)])
+
+    def inner(self, box: Box) -> list[list[float]]:
+        """Return a box of the image's voxels, along the display axes, in voxels of the page: its two corners."""
+        start = [0, 0, 0] if self.box is None else [low for low, _ in self.box]
+        ends = [
+            [(low - s) / f - 0.5, min((high - s) / f, n) - 0.5]
+            for (low, high), s, f, n in zip(box, start, self.factors, self.geometry.shape, strict=True)
+        ]
+        return [[low for low, _ in ends], [high for _, high in ends]]
+
+    @property
+    def tilted(self) -> bool:
+        """True if planes along the grid are visibly oblique to the body."""
+        return self.tilt_degrees > TILTED_DEGREES
+
+    @property
+    def tilt_degrees(self) -> float:
+        """Largest angle between an axis of the display and its body axis."""
+        cosine = np.clip(np.diag(self.geometry.direction), -1.0, 1.0)
+        return float(np.degrees(np.arccos(cosine)).max())
+
+
+def body_axes(direction: Float64Array) -> tuple[tuple[int, int, int], tuple[bool, bool, bool]]:
+    """Return the image axis nearest to each of left, posterior, superior, and whether it runs the other way."""
+    best = max(itertools.permutations(range(3)), key=lambda axes: sum(abs(direction[a, axes[a]]) for a in range(3)))
+    i, j, k = best
+    x, y, z = (bool(direction[a, best[a]] < 0) for a in range(3))
+    return (i, j, k), (x, y, z)
+
+
+def quantise(volumes: Sequence[Float32Array]) -> tuple[list[NDArray[np.uint8]], Float32Array]:
+    """Round volumes to the 256 values of one table.
+
+    Half of the table is spread evenly over the range, half where the voxels are, so that a narrow window still has
+    many greys. Return the codes of each volume, and the value of each code, ascending.
+
+    Examples
+    --------
+    >>> (codes,), table = quantise([np.float32([[[0, 5, 7]]])])
+    >>> table[codes].ravel().tolist()
+    [0.0, 5.0, 7.0]
+    """
+    table = _table(volumes)
+    between = (table[1:] + table[:-1]) / 2
+    return [np.searchsorted(between, v).astype(np.uint8) for v in volumes], table
+
+
+def packed(data: NDArray[Any]) -> str:
+    """Bytes of an array, first axis fastest, little-endian, as base64 of a zlib stream."""
+    raw = data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes(order="F")
+    return base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
+
+
+def _table(volumes: Sequence[Float32Array]) -> Float32Array:
+    values = np.concatenate([v.ravel() for v in volumes])
+    low, high = float(values.min()), float(values.max())
+    few: Float32Array = np.unique(values[:: max(1, values.size // 10_000)])
+    if few.size <= LEVELS:
+        few = np.unique(values)
+    if few.size <= LEVELS:
+        return np.asarray(np.pad(few, (0, LEVELS - few.size), mode="edge"), dtype=np.float32)
+    counts, edges = np.histogram(values, bins=BINS, range=(low, high))
+    mass = np.minimum(counts, values.size / LEVELS)  # one value of many voxels, such as air, needs one code only
+    place = np.concatenate([[0.0], np.cumsum(mass / mass.sum() + 1.0 / BINS)])
+    even = np.linspace(0.0, place[-1], LEVELS)
+    return np.asarray(np.interp(even, place, edges), dtype=np.float32)
+
+
+def _turned(geometry: Geometry, axes: tuple[int, int, int], flipped: tuple[bool, bool, bool]) -> Geometry:
+    x, y, z = (geometry.shape[a] for a in axes)
+    turn = np.zeros((4, 4))
+    turn[3, 3] = 1.0
+    for display, image in enumerate(axes):
+        turn[image, display] = -1.0 if flipped[display] else 1.0
+        turn[image, 3] = geometry.shape[image] - 1.0 if flipped[display] else 0.0
+    return Geometry((x, y, z), geometry.affine @ turn)
+
+
+def _cropped(geometry: Geometry, box: Box | None) -> Geometry:
+    if box is None:
+        return geometry
+    affine = geometry.affine.copy()
+    affine[:3, 3] = geometry.points(np.array([low for low, _ in box], dtype=np.float64))
+    x, y, z = (high - low for low, high in box)
+    return Geometry((x, y, z), affine)
+
+
+def _factors(geometry: Geometry, budget: int) -> Factors:
+    """Merge voxels along the axis where they are closest, until there are few enough."""
+    factors = np.ones(3, dtype=int)
+    shape, spacing = np.array(geometry.shape), geometry.spacing_mm
+    while np.prod(-(-shape // factors)) > budget:
+        step = np.where(shape > factors, spacing * factors, np.inf)
+        factors[int(step.argmin())] += 1
+    x, y, z = (int(f) for f in factors)
+    return x, y, z
+
+
+def windows(
+    fixed: Float32Array, moving: Float32Array, modality: Mapping[str, str], content: NDArray[np.bool_]
+) -> list[dict[str, Any]]:
+    """Return the windows to choose from, the one with the best contrast in the ``content`` first.
+
+    A CT has the usual windows, another image the range of its tissue.
+    """
+    auto = {"fixed": _auto(fixed), "moving": _auto(moving)}
+    whole = {name: (float(data.min()), float(data.max())) for name, data in (("fixed", fixed), ("moving", moving))}
+    ct = [name for name in auto if modality[name] == "ct"]
+    named = {name: {**auto, **dict.fromkeys(ct, w)} for name, w in CT_WINDOWS.items()} if ct else {"auto": auto}
+    if ct:
+        first = ct_window((fixed if "fixed" in ct else moving)[content])
+        named = {first: named[first], **named}
+    return [{"name": name, **window} for name, window in {**named, "whole range": whole}.items()]
+
+
+def ct_window(values: Float32Array) -> str:
+    """Return the name of the window with the best contrast for some Hounsfield units.
+
+    Examples
+    --------
+    >>> ct_window(np.float32([-850, -800, 40])), ct_window(np.float32([-80, 40, 60])), ct_window(np.float32([30, 35]))
+    ('lung', 'soft tissue', 'brain')
+    """
+    if values.size == 0:
+        return "soft tissue"
+    low, middle, high = (float(v) for v in np.percentile(values, (5, 50, 95)))
+    if middle < LUNG_BELOW_HU or middle > BONE_ABOVE_HU:
+        return "lung" if middle < LUNG_BELOW_HU else "bone"
+    return "brain" if BRAIN_HU[0] <= low and high <= BRAIN_HU[1] else "soft tissue"
+
+
+def content_box(geometry: Geometry, images: Iterable[Float32Array], labels: Iterable[LabelArray]) -> Box:
+    """Return the bounding box of bodies and structures along the axes of the page, with a margin.
+
+    The body is segmented in every n-th voxel of each image.
+    """
+    coarse, whole = Display.of(geometry, COARSE), Display.of(geometry, math.prod(geometry.shape))
+    steps = tuple(slice(None, None, coarse.factors[coarse.axes.index(axis)]) for axis in range(3))
+    found = []
+    for image in images:
+        few = coarse.turn(image[steps])
+        found.append(_extent(body_mask(Volume(few, coarse.geometry)), coarse.factors, NOISE))
+    found += [_extent(whole.turn(data) != 0) for data in labels if data.any()]
+    ends = [(min(e[a][0] for e in found), max(e[a][1] for e in found)) for a in range(3)]
+    grown = [(low - round(MARGIN * (high - low)) - 1, high + round(MARGIN * (high - low)) + 1) for low, high in ends]
+    x, y, z = ((max(0, low), min(n, high)) for (low, high), n in zip(grown, whole.geometry.shape, strict=True))
+    return x, y, z
+
+
+def _extent(mask: NDArray[np.bool_], factors: tuple[int, int, int] = (1, 1, 1), least: float = 0.0) -> Box:
+    """Return the first voxel of a mask along each axis, and the one after the last, in voxels of the image."""
+    ends = []
+    for axis, factor in enumerate(factors):
+        there = np.flatnonzero(mask.mean(axis=tuple({0, 1, 2} - {axis})) > least)
+        ends.append(
+            (int(there[0]) * factor, int(there[-1] + 1) * factor) if there.size else (0, mask.shape[axis] * factor)
+        )
+    x, y, z = ends
+    return x, y, z
+
+
+def _auto(data: Float32Array) -> tuple[float, float]:
+    """Range of the voxels above the background, which is taken to be the smallest value."""
+    inside = data[data > data.min()]
+    if inside.size == 0:
+        return float(data.min()), float(data.min()) + 1.0
+    low, high = (float(v) for v in np.percentile(inside, AUTO_PERCENTILES))
+    return low, max(high, low + 1e-6)
+
+
+def structures(
+    labels: Mapping[str, LabelArray], names: Mapping[int, str], display: Display
+) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
+    """Return the code of the structure at each voxel of the page, 0 for none, for each label map; and the structures.
+
+    A structure has its code, label, name, colour, and centre in voxels of the page, None if no map shows it.
+    """
+    maps = {name: display.labels(data) for name, data in labels.items()}
+    values = sorted({int(v) for data in labels.values() for v in np.unique(data)} - {0})
+    known = np.array([0, *values])
+    kind = np.uint8 if len(values) <= 255 else np.uint16
+    codes = {name: np.searchsorted(known, data).astype(kind) for name, data in maps.items()}
+    places = {name: ndimage.find_objects(data, len(values)) for name, data in codes.items()}
+    rows = [
+        {
+            "code": n, "label": v, "name": names.get(v, str(v)), "colour": COLOURS[(n - 1) % len(COLOURS)],
+            "centre": _centre(codes, places, n),
+        }
+        for n, v in enumerate(values, start=1)
+    ]  # fmt: skip
+    return codes, rows
+
+
+def _centre(codes: Mapping[str, NDArray[Any]], places: Mapping[str, Any], code: int) -> list[int] | None:
+    """Voxel of the structure that is nearest to its mean, in the first label map that shows it."""
+    for name, data in codes.items():
+        box = places[name][code - 1]
+        if box is not None:
+            where = np.argwhere(data[box] == code)
+            nearest = where[int(((where - where.mean(axis=0)) ** 2).sum(axis=1).argmin())]
+            return [int(i) + part.start for i, part in zip(nearest, box, strict=True)]
+    return None
+
+
+Coded = tuple[NDArray[np.uint8], float, float]
+"""One byte for each voxel of the page, and ``first`` and ``step``: code c means ``first + step · c``."""
+
+
+def jacobian_map(jacobian: Float32Array, display: Display) -> Coded:
+    """Code log2 of the Jacobian determinant.
+
+    Code 0 means a fold, in any of the voxels that were merged; 1 and 255 mean values beyond the scale.
+    """
+    folded = display.image((jacobian <= 0).astype(np.float32)) > 0
+    limit = float(np.log2(JACOBIAN_RANGE))
+    shown = display.image(jacobian)
+    log = np.log2(np.clip(shown, 1.0 / JACOBIAN_RANGE, JACOBIAN_RANGE))
+    step = 2 * limit / 252
+    codes = np.rint((log + limit) / step).astype(np.uint8) + np.uint8(2)
+    codes[shown < 1.0 / JACOBIAN_RANGE], codes[shown > JACOBIAN_RANGE] = 1, 255
+    codes[folded] = 0
+    return codes, -limit - 2 * step, step
+
+
+def jacobian_by_label(jacobian: Float32Array, labels: LabelArray | None) -> dict[int, tuple[float, float, float]]:
+    """Return least, mean and largest Jacobian determinant inside each structure of a label map.
+
+    Examples
+    --------
+    >>> jacobian_by_label(np.float32([[[1.0, 0.5, 2.0]]]), np.array([[[0, 1, 1]]]))
+    {1: (0.5, 1.25, 2.0)}
+    """
+    if labels is None:
+        return {}
+    values = [int(v) for v in np.unique(labels) if v != 0]
+    low, mean, high = (f(jacobian, labels, values) for f in (ndimage.minimum, ndimage.mean, ndimage.maximum))
+    return {v: (float(low[i]), float(mean[i]), float(high[i])) for i, v in enumerate(values)}
+
+
+def confidence_map(nodes: NodeEvidence, display: Display) -> Coded:
+    """Code the gap between the best and the second label; the upper end of the scale is a high percentile."""
+    values = on_image(nodes.confidence, nodes.geometry, display.geometry)
+    high = float(np.percentile(nodes.confidence, CONFIDENCE_PERCENTILE)) or 1.0
+    return np.rint(255 * np.clip(values / high, 0, 1)).astype(np.uint8), 0.0, high / 255
+
+
+def metric_map(nodes: NodeEvidence, display: Display) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return for each voxel the number of the member with the largest influence, and its share in percent.
+
+    Numbers begin at 1; 0 means that all labels cost the same.
+    """
+    best = np.zeros(display.geometry.shape, dtype=np.float32)
+    total, who = np.zeros_like(best), np.zeros(best.shape, dtype=np.uint8)
+    for number, values in enumerate(nodes.influence, start=1):
+        here = on_image(values, nodes.geometry, display.geometry)
+        total += here
+        who[here > best] = number
+        np.maximum(best, here, out=best)
+    share = np.divide(best, total, out=np.zeros_like(best), where=total > 0)
+    return who, np.rint(100 * share).astype(np.uint8)
+
+
+def member_parts(who: NDArray[np.uint8], n_members: int) -> list[float]:
+    """Part of the voxels that each member decides, of those where any does."""
+    counts = np.bincount(who.ravel(), minlength=n_members + 1)[1 : n_members + 1]
+    total = int(counts.sum())
+    return [float(c) / total if total else 0.0 for c in counts]
+
+
+def grid_field(field: Field, display: Display) -> tuple[NDArray[np.int16], int]:
+    """Sample the displacement along the display axes for drawing a grid, (3, I, J, K), in hundredths of a page voxel.
+
+    The second value is the distance of the samples in voxels of the page; the first sample is voxel 0.
+    """
+    shape = display.geometry.shape
+    step = max(1, -(-max(shape) // GRID_LINES))
+    parts = np.stack([display.image(component)[::step, ::step, ::step] for component in field.data])
+    to_voxels = np.linalg.inv(display.geometry.affine[:3, :3])
+    moved: Float32Array = np.tensordot(to_voxels, parts, axes=1).astype(np.float32)
+    return np.clip(np.rint(moved / GRID_UNIT), -32767, 32767).astype(np.int16), step
+
+
+def on_image(values: Float32Array, nodes: Geometry, image: Geometry) -> Float32Array:
+    """Interpolate values at the nodes linearly on an image grid; beyond the nodes take the nearest.
+
+    Examples
+    --------
+    >>> nodes = Geometry((2, 1, 1), np.diag([2.0, 1.0, 1.0, 1.0]))
+    >>> on_image(np.float32([[[0.0]], [[4.0]]]), nodes, Geometry((3, 1, 1), np.eye(4))).ravel().tolist()
+    [0.0, 2.0, 4.0]
+    """
+    step = np.asarray(np.linalg.solve(nodes.affine, image.affine), dtype=np.float64)
+    out: Float32Array = ndimage.affine_transform(
+        values.astype(np.float32), step[:3, :3], step[:3, 3], output_shape=image.shape, order=1, mode="nearest"
+    )
+    return out
+
+
+class Viewer:
+    """Volumes of a result on the grid of the page: cropped to the bodies in them, the rest reduced to a budget.
+
+    Images in memory are taken from there; a saved result reads them here. The folder is read for a structure set alone.
+    """
+
+    def __init__(self, result: Result, folder: Path, budget: int = BUDGET) -> None:
+        images, clinic, modality = result.images, result.clinic, result.provenance.modality
+        volumes = {"fixed": result.fixed, "moving": images.before, "warped": result.warped}
+        self.result, self.geometry = result, volumes["fixed"].geometry
+        grids = {f"the {name} image": of.geometry for name, of in volumes.items()}
+        grids["the transform"] = result.transform.field.geometry
+        drawn, maps = _structure_set(folder, result), {}
+        if drawn is None:
+            labels = {"fixed": images.fixed_labels, "before": images.labels_before, "after": images.warped_labels}
+            maps = {name: of.data for name, of in labels.items() if of is not None}
+            grids |= {f"the label map '{name}'": of.geometry for name, of in labels.items() if of is not None}
+        for name, grid in grids.items():
+            check_same_grid(self.geometry, grid, name)
+        box = content_box(self.geometry, [of.data for of in volumes.values()], maps.values())
+        if drawn is not None:
+            whole = Display.of(self.geometry, math.prod(self.geometry.shape)).geometry
+            needed = extent(drawn, whole) or box
+            x, y, z = ((min(a, c), max(b, d)) for (a, b), (c, d) in zip(box, needed, strict=True))
+            box = x, y, z
+        self.display = Display.of(self.geometry, budget, box)
+        small = {name: self.display.image(of.data) for name, of in volumes.items()}
+        (fixed,), fixed_table = quantise([small["fixed"]])
+        (moving, warped), moving_table = quantise([small["moving"], small["warped"]])
+        self.codes = {"fixed": fixed, "moving": moving, "warped": warped}
+        self.tables = {"fixed": fixed_table, "moving": moving_table}
+        """Value of each code; that of the moving image is also that of the warped one."""
+        self.rounding = float(np.abs(fixed_table[fixed] - small["fixed"]).mean())
+        self.labels, self.structures = structures(maps, images.names, self.display)
+        self.contours: Contours | None = None
+        if drawn is not None and clinic is not None:
+            numbers = {row.number: row.number if row.label is None else row.label for row in clinic.structures}
+            slices_mm = np.array(clinic.slices_mm)
+            self.contours, self.structures = placed(
+                drawn, numbers, slices_mm, self.geometry, self.display.geometry, self.display.axes.index(2)
+            )
+        self.reference = maps.get("fixed", maps.get("after"))
+        masks = [data != 0 for data in self.labels.values() if data.any()]
+        content = masks[0] if masks else body_mask(Volume(small["fixed"], self.display.geometry))
+        sides = {"fixed": modality.fixed, "moving": modality.moving}
+        self.windows = windows(small["fixed"], small["moving"], sides, content)
+        self.unit = "HU" if modality.fixed == "ct" else ""
+        near = [maps[name] for name in ("fixed", "before") if name in maps][:1]
+        self.view = self.display.inner(content_box(self.geometry, [result.fixed.data], near))
+        if self.contours is not None and self.contours.rings:
+            low, high = self.contours.corners(self.contours.rings)
+            ends = np.minimum(self.view[0], low), np.maximum(self.view[1], high)
+            self.view = [corner.round(4).tolist() for corner in ends]
+        self.start = self._start()
+
+    def _start(self) -> list[float]:
+        """Return the cross-hair at first: the middle of structures, on a slice of today for contours, or of all."""
+        centres, contours = [row["centre"] for row in self.structures if row["centre"]], self.contours
+        if contours is not None and centres:
+            place = [float(p) for p in np.rint(np.mean(centres, axis=0))]
+            nearest = np.abs(contours.slices - place[contours.axis]).argmin()
+            place[contours.axis] = round(float(contours.slices[nearest]), 6)
+            return place
+        for data in self.labels.values():
+            if data.any():
+                return [int(v) for v in np.rint(ndimage.center_of_mass(data > 0))]
+        return [n // 2 for n in self.display.geometry.shape]
+
+    def data(self, jacobian: Float32Array) -> dict[str, Any]:
+        """Return the JSON values that the script of the viewer reads."""
+        result, geometry = self.result, self.display.geometry
+        nodes, start = result.images.nodes, result.provenance.start
+        moved, step = grid_field(result.transform.field, self.display)
+        moved = np.moveaxis(moved, 0, -1)  # packed arrays run along their first axis fastest: each component is a block
+        data: dict[str, Any] = {
+            "shape": list(geometry.shape),
+            "affine": geometry.affine.tolist(),
+            "spacing": geometry.spacing_mm.tolist(),
+            "view": self.view,
+            "unit": self.unit,
+            "words": FIXED_AND_MOVING if result.clinic is None else TODAY_AND_PLAN,
+            "tile": float(max(np.array(geometry.shape) * geometry.spacing_mm)) / TILES,
+            "images": {name: _smooth_item(codes) for name, codes in self.codes.items()},
+            "tables": {name: [float(f"{v:.6g}") for v in table] for name, table in self.tables.items()},
+            "windows": self.windows,
+            "labels": {name: _item(codes) for name, codes in self.labels.items()},
+            "structures": self.structures,
+            "landmarks": self._landmarks(),
+            "start": self.start,
+            "initial": None if start.field else [list(row) for row in start.matrix],
+            "markups": MARKUPS_SCHEMA,
+            "jacobian": _coded_item(jacobian_map(jacobian, self.display)),
+            "grid": {**_item(moved), "shape": list(moved.shape[:3]), "step": step, "unit": GRID_UNIT},
+        }
+        if self.contours is not None:
+            data["contours"] = _contours_item(self.contours, geometry.spacing_mm)
+        if nodes is not None:
+            who, share = metric_map(nodes, self.display)
+            parts = member_parts(who, len(nodes.members))
+            members = {"members": list(nodes.members), "parts": parts}
+            data["metric"] = {**_item(who), "share": _smooth_item(share), **members}
+            data["confidence"] = _coded_item(confidence_map(nodes, self.display))
+        return data
+
+    def _landmarks(self) -> list[dict[str, Any]]:
+        """Return the landmarks in voxels of the page: the fixed one, and its partner before and after."""
+        to_voxels = np.linalg.inv(self.display.geometry.affine)
+        points = () if self.result.landmarks is None else self.result.landmarks.points
+        places = {"fixed": "fixed_mm", "before": "start_mm", "after": "warped_mm"}
+        return [
+            {"name": point.name}
+            | {key: (to_voxels @ [*getattr(point, name), 1.0])[:3].tolist() for key, name in places.items()}
+            for point in points
+        ]
+
+
+def _structure_set(folder: Path, result: Result) -> tuple[Structure, ...] | None:
+    """Read the structure set that a propagation wrote; None for a copy of the result without it."""
+    clinic = result.clinic
+    if clinic is None or not clinic.slices_mm or not is_file(folder / clinic.files.get(STRUCTURE_SET, "")):
+        return None
+    return read_drawn(folder / clinic.files[STRUCTURE_SET])
+
+
+def _item(codes: NDArray[Any]) -> dict[str, Any]:
+    return {"type": codes.dtype.str[1:], "data": packed(codes)}
+
+
+def _smooth_item(codes: NDArray[np.uint8]) -> dict[str, Any]:
+    """Pack the differences of neighbours, modulo 256: where values change slowly they take half the room."""
+    flat = codes.ravel(order="F")
+    return {**_item(np.diff(flat, prepend=flat.dtype.type(0))), "differences": True}
+
+
+def _coded_item(coded: Coded) -> dict[str, Any]:
+    codes, first, step = coded
+    return {**_smooth_item(codes), "first": first, "step": step}
+
+
+def _contours_item(contours: Contours, spacing_mm: Float64Array) -> dict[str, Any]:
+    """Pack polygons in hundredths of a millimetre, as differences."""
+    a, b = (axis for axis in range(3) if axis != contours.axis)
+    rings = contours.rings
+    head = np.array([(r.code, r.slice, len(r.points)) for r in rings], dtype=np.int32).reshape(-1, 3)
+    points = np.concatenate([r.points for r in rings]) if rings else np.zeros((0, 2))
+    units = np.rint(points * spacing_mm[[a, b]] / UNIT_MM).astype(np.int32).ravel(order="F")
+    return {
+        "axis": contours.axis,
+        "slices": [round(float(s), 6) for s in contours.slices],
+        "edges": [round(float(s), 6) for s in contours.edges],
+        "unit": UNIT_MM,
+        "rings": _item(head.ravel()),
+        "points": {**_item(np.diff(units, prepend=np.int32(0))), "differences": True},
+    }

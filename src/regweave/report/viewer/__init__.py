@@ -1,1 +1,0 @@
-"""Volumes, maps and pictures that the page of a registration shows."""

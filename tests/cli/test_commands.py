@@ -19,7 +19,7 @@ import SimpleITK as sitk  # noqa: N813
 from regweave import notices
 from regweave.cli import app as program
 from regweave.cli import main
-from regweave.cli.help import command_line
+from regweave.cli.app import command_line
 from regweave.errors import ResourceError
 from regweave.io import (
     read_image,

@@ -1,4 +1,4 @@
-"""Entry point and command table of the program ``regweave``, with its exit statuses."""
+"""Entry point of the program ``regweave``: its commands, their common settings, and the exit statuses."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,8 +21,6 @@ from typer.main import get_command
 
 import regweave
 from regweave import notices
-from regweave.cli import words
-from regweave.cli.help import SETTINGS, examples
 from regweave.cli.streams import guarded_streams
 from regweave.errors import (
     EXIT_INTERNAL,
@@ -30,6 +29,28 @@ from regweave.errors import (
     RegweaveError,
     ResourceError,
 )
+
+WIDTH = 80
+"""Columns of help and tables."""
+SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"max_content_width": WIDTH},
+}
+words: ContextVar[tuple[str, ...]] = ContextVar("regweave_words", default=())
+"""Command line of the running process after the name of the program, for records."""
+
+
+def command_line(**settings: Any) -> typer.Typer:
+    """Return an empty command line, to which the functions of a module are added."""
+    return typer.Typer(**SETTINGS, add_completion=False, **settings)
+
+
+def examples(*calls: str) -> str:
+    """Return the end of a help text: calls as they are typed, each at most 76 characters."""
+    return "\n".join(["Examples:", *(f"  {call}" for call in calls)])
+
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "register": ("registration.register", "Register", "Register two images; write transforms, numbers and a page."),
@@ -138,7 +159,7 @@ def _run(arguments: list[str] | None) -> int:
     try:
         try:
             with _warnings_as_lines(), _stops_as_interrupts():
-                words.given.set(tuple(sys.argv[1:] if arguments is None else arguments))
+                words.set(tuple(sys.argv[1:] if arguments is None else arguments))
                 make_app()(args=arguments, prog_name="regweave")
         finally:
             sys.stdout.flush()  # here, where a failure has a message and a status

@@ -13,8 +13,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
-from regweave.cli.options import JsonOption, RulesOption, StrictOption, complete_model
+from regweave.cli.app import command_line, examples
+from regweave.cli.options import (
+    JsonOption,
+    RulesOption,
+    StrictOption,
+    complete_model,
+    input_option,
+    machine_option,
+    method_option,
+)
 from regweave.cli.tables import VERDICTS, end_by_verdict, short, verdict_lines
 from regweave.clinic.commission import RECORD, run_trials
 from regweave.clinic.propagate import RTSTRUCT, Propagation, write_contours

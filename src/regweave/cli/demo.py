@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.help import WIDTH, command_line, examples, input_option, machine_option, method_option
-from regweave.cli.options import JsonOption, complete_preset, parse_values
+from regweave.cli.app import WIDTH, command_line, examples
+from regweave.cli.options import JsonOption, complete_preset, input_option, machine_option, method_option, parse_values
 from regweave.cli.tables import text_table
 from regweave.config.presets import choose_settings
 from regweave.config.settings import Settings

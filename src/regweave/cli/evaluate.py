@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
+from regweave.cli.app import command_line, examples
 from regweave.cli.options import (
     DeviceOption,
     FixedModalityOption,
@@ -28,6 +28,9 @@ from regweave.cli.options import (
     cluster_of,
     complete_model,
     complete_preset,
+    input_option,
+    machine_option,
+    method_option,
     parse_values,
 )
 from regweave.cli.tables import terminal_text

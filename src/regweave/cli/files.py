@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from regweave.cli.help import WIDTH, command_line, examples, input_option
-from regweave.cli.options import FollowOption, JsonOption
+from regweave.cli.app import WIDTH, command_line, examples
+from regweave.cli.options import FollowOption, JsonOption, input_option
 from regweave.cli.warp import require_outside
 from regweave.errors import EXIT_OK, RegweaveError, UsageError
 from regweave.io import (

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from regweave.cli.help import command_line, examples
+from regweave.cli.app import command_line, examples
 from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError

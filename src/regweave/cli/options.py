@@ -1,14 +1,17 @@
-"""Options that several commands share."""
+"""Options of commands: made from the fields of classes of options, or shared by several commands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, is_dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from regweave.cli.help import input_option, machine_option, method_option
 from regweave.config.presets import preset_names
 from regweave.errors import UsageError
 from regweave.io.modality import Stated
@@ -16,6 +19,57 @@ from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
 from regweave.jobs.workers import Cluster
 from regweave.model import shipped_models
+from regweave.options import declared
+
+
+def from_fields(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each argument whose type is a class of options by its fields, as arguments of the command line.
+
+    A field that may be given by position becomes an argument, any other an option. Its hints (see
+    `regweave.options.option`) may have ``typed``, the type of the words; None leaves the field out.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    classes: dict[str, list[Field[Any]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            classes[name] = [f for f in declared(kind) if f.metadata["cli"].get("typed", str) is not None]
+            parameters += [_parameter(kind, f) for f in classes[name]]
+        else:
+            parameters.append(parameter.replace(annotation=kind))
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        for name, listed in classes.items():
+            given[name] = hints[name](**{f.name: given.pop(f.name) for f in listed})
+        command(**given)
+
+    call.__signature__ = inspect.Signature(sorted(parameters, key=lambda p: p.kind))  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _parameter(kind: type[Any], field: Field[Any]) -> inspect.Parameter:
+    """Return the argument of a command for a field; its help is the first sentence of the field's."""
+    cli = field.metadata["cli"]
+    owner = next(c for c in kind.__mro__ if field.name in vars(c).get("__annotations__", {}))
+    typed = cli["typed"] if "typed" in cli else eval(str(field.type), vars(sys.modules[owner.__module__]))
+    words: dict[str, Any] = {name: cli[name] for name in ("metavar",) if name in cli}
+    words |= {"help": field.metadata["help"].split(". ")[0].removesuffix(".") + "."}
+    words |= {"autocompletion": cli.get("complete"), "rich_help_panel": cli.get("panel")}
+    info = typer.Option(*cli.get("flags", ()), **words) if field.kw_only else typer.Argument(**words)
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    else:
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+    place = inspect.Parameter.KEYWORD_ONLY if field.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(field.name, place, default=default, annotation=Annotated[typed, info])
+
+
+input_option = partial(typer.Option, rich_help_panel="Input")
+method_option = partial(typer.Option, rich_help_panel="Method")
+machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 FrameOption = Annotated[
     NiftiFrame, input_option(help="Matrix that places NIfTI files; auto refuses files whose two disagree.")

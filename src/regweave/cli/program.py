@@ -17,7 +17,7 @@ import typer
 
 import regweave
 from regweave import _core
-from regweave.cli.help import WIDTH, command_line, examples
+from regweave.cli.app import WIDTH, command_line, examples
 from regweave.cli.options import JsonOption, complete_preset
 from regweave.config.presets import preset, preset_names
 from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.help import command_line, examples
+from regweave.cli.app import command_line, examples
 from regweave.cli.options import FixedPointsOption, JsonOption, MovingPointsOption, PageDetail, RulesOption
 from regweave.cli.registration.register import read_landmarks
 from regweave.errors import RegweaveError, UsageError

@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from regweave.cli.help import WIDTH
+from regweave.cli.app import WIDTH
 from regweave.errors import EXIT_VERDICT
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import Verdict, unchecked_words

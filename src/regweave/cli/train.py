@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from regweave.api.train import train as workflow
-from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
+from regweave.cli.app import command_line, examples
 from regweave.cli.models import as_dict, as_text
 from regweave.cli.options import (
     DeviceOption,
@@ -22,6 +22,9 @@ from regweave.cli.options import (
     SchedulerOption,
     cluster_of,
     complete_preset,
+    input_option,
+    machine_option,
+    method_option,
     parse_values,
 )
 from regweave.errors import Cancelled

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from regweave import notices
-from regweave.cli.help import command_line, examples, input_option, method_option
+from regweave.cli.app import command_line, examples
 from regweave.cli.options import (
     FollowOption,
     FrameOption,
@@ -29,6 +29,8 @@ from regweave.cli.options import (
     OutputOption,
     OverwriteOption,
     TransformOption,
+    input_option,
+    method_option,
 )
 from regweave.contours import carry_set, volume_ml
 from regweave.errors import RegweaveError, UsageError

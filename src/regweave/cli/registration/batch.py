@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from regweave.cli.help import command_line, examples, machine_option, method_option
+from regweave.cli.app import command_line, examples
 from regweave.cli.options import (
     DeviceOption,
     FixedModalityOption,
@@ -28,6 +28,8 @@ from regweave.cli.options import (
     cluster_of,
     complete_model,
     complete_preset,
+    machine_option,
+    method_option,
 )
 from regweave.config.presets import metric_weights
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from regweave.cli.help import command_line, examples, machine_option, method_option
+from regweave.cli.app import command_line, examples
 from regweave.cli.options import (
     FixedMaskOption,
     FixedModalityOption,
@@ -23,6 +23,8 @@ from regweave.cli.options import (
     MovingModalityOption,
     NonFiniteOption,
     complete_preset,
+    machine_option,
+    method_option,
 )
 from regweave.config.presets import choose_settings
 from regweave.io import overlap_fraction

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 
 from regweave.api import register as api
-from regweave.cli import words
-from regweave.cli.help import command_line, examples, input_option, machine_option, method_option
+from regweave.cli.app import command_line, examples, words
 from regweave.cli.options import (
     FixedMaskOption,
     FixedModalityOption,
@@ -30,6 +29,9 @@ from regweave.cli.options import (
     StrictOption,
     complete_model,
     complete_preset,
+    input_option,
+    machine_option,
+    method_option,
 )
 from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
 from regweave.config.presets import metric_weights
@@ -154,7 +156,7 @@ def register(
     with prepare_output(output, overwrite=overwrite) as folder, bar as shown:
         run = api.register if again is None else pipeline.register
         result = run(**given, threads=threads, on_progress=shown)
-        result = result.with_command(("regweave", *words.given.get())).model_copy(update={"rules": judged_by})
+        result = result.with_command(("regweave", *words.get())).model_copy(update={"rules": judged_by})
         result = result if landmarks is None else result.with_landmarks(landmarks)
         shown.stage("write", "files and page" if page else "files", BEFORE_FILES)
         usual = result.images.usual_outputs() if named is None else named

@@ -208,6 +208,7 @@ BAD = {
     "pixels of no size": ("E111", lambda s: every(s / "plan", PixelSpacing=["1e-300", "1e-300"])),
     "a set of two other frames": ("E160", two_other_frames),
     "a point far away": ("E123", lambda s: contour(s, ContourData=["999999", "0", "11"] + ["0", "0", "11"] * 23)),
+    "contours without number on a slice": ("E123", lambda s: redrawn(s, [Roi("Cord", ((4, RING),) * 2001)])),
     "another frame and the identity": ("E160", lambda s: every(s / "today", FrameOfReferenceUID=uid(4, 9))),
     "two structures of one name": ("E166", lambda s: redrawn(s, [ROIS[0], ROIS[0]])),
 }  # fmt: skip

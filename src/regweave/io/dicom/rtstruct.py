@@ -41,6 +41,8 @@ FLAT = 0.1
 ON_SLICE, ROUNDING_MM = 0.02, 0.06
 """Share of a gap, and length, by which a contour may be away from its slice without a word."""
 FAR_MM = 1000.0
+MOST_CONTOURS = 2000
+"""Contours of a structure on one slice: the region that they enclose takes the square of their number to compute."""
 CONTOUR_DATA = Tag(0x30060050)
 LONGEST_NAME = 64
 BESIDE = "lie beside the images of the series"
@@ -54,8 +56,8 @@ def read_rtstruct(path: str | Path, series: Series, *, allow_id_mismatch: bool =
     changed with W230. Contours between the slices move to the nearest with W245; several items of one structure are
     joined with W246.
 
-    Raises E102 damaged, E123 a point far from the series, E160 another frame of reference, E162 another patient, E164
-    another object, E165 nothing on the series.
+    Raises E102 damaged, E123 a point far from the series or thousands of contours on a slice, E160 another frame of
+    reference, E162 another patient, E164 another object, E165 nothing on the series.
     """
     subject = f"'{path}'"
     with guarded(subject):
@@ -234,6 +236,10 @@ class _Placer:
                 self._add(closed, data, counts)
         if not closed and not counts["off"] and short and all(len(one) == 1 for one in short):
             points, short = points + [one[0] for one in short], []
+        k, most = max(((k, len(found)) for k, found in closed.items()), key=lambda one: one[1], default=(0, 0))
+        if most > MOST_CONTOURS:
+            message = f"{subject} has {most} contours on slice {k + 1}, allowed are {MOST_CONTOURS}"
+            raise RegweaveError("E123", message, "leave the structure out of the export")
         drawn, doubled, away = self._contours(closed)
         if away:
             self.snapped[empty.name] = away

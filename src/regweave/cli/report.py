@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,42 +20,6 @@ from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, read_rules
 from regweave.report import batch, demo, evaluation, registration, training
 from regweave.report.boilerplate import boilerplate
-
-
-def _write_list(folder: Path, rules: Rules | None) -> Path:
-    """Write the pages of an evaluation or of a batch: both keep a list of results."""
-    if read_json(folder / RESULTS).get("format") != FORMAT:
-        return evaluation.write_page(folder, rules)
-    if rules is not None:
-        message = f"--rules is given, but '{folder}' is a batch, which keeps verdicts without their numbers"
-        raise UsageError("E192", message, "give it with the folder of one of its pairs, or run the batch with it")
-    return batch.write_page(folder)
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """Options of a page: rules where there are verdicts, the rest for one registration."""
-
-    rules: Rules | None = None
-    detail: PageDetail | None = None
-    landmarks: LandmarkPairs | None = None
-
-    def of_one(self) -> list[str]:
-        """Options that only the page of one registration can follow."""
-        given = {"--page-detail": self.detail, "--fixed-points": self.landmarks}
-        return [name for name, value in given.items() if value is not None]
-
-
-def _write_registration(folder: Path, wishes: Wishes) -> Path:
-    return registration.write_page(folder, wishes.rules, detail=wishes.detail or "normal", landmarks=wishes.landmarks)
-
-
-JUDGED: dict[str, Callable[[Path, Wishes], Path]] = {
-    RESULT: _write_registration,
-    RESULTS: lambda folder, wishes: _write_list(folder, wishes.rules),
-}
-OTHERS: dict[str, Callable[[Path], Path]] = {DEMO: partial(demo.write_page, all_pages=True)}
-"""What writes the page of a folder, by the file that tells what the folder is; the first two have verdicts."""
 
 app = command_line()
 
@@ -99,26 +60,31 @@ def report(
         text = boilerplate(result)
         print(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
         return
-    given = None if rules is None else read_rules(rules)
-    page = write_page(result, Wishes(given, page_detail, read_landmarks(fixed_points, moving_points)))
+    judged_by = None if rules is None else read_rules(rules)
+    page = _write_page(result, judged_by, page_detail, read_landmarks(fixed_points, moving_points))
     print(json.dumps({"page": str(page)}, ensure_ascii=False) if as_json else f"page        {page}")
 
 
-def write_page(result: Path, wishes: Wishes) -> Path:
-    """Write the page of a folder or a model and return where it is."""
-    if wishes.of_one() and not is_file(result / RESULT):
-        message = f"{', '.join(wishes.of_one())} is given, but '{result}' is not the folder of one registration"
+def _write_page(result: Path, rules: Rules | None, detail: PageDetail | None, landmarks: LandmarkPairs | None) -> Path:
+    """Write the page of a folder or a model and return its path; a file in the folder shows what wrote it."""
+    kind = next((name for name in (RESULT, RESULTS, DEMO) if is_file(result / name)), None)
+    alone = {"--page-detail": detail, "--fixed-points": landmarks}
+    if kind == RESULT:
+        return registration.write_page(result, rules, detail=detail or "normal", landmarks=landmarks)
+    if named := [name for name, value in alone.items() if value is not None]:
+        message = f"{', '.join(named)} is given, but '{result}' is not the folder of one registration"
         raise UsageError("E192", message, "give it with a folder that `register` wrote")
-    for name, judge in JUDGED.items():
-        if is_file(result / name):
-            return judge(result, wishes)
-    others = [write for name, write in OTHERS.items() if is_file(result / name)]
-    others += [training.write_page] if is_file(result) else []
-    if others and wishes.rules is not None:
-        message = f"--rules is given, but '{result}' holds no verdict"
-        raise UsageError("E192", message, "give it with the folder of `register` or `evaluate`")
-    if others:
-        return others[0](result)
-    message = f"'{result}' is no result: it has no {' and no '.join([*JUDGED, *OTHERS])}"
-    hint = "give a folder that `register`, `batch`, `evaluate` or `demo` wrote, or a model file"
-    raise RegweaveError("E198", message, hint)
+    if kind is None and not is_file(result):
+        message = f"'{result}' is no result: it has no {RESULT} and no {RESULTS} and no {DEMO}"
+        hint = "give a folder that `register`, `batch`, `evaluate` or `demo` wrote, or a model file"
+        raise RegweaveError("E198", message, hint)
+    batched = kind == RESULTS and read_json(result / RESULTS).get("format") == FORMAT
+    if kind == RESULTS and not batched:
+        return evaluation.write_page(result, rules)
+    if rules is not None:
+        reason = "is a batch, which keeps verdicts without their numbers" if batched else "holds no verdict"
+        hint = "give it with the folder of one registration, or of `evaluate`"
+        raise UsageError("E192", f"--rules is given, but '{result}' {reason}", hint)
+    if batched:
+        return batch.write_page(result)
+    return demo.write_page(result, all_pages=True) if kind == DEMO else training.write_page(result)

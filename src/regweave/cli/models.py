@@ -1,13 +1,12 @@
-"""Show what models have learned, as tables of class and member."""
+"""List the models of the package, and show or compare the weights of models."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from regweave.cli.app import command_line, examples
@@ -15,8 +14,9 @@ from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
 from regweave.model.model import Model, models, patients, predictor_facts, predictor_text, signed
-from regweave.model.record import Gain, GateRecord, TrainingRecord
+from regweave.model.record import TrainingRecord
 from regweave.registration.initial import STRUCTURES
+from regweave.types import WeightTable
 
 ModelArgument = Annotated[
     list[Path],
@@ -32,22 +32,17 @@ app = command_line(help=__doc__)
 def list_(*, as_json: JsonOption = False) -> None:
     """Show the cards of the models that come with the package; `--model NAME` uses one."""
     shipped = models()
-    if as_json:
-        print(
-            json.dumps([{"name": n, **as_dict(Path(n), m)} for n, m in shipped.items()], indent=1, ensure_ascii=False)
-        )
-        return
-    print(shipped)
+    content = [{"name": name, **as_dict(Path(name), model)} for name, model in shipped.items()]
+    print(json.dumps(content, indent=1, ensure_ascii=False) if as_json else shipped)
 
 
 @app.command(epilog=examples("regweave weights show weights.json"))
 def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     """Print the weight of each member for each class, and what training recorded."""
     read = {path: Model.load(path) for path in models}
-    if as_json:
-        print(json.dumps([as_dict(path, model) for path, model in read.items()], indent=1, ensure_ascii=False))
-        return
-    print("\n\n".join(as_text(path, model) for path, model in read.items()))
+    content = [as_dict(path, model) for path, model in read.items()]
+    text = "\n\n".join(as_text(path, model) for path, model in read.items())
+    print(json.dumps(content, indent=1, ensure_ascii=False) if as_json else text)
 
 
 @app.command(epilog=examples("regweave weights compare mine.json theirs.json"))
@@ -65,12 +60,18 @@ def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
         print(f"{number}  {path}")
     names = [str(n) for n in range(1, len(models) + 1)]
     header = [*names, *(f"{n}-1" for n in names[1:])]
-    lines = [(_row_title(row), [_cell(v) for v in row["weights"]] + signed(row["differences"])) for row in rows]
+    lines = [
+        (
+            f"{short(row['class'])} {short(row['member'] or '')}".strip(),
+            [_cell(v) for v in row["weights"]] + signed(row["differences"]),
+        )
+        for row in rows
+    ]
     print("\n" + text_table("class member", header, lines))
 
 
 def as_dict(path: Path, model: Model) -> dict[str, Any]:
-    """Return what a program may want to know of a model, as JSON values."""
+    """Return the weights, the card and the evidence of a model as JSON values."""
     w = model.weights
     return {
         "file": str(path),
@@ -78,7 +79,10 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
         "modality": model.modality,
         "classes": {str(c): model.class_name(c) for c in w.classes},
         "members": list(w.members),
-        "weights": {m: dict(zip(map(str, w.classes), row.tolist(), strict=True)) for m, row in _members(model)},
+        "weights": {
+            member: dict(zip(map(str, w.classes), row.tolist(), strict=True))
+            for member, row in zip(w.members, w.matrix, strict=True)
+        },
         "pairwise": w.pairwise,
         "stiffness": None if w.stiffness is None else dict(zip(map(str, w.classes), w.stiffness.tolist(), strict=True)),
         "predictor": None if model.predictor is None else predictor_facts(model.predictor),
@@ -87,87 +91,78 @@ def as_dict(path: Path, model: Model) -> dict[str, Any]:
 
 
 def as_text(path: Path, model: Model) -> str:
-    """Lay out one model: what training recorded, then a line for each class."""
-    w = model.weights
-    gates = model.training.gates
-    header, lines = list(w.members), []
-    for k, value in enumerate(w.classes):
-        lines.append((model.class_name(value), [_cell(v) for v in w.matrix[:, k].tolist()]))
-    if w.stiffness is not None:
-        header.append("stiffness")
-        lines = [(name, [*cells, f"{s:.4g}"]) for (name, cells), s in zip(lines, w.stiffness, strict=True)]
+    """Lay out one model: the record of its training, then a line for each class."""
+    w, gates, record = model.weights, model.training.gates, model.training
+    decisions = {value: "learned" if gate.used else "uniform" for value, gate in gates.items()}
+    header, lines = _weight_rows(model, w)
     if gates:
         header.append("gate")
-        lines = [(name, [*cells, _decision(gates, c)]) for (name, cells), c in zip(lines, w.classes, strict=True)]
-    facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_trained(model.training)]
+        lines = [(name, [*row, decisions.get(str(c), "-")]) for (name, row), c in zip(lines, w.classes, strict=True)]
+    facts = [f"{path}: weights for {model.modality}", f"smoothness   {w.pairwise:.6g}", *_trained(record)]
     if model.predictor is not None:
         facts.append(f"structures   without labels by a {predictor_text(model)}")
     if model.settings.initial == STRUCTURES:
-        facts.append("start        structures laid on each other" + _gained_by_start(model.training))
+        tried = None if record.refinement is None else record.refinement.start
+        gain = "" if tried is None or tried.gain is None else f", {tried.gain:+.4f} on left-out patients"
+        facts.append(f"start        structures laid on each other{gain}")
     if not model.outline_without_mask:
         facts.append("without mask members that compare the moving labels are left out")
     tables = [text_table("class", header, lines)]
-    blind = model.weights_without_mask
-    if blind is not None:
-        stiff = [] if blind.stiffness is None else ["stiffness"]
-        table = blind.matrix if blind.stiffness is None else np.vstack([blind.matrix, blind.stiffness])
-        rows = [(model.class_name(c), [_cell(v) for v in table[:, k].tolist()]) for k, c in enumerate(blind.classes)]
-        tables += ["without moving labels", text_table("class", [*blind.members, *stiff], rows)]
+    if model.weights_without_mask is not None:
+        tables += ["without moving labels", text_table("class", *_weight_rows(model, model.weights_without_mask))]
     return "\n".join([*facts, "", *tables])
 
 
-def _gained_by_start(record: TrainingRecord) -> str:
-    tried = None if record.refinement is None else record.refinement.start
-    return "" if tried is None or tried.gain is None else f", {tried.gain:+.4f} on left-out patients"
+def _weight_rows(model: Model, w: WeightTable) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return the header and the rows of a table of weights, with the stiffness where classes differ in it."""
+    rows = [(model.class_name(c), [_cell(v) for v in w.matrix[:, k].tolist()]) for k, c in enumerate(w.classes)]
+    if w.stiffness is None:
+        return list(w.members), rows
+    rows = [(name, [*cells, f"{s:.4g}"]) for (name, cells), s in zip(rows, w.stiffness.tolist(), strict=True)]
+    return [*w.members, "stiffness"], rows
 
 
 def _trained(record: TrainingRecord) -> list[str]:
-    """Tell what training recorded; the gates become a column of the table."""
+    """Return the facts of a training as lines; the gates are a column of the table."""
+    refinement = record.refinement
     facts = [record.method] if record.method else []
     facts += [f"{len(record.pairs)} pairs"] if record.pairs else []
     facts += [f"{len(patients(record.groups))} patients"] if record.groups else []
     lines = [f"trained      {', '.join(facts)}"] if facts else []
     if record.predictor_groups:
         lines.append(f"predictor    fitted to {len(record.predictor_groups)} patients")
-    if record.refinement is not None and record.refinement.gain is not None:
-        lines.append(_gain("refinement", record.refinement.gain))
-    columns = None if record.refinement is None else record.refinement.columns
-    if columns is not None and columns.gain is not None:
-        lines.append(_gain("by structure", columns.gain))
-    if record.left_out_gain is not None:
-        lines.append(_gain("Dice gain", record.left_out_gain))
-    elif record.judged:
+    columns = None if refinement is None else refinement.columns
+    gains = {
+        "refinement": None if refinement is None else refinement.gain,
+        "by structure": None if columns is None else columns.gain,
+        "Dice gain": record.left_out_gain,
+    }
+    for title, gain in gains.items():
+        if gain is not None:
+            mean, low, high = signed([gain.mean, gain.low, gain.high])
+            lines.append(f"{title:12} {mean} on left-out patients, 95 % interval [{low}, {high}]")
+    if record.left_out_gain is None and record.judged:
         lines.append("Dice gain    none on left-out patients: the columns of the levels are uniform")
     return lines
-
-
-def _gain(title: str, gain: Gain) -> str:
-    mean, low, high = signed([gain.mean, gain.low, gain.high])
-    return f"{title:12} {mean} on left-out patients, 95 % interval [{low}, {high}]"
-
-
-def _decision(gates: Mapping[str, GateRecord], value: int) -> str:
-    gate = gates.get(str(value))
-    return "-" if gate is None else "learned" if gate.used else "uniform"
 
 
 def _compared(models: Sequence[Model]) -> list[dict[str, Any]]:
     """Weights by class and member, None where a model lacks either, and the differences from the first model."""
     names = {c: model.class_name(c) for model in reversed(models) for c in model.weights.classes}
-    members = list(dict.fromkeys(m for model in models for m in model.weights.members))
-    rows = [_difference_row("smoothness", None, [model.weights.pairwise for model in models])]
-    rows += [
-        _difference_row(names[c], member, [_weight(model, member, c) for model in models])
-        for c in sorted(names)
-        for member in members
+    members = dict.fromkeys(m for model in models for m in model.weights.members)
+    rows: list[tuple[str, str | None, list[float | None]]] = [
+        ("smoothness", None, [model.weights.pairwise for model in models]),
+        *((names[c], m, [_weight(model, m, c) for model in models]) for c in sorted(names) for m in members),
     ]
-    return rows
-
-
-def _difference_row(name: str, member: str | None, weights: Sequence[float | None]) -> dict[str, Any]:
-    first = weights[0]
-    differences = [None if first is None or w is None else w - first for w in weights[1:]]
-    return {"class": name, "member": member, "weights": list(weights), "differences": differences}
+    return [
+        {
+            "class": name,
+            "member": member,
+            "weights": [first, *rest],
+            "differences": [None if first is None or w is None else w - first for w in rest],
+        }
+        for name, member, (first, *rest) in rows
+    ]
 
 
 def _weight(model: Model, member: str, value: int) -> float | None:
@@ -175,14 +170,6 @@ def _weight(model: Model, member: str, value: int) -> float | None:
     if member not in w.members or value not in w.classes:
         return None
     return float(w.matrix[w.members.index(member), w.classes.index(value)])
-
-
-def _members(model: Model) -> list[tuple[str, Any]]:
-    return list(zip(model.weights.members, model.weights.matrix, strict=True))
-
-
-def _row_title(row: Mapping[str, Any]) -> str:
-    return row["class"] if row["member"] is None else f"{short(row['class'])} {short(row['member'])}"
 
 
 def _cell(value: float | None) -> str:

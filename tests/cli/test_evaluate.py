@@ -1,4 +1,4 @@
-"""``regweave evaluate`` and ``regweave weights`` as a user sees them."""
+"""``regweave evaluate`` and ``regweave models`` as a user sees them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def save(path, matrix, members=("sad", "ncc"), classes=(0, 4), **more):
     return str(path)
 
 
-def test_weights_show(tmp_path, capsys):
+def test_models_show(tmp_path, capsys):
     evidence = {
         "method": "joint",
         "pairs": {"x": {}, "y": {}, "z": {}},
@@ -139,7 +139,7 @@ def test_weights_show(tmp_path, capsys):
         "left_out_gain": {"mean": 0.0123, "low": -0.001, "high": 0.025},
     }
     path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], training=TrainingRecord.model_validate(evidence))
-    assert main(["weights", "show", path]) == 0
+    assert main(["models", "show", path]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         f"{path}: weights for ct",
@@ -151,23 +151,23 @@ def test_weights_show(tmp_path, capsys):
         "background  0.5000  0.5000  uniform",
         "parotid     0.2500  0.7500  learned",
     ]
-    assert main(["weights", "show", "--json", path]) == 0
+    assert main(["models", "show", "--json", path]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["weights"]["ncc"]["4"] == 0.75
     assert found["evidence"] == evidence
     mixed = {"gain": {"mean": 0.01, "low": 0.002, "high": 0.019}}
     record = TrainingRecord(left_out_gain=None, refinement=mixed)
     none = save(tmp_path / "b.json", [[0.5, 0.5], [0.5, 0.5]], training=record)
-    assert main(["weights", "show", none]) == 0
+    assert main(["models", "show", none]) == 0
     out = capsys.readouterr().out
     assert "refinement   +0.0100 on left-out patients, 95 % interval [+0.0020, +0.0190]" in out
     assert "none on left-out patients: the columns of the levels are uniform" in out
 
 
-def test_weights_show_whom_the_predictor_knows_and_what_needs_a_mask(tmp_path, capsys):
+def test_models_show_whom_the_predictor_knows_and_what_needs_a_mask(tmp_path, capsys):
     path = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]], training=TrainingRecord(predictor_groups=("p1", "p2")))
     replace(Model.load(path), outline_without_mask=False).save(path)
-    assert main(["weights", "show", path]) == 0
+    assert main(["models", "show", path]) == 0
     assert capsys.readouterr().out.splitlines()[2:4] == [
         "predictor    fitted to 2 patients",
         "without mask members that compare the moving labels are left out",
@@ -177,17 +177,17 @@ def test_weights_show_whom_the_predictor_knows_and_what_needs_a_mask(tmp_path, c
 def test_wide_tables_stay_within_80_columns(tmp_path, capsys):
     members = tuple(f"member-number-{i}" for i in range(12))
     path = save(tmp_path / "a.json", np.full((12, 2), 1 / 12), members)
-    assert main(["weights", "show", path]) == 0
+    assert main(["models", "show", path]) == 0
     lines = capsys.readouterr().out.splitlines()[3:]
     assert max(map(len, lines)) <= 80
     assert [f"member-number-{i}" in "\n".join(lines) for i in range(12)] == [True] * 12
     assert sum(line.startswith("parotid") for line in lines) == 3
 
 
-def test_weights_compare(tmp_path, capsys):
+def test_models_compare(tmp_path, capsys):
     first = save(tmp_path / "a.json", [[0.5, 0.25], [0.5, 0.75]])
     second = save(tmp_path / "b.json", [[0.5], [0.25], [0.25]], ("sad", "ncc", "mi"), (0,), pairwise=0.1)
-    assert main(["weights", "compare", first, second]) == 0
+    assert main(["models", "compare", first, second]) == 0
     assert capsys.readouterr().out.splitlines()[3:] == [
         "class member         1       2      2-1",
         "smoothness      0.0500  0.1000  +0.0500",
@@ -198,8 +198,8 @@ def test_weights_compare(tmp_path, capsys):
         "parotid ncc     0.7500       -        -",
         "parotid mi           -       -        -",
     ]
-    assert main(["weights", "compare", "--json", first, second]) == 0
+    assert main(["models", "compare", "--json", first, second]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert rows[2] == {"class": "background", "member": "ncc", "weights": [0.5, 0.25], "differences": [-0.25]}
-    assert main(["weights", "compare", first]) == 2
-    assert main(["weights", "show", str(tmp_path / "none.json")]) == 3
+    assert main(["models", "compare", first]) == 2
+    assert main(["models", "show", str(tmp_path / "none.json")]) == 3

@@ -42,7 +42,7 @@ def narrow(monkeypatch):
 
 @pytest.mark.usefixtures("narrow")
 def test_help_fits_80_columns_and_is_plain(capsys):
-    for name in ("", "warp", "presets", "weights", *COMMANDS):
+    for name in ("", "warp", "clinic", "presets", "models", *COMMANDS):
         assert main([*name.split(), "--help"]) == 0
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= WIDTH, name
@@ -137,7 +137,7 @@ def test_json_alone_goes_to_standard_output(images, tmp_path, capsys):
         "plan": ["plan", *pair, "--json"],
         "check": ["check", *pair, "--json"],
         "presets": ["presets", "list", "--json"],
-        "weights": ["weights", "list", "--json"],
+        "models": ["models", "list", "--json"],
         "about": ["about", "--json"],
         "preset": ["presets", "show", "paper", "--json"],
         "report": ["report", str(result), "--json"],
@@ -187,7 +187,7 @@ def test_text_of_the_commands_fits_80_columns(images, tmp_path, monkeypatch, nar
     register += ["--moving-labels", "moving_labels.nii.gz", "--preset", "paper", "-o", "result", "--overwrite"]
     calls = [
         register, ["plan", *register[1:3]], ["check", *register[1:3]], ["about"], ["presets", "list"],
-        ["weights", "list"], ["report", "result"], ["convert", "result/transform.h5", "-o", "f.mha", "--overwrite"],
+        ["models", "list"], ["report", "result"], ["convert", "result/transform.h5", "-o", "f.mha", "--overwrite"],
     ]  # fmt: skip
     for words in calls:
         assert main(words) == 0, words

@@ -136,7 +136,7 @@ def _texts(folder: Path, pair, fixed: dict[str, bytes]) -> list[Sample]:  # type
     toml = (_comment(b"\n", b"# a comment\n"),)
     model = shipped.read_bytes()
     samples = [
-        Sample("m.json", model, ["weights", "show", "m.json"], damage.JSON, neutral=(_reindent,)),
+        Sample("m.json", model, ["models", "show", "m.json"], damage.JSON, neutral=(_reindent,)),
         Sample("s.toml", settings, plan, damage.TEXT, beside=fixed),
         Sample("s.toml", settings, lambda: str(_settings("s.toml")), damage.TEXT, neutral=toml),
         Sample("n.json", names, lambda: str(io.read_names("n.json")), damage.JSON, neutral=(_reindent,)),

@@ -47,7 +47,7 @@ def test_a_review_counts_while_the_files_that_were_seen_stay_as_they_are(result,
     write_page(result)
     assert (facts(result)["structures"] == ["whole image"]) == (seen == "warped.nii.gz")
     path = export(result, tmp_path / "s.tsv")
-    words = ["signoff", str(path), "--result", str(result)]
+    words = ["clinic", "signoff", str(path), "--result", str(result)]
     assert main(words) == 0
     assert "accepted by A. Reader on 2026-11-18" in capsys.readouterr().out
     before = (result / seen).read_bytes()
@@ -148,7 +148,7 @@ def test_a_file_that_is_no_sign_off_is_refused(tmp_path, content):
 def test_a_result_that_is_damaged_has_a_code(result, tmp_path, capsys, name, content, code):
     path = export(result, tmp_path / "s.tsv")
     (result / name).write_text(content)
-    assert main(["signoff", str(path), "--result", str(result)]) == 3
+    assert main(["clinic", "signoff", str(path), "--result", str(result)]) == 3
     assert f"error {code}" in capsys.readouterr().err
 
 
@@ -161,7 +161,7 @@ def test_names_are_cells_and_each_is_one_structure():
 def test_the_table_of_reviews_runs_no_formula_and_breaks_no_line(result, tmp_path):
     rows = [f"{name}\t1\t@SUM(A1)\x0b\u2028=2" for name in facts(result)["structures"]]
     path = export(result, tmp_path / "s.tsv", rows=rows, reviewer='=HYPERLINK("http://x")\x1b[2J')
-    words = ["signoff", str(path), "--result", str(result), "-o", str(tmp_path / "all.tsv")]
+    words = ["clinic", "signoff", str(path), "--result", str(result), "-o", str(tmp_path / "all.tsv")]
     assert main(words) == 1
     lines = (tmp_path / "all.tsv").read_text(encoding="utf-8").splitlines()
     table = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))

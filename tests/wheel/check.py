@@ -35,7 +35,7 @@ def check_package() -> None:
         assert any(f.endswith(f"licenses/{name}") for f in listed), f"the wheel has no {name}"
     facts = json.loads(regweave("about", "--json"))
     print(facts["version"], facts["platform"], "kernels", facts["kernels"])
-    assert "head-neck-ct" in regweave("weights", "list")
+    assert "head-neck-ct" in regweave("models", "list")
 
 
 def check_registration() -> None:

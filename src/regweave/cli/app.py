@@ -57,13 +57,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "batch": ("registration.batch", "Register", "Register a list of pairs, each into its own folder."),
     "plan": ("registration.plan", "Register", "Forecast memory and time of a registration."),
     "contours": ("clinic", "Clinic", "Bring contours of a planning CT onto a later one."),
-    "signoff": ("clinic", "Clinic", "Read reviews back and check that they belong."),
-    "commission": ("clinic", "Clinic", "Test contours on phantoms with known deformations."),
+    "clinic": ("clinic", "Clinic", "Check reviews of contours, or test contours on phantoms."),
     "report": ("report", "Look", "Make the page of a result again."),
     "rules": ("program", "Look", "Print the rules for pass, look and fail."),
-    "train": ("train", "Learn", "Learn from masks how much each structure trusts each metric."),
+    "train": ("train", "Learn", "Train metric weights of each structure from masks."),
     "evaluate": ("evaluate", "Learn", "Compare models and baselines on a list of pairs."),
-    "weights": ("models", "Learn", "Show what models have learned."),
+    "models": ("models", "Learn", "List models; show or compare their weights."),
     "demo": ("demo", "Learn", "Train, register and evaluate, on phantoms or your scans."),
     "warp": ("warp", "Files", "Move images, labels, points, contours or doses."),
     "convert": ("files", "Files", "Write a transform in another format."),
@@ -72,6 +71,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "about": ("program", "Program", "Print the versions of everything that runs here."),
 }
 """Module of each command, the panel of the list in which it stands, and its line there: the list loads no command."""
+SHORT = {"weights": ["models"], "signoff": ["clinic", "signoff"]}
+"""Short forms of commands that the list leaves out."""
 FIRST = ("regweave demo", "regweave register later.nii.gz planning.nii.gz -o result", "regweave register --help")
 """Calls that a newcomer may try."""
 STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -91,8 +92,8 @@ class _Commands(TyperGroup):
     """Commands whose modules are loaded when they are called by name."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find a command by the first word, as the list does, and load what stands behind it."""
-        name, listed, rest = super().resolve_command(ctx, args)
+        """Find a command by the first word, as the list does, and load its module."""
+        name, listed, rest = super().resolve_command(ctx, [*SHORT.get(args[0], args[:1]), *args[1:]])
         return name, listed if name is None else load_command(name), rest
 
     def invoke(self, ctx: Any) -> Any:

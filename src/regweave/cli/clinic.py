@@ -36,6 +36,8 @@ from regweave.report.signoff import Reviewable, collected, read_signoff, require
 from regweave.run.images import FILES
 
 app = command_line()
+clinic = command_line(help="Check reviews of propagated contours, or test contours on phantoms.")
+app.add_typer(clinic, name="clinic")
 
 
 @app.command(
@@ -159,10 +161,10 @@ def _number(value: float | None, form: str, unit: str = "") -> str:
     return "–" if value is None else f"{value:{form}}{unit}"
 
 
-@app.command(
+@clinic.command(
     epilog=examples(
-        "regweave signoff signoff.tsv --result result",
-        "regweave signoff *.tsv --result monday --result tuesday -o reviews.tsv",
+        "regweave clinic signoff signoff.tsv --result result",
+        "regweave clinic signoff *.tsv --result monday --result tuesday -o reviews.tsv",
     )
 )
 def signoff(
@@ -207,7 +209,7 @@ def signoff(
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
-@app.command(epilog=examples("regweave commission protocol", "regweave commission protocol --seed 7 --json"))
+@clinic.command(epilog=examples("regweave clinic commission protocol --seed 7 --json"))
 def commission(
     output: Annotated[Path, typer.Argument(help="Folder for the protocol.", show_default=False)],
     *,

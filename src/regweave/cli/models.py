@@ -13,7 +13,7 @@ from regweave.cli.app import command_line, examples
 from regweave.cli.options import JsonOption, complete_model
 from regweave.cli.tables import short, text_table
 from regweave.errors import UsageError
-from regweave.model.model import Model, models, patients, predictor_facts, predictor_text, signed
+from regweave.model.model import Model, card_text, models, patients, predictor_facts, predictor_text, signed
 from regweave.model.record import TrainingRecord
 from regweave.registration.initial import STRUCTURES
 from regweave.types import WeightTable
@@ -28,24 +28,31 @@ ModelArgument = Annotated[
 app = command_line(help=__doc__)
 
 
-@app.command("list", epilog=examples("regweave weights list"))
+@app.command("list", epilog=examples("regweave models list"))
 def list_(*, as_json: JsonOption = False) -> None:
-    """Show the cards of the models that come with the package; `--model NAME` uses one."""
+    """List the models that come with the package, one line each; `regweave models show NAME` has the card."""
     shipped = models()
-    content = [{"name": name, **as_dict(Path(name), model)} for name, model in shipped.items()]
-    print(json.dumps(content, indent=1, ensure_ascii=False) if as_json else shipped)
+    if as_json:
+        content = [{"name": name, **as_dict(Path(name), model)} for name, model in shipped.items()]
+        print(json.dumps(content, indent=1, ensure_ascii=False))
+        return
+    for name, model in shipped.items():
+        part, images = ("", model.modality) if model.card is None else (model.card.body_part, model.card.images)
+        print(f"{name:<16}{part}: {images}")
+    print("(default)       no model; `--model NAME` uses one")
 
 
-@app.command(epilog=examples("regweave weights show weights.json"))
+@app.command(epilog=examples("regweave models show weights.json"))
 def show(models: ModelArgument, *, as_json: JsonOption = False) -> None:
-    """Print the weight of each member for each class, and what training recorded."""
+    """Print the card of each model, the weight of each member for each class, and the record of the training."""
     read = {path: Model.load(path) for path in models}
     content = [as_dict(path, model) for path, model in read.items()]
-    text = "\n\n".join(as_text(path, model) for path, model in read.items())
+    cards = {path: [] if model.card is None else [card_text(str(path), model)] for path, model in read.items()}
+    text = "\n\n".join("\n\n".join([*cards[path], as_text(path, model)]) for path, model in read.items())
     print(json.dumps(content, indent=1, ensure_ascii=False) if as_json else text)
 
 
-@app.command(epilog=examples("regweave weights compare mine.json theirs.json"))
+@app.command(epilog=examples("regweave models compare mine.json theirs.json"))
 def compare(models: ModelArgument, *, as_json: JsonOption = False) -> None:
     """Print the weights of two or more models side by side, with the differences from the first."""
     if len(models) < 2:

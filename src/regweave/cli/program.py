@@ -33,9 +33,17 @@ app.add_typer(presets, name="presets")
 
 @presets.command("list", epilog=examples("regweave presets list"))
 def list_(*, as_json: JsonOption = False) -> None:
-    """List the presets."""
+    """List the presets, one line each."""
     names = preset_names()
-    print(json.dumps(names) if as_json else "\n".join(names))
+    if as_json:
+        print(json.dumps(names))
+        return
+    for name in names:
+        settings = preset(name)
+        levels = ", ".join(f"{level.spacing_mm:g}" for level in settings.levels)
+        refined = f"{settings.refine.steps} steps" if settings.refine.steps else "none"
+        used = "  (default)" if name == preset("default").name else ""
+        print(f"{name:<12}nodes {levels} mm, engine {settings.engine}, refinement {refined}{used}")
 
 
 @presets.command(epilog=examples("regweave presets show default > mine.toml"))

@@ -54,7 +54,7 @@ TESTS = {
         "consistency: there and back",
         "in part: the inverse of this transform alone; no registration was run the other way (--both-ways)",
     ),
-    "I": ("digital phantoms with a known deformation", "not done here: `regweave commission`"),
+    "I": ("digital phantoms with a known deformation", "not done here: `regweave clinic commission`"),
     "J": ("end to end with a physical phantom", "not done"),
 }
 """Kinds of test of the UK survey, table 1 (doi 10.1259/bjr.20210001), and what a propagation does of each."""

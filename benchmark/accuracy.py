@@ -35,6 +35,7 @@ from regweave.registration.align import align
 from regweave.registration.refine import refine
 from regweave.run.memory import allowed_threads
 from regweave.spatial import to_field, warp_labels
+from regweave.spatial.deformation import determinant
 from regweave.types import Field, Float32Array, Transform
 
 TARGETS = {"paper@1 levels": 0.085, "default@1 levels": 0.115, "default@1 refined": 0.15}
@@ -52,7 +53,7 @@ def judge(p: Prepared, displacement: Float32Array | None, labels: Sequence[int])
     field = Field.zero(geometry) if displacement is None else to_field(displacement, geometry)
     warped = warp_labels(p.pair.moving_labels, Transform(field, p.pair.initial))
     scores = dice(warped.data, p.pair.fixed_labels.data, labels)
-    numbers = {} if displacement is None else regularity(field)
+    numbers = {} if displacement is None else regularity(determinant(field))
     return {"dice": {str(v): d for v, d in scores.items()}, **numbers}
 
 

@@ -34,12 +34,13 @@ from accuracy import Ledger, mean_dice, mean_of
 from regweave.errors import RegweaveError
 from regweave.io import fill_value, write_image, write_labels
 from regweave.jobs.table import check_leak
-from regweave.measures import dice, hd95_mm, regularity
+from regweave.measures import dice, regularity, surface_distances
 from regweave.model import find_model
 from regweave.model.model import Model
 from regweave.run.prepare import start_pair
 from regweave.run.read import Reading, as_stored, read_inputs
 from regweave.spatial import warp_image, warp_labels
+from regweave.spatial.deformation import determinant
 from regweave.types import Field, ImagePair, LabelMap, Transform
 
 FOLDER = ROOT / "benchmark" / "peers"
@@ -249,7 +250,7 @@ def judge(case: Case, displacement: Any) -> dict[str, Any]:
     return {
         "dice": {str(v): d for v, d in scores.items()},
         "hd95_mm": _distances_mm(warped, case.pair.fixed_labels, case.labels),
-        **regularity(field),
+        **regularity(determinant(field)),
     }
 
 
@@ -259,7 +260,7 @@ def start_scores(case: Case) -> dict[str, Any]:
 
 
 def _distances_mm(a: LabelMap, b: LabelMap, labels: Sequence[int]) -> dict[str, float]:
-    return {str(v): hd95_mm(a.data == v, b.data == v, b.geometry.spacing_mm) for v in labels}
+    return {str(v): surface_distances(a.data == v, b.data == v, b.geometry.spacing_mm).hd95_mm for v in labels}
 
 
 START = "start"

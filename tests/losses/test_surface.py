@@ -8,7 +8,7 @@ from scipy import ndimage
 from scipy.stats import spearmanr
 
 from regweave.losses import surface, voxel
-from regweave.measures import hd95_mm
+from regweave.measures import surface_distances
 from regweave.spatial.control_grid import ControlGrid, LabelSet, shift
 from regweave.types import Geometry
 
@@ -114,7 +114,7 @@ def test_ranks_as_the_hausdorff_distance_does_better_than_voxel_errors():
         where = np.indices(shape) + noise / np.abs(noise).max() * rng.uniform(1, 6)
         moved = ndimage.map_coordinates(fixed, where, order=0, mode="nearest")
         losses = [loss.cost(fixed[None], moved[None], grid, loss.Options()).sum() for loss in (surface, voxel)]
-        scores.append([*losses, hd95_mm(fixed, moved, (1, 1, 1))])
+        scores.append([*losses, surface_distances(fixed, moved, (1, 1, 1)).hd95_mm])
     by_surface, by_voxel, hd95 = np.array(scores).T
     assert spearmanr(by_surface, hd95)[0] > spearmanr(by_voxel, hd95)[0]
     assert spearmanr(by_surface, hd95)[0] > 0.85

@@ -180,7 +180,7 @@ def test_landmarks_are_on_the_page_and_stay_with_a_saved_result(copy, tmp_path, 
     assert marks[0]["after"] == pytest.approx(marks[0]["fixed"], abs=0.2)
     scored = result.with_landmarks(LandmarkPairs.read(tmp_path / "f.mrk.json", tmp_path / "m.mrk.json"))
     scored.save(tmp_path / "again")
-    assert load(tmp_path / "again").landmarks.after.max_mm == pytest.approx(0.0, abs=1e-3)
+    assert load(tmp_path / "again").landmarks.after_mm["max"] == pytest.approx(0.0, abs=1e-3)
     assert "spinous" in (tmp_path / "again" / "report.html").read_text(encoding="utf-8")
     assert main(["report", str(copy), *words[:2]]) == 2
     assert "E116" in capsys.readouterr().err

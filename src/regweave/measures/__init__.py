@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from regweave.measures.deformation import folding_fraction, regularity, sdlogj, sdlogj_l2r
-from regweave.measures.overlap import SurfaceDistances, assd_mm, dice, hd95_mm, surface_distances
+from regweave.measures.deformation import regularity
+from regweave.measures.overlap import SurfaceDistances, dice, surface_distances
 
-__all__ = [
-    "SurfaceDistances",
-    "assd_mm",
-    "dice",
-    "folding_fraction",
-    "hd95_mm",
-    "regularity",
-    "sdlogj",
-    "sdlogj_l2r",
-    "surface_distances",
-]
+__all__ = ["SurfaceDistances", "dice", "regularity", "surface_distances"]

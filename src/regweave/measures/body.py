@@ -36,7 +36,7 @@ def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_
     >>> int(body_mask(Volume(data, Geometry((4, 4, 4), np.eye(4)))).sum())
     8
     """
-    mask = _enclosed(bright_mask(image))
+    mask = enclosed(bright_mask(image), ENCLOSED)
     return mask if labels is None else mask | (labels.data != 0)
 
 
@@ -59,8 +59,3 @@ def _otsu(data: Float32Array, low: float, high: float) -> float:
     # Between two far peaks all thresholds are as good: take the middle one, not the edge of the air.
     best = np.flatnonzero(np.isclose(between, np.nanmax(between), rtol=1e-9, atol=0.0))
     return float(edges[1:][best].mean())
-
-
-def _enclosed(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Add the voxels that lie between two of the mask along enough axes: air inside the body."""
-    return enclosed(mask, ENCLOSED)

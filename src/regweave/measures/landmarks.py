@@ -23,23 +23,9 @@ ITERATIONS = 30
 CLOSE_MM = 1e-4
 
 
-@dataclass(frozen=True)
-class TargetErrors:
-    """Distances of the landmarks (P,) in millimetres, and what summarises them."""
-
-    distances_mm: Float64Array
-    mean_mm: float
-    p95_mm: float
-    max_mm: float
-
-    def summary(self) -> dict[str, float]:
-        """Return the mean, the 95th percentile and the maximum."""
-        return {"mean": self.mean_mm, "p95": self.p95_mm, "max": self.max_mm}
-
-
-def target_registration_error_mm(
+def target_registration_errors_mm(
     fixed_points: ArrayLike, moving_points: ArrayLike, transform: Transform
-) -> TargetErrors:
+) -> Float64Array:
     """Measure how far the transform takes each fixed landmark from its partner in the moving image.
 
     Parameters
@@ -51,27 +37,20 @@ def target_registration_error_mm(
 
     Returns
     -------
-    TargetErrors
-        Distances in moving space with their mean, 95th percentile and maximum; NaN where there are no points.
+    float array of shape (P,)
+        Distances in moving space.
 
     Examples
     --------
-    >>> from regweave.types import Field, Geometry
+    >>> from regweave.types import Field
     >>> identity = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))
-    >>> target_registration_error_mm([[0, 0, 0], [1, 1, 1]], [[3, 0, 4], [1, 1, 1]], identity).max_mm
-    5.0
+    >>> target_registration_errors_mm([[0, 0, 0], [1, 1, 1]], [[3, 0, 4], [1, 1, 1]], identity)
+    array([5., 0.])
     """
     fixed, moving = (np.asarray(p, dtype=np.float64) for p in (fixed_points, moving_points))
     if fixed.shape != moving.shape or fixed.ndim != 2 or fixed.shape[1] != 3:
         raise ValueError(f"landmarks have shapes {fixed.shape} and {moving.shape}; give two lists of P points (P, 3)")
-    return _errors(np.asarray(np.linalg.norm(warp_points(fixed, transform) - moving, axis=1)))
-
-
-def _errors(distances: Float64Array) -> TargetErrors:
-    if distances.size == 0:
-        return TargetErrors(distances, *(float("nan"),) * 3)
-    p95 = float(np.percentile(distances, 95))
-    return TargetErrors(distances, float(distances.mean()), p95, float(distances.max()))
+    return np.asarray(np.linalg.norm(warp_points(fixed, transform) - moving, axis=1))
 
 
 @dataclass(frozen=True)
@@ -112,24 +91,16 @@ Point = tuple[Number, Number, Number]
 
 @dataclass(frozen=True)
 class Landmark:
-    """A landmark in both images, and its errors.
-
-    Parameters
-    ----------
-    fixed_mm, moving_mm : three floats
-        Its positions, LPS millimetres of either image.
-    start_mm, warped_mm : three floats
-        The moving one in the fixed image, as initially aligned and by the inverse of the transform.
-    before_mm, after_mm : float
-        Distance in moving space, as initially aligned and by the transform.
-    """
+    """A landmark in both images, LPS millimetres, and its errors."""
 
     name: Text
     fixed_mm: Point
     moving_mm: Point
     start_mm: Point
+    """The moving one in the fixed image as initially aligned, and by the inverse of the transform."""
     warped_mm: Point
     before_mm: Number
+    """Distance in moving space as initially aligned, and by the transform."""
     after_mm: Number
 
 
@@ -139,30 +110,20 @@ class LandmarkScore(RecordPart):
     points: Annotated[tuple[Landmark, ...], Field(min_length=1)]
     sha256: dict[str, Text] = Field(default_factory=dict)
 
-    @property
-    def before(self) -> TargetErrors:
-        """Errors as initially aligned."""
-        return _errors(np.array([point.before_mm for point in self.points]))
-
-    @property
-    def after(self) -> TargetErrors:
-        """Errors by the transform."""
-        return _errors(np.array([point.after_mm for point in self.points]))
-
     @computed_field  # type: ignore[prop-decorator]
     @property
     def before_mm(self) -> dict[str, float]:
         """Mean, 95th percentile and maximum as initially aligned."""
-        return self.before.summary()
+        return _summary([point.before_mm for point in self.points])
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def after_mm(self) -> dict[str, float]:
         """Mean, 95th percentile and maximum by the transform."""
-        return self.after.summary()
+        return _summary([point.after_mm for point in self.points])
 
     def words(self) -> str:
-        """Say mean and largest error before and after.
+        """Describe mean and largest error before and after.
 
         Examples
         --------
@@ -171,9 +132,14 @@ class LandmarkScore(RecordPart):
         >>> score_landmarks([[1, 1, 1]], [[1, 1, 3]], ["carina"], identity, identity, identity).words()
         '1 landmark, mean 2.00 → 2.00 mm, largest 2.00 → 2.00 mm'
         """
-        n, b, a = len(self.points), self.before, self.after
-        means, largest = f"{b.mean_mm:.2f} → {a.mean_mm:.2f}", f"{b.max_mm:.2f} → {a.max_mm:.2f}"
+        n, b, a = len(self.points), self.before_mm, self.after_mm
+        means, largest = f"{b['mean']:.2f} → {a['mean']:.2f}", f"{b['max']:.2f} → {a['max']:.2f}"
         return f"{n} landmark{'' if n == 1 else 's'}, mean {means} mm, largest {largest} mm"
+
+
+def _summary(distances_mm: Sequence[float]) -> dict[str, float]:
+    distances = np.array(distances_mm)
+    return {"mean": float(distances.mean()), "p95": float(np.percentile(distances, 95)), "max": float(distances.max())}
 
 
 def score_landmarks(
@@ -186,14 +152,9 @@ def score_landmarks(
 ) -> LandmarkScore:
     """Measure the landmarks of a registration before and after.
 
-    Parameters
-    ----------
-    fixed_points, moving_points : float arrays of shape (P, 3)
-        Corresponding points in LPS millimetres, in the same order.
-    names : sequence of str
-        One for each; numbers where it is empty.
-    start, transform, inverse : Transform
-        From fixed to moving points as initially aligned and after registration, and back.
+    The points (P, 3) are in LPS millimetres, in the same order; a point without a name has its number. ``start`` and
+    ``transform`` take fixed to moving points, as initially aligned and after registration, and ``inverse`` takes them
+    back.
 
     Warns
     -----
@@ -204,11 +165,11 @@ def score_landmarks(
     given = [name or str(n) for n, name in enumerate(names, start=1)] or [str(n + 1) for n in range(len(fixed))]
     outside = [name for name, out in zip(given, _outside(fixed, transform.field.geometry), strict=True) if out]
     if outside:
-        notices.warn(f"W218: landmarks {', '.join(outside)} lie outside the fixed image; their errors say little")
-    before, after = (target_registration_error_mm(fixed, moving, by) for by in (start, transform))
+        notices.warn(f"W218: landmarks {', '.join(outside)} lie outside the fixed image; their errors mean little")
+    before, after = (target_registration_errors_mm(fixed, moving, by) for by in (start, transform))
     places = (fixed, moving, inverted_points(moving, start), warp_points(moving, inverse))
     positions = zip(*(tuple(map(tuple, at.tolist())) for at in places), strict=True)
-    errors = zip(before.distances_mm.tolist(), after.distances_mm.tolist(), strict=True)
+    errors = zip(before.tolist(), after.tolist(), strict=True)
     rows = zip(given, positions, errors, strict=True)
     points = tuple(
         Landmark(name, a, b, start_mm, warped_mm, *error) for name, (a, b, start_mm, warped_mm), error in rows
@@ -219,13 +180,13 @@ def score_landmarks(
 def inverted_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
     """Take points (P, 3) back through a transform by fixed-point steps, for a start that has no inverse in a file."""
     back = np.linalg.inv(transform.affine)
-    found = points_mm @ back[:3, :3].T + back[:3, 3]
+    source = points_mm @ back[:3, :3].T + back[:3, 3]
     for _ in range(ITERATIONS):
-        rest = (points_mm - warp_points(found, transform)) @ back[:3, :3].T
-        found = found + rest
+        rest = (points_mm - warp_points(source, transform)) @ back[:3, :3].T
+        source = source + rest
         if np.abs(rest).max(initial=0.0) < CLOSE_MM:
             break
-    return np.asarray(found)
+    return np.asarray(source)
 
 
 def _outside(points_mm: Float64Array, grid: Geometry) -> list[bool]:

@@ -37,41 +37,23 @@ FEW = 65_535
 
 @dataclass(frozen=True)
 class StructureScore:
-    """Dice coefficient, surface distances and volumes of one structure; NaN where there is nothing to measure.
-
-    Parameters
-    ----------
-    label : int
-        Value in the label maps.
-    name : str
-        Its name, or the number where it has none.
-    state : str
-        One of `STATES`.
-    dice_before, dice_start, dice_after : float
-        Overlap with the fixed structure: as loaded, after the start, and after the deformation; NaN where it does not
-        count.
-    volume_fixed_ml, volume_before_ml, volume_after_ml : float
-        Volume in the fixed, the moving and the warped labels.
-    hd95_mm, assd_mm : float
-        95 % Hausdorff distance and mean distance to agreement of the surfaces after the deformation, where they were
-        asked for.
-    surface_dice_2mm, surface_dice_voxel : float
-        Share of both surfaces that lies within 2 mm, and within the largest side of a voxel, of the other.
-    hd95_start_mm, assd_start_mm, surface_dice_2mm_start, surface_dice_voxel_start : float
-        The same after the start.
-    """
+    """Dice coefficient, surface distances and volumes of one structure; NaN where there is nothing to measure."""
 
     label: Whole
     name: Text
+    """Its name, or the number where it has none."""
     state: State
     dice_before: Measured = NAN
+    """Overlap with the fixed structure as loaded; `dice_start` after the start, `dice_after` after the deformation."""
     dice_after: Measured = NAN
     volume_fixed_ml: Measured = NAN
     volume_before_ml: Measured = NAN
     volume_after_ml: Measured = NAN
     hd95_mm: Measured = NAN
+    """95 % Hausdorff distance after the deformation, where it was asked for; `assd_mm` is the mean distance."""
     assd_mm: Measured = NAN
     surface_dice_2mm: Measured = NAN
+    """Share of both surfaces within 2 mm, or within the largest side of a voxel, of the other."""
     surface_dice_voxel: Measured = NAN
     hd95_start_mm: Measured = NAN
     assd_start_mm: Measured = NAN
@@ -155,7 +137,8 @@ class PairScore(RootModel[tuple[StructureScore, ...]]):
                 return s
             for name, labels in maps.items():
                 if s.label in boxes[name]:
-                    box = _around(boxes["fixed"][s.label], boxes[name][s.label])
+                    pairs = zip(boxes["fixed"][s.label], boxes[name][s.label], strict=True)
+                    box = tuple(slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)
                     one, two = (of.data[box] == s.label for of in (labels, fixed))
                     s = replace(s, **_surface_numbers(surface_distances(one, two, spacing_mm), name, spacing_mm))
             return s
@@ -169,18 +152,8 @@ def score_labels(
 ) -> PairScore:
     """Score the overlap of warped with fixed labels, structure by structure.
 
-    Parameters
-    ----------
-    fixed, moving : LabelMap
-        The two segmentations, each on its own grid; names of the fixed one win.
-    start, warped : LabelMap
-        Moving labels on the fixed grid, after the start and after the deformation.
-    loaded : LabelMap, optional
-        The same as loaded, by the headers alone; by default the start.
-
-    Returns
-    -------
-    PairScore
+    ``fixed`` and ``moving`` are on their own grids; names of the fixed one win. The others are the moving labels on the
+    fixed grid: after the ``start``, ``warped`` by the deformation, and as ``loaded``, by default the same as the start.
     """
     volumes = [_volumes_ml(labels) for labels in (fixed, moving, warped)]
     names = {**moving.names, **fixed.names}
@@ -196,34 +169,30 @@ def score_labels(
             state = "no reference" if in_moving else "not in moving"
         sizes = [of.get(label, 0.0) for of in volumes]
         dices = {"dice_before": before, "dice_start": begun, "dice_after": after}
-        found = {name: of.get(label, NAN) for name, of in dices.items()}
+        overlaps = {name: of.get(label, NAN) for name, of in dices.items()}
         volumes_ml = dict(zip(("volume_fixed_ml", "volume_before_ml", "volume_after_ml"), sizes, strict=True))
-        rows.append(StructureScore(label, names.get(label, str(label)), state, **found, **volumes_ml))
+        rows.append(StructureScore(label, names.get(label, str(label)), state, **overlaps, **volumes_ml))
     return PairScore(tuple(rows))
 
 
-def _surface_numbers(found: SurfaceDistances, when: str, spacing_mm: Float64Array) -> dict[str, Any]:
-    numbers = {"hd95_mm": found.hd95_mm, "assd_mm": found.mean_mm}
-    if when:
-        numbers = {key.replace("_mm", f"_{when}_mm"): value for key, value in numbers.items()}
-    suffix = f"_{when}" if when else ""
-    dices = {"2mm": found.dice(TOLERANCE_MM), "voxel": found.dice(float(spacing_mm.max()))}
-    return numbers | {f"surface_dice_{name}{suffix}": value for name, value in dices.items()}
+def _surface_numbers(apart: SurfaceDistances, when: str, spacing_mm: Float64Array) -> dict[str, Any]:
+    """Return distances and surface Dice by the names of their fields, after the deformation or after the start."""
+    of = f"_{when}" if when else ""
+    return {
+        f"hd95{of}_mm": apart.hd95_mm,
+        f"assd{of}_mm": apart.mean_mm,
+        f"surface_dice_2mm{of}": apart.dice(TOLERANCE_MM),
+        f"surface_dice_voxel{of}": apart.dice(float(spacing_mm.max())),
+    }
 
 
 def _boxes(labels: LabelMap) -> dict[int, tuple[slice, ...]]:
     """Return the box of each structure of a label map."""
     values = labels.values()
     codes = labels.data if max(values, default=0) <= FEW else np.searchsorted([0, *values], labels.data)
-    found = ndimage.find_objects(codes)
+    boxes = ndimage.find_objects(codes)
     numbers = values if codes is labels.data else range(1, len(values) + 1)
-    return {value: found[n - 1] for value, n in zip(values, numbers, strict=True)}
-
-
-def _around(one: tuple[slice, ...], other: tuple[slice, ...]) -> tuple[slice, ...]:
-    """Return the box around two boxes."""
-    ends = zip(one, other, strict=True)
-    return tuple(slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in ends)
+    return {value: boxes[n - 1] for value, n in zip(values, numbers, strict=True)}
 
 
 def _volumes_ml(labels: LabelMap) -> dict[int, float]:

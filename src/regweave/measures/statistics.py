@@ -9,8 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regweave.types import Float64Array
-
 
 class Interval(NamedTuple):
     """A mean with the interval that holds it with 95 % confidence; NaN where there is none."""
@@ -68,7 +66,9 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
     if len(patients) < 2:
         return Interval(mean, np.nan, np.nan)
     counts = np.random.default_rng(seed).multinomial(len(patients), np.full(len(patients), 1 / len(patients)), size=n)
-    weights = _weights(counts, [[patients.index(name) for name in names] for names in members])
+    # How often each pair counts in each draw, (n, pairs).
+    columns = ([patients.index(name) for name in names] for names in members)
+    weights = np.stack([counts[:, own].astype(np.float64).prod(axis=1) for own in columns], axis=1)
     total = weights.sum(axis=1)
     means = (weights @ values[kept])[total > 0] / total[total > 0]
     if means.size == 0:
@@ -77,25 +77,8 @@ def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 200
     return Interval(mean, float(low), float(high))
 
 
-def _weights(counts: ArrayLike, members: Sequence[Sequence[int]]) -> Float64Array:
-    """How often each pair counts in each draw: (n, patients) to (n, pairs)."""
-    drawn = np.asarray(counts, dtype=np.float64)
-    return np.stack([drawn[:, list(columns)].prod(axis=1) for columns in members], axis=1)
-
-
 def count_better(differences: ArrayLike, tolerance: float = 0.0) -> Counts:
-    """Count differences above, below and within a tolerance; NaN counts nowhere.
-
-    Parameters
-    ----------
-    differences : floats
-        Differences of a number of which more is better.
-    tolerance : float
-        Largest difference that counts as none.
-
-    Returns
-    -------
-    Counts
+    """Count differences of a number of which more is better, above, below and within a tolerance; NaN counts nowhere.
 
     Examples
     --------

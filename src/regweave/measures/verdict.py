@@ -43,16 +43,14 @@ CARRIED = "numbers by structure (none was carried over and measured)"
 
 @dataclass(frozen=True)
 class Rule:
-    """Criterion of acceptance: what it measures, in words, and on which side of its limits a value must stay.
-
-    ``needs`` names what there must be for it to be checked, and how to get that.
-    """
+    """Criterion of acceptance: what it measures, in words, and whether its limits are lower ones."""
 
     words: str
     unit: str = ""
     least: bool = False
     brief: str = ""
     needs: str = ""
+    """What it needs a number of, and how to get that."""
 
 
 OF_REGISTRATIONS: Mapping[str, Rule] = {
@@ -161,7 +159,7 @@ class Rules:
         return None
 
     def words(self, rule: str) -> str:
-        """Say the limits of a rule.
+        """Describe the limits of a rule.
 
         Examples
         --------
@@ -173,7 +171,7 @@ class Rules:
         return ", ".join(f"{level} {side} {limits[level]:g}{RULES[rule].unit}" for level in LEVELS if level in limits)
 
     def brief(self, rule: str, value: float, level: Level) -> str:
-        """Say in few words what breaks a limit.
+        """Describe briefly what breaks a limit.
 
         Examples
         --------
@@ -221,11 +219,6 @@ def clinic_rules() -> Rules:
 def read_rules(path: str | Path) -> Rules:
     """Read acceptance criteria from a TOML file.
 
-    Parameters
-    ----------
-    path : path
-        File as ``regweave rules`` prints it.
-
     Raises
     ------
     RegweaveError
@@ -239,19 +232,17 @@ def read_rules(path: str | Path) -> Rules:
 
 def parse_rules(content: Mapping[str, Any], source: str) -> Rules:
     """Check every key and value of a rules file; ``source`` names it in messages."""
-    tables = {rule: table for rule, table in content.items() if rule != "name"}
-    if not tables:
-        raise _bad(source, "it holds no rule, so that everything would pass")
-    for rule, table in tables.items():
+    limits, sources = {}, {}
+    for rule, table in content.items():
+        if rule == "name":
+            continue
         if rule in RULES and not isinstance(table, Mapping):
             raise _bad(source, f"[{rule}] must be a table with look, fail or both")
-    limits = {
-        rule: {key: value for key, value in table.items() if key != "source"} if isinstance(table, Mapping) else {}
-        for rule, table in tables.items()
-    }
-    sources = {
-        rule: table["source"] for rule, table in tables.items() if isinstance(table, Mapping) and "source" in table
-    }
+        limits[rule] = dict(table) if isinstance(table, Mapping) else {}
+        if "source" in limits[rule]:
+            sources[rule] = limits[rule].pop("source")
+    if not limits:
+        raise _bad(source, "it holds no rule, so that everything would pass")
     try:
         return Rules(content.get("name", Path(source).stem), limits, sources)
     except ValueError as error:
@@ -302,7 +293,7 @@ def in_words(warning: str) -> str:
 
 @dataclass(frozen=True)
 class Reason:
-    """A rule that a registration breaks: ``level`` is look or fail, ``text`` says what was found and allowed."""
+    """A rule that a registration breaks: its level, and a text with what was measured and what is allowed."""
 
     rule: Text
     level: Literal["look", "fail"]
@@ -311,24 +302,15 @@ class Reason:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict of the rules on a registration.
-
-    Parameters
-    ----------
-    word : "pass", "look" or "fail"
-        The gravest of the reasons, pass without any.
-    reasons : tuple of Reason
-        Rules that are broken, the gravest first.
-    unchecked : tuple of str
-        Rules for which the registration has no number, such as those of structures where there are no labels.
-    rules : str
-        Name of the rules.
-    """
+    """Verdict of the rules on a registration: the gravest of the reasons, pass without any."""
 
     word: Annotated[Word, Field(alias="verdict")]
     reasons: tuple[Reason, ...] = ()
+    """Rules that are broken, the gravest first."""
     unchecked: tuple[Text, ...] = ()
+    """Rules for which the registration has no number, such as those of structures where there are no labels."""
     rules: Text = ""
+    """Name of the rules."""
 
     @property
     def text(self) -> str:
@@ -349,16 +331,8 @@ def judge(
 ) -> Verdict:
     """Apply acceptance criteria to the measurements of a registration.
 
-    Parameters
-    ----------
-    score : PairScore
-        The structures. Only those that both label maps show can break a rule.
-    rules : Rules
-        The criteria.
-    regularity, inverse_error, landmarks, warnings, clinic : optional
-        Other measurements; a rule about one that is not given is not checked.
-    whole : WholePair, optional
-        Both scans of a propagation, before its structures are measured.
+    Only structures that both label maps show can break a rule. A rule about a measurement that is not given is not
+    checked. ``whole`` are both scans of a propagation, before its structures are measured.
 
     Examples
     --------
@@ -367,15 +341,15 @@ def judge(
     """
     reasons, unchecked = [], []
     doubts = [text for text in dict.fromkeys(warnings or ()) if text.startswith(DOUBTFUL)]
-    field_numbers = {**_of_field(regularity or {}), **_of_inverse(inverse_error), **_of_landmarks(landmarks)}
-    found = {**field_numbers, **_of_structures(score), **_of_whole(whole), **_of_clinic(clinic)}
+    measures = _of_field(regularity or {}, inverse_error, landmarks) | _of_structures(score)
+    measures |= _of_whole(whole) | _of_clinic(clinic)
     if warnings is not None:
-        found["doubtful_warnings"] = (float(len(doubts)), "")
-    signs_known = any(rule in rules.limits and not math.isnan(found.get(rule, NONE)[0]) for rule in OTHER_PATIENT)
+        measures["doubtful_warnings"] = (float(len(doubts)), "")
+    signs_known = any(rule in rules.limits and not math.isnan(measures.get(rule, NONE)[0]) for rule in OTHER_PATIENT)
     for rule in rules.limits:
         if rule == ANOTHER_PATIENT and signs_known:
             continue  # it counts the others
-        value, what = found.get(rule, NONE)
+        value, what = measures.get(rule, NONE)
         if math.isnan(value):
             unchecked.append(rule)
         elif level := rules.broken(rule, value):
@@ -414,24 +388,21 @@ def tally(verdicts: Iterable[Verdict]) -> str:
     return text + (f", {n} failed" if (n := words.count("fail")) else "")
 
 
-def _of_field(regularity: Mapping[str, float]) -> dict[str, Measure]:
-    return {
-        "folding_percent": (100 * regularity.get("folding_fraction", math.nan), ""),
-        "extreme_jacobian_percent": (100 * regularity.get("extreme_fraction", math.nan), ""),
-        "least_jacobian": (regularity.get("min_jacobian", math.nan), ""),
-        "largest_jacobian": (regularity.get("max_jacobian", math.nan), ""),
+def _of_field(
+    regularity: Mapping[str, float], inverse: InverseError | None, landmarks: LandmarkScore | None
+) -> dict[str, Measure]:
+    numbers = {
+        "folding_percent": 100 * regularity.get("folding_fraction", math.nan),
+        "extreme_jacobian_percent": 100 * regularity.get("extreme_fraction", math.nan),
+        "least_jacobian": regularity.get("min_jacobian", math.nan),
+        "largest_jacobian": regularity.get("max_jacobian", math.nan),
     }
-
-
-def _of_inverse(error: InverseError | None) -> dict[str, Measure]:
-    if error is None:
-        return {}
-    return {"inverse_inexact_percent": (100 * error.share, ""), "inverse_error_voxels": (error.p99_voxels, "")}
-
-
-def _of_landmarks(score: LandmarkScore | None) -> dict[str, Measure]:
-    after = None if score is None else score.after
-    return {} if after is None else {"landmark_mean_mm": (after.mean_mm, ""), "landmark_max_mm": (after.max_mm, "")}
+    if inverse is not None:
+        numbers |= {"inverse_inexact_percent": 100 * inverse.share, "inverse_error_voxels": inverse.p99_voxels}
+    if landmarks is not None:
+        errors = landmarks.after_mm
+        numbers |= {"landmark_mean_mm": errors["mean"], "landmark_max_mm": errors["max"]}
+    return {rule: (number, "") for rule, number in numbers.items()}
 
 
 def _of_structures(score: PairScore) -> dict[str, Measure]:
@@ -472,16 +443,16 @@ OTHER_PATIENT = ("similarity_after", "displacement_p95_mm", "bones_bent_mm")
 def _of_whole(whole: WholePair | None) -> dict[str, Measure]:
     if whole is None:
         return {}
-    before, after = _number(whole.similarity_before), _number(whole.similarity_after)
     two_ct = whole.displacement_p95_mm is not None
-    return {
-        "inverse_mean_mm": (_number(whole.inverse_mean_mm), ""),
-        "both_ways_voxels": (_number(whole.both_ways_voxels), ""),
-        "similarity_drop": (before - after, ""),
-        "similarity_after": (after if two_ct else math.nan, ""),
-        "displacement_p95_mm": (_number(whole.displacement_p95_mm), ""),
-        "bones_bent_mm": (_number(whole.bones_bent_mm), ""),
+    numbers = {
+        "inverse_mean_mm": whole.inverse_mean_mm,
+        "both_ways_voxels": whole.both_ways_voxels,
+        "similarity_drop": _number(whole.similarity_before) - _number(whole.similarity_after),
+        "similarity_after": whole.similarity_after if two_ct else None,
+        "displacement_p95_mm": whole.displacement_p95_mm,
+        "bones_bent_mm": whole.bones_bent_mm,
     }
+    return {rule: (_number(number), "") for rule, number in numbers.items()}
 
 
 def _of_clinic(section: ClinicSection | None) -> dict[str, Measure]:
@@ -489,12 +460,12 @@ def _of_clinic(section: ClinicSection | None) -> dict[str, Measure]:
     if section is None:
         return {}
     lost = [row.name for row in section.lost]
-    found = {**_of_whole(section.whole), "lost_structures": (len(lost), ", ".join(lost))}
+    measures = {**_of_whole(section.whole), "lost_structures": (len(lost), ", ".join(lost))}
     for rule in STRUCTURE_RULES:
         rows = [(structure_number(row, rule), row.name) for row in section.structures]
         known = [row for row in rows if not math.isnan(row[0])]
-        found[rule] = NONE if not known else (min if RULES[rule].least else max)(known)
-    return found
+        measures[rule] = NONE if not known else (min if RULES[rule].least else max)(known)
+    return measures
 
 
 def structure_number(row: PropagatedStructure, rule: str) -> float:

@@ -50,10 +50,10 @@ def boilerplate(folder: str | Path) -> str:
         text.append(f", followed by {len(record.refinement)} steps of a continuous refinement")
     text.append(f". Of all voxels {record.regularity['folding_fraction']:.3%} have a Jacobian of 0 or less.")
     if record.landmarks is not None:
-        error = record.landmarks.after
+        error = record.landmarks.after_mm
         text.append(
-            f" The target registration error of {len(record.landmarks.points)} landmarks is {error.mean_mm:.2f} mm on "
-            f"average and {error.max_mm:.2f} mm at most."
+            f" The target registration error of {len(record.landmarks.points)} landmarks is {error['mean']:.2f} mm on "
+            f"average and {error['max']:.2f} mm at most."
         )
     if record.clinic is not None:
         text.append(

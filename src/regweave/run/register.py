@@ -45,6 +45,7 @@ from regweave.run.record import (
 from regweave.run.result import Result
 from regweave.run.stages.measurements import inverse_measures, look_out, residual_inside, score_of
 from regweave.run.stages.node_evidence import Witness
+from regweave.spatial.deformation import determinant
 from regweave.spatial.intensity import inside
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels
@@ -157,7 +158,9 @@ def register(
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
             labels = pair.moving_labels
             warped_labels = None if labels is None else warp_labels(labels, transform, kernels=kernels)
-            numbers = regularity(transform.field, inside(pair.fixed), kernels=kernels)  # beside the inverse is no room
+            jacobian = determinant(transform.field, kernels=kernels)
+            numbers = regularity(jacobian, inside(pair.fixed))
+            del jacobian  # beside the inverse there is no room
             inversion = invert(transform, pair.moving.geometry, kernels=kernels)
         with watch.stage("measure"):
             inverse, left_over = inversion.transform, residual_inside(pair, inversion)

@@ -21,7 +21,7 @@ def body_mask(image: Volume, labels: LabelMap | None = None) -> NDArray[np.bool_
     image : Volume
         A scan on its own grid.
     labels : LabelMap, optional
-        Structures on the same grid; they are body whatever the image shows there.
+        Structures on the same grid, which always count as body.
 
     Returns
     -------

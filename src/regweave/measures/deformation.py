@@ -38,11 +38,11 @@ def regularity(jacobian: Float32Array, mask: ArrayLike | None = None) -> dict[st
     Returns
     -------
     dict
-        ``folding_fraction`` (share of determinants of zero or less), ``extreme_fraction`` (below 1/5 or above 5), of it
-        ``low_fraction`` and ``high_fraction``, ``sdlogj`` (standard deviation of ``log J``, where determinants below
-        1e-9, folds included, count as 1e-9), ``sdlogj_l2r`` (the same as the Learn2Reg challenge computes it:
-        ``std(log(clip(J + 3, 1e-9, 1e9)))`` without a rim of two voxels; the two are not comparable),
-        ``min_jacobian``, ``max_jacobian``, and the percentiles ``jacobian_p1`` and ``jacobian_p99``.
+        ``folding_fraction`` is the share of determinants of zero or less. ``extreme_fraction`` is that below 1/5 or
+        above 5, the sum of ``low_fraction`` and ``high_fraction``. ``sdlogj`` is the standard deviation of ``log J``,
+        where determinants below 1e-9, folds included, count as 1e-9. ``sdlogj_l2r`` is that of the Learn2Reg challenge,
+        ``std(log(clip(J + 3, 1e-9, 1e9)))`` without a rim of two voxels; the two are not comparable. ``min_jacobian``,
+        ``max_jacobian``, ``jacobian_p1`` and ``jacobian_p99`` are the ends and percentiles.
 
     Examples
     --------

@@ -159,7 +159,7 @@ def score_landmarks(
     Warns
     -----
     RegweaveWarning
-        W218, where points lie outside the fixed image: nothing measured the deformation there.
+        W218, where points are outside the fixed image, where the deformation was not measured.
     """
     fixed, moving = (np.asarray(p, dtype=np.float64).reshape(-1, 3) for p in (fixed_points, moving_points))
     given = [name or str(n) for n, name in enumerate(names, start=1)] or [str(n + 1) for n in range(len(fixed))]

@@ -83,7 +83,7 @@ class SurfaceDistances:
         return float(there + back) / 2.0
 
     def dice(self, tolerance_mm: float) -> float:
-        """Surface Dice: the share of both surfaces that lies within a tolerance of the other (Nikolov 2021)."""
+        """Surface Dice: the share of both surfaces within a tolerance of the other (Nikolov 2021)."""
         if self.there_mm.size == 0:
             return float("nan")
         near = sum(float(area[d <= tolerance_mm + ROUNDING_MM].sum()) for d, area in zip(*self._both, strict=True))

@@ -29,9 +29,9 @@ class Counts(NamedTuple):
 def paired_bootstrap(differences: ArrayLike, groups: Sequence[str], n: int = 2000, seed: int = 0) -> Interval:
     """Estimate a mean difference with a bootstrap interval by patient.
 
-    Patients are drawn with replacement, as many as there are; a pair counts as often as the product of how often each
-    of its patients was drawn, so that a pair of two patients is as uncertain as both. Draws in which no pair counts
-    are left out.
+    As many patients are drawn with replacement as there are. The weight of a pair is the product of how often each of
+    its patients was drawn, so that a pair of two patients is as uncertain as both. Draws in which no pair counts are
+    left out.
 
     Parameters
     ----------
@@ -105,8 +105,8 @@ def error_by_patient(gains: Sequence[float], patients: Sequence[Collection[str]]
     """Estimate the standard error of a mean gain with the jackknife by patient.
 
     Each patient in turn is left out with all pairs that show it. Where every pair has a patient of its own, this is the
-    usual standard error of a mean; pairs that share a patient do not pass for independent ones. Infinite for fewer
-    than two patients.
+    usual standard error of a mean; pairs that share a patient are not independent. Infinite for fewer than two
+    patients.
 
     Parameters
     ----------

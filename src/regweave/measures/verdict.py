@@ -151,7 +151,7 @@ class Rules:
                 raise ValueError(f"[{rule}] source must be a printable text of 1 to {LONGEST_SOURCE} characters")
 
     def broken(self, rule: str, value: float) -> Level | None:
-        """Return the gravest limit that a value lies beyond, None for none."""
+        """Return the gravest limit that a value is beyond, None for none."""
         for level in LEVELS:
             limit = self.limits[rule].get(level)
             if limit is not None and (value < limit if RULES[rule].least else value > limit):

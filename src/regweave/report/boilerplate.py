@@ -37,7 +37,7 @@ def boilerplate(folder: str | Path) -> str:
     record = load(folder)
     run = record.provenance
     engine = run.settings.engine
-    # An engine of a plug-in has a paper that its user knows.
+    # The paper of a plug-in engine is for its user to add.
     cited = [PAPERS["method"], *([PAPERS[engine]] if engine in PAPERS else [])]
     marks = str(list(range(1, len(cited) + 1)))
     text = [

@@ -11,30 +11,20 @@ from regweave.types.geometry import Float32Array, Float64Array, Geometry, IntArr
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of an energy, before weights and loss meet it.
-
-    Parameters
-    ----------
-    costs : float32 array of shape (M, N, L)
-        Scaled cost of each member at each node for each label, eq. (1).
-    shares : float32 array of shape (N, C) or (N, L, C)
-        How much of each class a node is, per node (anchored) or per label (displaced).
-    loss : float32 array of shape (N, L), optional
-        Loss of each node for each label, eq. (3).
-    shape : tuple of three ints
-        Nodes along each axis; their product is N.
-    offsets : tuple of three float64 arrays
-        Label displacements along each axis in units of the control spacing; their product set is the label set.
-    base : float64 array of shape (N, 3), optional
-        Displacement that the nodes already have, same units; given when the pairwise term is elastic.
-    """
+    """Terms of an energy, before weights and loss are applied."""
 
     costs: Float32Array
+    """Scaled cost of each member at each node for each label, eq. (1), (M, N, L)."""
     shares: Float32Array
+    """How much of each class a node is, per node (anchored, (N, C)) or per label (displaced, (N, L, C))."""
     shape: tuple[int, int, int]
+    """Nodes along each axis; their product is N."""
     offsets: tuple[Float64Array, Float64Array, Float64Array]
+    """Label displacements along each axis in units of the control spacing; their product set is the label set."""
     loss: Float32Array | None = None
+    """Loss of each node for each label, eq. (3), (N, L)."""
     base: Float64Array | None = None
+    """Displacement that the nodes already have, same units; given when the pairwise term is elastic, (N, 3)."""
 
 
 @dataclass(frozen=True)
@@ -44,26 +34,18 @@ class Energy:
     ``E(x) = Σ_i unary[i, x_i] + weight · Σ_(i,j) Σ_axis |p_i(x_i) − p_j(x_j)|`` with
     ``p_i(l) = base[i] + (offsets[0][a], offsets[1][b], offsets[2][c])`` for label ``l = (a, b, c)`` in C order, and
     (i, j) the neighbours on the 6-connected grid.
-
-    Parameters
-    ----------
-    unary : float64 array of shape (N, L)
-        Costs of any sign; nodes in C order of ``shape``.
-    shape : tuple of three ints
-        Nodes along each axis.
-    offsets : tuple of three float64 arrays
-        Label displacements along each axis; L is the product of their lengths.
-    weight : float
-        Non-negative weight of the pairwise term.
-    base : float64 array of shape (N, 3), optional
-        Positions the nodes start from; None means all zero, and the pairwise term is then a metric on labels.
     """
 
     unary: Float64Array
+    """Costs of any sign; nodes in C order of ``shape``, (N, L)."""
     shape: tuple[int, int, int]
+    """Nodes along each axis."""
     offsets: tuple[Float64Array, Float64Array, Float64Array]
+    """Label displacements along each axis; L is the product of their lengths."""
     weight: float
+    """Non-negative weight of the pairwise term."""
     base: Float64Array | None = None
+    """Positions the nodes start from, (N, 3); None means all zero: the pairwise term is then a metric on labels."""
 
     def positions(self, labels: IntArray) -> Float64Array:
         """Position of each node under a labelling, shape (*shape, 3)."""
@@ -107,22 +89,15 @@ class Solution:
 
 @dataclass(frozen=True)
 class NodeEvidence:
-    """Influence of each metric and confidence at each control point.
-
-    Parameters
-    ----------
-    geometry : Geometry
-        The nodes as a grid of voxels: their number, and where they lie.
-    members : tuple of str
-        Members of the bank that the discrete levels use.
-    influence : float32 array of shape (M, *nodes)
-        Spread (standard deviation over the labels) of each member's weighted, scaled cost. What is the same for all
-        labels decides nothing, so it does not count.
-    confidence : float32 array of shape nodes
-        Second smallest minus smallest of the node's unaries, in units of the energy: 0 means a tie.
-    """
+    """Influence of each metric and confidence at each control point."""
 
     geometry: Geometry
+    """The nodes as a grid of voxels: their number, and where they lie."""
     members: tuple[str, ...]
+    """Members of the bank that the discrete levels use."""
     influence: Float32Array
+    """Spread (standard deviation over the labels) of each member's weighted, scaled cost, (M, *nodes): what is the
+    same for all labels decides nothing, so it does not count.
+    """
     confidence: Float32Array
+    """Second smallest minus smallest of the node's unaries, in units of the energy: 0 means a tie."""

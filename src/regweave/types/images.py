@@ -14,11 +14,11 @@ from regweave.types.geometry import Float32Array, Float64Array, Geometry, LabelA
 from regweave.types.transform import Field
 
 Modality = Literal["ct", "mr", "t1", "t2", "pd", "flair", "pet", "us"]
-"""CT in Hounsfield units, or an image on a scale of its own; ``mr`` is any of these of which no more is said."""
+"""CT in Hounsfield units, or an image on its own scale; ``mr`` is any of these where no more is known."""
 
 
 Frame = Literal["LPS", "RAS"]
-"""Where the axes of space point: left, posterior, superior as ITK and DICOM have it, or right, anterior, superior."""
+"""Directions of the axes of space: left, posterior, superior as in ITK and DICOM, or right, anterior, superior."""
 
 
 class _Gridded:
@@ -71,7 +71,7 @@ class Volume(_Gridded):
     Parameters
     ----------
     data : float32 array of shape ``geometry.shape``
-        Trusted as it is; `from_array` checks.
+        Not checked; `from_array` checks.
     geometry : Geometry
     modality : str, optional
         ``ct``, ``mr``, …, once that is decided.
@@ -164,43 +164,28 @@ class LabelMap(_Gridded):
 
 @dataclass(frozen=True)
 class StructureMaps:
-    """Probability maps of structures.
-
-    Parameters
-    ----------
-    shares : float32 array of shape (K, X, Y, Z)
-        Probability of each structure, in [0, 1]; what is left to 1 is background.
-    geometry : Geometry
-        Grid of the maps, which may be coarser than that of the image.
-    classes : tuple of ints
-        Label value of each structure, (K,).
-    """
+    """Probability maps of structures."""
 
     shares: Float32Array
+    """Probability of each structure, in [0, 1]; what is left to 1 is background, (K, X, Y, Z)."""
     geometry: Geometry
+    """Grid of the maps, which may be coarser than that of the image."""
     classes: tuple[int, ...]
+    """Label value of each structure, (K,)."""
 
 
 @dataclass(frozen=True)
 class Image(Volume):
-    """Scalar image with its labels, mask and structure maps.
-
-    Parameters
-    ----------
-    labels : LabelMap, optional
-        Segmentation on the grid of the image.
-    mask : LabelMap, optional
-        Region that counts, on the grid of the image: 0 is outside.
-    maps : StructureMaps, optional
-        Structure maps that a predictor made from the voxels.
-    label_maps : StructureMaps, optional
-        Structure maps rasterised from a segmentation, given or predicted; same structures in the same order.
-    """
+    """Scalar image with its labels, mask and structure maps."""
 
     labels: LabelMap | None = None
+    """Segmentation on the grid of the image."""
     mask: LabelMap | None = None
+    """Region that counts, on the grid of the image: 0 is outside."""
     maps: StructureMaps | None = None
+    """Structure maps that a predictor made from the voxels."""
     label_maps: StructureMaps | None = None
+    """Structure maps rasterised from a segmentation, given or predicted; same structures in the same order."""
 
     @classmethod
     def of(cls, volume: Volume, labels: LabelMap | None = None, mask: LabelMap | None = None) -> Image:
@@ -210,23 +195,17 @@ class Image(Volume):
 
 @dataclass(frozen=True)
 class ImagePair:
-    """Two images and the start of their registration.
-
-    Parameters
-    ----------
-    fixed, moving : Image
-        The images, each on its own grid. The moving labels choose the weights; the fixed ones are used by the loss
-        and by the evaluation, never by a prediction.
-    initial : float array of shape (4, 4)
-        Affine start: takes LPS millimetres of the fixed image to those of the moving image.
-    initial_field : Field, optional
-        Deformable start, applied before ``initial``: fixed p → initial(p + field(p)).
-    """
+    """Two images and the start of their registration."""
 
     fixed: Image
+    """The images, each on its own grid. The moving labels choose the weights; the fixed ones are used by the loss
+    and by the evaluation, never by a prediction.
+    """
     moving: Image
     initial: Float64Array = dataclasses.field(default_factory=lambda: np.eye(4))
+    """Affine start: takes LPS millimetres of the fixed image to those of the moving image, (4, 4)."""
     initial_field: Field | None = None
+    """Deformable start, applied before ``initial``: fixed p → initial(p + field(p))."""
 
     @property
     def fixed_labels(self) -> LabelMap | None:

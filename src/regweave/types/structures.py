@@ -26,27 +26,21 @@ def _no_points() -> Float64Array:
 
 @dataclass(frozen=True, repr=False)
 class Identity:
-    """Identity of a patient, a study and a series; printing it shows a hash alone.
-
-    Parameters
-    ----------
-    patient_id, patient_name, birth_date, sex : str
-        As the objects state them, empty where they do not.
-    study_uid, series_uid, frame_uid : str
-        Unique identifiers of study, series and frame of reference.
-    """
+    """Identity of a patient, a study and a series; printing it shows a hash alone."""
 
     patient_id: str = ""
+    """As the objects state them, empty where they do not."""
     patient_name: str = ""
     birth_date: str = ""
     sex: str = ""
     study_uid: str = ""
+    """Unique identifiers of study, series and frame of reference."""
     series_uid: str = ""
     frame_uid: str = ""
 
     @property
     def patient_hash(self) -> str:
-        """Twelve hexadecimal digits that link records of one patient and name nobody."""
+        """Twelve hexadecimal digits that link records of one patient without a name."""
         return _digest(self.patient_id, self.patient_name.upper())
 
     @property
@@ -71,21 +65,14 @@ def _digest(*parts: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Contour:
-    """One outline on one plane.
-
-    Parameters
-    ----------
-    points_mm : float array of shape (n, 3)
-        LPS millimetres; the first point is not repeated.
-    kind : str
-        Geometric type in the words of DICOM.
-    image : int, optional
-        Slice of the series on which it lies.
-    """
+    """One outline on one plane."""
 
     points_mm: Float64Array
+    """LPS millimetres; the first point is not repeated, (n, 3)."""
     kind: OutlineKind = "CLOSED_PLANAR"
+    """Geometric type in the words of DICOM."""
     image: int | None = None
+    """Slice of the series on which it lies."""
 
     def __repr__(self) -> str:
         """Type, number of points and slice."""
@@ -94,28 +81,18 @@ class Contour:
 
 @dataclass(frozen=True, repr=False)
 class Structure:
-    """A named structure.
-
-    Parameters
-    ----------
-    number : int
-        ROI number.
-    name : str
-    kind : str
-        Interpreted type, ``PTV``, ``ORGAN`` …, empty where unknown.
-    colour : three ints of 0 to 255, optional
-    contours : tuple of Contour
-        Closed polygons; several on one plane enclose by the even-odd rule.
-    points : float array of shape (k, 3)
-        Isocentres and markers.
-    """
+    """A named structure."""
 
     number: int
+    """ROI number."""
     name: str
     kind: str = ""
+    """Interpreted type, ``PTV``, ``ORGAN`` …, empty where unknown."""
     colour: Colour | None = None
     contours: tuple[Contour, ...] = ()
+    """Closed polygons; several on one plane enclose by the even-odd rule."""
     points: Float64Array = field(default_factory=_no_points)
+    """Isocentres and markers, (k, 3)."""
 
     def __repr__(self) -> str:
         """Name, type and how much is drawn."""
@@ -133,28 +110,18 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class StructureSet:
-    """Structures drawn on one series.
-
-    Parameters
-    ----------
-    structures : tuple of Structure
-    label : str
-        Label of the set.
-    frame_uid : str
-        Frame of reference of all points.
-    identity : Identity
-    left_out : tuple of LeftOut
-        What the file holds and the set does not.
-    instance_uid : str
-        Identifier of the object that the set was read from; later sets name it as their predecessor.
-    """
+    """Structures drawn on one series."""
 
     structures: tuple[Structure, ...]
     label: str = field(default="", repr=False)
+    """Label of the set."""
     frame_uid: str = field(default="", repr=False)
+    """Frame of reference of all points."""
     identity: Identity = field(default_factory=Identity)
     left_out: tuple[LeftOut, ...] = ()
+    """What the file holds and the set does not."""
     instance_uid: str = field(default="", repr=False)
+    """Identifier of the object that the set was read from; later sets name it as their predecessor."""
 
     def named(self, name: str) -> Structure | None:
         """Return the structure of a name, None where there is none."""

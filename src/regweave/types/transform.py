@@ -72,7 +72,7 @@ class Ends:
 class Transform:
     """A spatial map: the point p goes to ``affine · (p + field(p))``, all in LPS millimetres.
 
-    A registration's transform takes fixed points to moving points (ITK's resampling convention), so its field lies
+    A registration's transform takes fixed points to moving points (ITK's resampling convention), so its field is
     on the fixed grid. Outside that grid the field takes the value of the nearest voxel.
 
     Parameters
@@ -161,7 +161,7 @@ class Transform:
     def to_sitk(self) -> Any:
         """Return a SimpleITK composite of the affine and the displacement field, which it applies first.
 
-        Outside the grid of the field SimpleITK moves nothing, where this transform goes on with the nearest vector.
+        Outside the grid of the field SimpleITK moves nothing; this transform uses the nearest vector there.
         """
         from regweave.io.transforms.itk import sitk_transform
 

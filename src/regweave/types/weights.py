@@ -13,32 +13,24 @@ from regweave.types.geometry import Float64Array
 
 @dataclass(frozen=True)
 class WeightTable:
-    """The matrix W of eq. (1): how much each class trusts each member of the bank.
+    """The matrix W of eq. (1): the weight of each member of the bank in each class.
 
-    Only the ratio of a column to the pairwise weight matters, so every operation says which sums it keeps.
-
-    Parameters
-    ----------
-    matrix : float array of shape (M, C)
-        Row m belongs to ``members[m]``, column c to ``classes[c]``.
-    members : tuple of str
-        Names of the bank's members.
-    classes : tuple of ints
-        Label values; 0, the background, is always there and also serves labels that have no column.
-    pairwise : float
-        Weight w_p of the smoothness term, eq. (4).
-    stiffness : float array of shape (C,), optional
-        Factor of the refinement's smoothness in each class; None means 1 in all.
+    Only the ratio of a column to the pairwise weight matters, so every operation states which sums it keeps.
     """
 
     matrix: Float64Array
+    """Row m belongs to ``members[m]``, column c to ``classes[c]``, (M, C)."""
     members: tuple[str, ...]
+    """Names of the bank's members."""
     classes: tuple[int, ...]
+    """Label values; 0, the background, is always there and also serves labels that have no column."""
     pairwise: float
+    """Weight w_p of the smoothness term, eq. (4)."""
     stiffness: Float64Array | None = None
+    """Factor of the refinement's smoothness in each class; None means 1 in all, (C,)."""
 
     def __post_init__(self) -> None:
-        """Keep no stiffness where it is 1 in all classes: tables that mean the same are the same."""
+        """Drop a stiffness of 1 in all classes, so that equal tables compare equal."""
         if self.stiffness is not None and (self.stiffness == 1).all():
             object.__setattr__(self, "stiffness", None)
 
@@ -141,7 +133,7 @@ class WeightTable:
         """Return the directions of learned columns with the sizes and the pairwise weight of this table.
 
         The learned pairwise weight is the noisiest number of all: a patch loss has no reason to keep fields smooth. A
-        column whose sum is not above zero rewards mismatch; this table's stands instead.
+        column whose sum is not above zero rewards mismatch, and is replaced by that of this table.
         """
         return replace(self, matrix=_sized_as(learned.matrix, self.matrix))
 
@@ -171,7 +163,7 @@ def _summing_to(columns: Float64Array, total: Float64Array) -> Float64Array:
 
 
 def _sized_as(columns: Float64Array, like: Float64Array) -> Float64Array:
-    """Columns with the absolute sums of others: the plain sum of a signed column may be as near zero as it likes."""
+    """Columns with the absolute sums of others: the plain sum of a signed column may be near zero."""
     size, wanted = np.abs(columns).sum(axis=0), np.abs(like).sum(axis=0)
     usable = columns.sum(axis=0) > 0
     scale = np.divide(wanted, size, out=np.zeros_like(size), where=usable)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regweave.clinic.quality import both_ways_mm, both_ways_numbers
-from regweave.clinic.scans import WorkingScan
+from regweave.clinic.scans import Scan
 from regweave.types import Field, Geometry, Transform, Volume
 
 GRID = Geometry((20, 18, 16), np.diag([2.0, 2.0, 3.0, 1.0]))
@@ -19,7 +19,7 @@ def shift(x, y, z):
 
 
 def scan():
-    return WorkingScan(Volume(np.zeros(GRID.shape, np.float32), GRID, "ct"), None, None)
+    return Scan(None, Volume(np.zeros(GRID.shape, np.float32), GRID, "ct"))
 
 
 def test_errors_are_what_two_shifts_leave():

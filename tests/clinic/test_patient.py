@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -105,7 +107,7 @@ def test_dark_ends_of_an_mr_do_not_count_even_where_tissue_encloses_them():
     data = np.random.default_rng(1).normal(0, 8, GRID.shape).astype(np.float32)
     data[ellipse((40, 30), (28, 20))] += 600.0
     data[ellipse((40, 30), (15, 10)), -2:] -= 600.0
-    region = working_scan(Volume(data, GRID, "mr")).region.data
+    region = working_scan(SimpleNamespace(image=Volume(data, GRID, "mr"))).region.data
     assert not region[40, 30, -2:].any()
     assert region[40, 30, :-3].all()
     assert region[15, 30].all()

@@ -9,9 +9,9 @@ import pytest
 
 from regweave.clinic.commission import make_scan
 from regweave.clinic.propagate import is_absent
-from regweave.clinic.quality import RegisteredPair, flagged, structure_row
-from regweave.clinic.scans import WorkingScan
-from regweave.clinic.start import bones_bent, missing_ends, moved_inside
+from regweave.clinic.quality import Pair, bones_bent, flagged, moved_inside, structure_row
+from regweave.clinic.scans import Scan
+from regweave.clinic.start import missing_ends
 from regweave.contours import carry, shape_of
 from regweave.measures.verdict import clinic_rules
 from regweave.types import Field, Geometry, Transform, Volume
@@ -41,7 +41,7 @@ def moved_by(grid, mm):
 
 def rows_of(plan, today, mm):
     there, back = moved_by(today.image.geometry, mm)
-    found = RegisteredPair.of(there, back, plan.series, today)
+    found = Pair(Scan(plan.series, plan.series.image), Scan(today, today.image), there, back)
     shapes = [shape_of(one, plan.series) for one in plan.structures.structures]
     carried = [carry(shape, there, today) for shape in shapes]
     rows = {
@@ -75,7 +75,7 @@ def test_a_structure_that_the_deformation_moves_out_of_the_scan_is_an_alarm(plan
     assert all("moved out of the scan" in row.reasons[0] for row in out if row.planes >= 3)
 
 
-def test_what_today_does_not_showis_absent_and_what_is_moved_out_is_lost(plan):
+def test_what_today_does_not_show_is_absent_and_what_is_moved_out_is_lost(plan):
     for slices, mm in ((4, 0.0), (32, -400.0)):
         rows, _, carried, _ = rows_of(plan, shorter(plan.series, slices), mm)
         gone = [rows[one.name] for one in carried if not one.contours]
@@ -87,9 +87,9 @@ def test_missing_slices_are_stated_for_the_whole():
     grid = Geometry((20, 20, 21), np.diag([4.0, 4.0, 3.0, 1.0]))
     body = np.zeros(grid.shape, dtype=bool)
     body[5:15, 5:15] = True
-    plan = WorkingScan(Volume(np.zeros(grid.shape, np.float32), grid, "ct"), None, body)
+    plan = Scan(None, Volume(np.zeros(grid.shape, np.float32), grid, "ct"), body=body)
     small = Geometry((20, 20, 15), grid.affine)
-    today = WorkingScan(Volume(np.zeros(small.shape, np.float32), small, "ct"), None, body[..., :15])
+    today = Scan(None, Volume(np.zeros(small.shape, np.float32), small, "ct"), body=body[..., :15])
     still = Transform(Field.zero(small))
     assert "18 mm (6 slices) at its upper end" in missing_ends(today, plan, still)
     assert missing_ends(plan, plan, Transform(Field.zero(grid))) == ""
@@ -102,7 +102,7 @@ def test_bones_that_turn_are_rigid_and_bones_that_bend_are_measured():
     grid = Geometry((40, 40, 40), np.diag([3.0, 3.0, 3.0, 1.0]))
     points = np.moveaxis(np.indices(grid.shape, dtype=np.float64), 0, -1) * 3.0
     data = np.where(points[..., 0] < 60, 600, 20).astype(np.float32)
-    scan = WorkingScan(Volume(data, grid, "ct"), None, np.ones(grid.shape, dtype=bool))
+    scan = Scan(None, Volume(data, grid, "ct"))
     a = np.radians(6.0)
     turn = np.array([[np.cos(a), -np.sin(a), 0], [np.sin(a), np.cos(a), 0], [0, 0, 1]])
     bend = np.zeros_like(points)

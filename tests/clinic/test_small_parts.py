@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from regweave.clinic.propagate import read_name_map
 from regweave.clinic.quality import flagged, kinds_done
 from regweave.clinic.settings import intra_patient_settings
-from regweave.clinic.structures import choose, require_names
+from regweave.clinic.structures import choose, note_of, require_names
 from regweave.errors import RegweaveWarning, UsageError
 from regweave.measures.landmarks import Landmark, LandmarkScore
 from regweave.measures.propagation import ClinicSection, NotCarried, PropagatedStructure, WholePair
@@ -37,17 +37,16 @@ PLANNED = StructureSet(
 
 
 def test_outline_dose_and_target_go_their_own_ways():
-    choice = choose(PLANNED, None)
-    assert [s.name for s in choice.carried] == ["PTV1", "Cord"]
-    assert [s.name for s in choice.outlines] == ["BODY"]
-    assert [one.name for one in choice.left_out] == ["Dose 5200[cGy]"]
-    assert choice.notes[2] == "re-derive from CTV"
+    carried, outlines, left_out = choose(PLANNED, None)
+    assert {s.name: note_of(s) for s in carried} == {"PTV1": "re-derive from CTV", "Cord": ""}
+    assert [s.name for s in outlines] == ["BODY"]
+    assert [one.name for one in left_out] == ["Dose 5200[cGy]"]
 
 
 def test_what_is_asked_for_by_name_is_carried_and_the_rest_is_listed():
-    choice = choose(PLANNED, ["Dose 5200[cGy]"])
-    assert [s.name for s in choice.carried] == ["Dose 5200[cGy]"]
-    assert {one.name: one.reason for one in choice.left_out}["Cord"] == "not asked for"
+    carried, _, left_out = choose(PLANNED, ["Dose 5200[cGy]"])
+    assert [s.name for s in carried] == ["Dose 5200[cGy]"]
+    assert {one.name: one.reason for one in left_out}["Cord"] == "not asked for"
 
 
 @pytest.mark.parametrize(("asked", "meant"), [("cord", "'Cord'"), ("Crod", "'Cord'"), ("PTV 1", "'PTV1'")])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from regweave.clinic import start
-from regweave.clinic.scans import WorkingScan
+from regweave.clinic.scans import Scan
 from regweave.clinic.start import alike, correlation
 from regweave.errors import RegweaveWarning
 from regweave.types import Field, Geometry, Transform, Volume
@@ -26,7 +24,7 @@ def scan(moved_mm, *, alike_slices, air=0):
     waves = np.sin(x / 5) + np.cos(y / 6) + (0.0 if alike_slices else 1.5 * np.sin(z / 5))
     body[..., SHAPE[2] - air :] = False
     data = np.where(body, 40 + 60 * waves, -1000).astype(np.float32)
-    return WorkingScan(Volume(data, Geometry(SHAPE, affine), "ct"), None, body)
+    return Scan(None, Volume(data, Geometry(SHAPE, affine), "ct"), body=body)
 
 
 def kept(monkeypatch, today, fit_mm, *, alike_slices):
@@ -34,7 +32,7 @@ def kept(monkeypatch, today, fit_mm, *, alike_slices):
     fit[:3, 3] = fit_mm
     monkeypatch.setattr(start, "initial_affine", lambda *_: fit)
     plan = scan((0, 0, 0), alike_slices=alike_slices)
-    return start.find_start("rigid", SimpleNamespace(), today, plan)
+    return start.find_start("rigid", today, plan)
 
 
 def test_a_shift_along_equal_slices_is_left_to_the_headers(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from made_dicom import Made, write_series
 
 from regweave.cli import main
-from regweave.clinic.propagate import _require_outside
+from regweave.clinic.propagate import write_contours
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.series import list_series, read_series, series_by_place
 from regweave.run.read import Reading, read_inputs
@@ -37,7 +37,7 @@ def test_a_text_file_lists_the_files_of_a_series(tmp_path):
     whole, listed = read_series(tmp_path / "scan"), read_series(tmp_path / "plan.txt")
     np.testing.assert_array_equal(listed.image.data, whole.image.data)
     with pytest.raises(RegweaveError, match="E168"):
-        _require_outside(tmp_path / "scan" / "out", tmp_path / "plan.txt")
+        write_contours(tmp_path / "plan.txt", tmp_path / "plan.txt", tmp_path / "scan" / "out")
 
 
 def test_a_list_that_names_nothing_is_refused(tmp_path):

@@ -16,7 +16,7 @@ from made_dicom import rtstruct, save, write_rtstruct, write_series
 from test_bad_inputs import every
 
 from regweave.cli import main
-from regweave.clinic.inputs import read_scans
+from regweave.clinic.scans import read_scans
 
 
 @pytest.fixture(scope="module")

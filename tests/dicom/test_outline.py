@@ -12,10 +12,9 @@ from made_body import ORGANS, Head, box, frame, mark, skin, with_ears
 from made_dicom import Roi, write_rtstruct, write_series
 
 from regweave.cli import main
-from regweave.clinic.inputs import read_scans
 from regweave.clinic.propagate import propagate_contours
-from regweave.clinic.quality import RegisteredPair, flagged, outline_row
-from regweave.clinic.scans import prepare
+from regweave.clinic.quality import Pair, flagged, outline_row
+from regweave.clinic.scans import prepare, read_scans
 from regweave.clinic.structures import find_outline, rigid_pair, rigid_reason, rigid_row
 from regweave.contours import carry, dice_of_areas, shape_of, volume_ml
 from regweave.io.dicom.rtstruct import read_rtstruct
@@ -90,11 +89,12 @@ def _stretched(grid, amount: float = 0.08) -> Transform:
 
 def test_no_tissue_is_drawn_on_slices_that_show_no_patient(even):
     still = np.eye(4)
-    data = even.today.image.data.copy()
+    plan, today, planned = even
+    data = today.image.data.copy()
     data[..., -2:] = -1000.0
-    blank = replace(even.today, image=Volume(data, even.today.image.geometry, "ct"))
+    blank = replace(today, image=Volume(data, today.image.geometry, "ct"))
     done = propagate_contours(
-        even.plan, blank, rtstruct=even.planned, init=still, carry_external=True, progress=False,
+        plan, blank, rtstruct=planned, init=still, carry_external=True, progress=False,
         structures=["skin", "frame"],
     )  # fmt: skip
     last = {one.name: max(c.image for c in one.contours) for one in done.structures.structures}
@@ -106,71 +106,68 @@ def test_no_tissue_is_drawn_on_slices_that_show_no_patient(even):
 
 @pytest.fixture(scope="module")
 def stretched(even):
-    """Scans made ready, with a registration between them that bends what it carries."""
-    ready = prepare(even)
-    there = _stretched(ready.today.image.geometry)
-    back = _stretched(ready.today.image.geometry, 1 / 1.08 - 1)
-    return ready, RegisteredPair.of(there, back, ready.scans.plan, ready.scans.today)
+    """The plan's structures, and a registration of both scans that bends what it carries."""
+    plan, today = prepare(*even[:2])
+    there, back = (_stretched(today.image.geometry, amount) for amount in (0.08, 1 / 1.08 - 1))
+    return even[2], Pair(plan, today, there, back)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("frame", "a fixation device is not bent"), ("mark", "outside the body")])
 def test_devices_and_marks_outside_the_body_keep_their_shape(stretched, name, reason):
-    ready, found = stretched
-    shape = shape_of(ready.scans.planned.named(name), found.plan)
-    assert reason in rigid_reason(shape, ready.plan)
-    rigid = rigid_pair(shape, found, ready.today)
+    planned, found = stretched
+    plan, today = found.plan.series, found.today.series
+    shape = shape_of(planned.named(name), plan)
+    assert reason in rigid_reason(shape, found.plan)
+    rigid = rigid_pair(shape, found)
     turn = rigid.transform.affine[:3, :3]
     np.testing.assert_allclose(turn @ turn.T, np.eye(3), atol=1e-9)
-    planned, bent = (
-        volume_ml(shape.structure, found.plan),
-        volume_ml(carry(shape, found.transform, found.today), found.today),
-    )
-    moved = carry(shape, rigid.transform, found.today)
-    assert volume_ml(moved, found.today) == pytest.approx(planned, rel=0.03)
-    assert bent < 0.95 * planned
+    drawn_ml, bent_ml = volume_ml(shape.structure, plan), volume_ml(carry(shape, found.transform, today), today)
+    moved = carry(shape, rigid.transform, today)
+    assert volume_ml(moved, today) == pytest.approx(drawn_ml, rel=0.03)
+    assert bent_ml < 0.95 * drawn_ml
     row = rigid_row(shape, moved, rigid, found.transform.affine, "")
     assert row.jacobian_least == row.jacobian_largest == 1.0
     assert row.displacement_mean_mm >= 0
-    assert rigid_reason(shape_of(ready.scans.planned.named("Liver"), found.plan), ready.plan) == ""
+    assert rigid_reason(shape_of(planned.named("Liver"), plan), found.plan) == ""
 
 
 def test_a_mark_follows_the_tissue_near_it(stretched):
-    ready, found = stretched
-    shape = shape_of(ready.scans.planned.named("mark"), found.plan)
-    moved = carry(shape, rigid_pair(shape, found, ready.today).transform, found.today)
+    planned, found = stretched
+    shape = shape_of(planned.named("mark"), found.plan.series)
+    moved = carry(shape, rigid_pair(shape, found).transform, found.today.series)
     where = np.concatenate([c.points_mm for c in moved.contours]).mean(axis=0)
-    tissue = carry(shape, found.transform, found.today)
+    tissue = carry(shape, found.transform, found.today.series)
     assert np.linalg.norm(where - np.concatenate([c.points_mm for c in tissue.contours]).mean(axis=0)) < 3.0
 
 
 def test_an_outline_found_today_is_measured_and_another_object_is_flagged(even):
-    ready = prepare(even)
-    still = Transform(Field.zero(ready.today.image.geometry))
-    found = RegisteredPair.of(still, still, ready.scans.plan, ready.scans.today)
-    planned = ready.scans.planned.named("skin")
-    drawn, note = find_outline(planned, ready)
+    plan, today = prepare(*even[:2])
+    still = Transform(Field.zero(today.image.geometry))
+    found, planned = Pair(plan, today, still, still), even[2].named("skin")
+    drawn, note = find_outline(planned, today, plan)
     row = outline_row(planned, drawn, found, note)
     assert 0.9 < row.outline_dice < 0.97  # the patient lies 5 mm away and nothing was registered
     assert abs(row.volume_change_percent) < 1.0
     assert f"Dice {row.outline_dice:.3f} with the plan's outline carried here" in row.note
     assert flagged(row, clinic_rules()).flag == "look"
-    larger = outline_row(planned, ready.scans.planned.named("box"), found, note)
+    larger = outline_row(planned, even[2].named("box"), found, note)
     assert larger.volume_change_percent > 60
     assert flagged(larger, clinic_rules()).flag == "fail"
 
 
 def test_scans_that_share_no_slice_of_the_outline_leave_it_unmeasured(even):
-    ready = prepare(even)
+    plan, today = prepare(*even[:2])
     far = np.eye(4)
     far[2, 3] = 500.0
-    away, back = (Transform(Field.zero(ready.today.image.geometry), m) for m in (far, np.linalg.inv(far)))
-    found = RegisteredPair.of(away, back, ready.scans.plan, ready.scans.today)
-    planned = ready.scans.planned.named("skin")
-    row = flagged(outline_row(planned, find_outline(planned, ready)[0], found, ""), clinic_rules())
+    away, back = (Transform(Field.zero(today.image.geometry), m) for m in (far, np.linalg.inv(far)))
+    planned = even[2].named("skin")
+    skin, _ = find_outline(planned, today, plan)
+    row = flagged(outline_row(planned, skin, Pair(plan, today, away, back), ""), clinic_rules())
     assert row.outline_dice is None
     assert row.flag == "look"
     assert any(text.startswith("not measured: ") for text in row.reasons)
 
 
 def test_asked_for_the_outline_is_carried(even):
-    assert find_outline(even.planned.named("skin"), prepare(even), only_carry=True) == (None, "carried, as asked for")
+    plan, today = prepare(*even[:2])
+    assert find_outline(even[2].named("skin"), today, plan, only_carry=True) == (None, "carried, as asked for")

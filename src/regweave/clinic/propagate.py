@@ -13,12 +13,11 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from regweave import notices
-from regweave.clinic.inputs import ScanLike, Scans, read_scans
-from regweave.clinic.quality import RegisteredPair, both_ways_numbers, flagged, kinds_done, outline_row, whole_pair
-from regweave.clinic.scans import PreparedScans, WorkingScan, label_map, prepare
+from regweave.clinic.quality import Pair, both_ways_numbers, flagged, kinds_done, outline_row, whole_pair
+from regweave.clinic.scans import Scan, ScanLike, label_map, prepare, read_scans
 from regweave.clinic.settings import intra_patient_settings
-from regweave.clinic.start import Start, find_start
-from regweave.clinic.structures import StructureChoice, carried, choose, find_outline, is_outline, require_names
+from regweave.clinic.start import find_start
+from regweave.clinic.structures import carried, choose, find_outline, is_outline, note_of, require_names
 from regweave.contours import Shape, draw_labels, label_values, shape_of
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import prepare_output, write_labels
@@ -73,14 +72,16 @@ Points = str | Path | ArrayLike | None
 class Propagation:
     """Contours on today's scan, with the registration behind them.
 
-    ``structures.left_out`` lists all that is missing; ``labels`` lie on the grid of today's scan, the smaller
-    structure on top; ``result`` is the registration of the working copies, ``names`` are new names in files.
+    ``plan`` and ``today`` are the series, ``planned`` the structures of the plan and ``structures`` those of today;
+    ``structures.left_out`` lists all that is missing. ``labels`` lie on the grid of today's scan, the smaller structure
+    on top; ``result`` is the registration of the working copies, ``names`` are new names in files.
     """
 
-    scans: Scans
+    plan: Series
+    today: Series
+    planned: StructureSet
     structures: StructureSet
     result: Result
-    start: Start
     labels: LabelMap = field(repr=False)
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -169,71 +170,64 @@ def propagate_contours(
     judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or clinic_rules()
     points = None if landmarks is None else LandmarkPairs.read(*landmarks)
     names = read_name_map(name_map) if isinstance(name_map, str | Path) else name_map or {}
-    ids = {"plan": str(plan), "today": str(today)} if show_ids else None
     with ContoursBar(shown=progress and on_stage is None) as bar, kernel_threads(allowed_threads(threads)):
         stages = _Stages(on_stage or bar)
         devices.get(device)  # a device that is missing is refused before anything is read
         model = Model.load(model) if isinstance(model, str | Path) else model
         with notices.collected() as caught:
             stages.begin("series")
-            scans = read_scans(plan, today, rtstruct, series=chosen_series, allow_id_mismatch=allow_id_mismatch)
-            choice = choose(scans.planned, structures)
-            require_names((*choice.carried, *choice.outlines), names)
+            read = read_scans(plan, today, rtstruct, series=chosen_series, allow_id_mismatch=allow_id_mismatch)
+            planned = read[2]
+            tissue, outlines, left_out = choose(planned, structures)
+            require_names((*tissue, *outlines), names)
 
             stages.begin("start")
-            ready = prepare(scans, lambda words, share: stages.inside(words, 0.45 * share))
-            scans = ready.scans
-            start = find_start(init, scans, ready.today, ready.plan)
-            skins, notes = _skins(choice, ready, only_carry=carry_external)
+            then, now = prepare(*read[:2], lambda words, share: stages.inside(words, 0.45 * share))
+            start = find_start(init, now, then)
+            found = {one.number: find_outline(one, now, then, only_carry=carry_external) for one in outlines}
+            skins = {number: skin for number, (skin, _) in found.items() if skin is not None}
+            notes = {one.number: note_of(one) for one in tissue} | {number: note for number, (_, note) in found.items()}
             stages.inside("structures of the plan", 0.85)
-            wanted = {one.number for one in (*choice.carried, *choice.outlines)} - set(skins)
-            shapes = [shape_of(one, scans.plan) for one in scans.planned.structures if one.number in wanted]
-            values = label_values(scans.planned.structures)
-            organs = [shape for shape in shapes if not is_outline(shape.structure)]
-            labels = label_map(organs, ready.plan.image.geometry, values, names)
+            to_carry = {one.number for one in (*tissue, *outlines)} - set(skins)
+            shapes = [shape_of(one, then.series) for one in planned.structures if one.number in to_carry]
+            values = label_values(planned.structures)
+            labels = label_map([s for s in shapes if not is_outline(s.structure)], then.image.geometry, values, names)
 
             stages.begin("register")
             stages.parts = 2 if both_ways else 1
             options = {"model": model, "threads": threads, "device": device, "on_progress": stages.step}
-            result = _registered(ready, start, labels if labels.data.any() else None, options)
-            agreement = _other_way(ready, start, result, stages, options) if both_ways else None
+            result = _registered(now, then, start.transform, labels if labels.data.any() else None, options)
+            agreement = _other_way(now, then, start.transform, result, stages, options) if both_ways else None
 
             stages.begin("contours")
-            whole = whole_pair(ready, start, result, agreement)
-            pair = RegisteredPair.of(result.transform, result.inverse, scans.plan, scans.today, ready.today.seen)
-            drawn, rows, lost = _on_today(shapes, pair, ready, notes, stages)
-            for planned in choice.outlines:
-                if planned.number in skins:
-                    drawn.append(skins[planned.number])
-                    rows.append(outline_row(planned, drawn[-1], pair, notes[planned.number]))
-            left_out = [*choice.left_out, *(_absent(row) for row in lost if is_absent(row))]
-            gone = [_lost(row) for row in lost if not is_absent(row)]
-            on_today = draw_labels(drawn, scans.today, values, names)
-        who = scans.today.identity
-        if ids is not None:
-            ids = {"patient_id": who.patient_id, "patient_name": who.patient_name, "birth_date": who.birth_date, **ids}
+            pair = Pair(then, now, result.transform, result.inverse)
+            whole = whole_pair(pair, start, result, agreement)
+            drawn, rows, gone = _on_today(shapes, pair, notes, stages)
+            for one in outlines:
+                if one.number in skins:
+                    drawn.append(skins[one.number])
+                    rows.append(outline_row(one, drawn[-1], pair, notes[one.number]))
+            left_out += [_absent(row) for row in gone if is_absent(row)]
+            lost = [_lost(row) for row in gone if not is_absent(row)]
+            on_today = draw_labels(drawn, now.series, values, names)
+        who = now.series.identity
+        ids = {
+            "patient_id": who.patient_id, "patient_name": who.patient_name, "birth_date": who.birth_date,
+            "plan": str(plan), "today": str(today),
+        } if show_ids else None  # fmt: skip
         section = ClinicSection(
-            patient_sha=who.patient_hash,
-            plan_sha=scans.plan.identity.series_hash,
-            today_sha=who.series_hash,
-            settings_sha=_settings_sha(result),
-            structures=tuple(
-                flagged(row.model_copy(update={"label": values[row.number]}), judged_by, whole) for row in rows
-            ),
-            lost=tuple(NotCarried(name=one.name, reason=one.reason) for one in gone),
+            patient_sha=who.patient_hash, plan_sha=then.series.identity.series_hash, today_sha=who.series_hash,
+            settings_sha=_settings_sha(result), whole=whole, tests=kinds_done(both_ways=both_ways), ids=ids,
+            structures=tuple(flagged(r.model_copy(update={"label": values[r.number]}), judged_by, whole) for r in rows),
+            lost=tuple(NotCarried(name=one.name, reason=one.reason) for one in lost),
             left_out=tuple(NotCarried(name=one.name, reason=one.reason) for one in left_out),
-            whole=whole,
-            tests=tuple(kinds_done(both_ways=both_ways)),
-            ids=ids,
-        )
+        )  # fmt: skip
         stages.end()
         rest = {"rest of the registration": stages.seconds.pop("register") - sum(result.seconds.values())}
         result = result.model_copy(
             update={
                 "seconds": {**stages.seconds, **result.seconds, **rest},
-                "images": _of_series(
-                    result, scans, warp_labels(on_today, Transform(Field.zero(ready.today.image.geometry)))
-                ),
+                "images": _of_series(result, pair, on_today),
                 "clinic": section,
                 "rules": judged_by,
                 "warnings": tuple(text for text in caught if not text.startswith(OF_LABELS)),
@@ -241,45 +235,16 @@ def propagate_contours(
         )
         result = result if points is None else result.with_landmarks(points)
         new_set = replace(
-            scans.planned, structures=tuple(drawn), frame_uid=scans.today.frame_uid, identity=who,
-            left_out=(*left_out, *gone),
-        )  # fmt: skip
-        return Propagation(scans, new_set, result, start, on_today, names)
+            planned, structures=tuple(drawn), frame_uid=now.series.frame_uid, identity=who, left_out=(*left_out, *lost)
+        )
+        return Propagation(then.series, now.series, planned, new_set, result, on_today, names)
 
 
-def _skins(
-    choice: StructureChoice, ready: PreparedScans, *, only_carry: bool
-) -> tuple[dict[int, Structure], dict[int, str]]:
-    """Return the outlines of the patient found in today's CT by number, and the notes of all structures."""
-    skins, notes = {}, dict(choice.notes)
-    for one in choice.outlines:
-        skin, notes[one.number] = find_outline(one, ready, only_carry=only_carry)
-        if skin is not None:
-            skins[one.number] = skin
-    return skins, notes
-
-
-def _on_today(
-    shapes: Sequence[Shape], pair: RegisteredPair, ready: PreparedScans, notes: Mapping[int, str], stages: _Stages
-) -> tuple[list[Structure], list[PropagatedStructure], list[PropagatedStructure]]:
-    """Carry all shapes; return the structures with their rows, and the rows of those with nothing on today's slices."""
-    drawn, rows, lost = [], [], []
-    for n, shape in enumerate(shapes):
-        stages.inside(shape.structure.name, n / len(shapes))
-        one, row = carried(shape, pair, ready, notes.get(shape.structure.number, ""))
-        if one.contours or len(one.points):
-            drawn.append(one)
-            rows.append(row)
-        else:
-            lost.append(row)
-    return drawn, rows, lost
-
-
-def _registered(ready: PreparedScans, start: Start, labels: LabelMap | None, options: Mapping[str, Any]) -> Result:
-    """Register the plan to today."""
+def _registered(today: Scan, plan: Scan, start: Transform, labels: LabelMap | None, options: dict[str, Any]) -> Result:
+    """Register the plan to today, with errors of a model in the words of this command."""
     try:
         with notices.muted(OF_LABELS[0]), notices.muted(OF_LABELS[1]):
-            return _one_way(ready, (ready.today, ready.plan), start.transform, labels, options)
+            return _one_way(today, plan, start, today.mapped is None, {"moving_labels": labels, **options})
     except RegweaveError as error:
         if error.code not in MODEL_HINTS:
             raise
@@ -288,41 +253,39 @@ def _registered(ready: PreparedScans, start: Start, labels: LabelMap | None, opt
 
 
 def _other_way(
-    ready: PreparedScans, start: Start, result: Result, stages: _Stages, options: Mapping[str, Any]
+    today: Scan, plan: Scan, start: Transform, result: Result, stages: _Stages, options: dict[str, Any]
 ) -> dict[str, float | None]:
     """Register today to the plan, from the inverse of the same start, and measure how well both agree."""
     stages.part = 1
-    turned = invert(start.transform, ready.plan.image.geometry).transform
+    turned = invert(start, plan.image.geometry).transform
     with notices.unheard():  # no contour comes from the second registration
-        back = _one_way(ready, (ready.plan, ready.today), turned, None, options).transform
-    return both_ways_numbers(result.transform, back, ready.today)
+        back = _one_way(plan, today, turned, today.mapped is None, options).transform
+    return both_ways_numbers(result.transform, back, today)
 
 
-def _one_way(
-    ready: PreparedScans,
-    working: tuple[WorkingScan, WorkingScan],
-    start: Transform,
-    labels: LabelMap | None,
-    options: Mapping[str, Any],
-) -> Result:
-    (fixed, moving), model = working, options["model"]
-    settings = intra_patient_settings(
-        fixed.image.geometry,
-        None if model is None else model.settings,
-        tissue=ready.mapped is None,
-        modality=fixed.image.modality,
-    )
+def _one_way(fixed: Scan, moving: Scan, start: Transform, in_hu: bool, options: dict[str, Any]) -> Result:
+    base = None if options["model"] is None else options["model"].settings
     return register(
-        fixed.image,
-        moving.image,
-        moving_labels=labels,
-        fixed_mask=fixed.region,
-        moving_mask=moving.region,
-        config=settings,
-        init=start,
-        keep_view=True,
+        fixed.image, moving.image, fixed_mask=fixed.region, moving_mask=moving.region, init=start, keep_view=True,
+        config=intra_patient_settings(fixed.image.geometry, base, tissue=in_hu, modality=fixed.image.modality),
         **options,
-    )
+    )  # fmt: skip
+
+
+def _on_today(
+    shapes: Sequence[Shape], pair: Pair, notes: Mapping[int, str], stages: _Stages
+) -> tuple[list[Structure], list[PropagatedStructure], list[PropagatedStructure]]:
+    """Carry all shapes; return the structures with their rows, and the rows of those with nothing on today's slices."""
+    drawn, rows, gone = [], [], []
+    for n, shape in enumerate(shapes):
+        stages.inside(shape.structure.name, n / len(shapes))
+        one, row = carried(shape, pair, notes[shape.structure.number])
+        if one.contours or len(one.points):
+            drawn.append(one)
+            rows.append(row)
+        else:
+            gone.append(row)
+    return drawn, rows, gone
 
 
 def is_absent(row: PropagatedStructure) -> bool:
@@ -346,11 +309,12 @@ def _settings_sha(result: Result) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
-def _of_series(result: Result, scans: Scans, shown: LabelMap) -> OutputImages:
+def _of_series(result: Result, pair: Pair, labels: LabelMap) -> OutputImages:
     """Return the images with today's labels, and with both series stated in the transforms."""
     assert isinstance(result.images, OutputImages)
     assert result.transform.ends is not None
-    today, plan = scans.today.identity.series_hash, scans.plan.identity.series_hash
+    shown = warp_labels(labels, Transform(Field.zero(pair.today.image.geometry)))
+    today, plan = (one.series.identity.series_hash for one in (pair.today, pair.plan))
     ends = replace(result.transform.ends, start_series=today, target_series=plan)
     there, back = replace(result.transform, ends=ends), replace(result.inverse, ends=ends.turned())
     return replace(result.images, warped_labels=shown, transform=there, inverse=back)
@@ -404,7 +368,11 @@ def write_contours(
 
     ``options`` are those of `propagate_contours`.
     """
-    _require_outside(output, plan, today)
+    where = Path(output).absolute()
+    for folder in (folder for source in (plan, today) for folder in _folders(source)):
+        if where == folder or folder in where.parents:
+            message = f"the output '{output}' lies in the folder of an input"
+            raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")
     with prepare_output(output, overwrite=overwrite) as folder:
         done = propagate_contours(plan, today, on_stage=on_stage, **options)
         if on_stage is not None:
@@ -412,42 +380,31 @@ def write_contours(
         return _write_files(folder, done)
 
 
-def _require_outside(output: str | Path, *inputs: ScanLike) -> None:
-    """Refuse an output in the folder of an input: inputs are never written to."""
-    where = Path(output).absolute()
-    for folder in (folder for source in inputs for folder in _folders(source)):
-        if where == folder or folder in where.parents:
-            message = f"the output '{output}' lies in the folder of an input"
-            raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")
-
-
 def _folders(source: ScanLike) -> set[Path]:
     """Return the folders of an input: the one that is named, or those of the files of a list."""
     if isinstance(source, Series):
         return set()
     files = files_in(source)
-    if files is not None:
-        return {path.absolute().parent for path in files}
-    return {Path(str(source)).absolute()}
+    return {Path(str(source)).absolute()} if files is None else {path.absolute().parent for path in files}
 
 
 def _write_files(folder: Path, done: Propagation) -> Propagation:
     """Write all files of a propagation into an existing folder; return it with the hashes of what was written."""
-    began, names, scans = time.perf_counter(), dict(done.names), done.scans
+    began, names = time.perf_counter(), dict(done.names)
     remarks = {
         row.number: f"regweave: {row.flag.upper()} {'; '.join(row.reasons)}"
         for row in done.quality.structures
         if row.flag != "pass"
     }
-    write_rtstruct(folder / RTSTRUCT, done.structures, scans.today, source=scans.planned, names=names, remarks=remarks)
-    error_mm = write_reg_deformable(folder / REG, done.transform, scans.today, scans.plan)
+    write_rtstruct(folder / RTSTRUCT, done.structures, done.today, source=done.planned, names=names, remarks=remarks)
+    error_mm = write_reg_deformable(folder / REG, done.transform, done.today, done.plan)
     done.result.images.write(folder, ["transform"])
     write_labels(folder / FILES["labels"], done.labels)
     written = {
         "transform_sha256": sha256(folder / FILES["transform"]),
         "grid_error_mm": error_mm,
         "names": {old: new for old, new in names.items() if done.structures.named(old) is not None},
-        "slices_mm": tuple(one.along_mm for one in scans.today.slices),
+        "slices_mm": tuple(one.along_mm for one in done.today.slices),
         "files": {
             "structure set": RTSTRUCT,
             "registration": REG,

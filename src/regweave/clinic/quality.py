@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regweave.clinic.scans import PreparedScans, WorkingScan, box_round
-from regweave.clinic.start import Start, bones_bent, correlation, missing_ends, moved_inside
+from regweave.clinic.scans import Scan, box_round
+from regweave.clinic.start import Start, correlation, missing_ends, thinned
 from regweave.contours import Shape, carry, overlap_ml, shape_of, volume_ml
 from regweave.contours.regions import outlines, region_of
 from regweave.io.dicom.series import Series
@@ -22,7 +23,7 @@ from regweave.measures.verdict import ANOTHER_PATIENT, STRUCTURE_RULES, Rules, j
 from regweave.run.result import Result
 from regweave.spatial.deformation import determinant
 from regweave.spatial.warp import warp_points
-from regweave.types import Float32Array, Float64Array, Geometry, Structure, Transform
+from regweave.types import Float32Array, Float64Array, Structure, Transform
 
 MOST_POINTS = 4000
 """Points of a structure at which the inverse is tested."""
@@ -43,114 +44,88 @@ TESTS = {
     "A": ("registered images looked at: blend, curtain, checkerboard, difference", BY_EYE),
     "B": ("deformation looked at: grid and Jacobian map", BY_EYE),
     "C": ("contours overlaid on the images", BY_EYE),
-    "D": (
-        "overlap and distance of contours against drawn ones",
-        "not done: there are no drawn contours on today's scan",
-    ),
+    "D": ("overlap and distance of contours against drawn ones",
+          "not done: there are no drawn contours on today's scan"),
     "E": ("landmarks: target registration error", "not done: no landmarks were given"),
     "F": ("Jacobian determinant", DONE_HERE),
     "G": ("other numbers of the deformation: displacement by structure", DONE_HERE),
-    "H": (
-        "consistency: there and back",
-        "in part: the inverse of this transform alone; no registration was run the other way (--both-ways)",
-    ),
+    "H": ("consistency: there and back",
+          "in part: the inverse of this transform alone; no registration was run the other way (--both-ways)"),
     "I": ("digital phantoms with a known deformation", "not done here: `regweave clinic commission`"),
     "J": ("end to end with a physical phantom", "not done"),
-}
+}  # fmt: skip
 """Kinds of test of the UK survey, table 1 (doi 10.1259/bjr.20210001), and what a propagation does of each."""
 BOTH_WAYS_DONE = f"{DONE_HERE}: a second registration was run the other way, and the two were joined"
 
 
 @dataclass(frozen=True)
-class RegisteredPair:
-    """A registration with the determinants of its field, both series, and the measured pixels (X, Y) of today."""
+class Pair:
+    """Both scans, and the transform from today to the plan with its inverse."""
 
+    plan: Scan
+    today: Scan
     transform: Transform
     inverse: Transform
-    jacobian: Float32Array
-    plan: Series
-    today: Series
-    seen: NDArray[np.bool_] | None = None
 
-    @classmethod
-    def of(
-        cls,
-        transform: Transform,
-        inverse: Transform,
-        plan: Series,
-        today: Series,
-        seen: NDArray[np.bool_] | None = None,
-    ) -> RegisteredPair:
-        """Compute the Jacobian once for all structures."""
-        return cls(transform, inverse, determinant(transform.field), plan, today, seen)
+    @cached_property
+    def jacobian(self) -> Float32Array:
+        """Determinants of the field, computed once for all structures."""
+        return determinant(self.transform.field)
 
 
-def structure_row(shape: Shape, carried: Structure, pair: RegisteredPair, note: str = "") -> PropagatedStructure:
+def structure_row(shape: Shape, carried: Structure, pair: Pair, note: str = "") -> PropagatedStructure:
     """Measure one propagated structure, before it is flagged; ``note`` is a remark for the reader."""
     planned = shape.structure
-    plan_ml, today_ml = volume_ml(planned, pair.plan), volume_ml(carried, pair.today)
+    plan_ml, today_ml = volume_ml(planned, pair.plan.series), volume_ml(carried, pair.today.series)
     planes, (state, outside, pushed) = len({c.image for c in carried.contours}), _reach(planned, pair)
     share, centre = _shown_part(shape, pair)
     shown_ml = plan_ml * share if state else plan_ml
     compared = shown_ml > 0 and today_ml > 0 and (planes >= LEAST_PLANES or not state)
     return PropagatedStructure(
-        number=planned.number,
-        name=planned.name,
-        type=planned.kind,
-        note=note,
-        volume_plan_ml=plan_ml,
-        volume_today_ml=today_ml,
+        number=planned.number, name=planned.name, type=planned.kind, note=note, flag="look", reasons=(),
+        volume_plan_ml=plan_ml, volume_today_ml=today_ml,
         volume_change_percent=100 * (today_ml / shown_ml - 1) if compared else None,
-        planes=planes,
-        points=len(carried.points),
-        state=state,
-        outside_percent=outside,
-        pushed_percent=pushed,
-        flag="look",
-        reasons=(),
+        planes=planes, points=len(carried.points), state=state, outside_percent=outside, pushed_percent=pushed,
         **_inside_numbers(shape, carried, pair, centre),
-    )
+    )  # fmt: skip
 
 
-def _reach(planned: Structure, pair: RegisteredPair) -> tuple[str, float | None, float | None]:
+def _reach(planned: Structure, pair: Pair) -> tuple[str, float | None, float | None]:
     """Return how the limits of today's scan cut a structure, and the shares outside and pushed out in percent."""
-    if not planned.contours and not len(planned.points):
+    points = planned.drawn_mm
+    if not len(points):
         return "", None, None
-    points = np.concatenate([*(c.points_mm for c in planned.contours), planned.points])
     points = points[:: max(1, len(points) // MOST_POINTS)]
-    ends, aside = _beyond(warp_points(points, pair.inverse), pair)
+    ends, aside = _beyond(warp_points(points, pair.inverse), pair.today)
     start = np.linalg.inv(pair.transform.affine)
-    outside, before = ends | aside, np.logical_or(*_beyond(points @ start[:3, :3].T + start[:3, 3], pair))
+    outside = ends | aside
+    before = np.logical_or(*_beyond(points @ start[:3, :3].T + start[:3, 3], pair.today))
     share = 100 * float(outside.mean())
     state = "" if share <= LEAST_CUT else AT_END if ends.sum() >= (aside & ~ends).sum() else AT_RIM
     return state, share, 100 * float((outside & ~before).mean())
 
 
-def _beyond(places_mm: Float64Array, pair: RegisteredPair) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _beyond(places_mm: Float64Array, today: Scan) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Mark the places beyond the first or last slice of today, and those beside the measured pixels.
 
     The outer half of a voxel counts as inside. A field of view that cuts the patient limits the measured pixels.
     """
-    index, shape = _index(places_mm, pair.today.image.geometry), np.array(pair.today.image.geometry.shape)
-    outside = (index < -0.5) | (index > shape - 0.5)
+    grid = today.series.image.geometry
+    index = grid.index(places_mm)
+    outside = (index < -0.5) | (index > np.array(grid.shape) - 0.5)
     aside = outside[:, :2].any(axis=1)
-    if pair.seen is not None:
-        x, y = np.clip(np.rint(index[:, :2]).astype(int), 0, shape[:2] - 1).T
-        aside |= ~pair.seen[x, y]
+    if today.seen is not None:
+        x, y = np.clip(np.rint(index[:, :2]).astype(int), 0, np.array(grid.shape[:2]) - 1).T
+        aside |= ~today.seen[x, y]
     return np.asarray(outside[:, 2]), np.asarray(aside)
 
 
-def _index(points_mm: Float64Array, grid: Geometry) -> Float64Array:
-    back = np.linalg.inv(grid.affine)
-    return np.asarray(points_mm @ back[:3, :3].T + back[:3, 3])
-
-
-def outside_share(planned: Structure, pair: RegisteredPair) -> float:
+def outside_share(planned: Structure, pair: Pair) -> float:
     """Share of the plan's outline points outside today's scan."""
     return (_reach(planned, pair)[1] or 0.0) / 100
 
 
-def _shown_part(shape: Shape, pair: RegisteredPair) -> tuple[float, Float64Array]:
+def _shown_part(shape: Shape, pair: Pair) -> tuple[float, Float64Array]:
     """Return the share of a structure's volume that today's slices cover, and the centre of what is registered, LPS."""
     drawn = np.concatenate([c.points_mm for c in shape.structure.contours] or [np.zeros((1, 3))]).mean(axis=0)
     inside = np.flatnonzero(shape.distance < 0)
@@ -167,17 +142,17 @@ def _shown_part(shape: Shape, pair: RegisteredPair) -> tuple[float, Float64Array
         + np.outer(depth, grid.normal)
     )
     there = warp_points(points, pair.inverse)
-    scan, working = pair.today.image.geometry, pair.transform.field.geometry
     covered, registered = (
         ((index >= -0.5) & (index <= np.array(one.shape) - 0.5)).all(axis=1)
-        for one, index in ((scan, _index(there, scan)), (working, _index(there, working)))
+        for one in (pair.today.series.image.geometry, pair.transform.field.geometry)
+        for index in (one.index(there),)
     )
     weight = gaps[k]
     share = float(weight[covered].sum() / weight.sum())
     return share, np.average(points[registered], axis=0, weights=weight[registered]) if registered.any() else drawn
 
 
-def _inside_numbers(shape: Shape, carried: Structure, pair: RegisteredPair, centre: Float64Array) -> dict[str, Any]:
+def _inside_numbers(shape: Shape, carried: Structure, pair: Pair, centre: Float64Array) -> dict[str, Any]:
     """Measure the deformation at the voxels inside a structure; empty where there are none."""
     if not carried.contours or not len(shape.along_mm):
         return _numbers_of_points(carried.points, pair)
@@ -206,7 +181,7 @@ def _inside_numbers(shape: Shape, carried: Structure, pair: RegisteredPair, cent
     }  # fmt: skip
 
 
-def _numbers_of_points(points: Float64Array, pair: RegisteredPair) -> dict[str, Any]:
+def _numbers_of_points(points: Float64Array, pair: Pair) -> dict[str, Any]:
     """Measure a structure of points alone, at their places of today."""
     if not len(points):
         return {}
@@ -219,17 +194,18 @@ def _numbers_of_points(points: Float64Array, pair: RegisteredPair) -> dict[str, 
     }  # fmt: skip
 
 
-def outline_row(planned: Structure, drawn: Structure, pair: RegisteredPair, note: str) -> PropagatedStructure:
+def outline_row(planned: Structure, drawn: Structure, pair: Pair, note: str) -> PropagatedStructure:
     """Measure an outline found in today's scan, against the plan's outline carried there.
 
     Both count only where the two scans overlap: ``outline_dice`` is their Dice there, and ``volume_change_percent`` the
     difference of their volumes.
     """
-    shape = shape_of(planned, pair.plan)
-    carried = carry(shape, pair.transform, pair.today)
-    along = np.array([pair.plan.slices[c.image].along_mm for c in planned.contours if c.image is not None])
+    plan, today = pair.plan.series, pair.today.series
+    shape = shape_of(planned, plan)
+    carried = carry(shape, pair.transform, today)
+    along = np.array([plan.slices[c.image].along_mm for c in planned.contours if c.image is not None])
     shown = _between_slices(carried, drawn, pair, (float(along.min()), float(along.max())))
-    one, other, both = overlap_ml(carried, drawn, pair.today, shown).sum(axis=0).tolist()
+    one, other, both = overlap_ml(carried, drawn, today, shown).sum(axis=0).tolist()
     row = structure_row(shape, drawn, pair, note).model_copy(
         update={"found_today": True, "pushed_percent": None, "volume_change_percent": None}
     )
@@ -245,25 +221,19 @@ def outline_row(planned: Structure, drawn: Structure, pair: RegisteredPair, note
     )  # fmt: skip
 
 
-def _between_slices(
-    carried: Structure, drawn: Structure, pair: RegisteredPair, limits: tuple[float, float]
-) -> dict[int, Any]:
+def _between_slices(carried: Structure, drawn: Structure, pair: Pair, limits: tuple[float, float]) -> dict[int, Any]:
     """Return the regions of today's slices between two positions along the plan's slices."""
-    grid, shown = pair.today.grid, {}
+    grid, slices, shown = pair.today.series.grid, pair.today.series.slices, {}
     points = np.concatenate([c.points_mm for one in (carried, drawn) for c in one.contours])
-    u, v = (_knots(points @ axis) for axis in (grid.row, grid.column))
+    ends = [(at.min() - KNOT_MM, at.max() + KNOT_MM) for at in (points @ grid.row, points @ grid.column)]
+    u, v = (np.linspace(low, high, int((high - low) / KNOT_MM) + 2) for low, high in ends)
     flat = u[None, :, None] * grid.row + v[:, None, None] * grid.column
     for k in {c.image for one in (carried, drawn) for c in one.contours if c.image is not None}:
-        places = flat + pair.today.slices[k].along_mm * grid.normal
-        along = warp_points(places.reshape(-1, 3), pair.transform) @ pair.plan.grid.normal
+        places = flat + slices[k].along_mm * grid.normal
+        along = warp_points(places.reshape(-1, 3), pair.transform) @ pair.plan.series.grid.normal
         outside = np.maximum(limits[0] - along, along - limits[1]) - ON_SLICE_MM
         shown[k] = region_of(outlines(outside.reshape(len(v), len(u)), u, v))
     return shown
-
-
-def _knots(at: Float64Array) -> Float64Array:
-    low, high = float(at.min()) - KNOT_MM, float(at.max()) + KNOT_MM
-    return np.linspace(low, high, int((high - low) / KNOT_MM) + 2)
 
 
 def flagged(row: PropagatedStructure, rules: Rules, whole: WholePair | None = None) -> PropagatedStructure:
@@ -301,59 +271,86 @@ def _unmeasured(row: PropagatedStructure) -> list[str]:
 
 
 def whole_pair(
-    ready: PreparedScans, start: Start, result: Result, both_ways: Mapping[str, float | None] | None = None
+    pair: Pair, start: Start, result: Result, both_ways: Mapping[str, float | None] | None = None
 ) -> WholePair:
     """Measure both scans and the whole transform; ``both_ways`` has the numbers of `both_ways_numbers`."""
-    scans, today, plan = ready.scans, ready.today, ready.plan
-    there, two_ct = result.inverse_consistency_mm, scans.today.modality == scans.plan.modality == "CT"
-    same = scans.plan.frame_uid == scans.today.frame_uid
+    plan, today, there = pair.plan, pair.today, result.inverse_consistency_mm
+    two_ct = today.series.modality == plan.series.modality == "CT"
+    same = plan.series.frame_uid == today.series.frame_uid
     overlap = overlap_fraction(today.image.geometry, plan.image.geometry, start.transform.affine)
+    from_file = "HU taken from the file" if today.series.modality == "CT" else "taken from the file"
     return WholePair(
-        plan=_series_words(scans.plan),
-        today=_series_words(scans.today),
+        plan=_series_words(plan.series), today=_series_words(today.series), overlap_percent=100 * overlap,
         frames="the same frame of reference" if same else "different frames of reference",
-        overlap_percent=100 * overlap,
-        today_values=_values(ready),
+        today_values=from_file if today.mapped is None else f"HU by {today.mapped.words}",
         field_of_view="part of the patient" if today.seen is not None else "whole patient",
-        missing_ends=missing_ends(today, plan, start.transform),
-        start=start.method,
-        similarity_headers=_known(start.headers),
-        similarity_before=_known(start.chosen),
+        missing_ends=missing_ends(today, plan, start.transform), start=start.method,
+        similarity_headers=_known(start.headers), similarity_before=_known(start.chosen),
         similarity_after=_known(correlation(today, plan, result.transform)),
         bones_bent_mm=_known(bones_bent(today, result.transform)) if two_ct else None,
         displacement_p95_mm=_known(moved_inside(today, result.transform)) if two_ct else None,
         folding_percent=100 * result.regularity["folding_fraction"],
-        inverse_mean_mm=_known(there["mean"]),
-        inverse_p95_mm=_known(there["p95"]),
-        inverse_max_mm=_known(there["max"]),
-        **(both_ways or {}),
-    )
+        **{f"inverse_{key}_mm": _known(there[key]) for key in ("mean", "p95", "max")}, **(both_ways or {}),
+    )  # fmt: skip
 
 
 def _series_words(series: Series) -> str:
     return f"{series.modality}, {series.image.geometry.summary}, {len(series.slices)} slices"
 
 
-def _values(ready: PreparedScans) -> str:
-    if ready.mapped is not None:
-        return f"HU by {ready.mapped.words}"
-    return "HU taken from the file" if ready.scans.today.modality == "CT" else "taken from the file"
-
-
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def both_ways_numbers(there: Transform, back: Transform, today: WorkingScan) -> dict[str, float | None]:
+def moved_inside(today: Scan, transform: Transform) -> float:
+    """Return the 95th percentile of the displacement after the start over today's patient, in mm."""
+    index = thinned(today.inside)
+    if not len(index):
+        return float("nan")
+    return float(np.percentile(np.linalg.norm(transform.field.data[(slice(None), *index.T)], axis=0), 95))
+
+
+BONE_HU = 250.0
+BLOCK_MM = 40.0
+"""Edge of the blocks in which bone is taken as rigid; joints between blocks may bend."""
+LEAST_IN_BLOCK = 30
+"""Bone voxels that a block has at least."""
+
+
+def bones_bent(today: Scan, transform: Transform) -> float:
+    """Return the distance of a transform from rigid in the bones of a CT, root mean square in mm; NaN without bones.
+
+    A rigid map is fitted to the bone voxels of each block of `BLOCK_MM` (Arun et al. 1987); the residual is bending.
+    Bones of one patient keep their shape, bones of two people differ.
+    """
+    index = thinned(today.inside)
+    if today.image.modality == "ct":
+        index = index[today.image.data[tuple(index.T)] > BONE_HU]
+    if today.image.modality != "ct" or not len(index):
+        return float("nan")
+    points = today.image.geometry.points(index.astype(np.float64))
+    moved = points + transform.field.data[(slice(None), *index.T)].T
+    _, block = np.unique(np.floor((points - points.min(axis=0)) / BLOCK_MM), axis=0, return_inverse=True)
+    order = np.argsort(block.ravel(), kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(block.ravel()))[:-1])
+    left = [_not_rigid(points[one], moved[one]) for one in parts if len(one) >= LEAST_IN_BLOCK]
+    return float(np.sqrt((np.concatenate(left) ** 2).mean())) if left else float("nan")
+
+
+def _not_rigid(points: Float64Array, moved: Float64Array) -> Float64Array:
+    """Return the distances that the best rigid map leaves between two sets of points."""
+    a, b = points - points.mean(axis=0), moved - moved.mean(axis=0)
+    u, _, v = np.linalg.svd(a.T @ b)
+    turn = (u * [1.0, 1.0, np.sign(np.linalg.det(u @ v))]) @ v
+    return np.asarray(np.linalg.norm(a @ turn - b, axis=1))
+
+
+def both_ways_numbers(there: Transform, back: Transform, today: Scan) -> dict[str, float | None]:
     """Return mean, 95th percentile and largest error of two registrations over the patient, and the mean in voxels.
 
     ``there`` is today to plan, ``back`` the registration that was run the other way.
     """
-    inside = np.ones(today.image.data.shape, dtype=bool) if today.body is None else today.body
-    if today.region is not None:
-        inside = inside & (today.region.data != 0)
-    flat = np.flatnonzero(inside)
-    index = np.stack(np.unravel_index(flat[:: max(1, len(flat) // MOST_BOTH_WAYS)], inside.shape), axis=1)
+    index = thinned(today.inside, MOST_BOTH_WAYS)
     errors = both_ways_mm(there, back, today.image.geometry.points(index.astype(np.float64)))
     names = ("both_ways_mean_mm", "both_ways_p95_mm", "both_ways_max_mm", "both_ways_voxels")
     if not len(errors):
@@ -365,14 +362,14 @@ def both_ways_numbers(there: Transform, back: Transform, today: WorkingScan) -> 
 def both_ways_mm(there: Transform, back: Transform, points_mm: Float64Array) -> Float64Array:
     """Return the distance of points from their places after both transforms; none for points beyond the plan's scan."""
     plan, grid = warp_points(points_mm, there), back.field.geometry
-    index = _index(plan, grid)
+    index = grid.index(plan)
     seen = ((index >= 0) & (index <= np.array(grid.shape) - 1)).all(axis=1)
     return np.asarray(np.linalg.norm(warp_points(plan[seen], back) - points_mm[seen], axis=1))
 
 
-def kinds_done(*, both_ways: bool = False) -> list[TestKind]:
+def kinds_done(*, both_ways: bool = False) -> tuple[TestKind, ...]:
     """Return each kind of test with its state; `ClinicSection.with_landmarks` changes that of landmarks."""
-    return [
+    return tuple(
         TestKind(kind=kind, what=what, state=BOTH_WAYS_DONE if kind == "H" and both_ways else state)
         for kind, (what, state) in TESTS.items()
-    ]
+    )

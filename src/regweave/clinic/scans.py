@@ -1,17 +1,18 @@
-"""Working copies of two scans: values in Hounsfield units, fields of view, crops round the patient."""
+"""Two scans of one patient: read, checked against each other, and the working copies that are registered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import notices
-from regweave.clinic.inputs import Scans
 from regweave.clinic.patient import (
     cuts_patient,
     field_of_view,
@@ -20,56 +21,154 @@ from regweave.clinic.patient import (
     trusted,
     trusted_region,
     without_couch,
-)
+)  # fmt: skip
 from regweave.contours import Shape
-from regweave.errors import RegweaveError
+from regweave.errors import RegweaveError, UsageError
+from regweave.io.dicom.parse import require_same_patient, scan
+from regweave.io.dicom.rtstruct import read_rtstruct, referenced_series
+from regweave.io.dicom.series import Series, list_series, read_series
 from regweave.measures.body import bright_mask
 from regweave.spatial.pyramid import Factors, shrink, shrink_geometry
-from regweave.spatial.warp import inverse_of, warp_labels
-from regweave.types import Field, Float64Array, Geometry, LabelMap, Transform, Volume
+from regweave.spatial.warp import warp_labels
+from regweave.types import Field, Float64Array, Geometry, LabelMap, StructureSet, Transform, Volume
 
+ScanLike = str | Path | Sequence[str | Path] | Series
+"""A folder, a list of files (or a .txt file that names them), or a series that was read."""
 LEAST_RANGE = {"ct": 100.0}
 """Range of values that a scan of a patient has at least, in Hounsfield units; any at all where the scale is its own."""
 
 
-@dataclass(frozen=True)
-class PreparedScans:
-    """Both scans, with values of today's in Hounsfield units by the map ``mapped``, and their working copies."""
+def read_scans(
+    plan: ScanLike,
+    today: ScanLike,
+    rtstruct: str | Path | StructureSet | None = None,
+    *,
+    series: tuple[str | None, str | None] = (None, None),
+    allow_id_mismatch: bool = False,
+) -> tuple[Series, Series, StructureSet]:
+    """Read plan, today's scan and the structures of the plan; ``series`` has the hashes of both series.
 
-    scans: Scans
-    today: WorkingScan
-    plan: WorkingScan
+    Raises E101 without a structure set, E146 if it was drawn on today's scan, E161 for several sets or series without a
+    choice, E162 for different patients. Warns with W231 if plan and today are one series, W232 if today's is the older
+    study, W233 if the folder of the plan holds several patients.
+    """
+    chosen = rtstruct if isinstance(rtstruct, StructureSet) else _rtstruct(plan, today, rtstruct)
+    drawn_on = referenced_series(chosen) if isinstance(chosen, Path) else frozenset()
+    planned_on = plan if isinstance(plan, Series) else _plan(plan, chosen, drawn_on, series[0], allow_id_mismatch)
+    current = today if isinstance(today, Series) else read_series(today, series[1])
+    if not allow_id_mismatch:
+        require_same_patient(planned_on.identity, current.identity, "the plan and today's scan")
+    _require_order(planned_on, current, drawn_on)
+    if isinstance(chosen, Path):
+        chosen = read_rtstruct(chosen, planned_on, allow_id_mismatch=allow_id_mismatch)
+    return planned_on, current, chosen
+
+
+def _rtstruct(plan: ScanLike, today: ScanLike, named: str | Path | None) -> Path:
+    if named is not None:
+        return Path(named)
+    sets = _sets_in(plan)
+    if len(sets) != 1:
+        count = f"{len(sets)} structure sets" if sets else "no structure set"
+        kind = UsageError if sets else RegweaveError
+        hint = "name one with --rtstruct"
+        if not sets and not isinstance(today, Series) and _sets_in(today):
+            hint = "the folder of today's scan holds one: are PLAN and TODAY exchanged? Else name one with --rtstruct"
+        raise kind("E161" if sets else "E101", f"the folder of the plan holds {count}", hint)
+    return sets[0]
+
+
+def _sets_in(source: Any) -> list[Path]:
+    return [one.path for one in scan(source).objects if one.kind == "RTSTRUCT"]
+
+
+def _plan(
+    plan: Any, chosen: Path | StructureSet, drawn_on: frozenset[str], series: str | None, allow_id_mismatch: bool
+) -> Series:
+    """Read the series of the structure set, unless another one is chosen."""
+    if series is None and drawn_on and isinstance(chosen, Path):
+        listed = list_series(plan)
+        fitting = [one for one in listed if one.identity.series_uid in drawn_on]
+        if not fitting and len({one.identity.patient_hash for one in listed}) == 1 and not allow_id_mismatch:
+            owner = scan([chosen]).objects[0].identity
+            require_same_patient(owner, listed[0].identity, "the structure set and the images of the plan")
+        if len(listed) > 1 and len(fitting) == 1:
+            series = fitting[0].identity.series_uid
+            patients = len({one.identity.patient_hash for one in listed})
+            if patients > 1:
+                notices.warn(
+                    f"W233: the folder of the plan holds images of {patients} patients; the series that the structure "
+                    "set was drawn on is used"
+                )
+    return read_series(plan, series)
+
+
+def _require_order(plan: Series, today: Series, drawn_on: frozenset[str]) -> None:
+    """Raise E146 if the structures were drawn on today's scan; warn if the two scans look exchanged."""
+    uids = [one.identity.series_uid for one in (plan, today)]
+    if uids[0] == uids[1] != "":
+        notices.warn("W231: the plan and today's scan are the same series: the contours should come back as they were")
+        return
+    if uids[1] in drawn_on and uids[0] not in drawn_on:
+        message = "the structure set was drawn on today's scan, not on the plan"
+        raise UsageError("E146", message, "exchange PLAN and TODAY, or name the structure set of the plan")
+    dates = [one.study.get("StudyDate", "") for one in (plan, today)]
+    if all(len(date) == 8 and date.isdigit() for date in dates) and dates[1] < dates[0]:
+        notices.warn("W232: today's scan is of an older study than the plan: are PLAN and TODAY exchanged?")
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A series and its working copy, which is registered: a crop round the patient, about 2 mm or finer.
+
+    In the copy of a CT all but the patient is air. ``region`` is where it counts, ``body`` the patient, both None if
+    everywhere or unknown. ``seen`` are the measured pixels (X, Y) of the series' own slices, where its field of view
+    cuts the patient; ``mapped`` gave the series its Hounsfield units, where the file has others.
+    """
+
+    series: Series
+    image: Volume
+    region: LabelMap | None = None
+    body: NDArray[np.bool_] | None = None
+    seen: NDArray[np.bool_] | None = None
     mapped: HounsfieldMap | None = None
 
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Voxels of the patient where the copy counts."""
+        inside = np.ones(self.image.geometry.shape, dtype=bool) if self.body is None else self.body
+        return inside if self.region is None else inside & (self.region.data != 0)
 
-def prepare(scans: Scans, on_part: Callable[[str, float], None] = lambda _words, _share: None) -> PreparedScans:
-    """Make the working copies of two scans; ``on_part`` takes the next part and the share that is done.
+
+def prepare(
+    plan: Series, today: Series, on_part: Callable[[str, float], None] = lambda _words, _share: None
+) -> tuple[Scan, Scan]:
+    """Make the working copies of plan and today; ``on_part`` takes the next part and the share that is done.
 
     Raises E147 for an empty scan. Warns with W236 if today's values are not Hounsfield units, W237 if the field of view
     of a scan cuts the patient.
     """
-    mapped, seen = None, {}
-    for name, words in (("today", "today's scan"), ("plan", "the plan")):
-        image = getattr(scans, name).image
-        _require_content(image, words)
-        seen[name] = field_of_view(image) if image.modality == "ct" else None
-    if scans.today.modality == scans.plan.modality == "CT":
-        mapped = hounsfield_map(scans.today.image, scans.plan.image, seen["today"])
+    mapped, seen = None, []
+    for one, words in ((today, "today's scan"), (plan, "the plan")):
+        _require_content(one.image, words)
+        seen.append(field_of_view(one.image) if one.image.modality == "ct" else None)
+    if today.modality == plan.modality == "CT":
+        mapped = hounsfield_map(today.image, plan.image, seen[0])
     if mapped is not None:
         notices.warn(
             f"W236: the values of today's scan are no Hounsfield units; by its histogram they are taken as "
             f"{mapped.words}"
         )
-        scans = replace(scans, today=replace(scans.today, image=mapped.of(scans.today.image)))
+        today = replace(today, image=mapped.of(today.image))
     on_part("patient in today's scan", 0.2)
-    today = working_scan(scans.today.image, seen["today"])
+    now = replace(working_scan(today, seen[0]), mapped=mapped)
     on_part("patient in the plan", 0.6)
-    plan = working_scan(scans.plan.image, seen["plan"])
+    planned = working_scan(plan, seen[1])
     on_part("start", 1.0)
-    for words, scan in (("today's scan", today), ("the plan", plan)):
-        if scan.seen is not None:
+    for words, one_scan in (("today's scan", now), ("the plan", planned)):
+        if one_scan.seen is not None:
             notices.warn(f"W237: the field of view of {words} cuts the patient; nothing outside of it was measured")
-    return PreparedScans(scans, today, plan, mapped)
+    return planned, now
 
 
 def _require_content(image: Volume, words: str) -> None:
@@ -79,67 +178,49 @@ def _require_content(image: Volume, words: str) -> None:
         raise RegweaveError("E147", message, "name the series that shows the patient")
 
 
-@dataclass(frozen=True)
-class WorkingScan:
-    """A scan as it is registered: a crop round the patient, about 2 mm or finer; in a CT all else is air.
-
-    ``region`` is where the image counts, ``body`` the patient, both None if everywhere or unknown. ``seen`` are the
-    measured pixels (X, Y) of the scan's own slices, where its field of view cuts the patient.
-    """
-
-    image: Volume
-    region: LabelMap | None
-    body: NDArray[np.bool_] | None
-    seen: NDArray[np.bool_] | None = None
-
-
-def working_scan(scan: Volume, seen: NDArray[np.bool_] | None = None) -> WorkingScan:
-    """Make the working copy of a scan; couch and immobilisation of a CT become air.
+def working_scan(series: Series, seen: NDArray[np.bool_] | None = None) -> Scan:
+    """Make the working copy of a series; couch and immobilisation of a CT become air.
 
     Outside a field of view ``seen`` (X, Y) that cuts the patient, nothing counts.
     """
-    if scan.modality != "ct":
-        image = cropped(scan, None, scan.geometry)
+    whole = series.image
+    if whole.modality != "ct":
+        image = cropped(whole, None, whole.geometry)
         # What is dark to the end of the scan counts as a gap even where bright tissue encloses it.
-        return WorkingScan(image, trusted_region(image, bright_mask(image)) if scan.modality == "mr" else None, None)
-    scan = tissue_values(scan)
-    x, y, z = (max(1, round(MOST_MM / s)) for s in scan.geometry.spacing_mm.tolist())
-    factors = (x, y, z)
-    coarse = Volume(shrink(scan.data, factors), shrink_geometry(scan.geometry, factors), scan.modality)
-    found = patient_mask(coarse)
-    if found is None or (
-        seen is not None
-        and not cuts_patient(_pixels(seen, scan.geometry, coarse.geometry), found, coarse.geometry.spacing_mm)
-    ):
+        return Scan(series, image, trusted_region(image, bright_mask(image)) if whole.modality == "mr" else None)
+    whole = tissue_values(whole)
+    x, y, z = (max(1, round(MOST_MM / s)) for s in whole.geometry.spacing_mm.tolist())
+    coarse = Volume(shrink(whole.data, (x, y, z)), shrink_geometry(whole.geometry, (x, y, z)), whole.modality)
+    patient = patient_mask(coarse)
+    image = cropped(whole, patient, coarse.geometry)
+    if patient is None:
+        return Scan(series, image)
+    spacing = coarse.geometry.spacing_mm
+    if seen is not None and not cuts_patient(_pixels(seen, whole.geometry, coarse.geometry), patient, spacing):
         seen = None
-    image = cropped(scan, found, coarse.geometry)
-    if found is None:
-        return WorkingScan(image, None, None)
-    mask = LabelMap(found.astype(np.uint8), coarse.geometry)
-    body = np.asarray(warp_labels(mask, Transform(Field.zero(image.geometry))).data != 0)
+    body = regridded(patient, coarse.geometry, image.geometry)
     region = trusted_region(image, body)
     if seen is not None:
-        region = _within(region, seen, scan.geometry, image.geometry)
-    return WorkingScan(without_couch(image, body), region, body, seen)
+        inner = trusted(_pixels(seen, whole.geometry, image.geometry), image.geometry.spacing_mm)[..., None]
+        counted = inner & (True if region is None else region.data != 0)
+        region = LabelMap(np.broadcast_to(counted, body.shape).astype(np.uint8), image.geometry)
+    return Scan(series, without_couch(image, body), region, body, seen)
+
+
+def regridded(mask: NDArray[np.bool_], from_grid: Geometry, to_grid: Geometry) -> NDArray[np.bool_]:
+    """Return a mask on another grid, by the nearest voxel."""
+    labels = LabelMap(mask.astype(np.uint8), from_grid)
+    return np.asarray(warp_labels(labels, Transform(Field.zero(to_grid))).data != 0)
 
 
 def _pixels(seen: NDArray[np.bool_], whole: Geometry, part: Geometry) -> NDArray[np.bool_]:
-    """Return a mask of the slices of a scan on the slices of its working copy."""
-    mask = LabelMap(np.repeat(seen[..., None], whole.shape[2], axis=2).astype(np.uint8), whole)
-    return np.asarray(warp_labels(mask, Transform(Field.zero(part))).data[..., 0] != 0)
-
-
-def _within(region: LabelMap | None, seen: NDArray[np.bool_], whole: Geometry, part: Geometry) -> LabelMap:
-    """Return where an image counts: in the region, and well inside the field of view."""
-    inner = trusted(_pixels(seen, whole, part), part.spacing_mm)[..., None]
-    counted = np.broadcast_to(inner, part.shape) if region is None else inner & (region.data != 0)
-    return LabelMap(counted.astype(np.uint8), part)
+    """Return a mask of the slices of a series on the slices of its working copy."""
+    return regridded(np.repeat(seen[..., None], whole.shape[2], axis=2), whole, part)[..., 0]
 
 
 def box_round(points_mm: Float64Array, geometry: Geometry) -> tuple[tuple[slice, ...], Float64Array] | None:
     """Return the voxels of a grid round points, with a margin of one, and their LPS places (n, 3); None outside it."""
-    back = inverse_of(geometry.affine)
-    index = np.asarray(points_mm, dtype=np.float64) @ back[:3, :3].T + back[:3, 3]
+    index = geometry.index(points_mm)
     low = np.maximum(np.floor(index.min(axis=0)).astype(int) - 1, 0)
     high = np.minimum(np.ceil(index.max(axis=0)).astype(int) + 2, geometry.shape)
     if (high <= low).any():
@@ -155,19 +236,17 @@ def label_map(
     """Draw shapes on a grid with label ``values`` by number; the smaller one wins where two overlap."""
     data = np.zeros(geometry.shape, dtype=np.uint16)
     drawn = [s for s in shapes if len(s.along_mm)]
-    for shape in sorted(drawn, key=_size, reverse=True):
-        points = np.concatenate([c.points_mm for c in shape.structure.contours])
-        box = box_round(points, geometry)
+
+    def size(shape: Shape) -> float:
+        return float((shape.distance < 0).sum() * np.prod(shape.step_mm))
+
+    for shape in sorted(drawn, key=size, reverse=True):
+        box = box_round(np.concatenate([c.points_mm for c in shape.structure.contours]), geometry)
         if box is not None:
-            voxels, places = box
-            part = data[voxels]
-            part[(shape.at(places) < 0).reshape(part.shape)] = values[shape.structure.number]
+            part = data[box[0]]
+            part[(shape.at(box[1]) < 0).reshape(part.shape)] = values[shape.structure.number]
     called = {values[s.structure.number]: s.structure.name for s in drawn}
     return LabelMap(data, geometry, {value: names.get(name, name) for value, name in called.items()})
-
-
-def _size(shape: Shape) -> float:
-    return float((shape.distance < 0).sum() * np.prod(shape.step_mm))
 
 
 MOST_MM = 2.0

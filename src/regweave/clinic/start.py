@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from regweave import notices
-from regweave.clinic.inputs import Scans
-from regweave.clinic.scans import WorkingScan
+from regweave.clinic.scans import Scan
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.dicom.parse import looks_like_dicom
 from regweave.io.dicom.reg import read_reg, require_frames
@@ -30,10 +29,6 @@ WORSE = 0.02
 CLEAR = 0.03
 """A fit must reduce 1 minus the correlation by at least this share. Along a phantom that is the same in every slice a
 false shift of 12 mm reduces it by 0.01; on a head and neck the true 2.5 mm along the slices reduce it by 0.1."""
-LEAST_MISSING_MM, LEAST_MISSING_SLICES = 6.0, 3
-"""A scan that ends this much earlier than the plan is named; less is how a patient is laid."""
-UPRIGHT = 0.7
-
 UNLIKE = 0.5
 """Scans with a smaller correlation by the headers may be of two patients."""
 
@@ -53,37 +48,35 @@ class Start:
     chosen: float
 
 
-def find_start(init: Any, scans: Scans, today: WorkingScan, plan: WorkingScan) -> Start:
+def find_start(init: Any, today: Scan, plan: Scan) -> Start:
     """Bring the scans to their start, and warn if today's scan ends inside the patient (W242).
 
     ``init`` is a method, a DICOM registration of these frames, or a transform from today to plan. Raises E144 for a
     transform of other series, E160 for other frames, E167 for one that makes the images less alike than the headers do,
     E187 for an unknown method.
     """
-    start = _start(init, scans, today, plan)
-    if lacks := missing_ends(today, plan, start.transform):
+    still = Transform(Field.zero(today.image.geometry))
+    if isinstance(init, str | Path) and str(init) in METHODS:
+        method, transform = _fitted(str(init), today, plan, still)
+    else:
+        method, transform = _given(init, today, plan, still)
+        before, after = alike(today, plan, (still, transform))
+        if np.isfinite(before) and not after >= before - WORSE:
+            what = f"correlation {before:.3f} with the headers, {after:.3f} with it"
+            hint = "check that it belongs to these scans and this direction, or --init rigid"
+            raise RegweaveError("E167", f"the start makes the images less alike: {what}", hint)
+    if lacks := missing_ends(today, plan, transform):
         notices.warn(f"W242: {lacks}; structures that reach there are cut by the scan end")
-    return start
-
-
-def _start(init: Any, scans: Scans, today: WorkingScan, plan: WorkingScan) -> Start:
-    grid = today.image.geometry
-    still = Transform(Field.zero(grid))
     headers = correlation(today, plan, still)
-    named = isinstance(init, str | Path)
-    if named and str(init) in METHODS:
-        return _fitted(str(init), today, plan, still, headers)
-    method, start = _given(init, scans, still)
-    before, after = alike(today, plan, (still, start))
-    if np.isfinite(before) and not after >= before - WORSE:
-        message = (
-            f"the start makes the images less alike: correlation {before:.3f} with the headers, {after:.3f} with it"
-        )
-        raise RegweaveError("E167", message, "check that it belongs to these scans and this direction, or --init rigid")
-    return Start(method, start, headers, correlation(today, plan, start))
+    return Start(method, transform, headers, headers if transform is still else correlation(today, plan, transform))
 
 
-def missing_ends(today: WorkingScan, plan: WorkingScan, start: Transform) -> str:
+LEAST_MISSING_MM, LEAST_MISSING_SLICES = 6.0, 3
+"""A scan that ends this much earlier than the plan is named; less is how a patient is laid."""
+UPRIGHT = 0.7
+
+
+def missing_ends(today: Scan, plan: Scan, start: Transform) -> str:
     """Describe how far the plan extends beyond the first and the last slice of today; empty if it does not."""
     if plan.body is None:
         return ""
@@ -103,39 +96,38 @@ def missing_ends(today: WorkingScan, plan: WorkingScan, start: Transform) -> str
     return f"today's scan lacks {' and '.join(lacks)} of the patient that the plan shows" if lacks else ""
 
 
-def _fitted(method: str, today: WorkingScan, plan: WorkingScan, still: Transform, headers: float) -> Start:
+def _fitted(method: str, today: Scan, plan: Scan, still: Transform) -> tuple[str, Transform]:
     """Fit a start, and keep the part that the images clearly support: all of it, its part in the slices, or nothing."""
     fixed, moving = (Image.of(one.image, mask=one.region) for one in (today, plan))
     affine = initial_affine(fixed, moving, method)
     if np.allclose(affine, np.eye(4)):
-        return Start("none", still, headers, headers)
-    grid = today.image.geometry
-    whole, flat = (Transform(Field.zero(grid), one) for one in (affine, in_slices(affine, today)))
+        return "none", still
+    whole, flat = (Transform(still.field, one) for one in (affine, in_slices(affine, today)))
     kept, part, all_of_it = alike(today, plan, (still, flat, whole))
-    if not np.isfinite(kept) or _clearly_above(all_of_it, max(kept, part)):
-        return Start(method, whole, headers, correlation(today, plan, whole))
-    if _clearly_above(part, kept):
+
+    def clearly_above(value: float, before: float) -> bool:
+        return 1.0 - value < (1.0 - CLEAR) * (1.0 - before)
+
+    if not np.isfinite(kept) or clearly_above(all_of_it, max(kept, part)):
+        return method, whole
+    if clearly_above(part, kept):
         notices.warn(
             f"W229: the {method} start was used in the slices only (correlation {kept:.2f} before, {part:.2f} after, "
             f"{all_of_it:.2f} with its part along the slices); along the slices the headers are used"
         )
-        return Start(f"{method} in the slices", flat, headers, correlation(today, plan, flat))
-    said = f"correlation {kept:.2f} before, {all_of_it:.2f} after"
+        return f"{method} in the slices", flat
+    compared = f"correlation {kept:.2f} before, {all_of_it:.2f} after"
     if kept < UNLIKE:
         notices.warn(
-            f"W229: the scans could not be aligned with a {method} start ({said}); the headers are used. Check that "
-            "this is the same patient"
+            f"W229: the scans could not be aligned with a {method} start ({compared}); the headers are used. Check "
+            "that this is the same patient"
         )
     else:
-        notices.warn(f"W229: the {method} start is no better than the headers ({said}); the headers are used")
-    return Start("none", still, headers, headers)
+        notices.warn(f"W229: the {method} start is no better than the headers ({compared}); the headers are used")
+    return "none", still
 
 
-def _clearly_above(found: float, before: float) -> bool:
-    return 1.0 - found < (1.0 - CLEAR) * (1.0 - before)
-
-
-def in_slices(affine: Float64Array, today: WorkingScan) -> Float64Array:
+def in_slices(affine: Float64Array, today: Scan) -> Float64Array:
     """Return the part of a map that stays in the slices: turn and shift in the plane of the patient's middle."""
     grid = today.image.geometry
     axes = grid.affine[:3, :3] / grid.spacing_mm
@@ -153,158 +145,99 @@ def in_slices(affine: Float64Array, today: WorkingScan) -> Float64Array:
     return flat
 
 
-def _given(init: Any, scans: Scans, still: Transform) -> tuple[str, Transform]:
+def _given(init: Any, today: Scan, plan: Scan, still: Transform) -> tuple[str, Transform]:
     """Read a registration or transform and sample it on the working grid."""
-    grid = still.field.geometry
-    if isinstance(init, str | Path):
+    grid, is_file = still.field.geometry, isinstance(init, str | Path)
+    if is_file:
         if not exists(init):
             raise UsageError("E187", f"unknown start '{init}'", f"use {', '.join(METHODS)}, a REG or a transform file")
         with open_file(Path(init)) as stream:
             dicom = looks_like_dicom(stream.read(132))
         if dicom:
-            found = read_reg(init)
-            require_frames(found, scans.today.frame_uid, scans.plan.frame_uid, "the registration")
-            return "REG", _on_grid(found.transform, grid)
+            reg = read_reg(init)
+            require_frames(reg, today.series.frame_uid, plan.series.frame_uid, "the registration")
+            return "REG", Transform(read_transform(reg.transform, grid).field, reg.transform.affine)
     transform = read_transform(init, grid)
     if transform.ends is not None:
         require_direction(transform.ends, "fixed_to_moving", "the start")
-        today, plan = scans.today.identity.series_hash, scans.plan.identity.series_hash
-        require_series(transform.ends, today, plan, "the start")
-    return "file" if isinstance(init, str | Path) else "memory", transform
-
-
-def _on_grid(transform: Transform, grid: Any) -> Transform:
-    return Transform(read_transform(transform, grid).field, transform.affine)
+        ours, theirs = today.series.identity.series_hash, plan.series.identity.series_hash
+        require_series(transform.ends, ours, theirs, "the start")
+    return "file" if is_file else "memory", transform
 
 
 MOST_POINTS = 200_000
 """Voxels that are compared: every k-th of the patient."""
 LEAST_POINTS = 100
-BONE_HU = 250.0
-BLOCK_MM = 40.0
-"""Edge of the blocks in which bone is taken as rigid; joints between blocks may bend."""
-LEAST_IN_BLOCK = 30
-"""Bone voxels that a block has at least."""
 
 
-def correlation(today: WorkingScan, plan: WorkingScan, transform: Transform) -> float:
+def thinned(mask: NDArray[np.bool_], most: int = MOST_POINTS) -> Float64Array:
+    """Return the indices (n, 3) of every k-th voxel of a mask, about ``most`` of them."""
+    flat = np.flatnonzero(mask)
+    return np.stack(np.unravel_index(flat[:: max(1, len(flat) // most)], mask.shape), axis=1)
+
+
+def correlation(today: Scan, plan: Scan, transform: Transform) -> float:
     """Return Pearson's correlation of the windowed images over today's patient, where the plan has a voxel.
 
     NaN without overlap. 1 is the same image on another scale of grey.
     """
-    index = _places(today)
-    points = today.image.geometry.points(index.astype(np.float64))
-    back = np.linalg.inv(plan.image.geometry.affine)
-    there = warp_points(points, transform) @ back[:3, :3].T + back[:3, 3]
-    inside = ((there >= 0) & (there <= np.array(plan.image.geometry.shape) - 1)).all(axis=1)
-    if inside.sum() < LEAST_POINTS:
-        return float("nan")
-    a = _windowed(today.image)[tuple(index[inside].T)]
-    b = ndimage.map_coordinates(_windowed(plan.image), there[inside].T, order=1, mode="nearest")
-    return _pearson(a.astype(np.float64), b.astype(np.float64))
+    index = thinned(today.inside)
+    there = _in_plan(today, plan, index, transform)
+    shown = ((there >= 0) & (there <= np.array(plan.image.geometry.shape) - 1)).all(axis=1)
+    return _pearson(today, plan, index, [there], np.asarray(shown))[0]
 
 
-def alike(today: WorkingScan, plan: WorkingScan, transforms: Sequence[Transform]) -> tuple[float, ...]:
+def alike(today: Scan, plan: Scan, transforms: Sequence[Transform]) -> tuple[float, ...]:
     """Return the correlations of the images for several transforms, all over the same voxels.
 
     These are voxels of today that show the patient in either scan, inside both scans for *every* transform: neither
     slices without patient at the ends nor the parts that one scan lacks can favour a transform. NaN without such
     voxels.
     """
-    index = _slices_with_patient(today)
-    counted = np.ones(len(index), dtype=bool)
-    seen = np.ones(len(index), dtype=bool) if today.body is None else today.body[tuple(index.T)]
-    points = today.image.geometry.points(index.astype(np.float64))
-    back = np.linalg.inv(plan.image.geometry.affine)
-    places = [warp_points(points, one) @ back[:3, :3].T + back[:3, 3] for one in transforms]
-    for there in places:
-        counted &= _shown(plan, there)
-        if plan.body is not None:
-            seen = seen | _at(plan.body, there)
-    counted &= seen
-    if counted.sum() < LEAST_POINTS:
-        return (float("nan"),) * len(transforms)
-    a, grey = _windowed(today.image)[tuple(index[counted].T)].astype(np.float64), _windowed(plan.image)
-    sampled = (ndimage.map_coordinates(grey, there[counted].T, order=1, mode="nearest") for there in places)
-    return tuple(_pearson(a, b.astype(np.float64)) for b in sampled)
-
-
-def moved_inside(today: WorkingScan, transform: Transform) -> float:
-    """Return the 95th percentile of the displacement after the start over today's patient, in mm."""
-    index = _places(today)
-    if not len(index):
-        return float("nan")
-    return float(np.percentile(np.linalg.norm(transform.field.data[(slice(None), *index.T)], axis=0), 95))
-
-
-def bones_bent(today: WorkingScan, transform: Transform) -> float:
-    """Return the distance of a transform from rigid in the bones of a CT, root mean square in mm; NaN without bones.
-
-    A rigid map is fitted to the bone voxels of each block of `BLOCK_MM` (Arun et al. 1987); the residual is bending.
-    Bones of one patient keep their shape, bones of two people differ.
-    """
-    index = _places(today)
-    if today.image.modality == "ct":
-        index = index[today.image.data[tuple(index.T)] > BONE_HU]
-    if today.image.modality != "ct" or not len(index):
-        return float("nan")
-    points = today.image.geometry.points(index.astype(np.float64))
-    moved = points + transform.field.data[(slice(None), *index.T)].T
-    _, block = np.unique(np.floor((points - points.min(axis=0)) / BLOCK_MM), axis=0, return_inverse=True)
-    order = np.argsort(block.ravel(), kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(block.ravel()))[:-1])
-    left = [_not_rigid(points[one], moved[one]) for one in parts if len(one) >= LEAST_IN_BLOCK]
-    return float(np.sqrt((np.concatenate(left) ** 2).mean())) if left else float("nan")
-
-
-def _not_rigid(points: Float64Array, moved: Float64Array) -> Float64Array:
-    """Return the distances that the best rigid map leaves between two sets of points."""
-    a, b = points - points.mean(axis=0), moved - moved.mean(axis=0)
-    u, _, v = np.linalg.svd(a.T @ b)
-    turn = (u * [1.0, 1.0, np.sign(np.linalg.det(u @ v))]) @ v
-    return np.asarray(np.linalg.norm(a @ turn - b, axis=1))
-
-
-def _slices_with_patient(scan: WorkingScan) -> Float64Array:
-    """Voxels of the slices that hold the patient, where the scan counts."""
-    counted = np.ones(scan.image.data.shape, dtype=bool) if scan.region is None else scan.region.data != 0
-    if scan.body is not None:
-        counted = counted & scan.body.any(axis=(0, 1))
-    return _thinned(counted)
-
-
-def _shown(plan: WorkingScan, there: Float64Array) -> NDArray[np.bool_]:
-    """Mark the places between the first and last slice of the patient, inside the scan, in its region."""
+    counted = np.ones(today.image.data.shape, dtype=bool) if today.region is None else today.region.data != 0
+    if today.body is not None:
+        counted = counted & today.body.any(axis=(0, 1))
+    index = thinned(counted)
+    shown = np.ones(len(index), dtype=bool)
+    patient = shown if today.body is None else today.body[tuple(index.T)]
     low, high = np.zeros(3), np.array(plan.image.geometry.shape) - 1.0
     if plan.body is not None:
         low[2], high[2] = np.flatnonzero(plan.body.any(axis=(0, 1)))[[0, -1]]
-    inside = ((there >= low) & (there <= high)).all(axis=1)
-    return np.asarray(inside if plan.region is None else inside & _at(plan.region.data != 0, there), dtype=bool)
+    places = [_in_plan(today, plan, index, one) for one in transforms]
+    for there in places:
+        shown = shown & ((there >= low) & (there <= high)).all(axis=1)
+        if plan.region is not None:
+            shown &= _at(plan.region.data != 0, there)
+        if plan.body is not None:
+            patient = patient | _at(plan.body, there)
+    return _pearson(today, plan, index, places, np.asarray(shown & patient))
+
+
+def _in_plan(today: Scan, plan: Scan, index: Float64Array, transform: Transform) -> Float64Array:
+    points = today.image.geometry.points(index.astype(np.float64))
+    return plan.image.geometry.index(warp_points(points, transform))
 
 
 def _at(mask: NDArray[np.bool_], there: Float64Array) -> NDArray[np.bool_]:
     return np.asarray(ndimage.map_coordinates(mask.astype(np.uint8), there.T, order=0, cval=0) != 0)
 
 
-def _places(scan: WorkingScan) -> Float64Array:
-    counted = np.ones(scan.image.data.shape, dtype=bool) if scan.body is None else scan.body
-    if scan.region is not None:
-        counted = counted & (scan.region.data != 0)
-    return _thinned(counted)
-
-
-def _thinned(counted: NDArray[np.bool_]) -> Float64Array:
-    flat = np.flatnonzero(counted)
-    flat = flat[:: max(1, len(flat) // MOST_POINTS)]
-    return np.stack(np.unravel_index(flat, counted.shape), axis=1)
+def _pearson(
+    today: Scan, plan: Scan, index: Float64Array, places: Sequence[Float64Array], shown: NDArray[np.bool_]
+) -> tuple[float, ...]:
+    """Correlate the windowed images at voxels of today and several places of them in the plan."""
+    if shown.sum() < LEAST_POINTS:
+        return (float("nan"),) * len(places)
+    a, grey = _windowed(today.image)[tuple(index[shown].T)].astype(np.float64), _windowed(plan.image)
+    a, found = a - a.mean(), []
+    for there in places:
+        b = ndimage.map_coordinates(grey, there[shown].T, order=1, mode="nearest").astype(np.float64)
+        b -= b.mean()
+        spread = float(np.sqrt((a**2).sum() * (b**2).sum()))
+        found.append(float((a * b).sum() / spread) if spread > 0 else float("nan"))
+    return tuple(found)
 
 
 def _windowed(image: Volume) -> Float64Array:
     assert image.modality is not None
     return np.asarray(apply_window(image.data, default_window(image.data, image.modality)))
-
-
-def _pearson(a: Float64Array, b: Float64Array) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    spread = float(np.sqrt((a**2).sum() * (b**2).sum()))
-    return float((a * b).sum() / spread) if spread > 0 else float("nan")

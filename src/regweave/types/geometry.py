@@ -60,6 +60,11 @@ class Geometry:
         """Take voxel indices (..., 3) to LPS millimetres (..., 3)."""
         return index @ self.affine[:3, :3].T + self.affine[:3, 3]
 
+    def index(self, points_mm: Float64Array) -> Float64Array:
+        """Take LPS millimetres (..., 3) to voxel indices (..., 3), whole at the centres of voxels."""
+        back = np.linalg.inv(self.affine)
+        return np.asarray(points_mm @ back[:3, :3].T + back[:3, 3], dtype=np.float64)
+
     def corners_mm(self) -> Float64Array:
         """LPS positions of the eight corner voxels, shape (8, 3)."""
         ends = np.array([[0, n - 1] for n in self.shape], dtype=np.float64)

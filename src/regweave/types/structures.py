@@ -94,6 +94,11 @@ class Structure:
     points: Float64Array = field(default_factory=_no_points)
     """Isocentres and markers, (k, 3)."""
 
+    @property
+    def drawn_mm(self) -> Float64Array:
+        """Points of all contours, then the points alone, shape (n, 3)."""
+        return np.concatenate([*(one.points_mm for one in self.contours), self.points])
+
     def __repr__(self) -> str:
         """Name, type and how much is drawn."""
         kind = f", {self.kind}" if self.kind else ""

@@ -9,17 +9,18 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
+from regweave.jobs import cluster as cluster_module
 from regweave.jobs import store as batch
-from regweave.jobs import workers as cluster_module
-from regweave.jobs.program import code_of
+from regweave.jobs.cluster import code_of
 from regweave.jobs.store import content_hash, run_tasks
-from regweave.jobs.workers import Team, _Queue
+from regweave.jobs.workers import Team, Worker
 
 MODULE = '''
 from __future__ import annotations
@@ -141,9 +142,8 @@ def test_store_knows_content(tasks_module, tmp_path):
 
 def test_other_code_is_another_task(monkeypatch, tasks_module, tmp_path):
     assert len(batch.program_hash()) == 64
-    assert batch.program_hash() != batch.program_hash(("training",))
     run_tasks(numbered(1), tasks_module.work, workers=1, store=tmp_path)
-    monkeypatch.setattr(batch, "program_hash", lambda unused: "other")
+    monkeypatch.setattr(batch, "program_hash", lambda: "other")
     (outcome,) = run_tasks(numbered(1), tasks_module.work, workers=1, store=tmp_path)
     assert not outcome.reused
 
@@ -268,7 +268,7 @@ def test_cluster_gives_the_same_bits_and_other_code_is_refused(tasks_module, tmp
         names = ["fine", "unknown", "known"]
         failed = run_tasks([(n, n) for n in names], tasks_module.fail, scheduler=address)
         kept = run_tasks(numbered(7), tasks_module.work, scheduler=address, store=tmp_path)
-        monkeypatch.setattr(cluster_module, "program_hash", lambda unused: "of another version")
+        monkeypatch.setattr(cluster_module, "program_hash", lambda: "of another version")
         with pytest.raises(RegweaveError, match=r"E199: the worker on .* runs other code") as refused:
             run_tasks(numbered(9), tasks_module.work, scheduler=address, store=tmp_path / "other")
     assert plain(there) == plain(run_tasks(numbered(7), tasks_module.work, workers=2))
@@ -315,17 +315,15 @@ def test_tasks_go_where_their_pair_is_known():
     class Visit:
         cache_key: str
 
-    class Process:
-        def __init__(self, *cached):
-            self.cached, self.given = set(cached), []
+    def worker(*cached):
+        one = object.__new__(Worker)
+        one.cached, one.given, one.pipe = set(cached), [], SimpleNamespace(send=lambda sent: None)
+        return one
 
-        def give(self, index, function, arguments):
-            self.given.append(index)
-            self.cached.add(arguments.cache_key)
-
-    queue, one, other = _Queue([Visit(h) for h in "acbaab"]), Process("b"), Process("a")
+    waiting, one, other = dict(enumerate(map(Visit, "acbaab"))), worker("b"), worker("a")
     for member in (one, one, other, other, one, one):
-        queue.next_for(member, [one, other], len)
+        member.give_next(waiting, [one, other], len)
+        member.given.append(member.index)
     assert one.given == [2, 5, 1, 4]  # both of b, then c, which is nobody's, then one of another's
     assert other.given == [0, 3]
-    assert not queue
+    assert not waiting

@@ -11,8 +11,8 @@ from typing import Any
 
 from regweave.config.presets import Metrics
 from regweave.config.settings import Settings
+from regweave.jobs.cluster import Cluster
 from regweave.jobs.table import Pairs
-from regweave.jobs.workers import Cluster
 from regweave.model.model import Model
 from regweave.progress import BatchProgress, TrainingBar, TrainProgress
 from regweave.run.read import Reading, ReadingWords

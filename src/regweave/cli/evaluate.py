@@ -36,7 +36,7 @@ from regweave.cli.options import (
 from regweave.cli.tables import terminal_text
 from regweave.errors import EXIT_OK, EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled, RegweaveError, UsageError
 from regweave.io.disk.records import REPORT, RESULTS
-from regweave.jobs.workers import WAIT_S
+from regweave.jobs.cluster import WAIT_S
 from regweave.progress import BatchBar
 from regweave.report import evaluation
 from regweave.run.read import Reading, ReadingWords

@@ -17,7 +17,7 @@ from regweave.errors import UsageError
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
-from regweave.jobs.workers import Cluster
+from regweave.jobs.cluster import Cluster
 from regweave.model import shipped_models
 from regweave.options import declared
 

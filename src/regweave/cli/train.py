@@ -29,7 +29,7 @@ from regweave.cli.options import (
 )
 from regweave.errors import Cancelled
 from regweave.io import require_absent
-from regweave.jobs.workers import WAIT_S
+from regweave.jobs.cluster import WAIT_S
 from regweave.model.record import effort_path, write_effort
 from regweave.progress import TrainingBar
 from regweave.report import training

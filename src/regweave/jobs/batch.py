@@ -18,11 +18,11 @@ from regweave.io import image_sha256, names_file, owned_path, prepare_output, sh
 from regweave.io.disk.files import is_file
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import INDEX, record_text, this_program
-from regweave.jobs.program import UNUSED
+from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.runner import forget_peak, measured_peak_mb
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table
-from regweave.jobs.workers import Cluster, Team, place, require_cluster
+from regweave.jobs.workers import Team, place
 from regweave.measures.verdict import Rules, Verdict, default_rules, failed, read_rules, tally
 from regweave.model import find_model
 from regweave.model.model import Model
@@ -374,7 +374,7 @@ def batch(
     with working_folder(folder, STORE, "a batch", resume=resume), Team(n, placement.gpus) as team:
         outcomes = run_tasks(
             tasks, register_row, workers=None if scheduler else team, scheduler=scheduler, store=folder / STORE,
-            unused=UNUSED, on_progress=on_progress, whole=partial(is_whole, folder),
+            on_progress=on_progress, whole=partial(is_whole, folder),
         )  # fmt: skip
         found = Batch(folder, tuple(_row(outcome) for outcome in outcomes), defaults.rules)
         found.write()

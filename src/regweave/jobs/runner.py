@@ -19,9 +19,9 @@ from regweave import notices
 from regweave.config.settings import Settings
 from regweave.io import image_sha256
 from regweave.io.disk.records import Measured, RecordPart, Text
-from regweave.jobs.program import UNUSED
+from regweave.jobs.cluster import Cluster
 from regweave.jobs.store import Outcome, run_tasks, worker_count
-from regweave.jobs.workers import Cluster, Placement, Team
+from regweave.jobs.workers import Placement, Team
 from regweave.measures.deformation import InverseError, Regularity
 from regweave.measures.scores import PairScore
 from regweave.measures.verdict import Rules, Verdict, judge
@@ -241,7 +241,7 @@ class Runner:
         tasks = [(key, self._task(method, pair)) for key, method, pair in plan]
         return run_tasks(
             tasks, score_dice if dice_only else score_pair, workers=self._lanes if dice_only else self.team,
-            scheduler=self._scheduler, store=self._store, unused=UNUSED, on_progress=self._on_progress,
+            scheduler=self._scheduler, store=self._store, on_progress=self._on_progress,
         )  # fmt: skip
 
     def _task(self, method: Method, pair: PairFiles) -> ScoringTask:

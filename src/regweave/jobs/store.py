@@ -10,8 +10,9 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +23,8 @@ from pydantic import BaseModel
 
 from regweave.errors import UsageError
 from regweave.io import atomic_path
-from regweave.jobs.program import program_hash
-from regweave.jobs.workers import Answer, Answers, Cluster, Function, Team, as_cluster, on_cluster, on_processes
+from regweave.jobs.cluster import Cluster, as_cluster, on_cluster, program_hash
+from regweave.jobs.workers import Function, Team, on_processes
 from regweave.predictors import Predictor
 from regweave.progress import BatchProgress, OnBatchProgress
 from regweave.run.memory import MAX_THREADS, allowed_threads
@@ -63,7 +64,6 @@ def run_tasks(
     workers: int | Team | None = None,
     scheduler: str | Cluster | None = None,
     store: Path | None = None,
-    unused: tuple[str, ...] = (),
     on_progress: OnBatchProgress | None = None,
     whole: Callable[[Outcome], bool] | None = None,
 ) -> list[Outcome]:
@@ -85,8 +85,6 @@ def run_tasks(
     store : path, optional
         Folder in which finished tasks are kept, and looked up first. Failed tasks are not kept: they are tried again.
         Results of other code than the program's present code are not taken.
-    unused : tuple of str
-        Folders of the program that the function does not use: a change there leaves the store valid.
     on_progress : callable, optional
         Called with a `BatchProgress` after every task.
     whole : callable, optional
@@ -110,24 +108,34 @@ def run_tasks(
     if len({key for key, _ in listed}) < len(listed):
         raise ValueError("two tasks have the same key; keys must be unique")
     cluster, n = as_cluster(scheduler), worker_count(workers, scheduler)
-    name = [program_hash(unused), function.__module__, function.__qualname__]
+    name = [program_hash(), function.__module__, function.__qualname__]
     files = {key: store and store / f"{content_hash([*name, key, arguments])}.json" for key, arguments in listed}
-    stored = {key: found for key, file in files.items() if (found := _load(file, key))}
-    outcomes: dict[str, Outcome] = {k: found for k, found in stored.items() if whole is None or whole(found)}
+    stored = {key: outcome for key, file in files.items() if (outcome := _load(file, key))}
+    outcomes = {key: outcome for key, outcome in stored.items() if whole is None or whole(outcome)}
     todo = [(key, arguments) for key, arguments in listed if key not in outcomes]
+    reused, start = len(outcomes), time.monotonic()
+
+    def report(key: str, seconds_left: float) -> None:
+        if on_progress is not None:
+            failed = sum(outcome.error is not None for outcome in outcomes.values())
+            on_progress(BatchProgress(len(outcomes), len(listed), failed, key, seconds_left))
+
     if store is not None:
         store.mkdir(parents=True, exist_ok=True)
-    clock = _Clock(len(listed), len(outcomes), on_progress)
-    with (
-        nullcontext(workers) if isinstance(workers, Team) else Team(n) as team,
-        # Closing ends the processes at once on Ctrl-C, wherever it strikes.
-        closing(_answers([arguments for _, arguments in todo], function, team, cluster, unused)) as answers,
-    ):
-        for index, answer in answers:
-            outcome = _outcome(todo[index][0], answer)
-            _save(files[outcome.key], outcome)
-            outcomes[outcome.key] = outcome
-            clock.tick(outcome)
+    if reused:
+        logger.info("%d of %d tasks are taken from the store", reused, len(listed))
+        report("", math.nan)
+    with nullcontext(workers) if isinstance(workers, Team) else Team(n) as team:
+        given = [arguments for _, arguments in todo]
+        answers = on_processes(function, given, team) if cluster is None else on_cluster(function, given, cluster)
+        with closing(answers):  # ends the processes at once on Ctrl-C, wherever it strikes
+            for index, answer in answers:
+                key = todo[index][0]
+                value = None if answer.text is None else json.loads(answer.text)
+                outcomes[key] = Outcome(key, value, answer.error, answer.seconds)
+                _save(files[key], outcomes[key])
+                pace = (time.monotonic() - start) / (len(outcomes) - reused)
+                report(key, pace * (len(listed) - len(outcomes)))
     return [outcomes[key] for key, _ in listed]
 
 
@@ -140,42 +148,6 @@ def worker_count(workers: int | Team | None, scheduler: str | Cluster | None) ->
     if workers is not None and not 1 <= workers <= MAX_THREADS:
         raise UsageError("E192", f"--workers is {workers}", f"give a number from 1 to {MAX_THREADS}")
     return allowed_threads() if workers is None else workers
-
-
-def _answers(
-    arguments: Sequence[Any], function: Function, team: Team, cluster: Cluster | None, unused: tuple[str, ...]
-) -> Answers:
-    if cluster is None:
-        return on_processes(function, arguments, team)
-    return on_cluster(function, arguments, cluster, unused)
-
-
-def _outcome(key: str, answer: Answer) -> Outcome:
-    if answer.text is None:
-        return Outcome(key, None, answer.error)
-    return Outcome(key, json.loads(answer.text), None, answer.seconds)
-
-
-class _Clock:
-    """Counts tasks and tells how long the rest will take at the pace so far."""
-
-    def __init__(self, total: int, done: int, on_progress: OnBatchProgress | None) -> None:
-        self._start = time.monotonic()
-        self._total, self._reused, self._done, self._failed = total, done, done, 0
-        self._tell = on_progress
-        if done:
-            logger.info("%d of %d tasks are taken from the store", done, total)
-            self._report("", float("nan"))
-
-    def tick(self, outcome: Outcome) -> None:
-        self._done += 1
-        self._failed += outcome.error is not None
-        pace = (time.monotonic() - self._start) / (self._done - self._reused)
-        self._report(outcome.key, pace * (self._total - self._done))
-
-    def _report(self, key: str, seconds_left: float) -> None:
-        if self._tell is not None:
-            self._tell(BatchProgress(self._done, self._total, self._failed, key, seconds_left))
 
 
 def content_hash(value: Any) -> str:

@@ -1,17 +1,11 @@
-"""Workers that run tasks: processes and threads of this machine, or a Dask cluster; arguments and answers are small."""
+"""Workers that run tasks: processes and threads of this machine. Arguments and answers are small."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import json
 import multiprocessing
 import os
-import platform
-import re
 import signal
-import socket
-import ssl
 import threading
 import time
 import traceback
@@ -23,10 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from regweave import __version__, extras
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import require_file
-from regweave.jobs.program import program_hash
 from regweave.registration import devices
 from regweave.registration.cuda import opening
 from regweave.registration.cuda.opening import gpu_numbers
@@ -34,7 +25,9 @@ from regweave.run.memory import share_memory
 from regweave.threads import kernel_threads
 
 LANES = 4
-"""Registrations that one GPU works on at once where nothing else is asked for; more threads of Python are slower."""
+"""Registrations that one GPU works on at once by default; more threads of Python are slower."""
+PATIENCE_S = 30
+"""Seconds to wait for a process that has closed its pipe."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class Placement:
     Parameters
     ----------
     word : str
-        What each task is told: ``cpu``, ``cuda`` or ``auto``; a worker knows which GPU is meant.
+        Device in each task: ``cpu``, ``cuda`` or ``auto``; a worker has its own GPU.
     gpus : tuple of int
         Numbers of the GPUs of this machine that workers are dealt out to; none on the processor or a cluster.
     """
@@ -57,7 +50,7 @@ class Placement:
         return workers or max(1, min(most, LANES * len(self.gpus)))
 
 
-def place(device: str | None, scheduler: str | Cluster | None = None) -> Placement:
+def place(device: str | None, scheduler: object = None) -> Placement:
     """Check the word for a device, and that its GPUs are there, before anything is read.
 
     Raises
@@ -78,24 +71,19 @@ def place(device: str | None, scheduler: str | Cluster | None = None) -> Placeme
         return Placement(word)
     if word == "cuda":
         return Placement(word, gpu_numbers(which))
-    found = devices.get(device)
-    return Placement() if found.name == "cpu" else Placement(word, (0,))
+    return Placement() if devices.get(device).name == "cpu" else Placement(word, (0,))
 
-
-PATIENCE_S = 30
-"""How long to wait for a process that has ended its pipe."""
 
 Function = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Reply of a worker: a value as JSON, or what went wrong, the seconds it took, and whether it was refused."""
+    """Reply of a worker: a value as JSON or the text of an error, and the seconds it took."""
 
     text: str | None
     error: str | None
     seconds: float
-    refused: bool = False
 
 
 Answers = Generator[tuple[int, Answer], None, None]
@@ -104,36 +92,30 @@ Answers = Generator[tuple[int, Answer], None, None]
 def attempt(function: Function, arguments: Any) -> Answer:
     """Run one task with one kernel thread; an error becomes its code and message, without values in memory."""
     start = time.perf_counter()
-    text = error = None
     try:
         with kernel_threads(1):
-            text = json.dumps(function(arguments))
+            return Answer(json.dumps(function(arguments)), None, time.perf_counter() - start)
     except RegweaveError as problem:
         error = str(problem)
     except MemoryError:
         error = str(RegweaveError("E140", "the machine has not enough memory for this", "use fewer workers"))
     except Exception as problem:
-        error = internal_error(problem)
-    return Answer(text, error, time.perf_counter() - start)
+        return internal_error(problem)
+    return Answer(None, error, 0.0)
 
 
-def internal_error(problem: BaseException) -> str:
-    """Say what and where, not the message of the exception: it may name a patient."""
+def internal_error(problem: BaseException) -> Answer:
+    """Return the kind and the place of an exception, not its message, which may name a patient."""
     frames = traceback.extract_tb(problem.__traceback__)
     where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     message = f"internal error ({type(problem).__name__}{where})"
-    return str(RegweaveError("E195", message, "this is a fault of the program, not of your files"))
-
-
-def _dead(how: str) -> str:
-    message = f"the worker process ended ({how}) before its task was done"
-    return str(RegweaveError("E196", message, "if memory is short, use fewer workers"))
+    return Answer(None, str(RegweaveError("E195", message, "this is a fault of the program, not of your files")), 0.0)
 
 
 class Team:
     """Pool of workers for one batch after another, started when first needed.
 
-    Starting a process takes a second, and what it keeps of a pair saves the next task on that pair most of its work.
+    Starting a process takes a second, and what it caches of a pair saves the next task on that pair most of its work.
 
     Parameters
     ----------
@@ -143,12 +125,12 @@ class Team:
         GPUs that the workers are dealt out to, where tasks use any.
     threads : bool
         Workers are threads of this process instead: their work on one GPU then runs side by side, where processes
-        take turns, but what Python itself does does not.
+        take turns, but Python code does not.
     """
 
     def __init__(self, n: int, gpus: Sequence[int] = (), *, threads: bool = False) -> None:
         self.n, self._gpus, self._threads = n, tuple(gpus), threads
-        self.members: list[_Process] = []
+        self.members: list[Worker] = []
 
     def __enter__(self) -> Team:
         return self
@@ -157,16 +139,13 @@ class Team:
         self.dismiss(self.members)
 
     def grow(self, n: int) -> None:
-        """Start workers until there are as many as tasks, or all."""
+        """Start workers until there are as many as tasks, or all; each on the GPU that has the fewest."""
         while len(self.members) < min(n, self.n):
-            self.members.append((_Thread if self._threads else _Process)(self.n, self._next_gpu()))
+            used = [member.gpu for member in self.members]
+            gpu = min(self._gpus, key=used.count) if self._gpus else None
+            self.members.append(Worker(self.n, gpu, threads=self._threads))
 
-    def _next_gpu(self) -> int | None:
-        """GPU with the fewest workers, of equals the first."""
-        used = [member.gpu for member in self.members]
-        return min(self._gpus, key=used.count) if self._gpus else None
-
-    def dismiss(self, members: Sequence[_Process]) -> None:
+    def dismiss(self, members: Sequence[Worker]) -> None:
         """End workers."""
         for member in list(members):
             self.members.remove(member)
@@ -178,76 +157,70 @@ def on_processes(function: Function, arguments: Sequence[Any], team: Team) -> An
 
     A task goes to a process that ran one with the same ``cache_key`` before, if it is free.
     """
-    queue = _Queue(arguments)
+    waiting = dict(enumerate(arguments))
     team.grow(len(arguments))
     try:
         for member in team.members[: len(arguments)]:
-            queue.next_for(member, team.members, function)
+            member.give_next(waiting, team.members, function)
         while busy := {member.pipe: member for member in team.members if member.index is not None}:
             for pipe in wait(list(busy)):
                 member = busy[pipe]  # type: ignore[index]
                 index, answer = member.take()
                 if answer is None:
-                    answer = Answer(None, member.obituary(), 0.0)
+                    answer = member.end_of_process()
                     team.members.remove(member)
-                    team.grow(len(team.members) + bool(queue))
-                    member = team.members[-1] if queue else member
-                if queue:
-                    queue.next_for(member, team.members, function)
+                    team.grow(len(team.members) + bool(waiting))
+                    member = team.members[-1] if waiting else member
+                if waiting:
+                    member.give_next(waiting, team.members, function)
                 yield index, answer
     finally:
         team.dismiss([member for member in team.members if member.index is not None])
 
 
-class _Queue:
-    """Tasks that wait, in order."""
+class Worker:
+    """One process that works on one task at a time, so that its death is the failure of that task alone.
 
-    def __init__(self, arguments: Sequence[Any]) -> None:
-        self._waiting = dict(enumerate(arguments))
+    A worker may be a thread instead, which cannot be killed, and ends with its task.
+    """
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def next_for(self, member: _Process, team: Sequence[_Process], function: Function) -> None:
-        """Give a process a task: on a pair that it has cached, else on a pair that no other has, else the first."""
-        others = set().union(*(m.cached for m in team if m is not member))
-
-        def preference(index: int) -> int:
-            key = getattr(self._waiting[index], "cache_key", None)
-            return 0 if key in member.cached else 1 + (key in others)
-
-        index = min(self._waiting, key=preference)  # of equals the first
-        member.give(index, function, self._waiting.pop(index))
-
-
-class _Process:
-    """One process that works on one task at a time, so that its death is the failure of that task alone."""
-
-    def __init__(self, sharing: int, gpu: int | None = None) -> None:
-        self.gpu, self.index = gpu, None
-        self.cached: set[Any] = set()
-        self._start(sharing)
-
-    gpu: int | None
-    index: int | None
     pipe: Connection
 
-    def _start(self, sharing: int) -> None:
+    def __init__(self, sharing: int, gpu: int | None = None, *, threads: bool = False) -> None:
+        self.gpu, self.index = gpu, None
+        self.cached: set[Any] = set()
+        self._process: Any = None
+        if threads:
+            self.pipe, other = multiprocessing.Pipe()
+            threading.Thread(target=_serve, args=(other, gpu), daemon=True).start()
+            return
         # Forked children of a process with threads can deadlock; spawned ones cannot.
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve_process, args=(other, sharing, self.gpu), daemon=True)
+        self._process = context.Process(target=_serve_process, args=(other, sharing, gpu), daemon=True)
         with _interrupts_blocked():
             self._process.start()
         other.close()  # else the death of the process would not close the pipe
 
-    def give(self, index: int, function: Function, arguments: Any) -> None:
-        self.index = index
+    gpu: int | None
+    index: int | None
+
+    def give_next(self, waiting: dict[int, Any], team: Sequence[Worker], function: Function) -> None:
+        """Send a task: on a pair that this worker has cached, else on a pair that no other has, else the first."""
+        others = set().union(*(member.cached for member in team if member is not self))
+
+        def preference(index: int) -> int:
+            key = getattr(waiting[index], "cache_key", None)
+            return 0 if key in self.cached else 1 + (key in others)
+
+        self.index = min(waiting, key=preference)  # of equals the first
+        arguments = waiting.pop(self.index)
         self.cached |= {key} if (key := getattr(arguments, "cache_key", None)) is not None else set()
-        with suppress(BrokenPipeError):  # `take` will find the pipe closed
+        with suppress(BrokenPipeError):  # `take` will meet the closed pipe
             self.pipe.send((function, arguments))
 
     def take(self) -> tuple[int, Answer | None]:
+        """Receive the answer to the task, None of a process that has ended."""
         assert self.index is not None
         index, self.index = self.index, None
         try:
@@ -256,33 +229,27 @@ class _Process:
             return index, None
         return index, answer
 
-    def obituary(self) -> str:
+    def end_of_process(self) -> Answer:
+        """Return E196 with the way that the process ended."""
         self._process.join(PATIENCE_S)
         self.end()
         code = self._process.exitcode or 0
-        return _dead(f"signal {-code}" if code < 0 else f"status {code}")
+        how = f"signal {-code}" if code < 0 else f"status {code}"
+        message = f"the worker process ended ({how}) before its task was done"
+        return Answer(None, str(RegweaveError("E196", message, "if memory is short, use fewer workers")), 0.0)
 
     def end(self) -> None:
+        """Close the pipe, and kill the process."""
         self.pipe.close()
-        self._process.kill()
-        self._process.join()
-
-
-class _Thread(_Process):
-    """The same as a thread; it cannot be killed, and ends with the task it works on."""
-
-    def _start(self, sharing: int) -> None:
-        self.pipe, other = multiprocessing.Pipe()
-        threading.Thread(target=_serve, args=(other, self.gpu), daemon=True).start()
-
-    def end(self) -> None:
-        self.pipe.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
 
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Let a process be born deaf to Ctrl-C, which reaches the whole group: its parent will end it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows, where a process is born without the handlers of its parent
+    """Start a process with Ctrl-C blocked, which reaches the whole group: its parent will end it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows, where a process starts without the handlers of its parent
         yield
         return
     resource_tracker.ensure_running()  # else the first start would do it, and that unblocks
@@ -310,12 +277,12 @@ def _serve(pipe: Connection, gpu: int | None) -> None:
         except (EOFError, OSError):
             return
         except Exception as problem:  # the function cannot be imported here
-            answer = Answer(None, internal_error(problem), 0.0)
+            answer = internal_error(problem)
         else:
             answer = attempt(function, arguments)
         try:
             pipe.send(answer)
-        except OSError:  # nobody waits for it any more
+        except OSError:  # the caller has ended
             return
 
 
@@ -325,160 +292,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-SCHEDULER_PATIENCE_S = 4.0
-"""How long to wait for a scheduler to answer."""
-WAIT_S = 3.0
-"""How long to wait for the first worker, if nothing else is said."""
-ADDRESS = re.compile(r"(?P<protocol>tcp|tls)://(?P<host>[^\s/:@?#]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5})")
-DASK = ("distributed", "cluster", "--scheduler", "E193")
-LONGEST_GREETING = 2**16
-"""Bytes; that of Dask has about sixty."""
-CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
-OTHER_CODE = "E199"
-SAME_BUILD = "install the same build of regweave on every machine, start the workers again, and pass --resume"
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Address of a Dask scheduler, and how it is spoken to.
-
-    Parameters
-    ----------
-    address : str
-        ``tcp://HOST:PORT``, or ``tls://HOST:PORT`` with the three files.
-    ca, cert, key : path, optional
-        Certificate of the authority, certificate and key of the caller, as PEM files.
-    wait_s : float
-        Seconds to wait for the first worker.
-    """
-
-    address: str
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    wait_s: float = WAIT_S
-
-    def check(self) -> None:
-        """Raise E193 where address and files cannot be meant, E101 where a file is missing; asks nobody."""
-        found = ADDRESS.fullmatch(self.address)
-        if found is None or not 0 < int(found["port"]) < 2**16:
-            message = f"--scheduler is {self.address[:80]!r}, which is no address"
-            raise UsageError("E193", message, "give what `dask scheduler` prints, tcp://HOST:PORT or tls://HOST:PORT")
-        files = [self.ca, self.cert, self.key]
-        if (found["protocol"] == "tls") != any(files) or any(files) != all(files):
-            message = f"--scheduler is {self.address} and {sum(map(bool, files))} of three TLS files are given"
-            hint = "tls:// needs --tls-ca, --tls-cert and --tls-key; tcp:// takes none of them"
-            raise UsageError("E193", message, hint)
-        for file in filter(None, files):
-            require_file(file)
-        if not 0 <= self.wait_s < float("inf"):
-            raise UsageError("E193", f"--wait-for-workers is {self.wait_s}", "give seconds, 0 or more")
-
-    def connect(self) -> Any:
-        """Return a client of a scheduler that has a worker, or raise E193 or E156 within seconds."""
-        self.check()
-        distributed = extras.load(*DASK)
-        options: dict[str, Any] = {"timeout": SCHEDULER_PATIENCE_S, "set_as_default": False}
-        try:
-            self._knock()
-            if self.ca is not None:
-                options["security"] = distributed.Security(
-                    tls_ca_file=str(self.ca), tls_client_cert=str(self.cert), tls_client_key=str(self.key),
-                    require_encryption=True,
-                )  # fmt: skip
-            client = distributed.Client(self.address, **options)
-        except (OSError, ValueError, RuntimeError) as error:  # TimeoutError is an OSError
-            hint = "give the address that `dask scheduler` prints; is it running, and reachable from here?"
-            message = (
-                f"no answer from scheduler {self.address} within {SCHEDULER_PATIENCE_S:g} s ({type(error).__name__})"
-            )
-            raise UsageError("E193", message, hint) from error
-        try:
-            client.wait_for_workers(1, timeout=max(self.wait_s, 0.1))
-        except (OSError, ValueError, RuntimeError) as error:
-            client.close(timeout=1)
-            message = f"scheduler {self.address} has no worker after {self.wait_s:g} s"
-            hint = "start workers, `dask worker ADDRESS`, or give them time with --wait-for-workers SECONDS"
-            raise RegweaveError("E156", message, hint) from error
-        return client
-
-    def _knock(self) -> None:
-        """Wait for the greeting of the port: Dask would try a dead one again, and wait for ever on a mute one."""
-        found = ADDRESS.fullmatch(self.address)
-        assert found is not None
-        with socket.create_connection((found["host"].strip("[]"), int(found["port"])), SCHEDULER_PATIENCE_S) as plain:
-            if self.ca is None or self.cert is None or self.key is None:
-                greeting = plain.recv(8)
-            else:
-                context = ssl.create_default_context(cafile=self.ca)
-                context.check_hostname = False  # as Dask does: the authority vouches for machines of the cluster
-                context.load_cert_chain(self.cert, self.key)
-                with context.wrap_socket(plain) as secret:
-                    greeting = secret.recv(8)
-        # A message of Dask begins with its length in eight bytes; other services begin with text, or hang up.
-        if len(greeting) < 8 or int.from_bytes(greeting, "little") > LONGEST_GREETING:
-            raise ConnectionError("this is no Dask scheduler")
-
-
-def as_cluster(scheduler: str | Cluster | None) -> Cluster | None:
-    """Return a cluster for an address."""
-    return Cluster(scheduler) if isinstance(scheduler, str) else scheduler
-
-
-def require_cluster(scheduler: str | Cluster | None) -> None:
-    """Raise what `Cluster.connect` raises, before anything is read or written."""
-    cluster = as_cluster(scheduler)
-    if cluster is not None:
-        cluster.connect().close(timeout=1)
-
-
-def attempt_with_same_code(function: Function, arguments: Any, program: str, unused: tuple[str, ...]) -> Answer:
-    """Run one task if the code of this worker is that of the caller; else answer E199 with what differs."""
-    if program_hash(unused) == program:
-        return attempt(function, arguments)
-    message = f"the worker on {platform.node()} runs other code (regweave {__version__}) than the caller"
-    return Answer(None, str(RegweaveError(OTHER_CODE, message, SAME_BUILD)), 0.0, refused=True)
-
-
-def on_cluster(function: Function, arguments: Sequence[Any], cluster: Cluster, unused: tuple[str, ...]) -> Answers:
-    """Run tasks on the workers of a Dask scheduler; closing the iterator cancels what is left."""
-    if not arguments:
-        return
-    client, program = cluster.connect(), program_hash(unused)
-    distributed = extras.load(*DASK)
-    futures = {
-        client.submit(attempt_with_same_code, function, one, program, unused, pure=False): i
-        for i, one in enumerate(arguments)
-    }
-    try:
-        for future in distributed.as_completed(list(futures), loop=client.loop):
-            yield futures[future], _answer(future, distributed, cluster)
-    finally:
-        with suppress(Exception):  # a lost scheduler has nothing to cancel
-            client.cancel(list(futures))
-        client.close()
-
-
-def _answer(future: Any, distributed: Any, cluster: Cluster) -> Answer:
-    try:
-        answer: Answer = future.result()
-    except CANCELLED:
-        message = f"scheduler {cluster.address} was lost"
-        raise RegweaveError("E197", message, "start it again and continue with --resume") from None
-    except distributed.KilledWorker:
-        text = "E196: the worker processes ended before their task was done; if memory is short, use fewer workers"
-        return Answer(None, text, 0.0)
-    except (ImportError, AttributeError) as problem:
-        message = f"a worker has not the code of the caller ({type(problem).__name__})"
-        raise RegweaveError(
-            OTHER_CODE, message, "install the same build of regweave there, and pass --resume"
-        ) from None
-    except Exception as problem:
-        return Answer(None, internal_error(problem), 0.0)
-    if answer.refused:
-        code, _, text = str(answer.error).partition(": ")
-        message, _, hint = text.partition("; ")
-        raise RegweaveError(code, message, hint)
-    return answer

@@ -20,11 +20,12 @@ from regweave.errors import UsageError
 from regweave.io import atomic_path, owned_path, prepare_output
 from regweave.io.disk.outputs import working_folder
 from regweave.io.disk.records import PAGE_RECORD, PAGES, RESULTS, plain, record_text, this_program
+from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
 from regweave.jobs.runner import Runner
 from regweave.jobs.store import Outcome, worker_count
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
-from regweave.jobs.workers import Cluster, place, require_cluster
+from regweave.jobs.workers import place
 from regweave.measures.scores import When
 from regweave.measures.verdict import Rules, default_rules, read_rules
 from regweave.model.model import Model

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from regweave import predictors
+from regweave.jobs.cluster import program_hash
 from regweave.jobs.folds import deal_patients
-from regweave.jobs.program import UNUSED, program_hash
 from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles
 from regweave.measures.overlap import dice
@@ -171,7 +171,7 @@ class PredictorFits:
     def _key(self, images: Sequence[SegmentedImage], like: Predictor | None) -> str:
         seen = [(i.sha256, sorted(i.patients)) for i in images]
         rules = (self.kind, self.classes, self.modality, self.seed, self.reading.to_json())
-        return content_hash([program_hash(UNUSED), rules, seen, like])
+        return content_hash([program_hash(), rules, seen, like])
 
     def _fit(self, images: Sequence[SegmentedImage], like: Predictor | None, checkpoint: Path | None) -> Predictor:
         self.tell(f"{self.kind.name}: {len(images)} images")

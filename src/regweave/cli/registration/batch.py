@@ -35,7 +35,7 @@ from regweave.config.presets import metric_weights
 from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
 from regweave.jobs.batch import RESULTS
 from regweave.jobs.batch import batch as run
-from regweave.jobs.workers import WAIT_S
+from regweave.jobs.cluster import WAIT_S
 from regweave.progress import BatchBar
 from regweave.run.images import FILES, parse_outputs
 

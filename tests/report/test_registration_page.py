@@ -107,6 +107,10 @@ def test_numbers_of_the_record_are_on_the_page(result_folder):
         assert f"{step['lower_bound']:.4f}" in text
     assert f"{record['inverse_consistency_mm']['p95']:.3f} mm" in text
     assert f"{record['structures'][0]['assd_mm']:.2f}" in text
+    result = load(result_folder)
+    length = np.sqrt((result.transform.field.data.astype(float) ** 2).sum(axis=0))
+    inside = length[result.images.fixed_labels.data == record["structures"][0]["label"]]
+    assert f"{inside.mean():.1f} · {inside.max():.1f}</td>" in text
 
 
 def test_volumes_on_the_page_are_those_of_the_files(result_folder):

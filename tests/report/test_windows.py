@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regweave.report.viewer import MARGIN, Display, content_box, jacobian_by_label, structures, windows
+from regweave.report.viewer import MARGIN, Display, by_label, content_box, structures, windows
 from regweave.types import Geometry
 
 CT = {"fixed": "ct", "moving": "ct", "bank": "ct"}
@@ -71,7 +71,7 @@ def test_structures_and_their_jacobians_against_loops():
     rng = np.random.default_rng(0)
     labels = rng.choice([0, 3, 7], (8, 7, 6))
     jacobian = rng.uniform(0.2, 3.0, labels.shape).astype(np.float32)
-    found = jacobian_by_label(jacobian, labels)
+    found = by_label(jacobian, labels)
     assert found.keys() == {3, 7}
     for value, numbers in found.items():
         inside = jacobian[labels == value]

@@ -26,7 +26,7 @@ from regweave.report.contours import STRUCTURE_SET
 from regweave.report.page import asset, render
 from regweave.report.pictures import closeups, pictures
 from regweave.report.signoff import reviewed_hashes, signoff_names
-from regweave.report.viewer import BUDGETS, Viewer, jacobian_by_label
+from regweave.report.viewer import BUDGETS, Viewer, by_label
 from regweave.run.record import Provenance, model_words
 from regweave.run.result import Result, load
 from regweave.spatial.deformation import determinant
@@ -127,6 +127,12 @@ def registration_page(result: Result, folder: Path, detail: str = "normal", *, t
     shown = Viewer(result, folder, BUDGETS[detail])
     display, jacobian, clinic = shown.display, determinant(result.transform.field), result.clinic
     data = shown.data(jacobian)
+    length_mm = np.zeros_like(jacobian)
+    for component in result.transform.field.data:  # one volume more, not three
+        length_mm += component**2
+    np.sqrt(length_mm, out=length_mm)
+    moved = by_label(length_mm, shown.reference)
+    inside = length_mm if shown.reference is None or not moved else length_mm[shown.reference != 0]
     whole = [shown.geometry.shape[axis] for axis in display.axes]
     metric = data.get("metric", {"members": [], "parts": []})
     refined_mm = result.transform.interpolated.geometry.spacing_mm.tolist() if result.refinement else ()
@@ -140,7 +146,9 @@ def registration_page(result: Result, folder: Path, detail: str = "normal", *, t
         "back": (f"../../{REPORT}", "Evaluation") if kept else None,
         "sources": result.provenance.sources,
         "names": result.images.names,
-        "jacobians": jacobian_by_label(jacobian, shown.reference),
+        "jacobians": by_label(jacobian, shown.reference),
+        "moved": moved,
+        "movement": (float(inside.mean()), float(inside.max())),
         "parts": dict(zip(metric["members"], metric["parts"], strict=True)),
         "geometry": shown.geometry,
         "display": display,
@@ -195,6 +203,8 @@ def record_context(record: Result, drawn: Sequence[Mapping[str, Any]]) -> dict[s
         "clinic_rows": sorted(carried, key=lambda row: FLAGS.index(row["row"].flag)),
         "closeups": {},
         "contours": "",
+        "moved": {},
+        "movement": (math.nan, math.nan),
         "stages": stages,
         # Members whose weight differs between structures.
         "particular": [m for m, row in zip(table.members, table.matrix, strict=True) if max(row) - min(row) > 1e-9],

@@ -335,18 +335,18 @@ def jacobian_map(jacobian: Float32Array, display: Display) -> Coded:
     return codes, -limit - 2 * step, step
 
 
-def jacobian_by_label(jacobian: Float32Array, labels: LabelArray | None) -> dict[int, tuple[float, float, float]]:
-    """Return least, mean and largest Jacobian determinant inside each structure of a label map.
+def by_label(volume: Float32Array, labels: LabelArray | None) -> dict[int, tuple[float, float, float]]:
+    """Return the least, mean and largest value inside each structure of a label map.
 
     Examples
     --------
-    >>> jacobian_by_label(np.float32([[[1.0, 0.5, 2.0]]]), np.array([[[0, 1, 1]]]))
+    >>> by_label(np.float32([[[1.0, 0.5, 2.0]]]), np.array([[[0, 1, 1]]]))
     {1: (0.5, 1.25, 2.0)}
     """
     if labels is None:
         return {}
     values = [int(v) for v in np.unique(labels) if v != 0]
-    low, mean, high = (f(jacobian, labels, values) for f in (ndimage.minimum, ndimage.mean, ndimage.maximum))
+    low, mean, high = (f(volume, labels, values) for f in (ndimage.minimum, ndimage.mean, ndimage.maximum))
     return {v: (float(low[i]), float(mean[i]), float(high[i])) for i, v in enumerate(values)}
 
 

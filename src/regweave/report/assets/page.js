@@ -7,8 +7,8 @@
   document.getElementById("theme").addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
   });
-  // Paper cannot unfold: all parts are open while it is printed, but for explanations.
-  const folded = () => document.querySelectorAll("main details:not(.help):not([open])");
+  // Paper cannot unfold: parts are open while it is printed, but for explanations and what only developers read.
+  const folded = () => document.querySelectorAll("main details:not(.help):not(.screen):not([open])");
   window.addEventListener("beforeprint", () => folded().forEach((part) => {
     part.open = part.dataset.printed = true;
   }));

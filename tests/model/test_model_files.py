@@ -183,53 +183,6 @@ def test_the_stiffness_of_classes_is_kept_and_shown(model, tmp_path):
     assert "stiffness" not in json.loads((tmp_path / "plain.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("stiffness", "says"),
-    [
-        ({"1": 0.0}, r"stiffness\['1'\] is 0.0, allowed: a number from 0.001 to 1000"),
-        ({"9": 1.0}, "stiffness has the key '9', allowed: 0, 1, 2"),
-        ([1.0], "stiffness is .*, not a table"),
-    ],
-)
-def test_a_stiffness_that_means_nothing_is_refused(model, tmp_path, stiffness, says):
-    model.save(tmp_path / "m.json")
-    content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
-    (tmp_path / "m.json").write_text(json.dumps({**content, "stiffness": stiffness}), encoding="utf-8")
-    with pytest.raises(RegweaveError, match=f"E170: .*{says}"):
-        Model.load(tmp_path / "m.json")
-
-
-def test_an_unknown_predictor_is_refused(model, tmp_path):
-    model.save(tmp_path / "m.json")
-    content = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
-    content["class_predictor"] |= {"kind": "forest", "forest": {"w": [1.0]}}
-    (tmp_path / "m.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(RegweaveError, match="unknown predictor 'forest'"):
-        Model.load(tmp_path / "m.json")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda classes: classes[::-1],
-        lambda classes: [*classes[:-1], classes[-2]],
-        lambda classes: [0, *classes[:0:-1]],
-        lambda classes: [*classes[:-1], float(classes[-1])],
-        lambda classes: classes[1:],
-        lambda classes: "".join(map(str, classes)),
-    ],
-    ids=["reversed", "repeated", "out of order", "float", "without 0", "text"],
-)
-def test_classes_of_a_predictor_are_ascending_from_0(model, tmp_path, change):
-    model.save(tmp_path / "m.zip")
-    parts = parts_of(tmp_path / "m.zip")
-    content = json.loads(parts["model.json"])
-    content["class_predictor"]["classes"] = change(content["class_predictor"]["classes"])
-    pack(tmp_path / "m.zip", parts | {"model.json": json.dumps(content).encode()})
-    with pytest.raises(RegweaveError, match=r"E170.*class_predictor.classes is .*0 first, ascending, each once"):
-        Model.load(tmp_path / "m.zip")
-
-
 def test_a_predictor_that_does_not_fit_the_weights_is_refused(model):
     with pytest.raises(RegweaveError, match=r"E170: .*tells \[0, 1, 2, 3\] in mr images; its weights are for .* in ct"):
         replace(model, modality="ct")
@@ -241,13 +194,14 @@ def test_weights_as_a_table(model):
     assert table["CSF"]["sad"] == model.weights.matrix[0, 1]
 
 
-@pytest.mark.parametrize("name", sorted(shipped_models()))
-def test_shipped_models_have_a_card(name, tmp_path):
-    card = Model.load(name).card
-    assert isinstance(card, ModelCard)
-    assert all(getattr(card, name) for name in ModelCard.model_fields)
-    Model.load(name).save(tmp_path / "m.zip")
-    assert Model.load(tmp_path / "m.zip").card == card
+def test_shipped_models_have_a_card(tmp_path):
+    for name in shipped_models():
+        card = Model.load(name).card
+        assert isinstance(card, ModelCard)
+        assert all(getattr(card, field) for field in ModelCard.model_fields)
+        Model.load(name).save(tmp_path / "m.zip")
+        assert Model.load(tmp_path / "m.zip").card == card
+        assert (tmp_path / "m.zip").read_bytes() == shipped_models()[name].read_bytes()
 
 
 def test_arrays_apart_and_within_are_the_same(model):

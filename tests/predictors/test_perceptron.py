@@ -69,13 +69,13 @@ def test_threads_change_no_bit():
 def test_fit_tells_classes_that_no_line_divides():
     x = np.random.default_rng(7).normal(size=(2000, 3))
     classes = (x[:, 0] * x[:, 1] > 0).astype(np.int32)
-    found = fit_perceptron(5.0 + 3.0 * x, classes, 2, np.random.default_rng(8), options=Options(hidden=12))
+    found = fit_perceptron(5.0 + 3.0 * x, classes, 2, np.random.default_rng(8), Options(hidden=12))
     guess = found.scores((5.0 + 3.0 * x).astype(np.float32)).argmax(axis=1)
     assert (guess == classes).mean() > 0.97
 
 
 def test_the_penalty_draws_both_layers_to_zero_and_leaves_the_odds():
     x, classes = np.random.default_rng(9).normal(size=(600, 2)), np.repeat([0, 0, 1], 200).astype(np.int32)
-    found = fit_perceptron(x, classes, 2, np.random.default_rng(10), options=Options(hidden=4, penalty=1.0))
+    found = fit_perceptron(x, classes, 2, np.random.default_rng(10), Options(hidden=4, penalty=1.0))
     assert max(np.abs(found.hidden).max(), np.abs(found.output).max()) < 1e-3
     assert np.diff(found.output_bias)[0] == pytest.approx(np.log(0.5), abs=1e-3)

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs the extra 'net'")
 import torch
 
 from regweave.predictors import _unet_training as training
-from regweave.predictors._unet_training import SegmentedTensors, probabilities
+from regweave.predictors._unet_training import SegmentedTensors, UNet
 
 STRIDES = ((2, 2, 1), (2, 2, 2))
 
@@ -37,27 +37,35 @@ def _scans(n: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _plan(**changes: object) -> training.TrainingPlan:
-    return training.TrainingPlan(**{"width": 8, "steps": 60, "batch": 2, "rate": 3e-3, **changes})
+    return training.TrainingPlan(3, STRIDES, **{"width": 8, "steps": 60, "minutes": 60.0, "rate": 3e-3, **changes})
+
+
+def by_torch(arrays: dict[str, np.ndarray], image: np.ndarray) -> np.ndarray:
+    net = UNet(len(image), 3, 8, STRIDES)
+    with torch.no_grad():
+        for name, t in net.named().items():
+            t.copy_(torch.as_tensor(arrays[name].astype(np.float32)))
+        return training.probabilities(net, torch.as_tensor(image), STRIDES).numpy()
 
 
 def test_it_learns_what_a_structure_looks_like() -> None:
     images, labels = _scans(5)
-    arrays = training.fit_network(images[:4], labels[:4], 3, STRIDES, _plan())
-    found = probabilities(arrays, images[4], STRIDES).argmax(0)
+    arrays = training.fit_network(images[:4], labels[:4], _plan())
+    found = by_torch(arrays, images[4]).argmax(0)
     both = ((found == 1) & (labels[4] == 1)).sum()
     assert 2 * both / ((found == 1).sum() + (labels[4] == 1).sum()) > 0.7
 
 
 def test_both_evaluators_agree() -> None:
     images, labels = _scans(2)
-    arrays = training.fit_network(images, labels, 3, STRIDES, _plan(steps=3))
+    arrays = training.fit_network(images, labels, _plan(steps=3))
     ours = Network.of(arrays, STRIDES).shares(images[0])
-    np.testing.assert_allclose(ours, probabilities(arrays, images[0], STRIDES), atol=2e-4)
+    np.testing.assert_allclose(ours, by_torch(arrays, images[0]), atol=2e-4)
 
 
 def test_a_stopped_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     images, labels = _scans(3)
-    whole = training.fit_network(images, labels, 3, STRIDES, _plan(steps=10))
+    whole = training.fit_network(images, labels, _plan(steps=10))
     kept = tmp_path / "kept.safetensors"
 
     def after_six(self: object, path: Path | None, key: str) -> None:
@@ -69,10 +77,10 @@ def test_a_stopped_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training.Training, "keep", after_six)
         with pytest.raises(KeyboardInterrupt):
-            training.fit_network(images, labels, 3, STRIDES, _plan(steps=10), None, kept)
+            training.fit_network(images, labels, _plan(steps=10), None, kept)
     assert kept.is_file()
     steps: list[int] = []
-    went_on = training.fit_network(images, labels, 3, STRIDES, _plan(steps=10), lambda s, *_: steps.append(s), kept)
+    went_on = training.fit_network(images, labels, _plan(steps=10), lambda s, *_: steps.append(s), kept)
     assert steps == [10]
     for name, array in whole.items():
         np.testing.assert_array_equal(went_on[name], array)
@@ -81,9 +89,9 @@ def test_a_stopped_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
 def test_another_plan_does_not_take_up_a_checkpoint(tmp_path: Path) -> None:
     images, labels = _scans(3)
     kept = tmp_path / "kept.safetensors"
-    training.fit_network(images, labels, 3, STRIDES, _plan(steps=10), None, kept)
+    training.fit_network(images, labels, _plan(steps=10), None, kept)
     other = _plan(steps=10, seed=1)
-    beside, alone = (training.fit_network(images, labels, 3, STRIDES, other, None, place) for place in (kept, None))
+    beside, alone = (training.fit_network(images, labels, other, None, place) for place in (kept, None))
     np.testing.assert_array_equal(beside["head.weight"], alone["head.weight"])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from scipy import ndimage
 from regweave import predictors
 from regweave.io.images import read_image, read_labels
 from regweave.predictors import Examples, Parts
-from regweave.predictors import _features as _class_features
-from regweave.predictors import perceptron as _perceptron
 from regweave.predictors import perceptron as voxelwise
+from regweave.predictors._features import Sizes, WorkingGrid, features
 from regweave.predictors.base import BLUR_VOXELS, maps_from_labels
-from regweave.predictors.perceptron import VoxelPredictor
+from regweave.predictors.perceptron import Options, VoxelPredictor, fit_perceptron
 from regweave.types import Geometry, LabelMap, Volume
 
 SHAPE = (26, 24, 20)
@@ -88,7 +86,7 @@ def test_maps_holds_chances_whose_largest_is_the_prediction(predictor):
 def test_maps_of_a_finer_image_lies_where_the_image_does(predictor):
     """Each voxel of the image was cut into 4 × 4 × 1, so its blocks are the voxels that were."""
     volume, _ = planted(81)
-    predictor = replace(predictor, sizes=_class_features.Sizes(2.0, 2.0))
+    predictor = replace(predictor, sizes=Sizes(2.0, 2.0))
     fine = np.ascontiguousarray(volume.data.repeat(4, axis=0).repeat(4, axis=1))
     affine = np.diag([0.5, 0.5, 2.5, 1.0])
     affine[:3, 3] = (-0.75, -0.75, 0.0)
@@ -110,7 +108,7 @@ def test_maps_does_not_depend_on_how_the_axes_are_stored(predictor):
 
 def test_maps_of_labels_are_the_share_of_each_structure_in_a_block(predictor):
     _, labels = planted(82)
-    predictor = replace(predictor, sizes=_class_features.Sizes(2.0, 2.0))
+    predictor = replace(predictor, sizes=Sizes(2.0, 2.0))
     fine = labels.data.repeat(4, axis=0).repeat(4, axis=1)
     fine[0, 0, 0] = 2  # one voxel of sixteen
     outline = maps_from_labels(LabelMap(fine, Geometry(fine.shape, np.diag([0.5, 0.5, 2.5, 1.0]))), predictor)
@@ -142,19 +140,18 @@ def test_record_recomputed_from_its_definition(training):
     """Two groups, so two folds: train on the one, score the other at each power, average, choose."""
     volumes, labels = (part[:4] for part in training)
     found = fit(volumes, labels, seed=3, groups=["a", "b", "a", "b"])
-    sizes = _class_features.Sizes.of([v.geometry for v in volumes])
+    sizes = Sizes.of([v.geometry for v in volumes])
     quota = QUICK["samples"] // (4 * 6)
     samples = [
         voxelwise._draw(v, np.searchsorted(CLASSES, m.data), "mr", sizes, quota, np.random.default_rng([3, n]))
         for n, (v, m) in enumerate(zip(volumes, labels, strict=True))
     ]
-    learn = partial(_perceptron.fit_perceptron, options=_perceptron.Options(**QUICK))
     values = {power: [] for power in voxelwise.RARITY}
     for train, held_out in (((1, 3), (0, 2)), ((0, 2), (1, 3))):
-        net, odds = voxelwise._train([samples[n] for n in train], 3, learn, np.random.default_rng([3, 4]))
+        net, odds = voxelwise._train([samples[n] for n in train], 3, Options(**QUICK), np.random.default_rng([3, 4]))
         for n in held_out:
             for power, rows in values.items():
-                part = VoxelPredictor("perceptron", CLASSES, "mr", sizes, net.with_bias(power * odds))
+                part = VoxelPredictor(CLASSES, "mr", sizes, net.with_bias(power * odds))
                 guess = part.labels(volumes[n]).data
                 rows.append([dice(guess == c, labels[n].data == c) for c in CLASSES[1:]])
     means = {power: np.mean(rows, axis=0) for power, rows in values.items()}
@@ -249,9 +246,9 @@ def test_refuses_stored_numbers_that_do_not_fit(predictor):
     def load(**change):
         return predictors.load(Parts.from_json({**content, **change}))
 
-    with pytest.raises(ValueError, match="features 0, supported"):
+    with pytest.raises(ValueError, match="Input should be 2 or 3"):
         load(features=0)
-    with pytest.raises(ValueError, match="2 classes, but the classifier tells 3"):
+    with pytest.raises(ValueError, match="2 classes, but the classifier has 3"):
         load(classes=[0, 2])
     with pytest.raises(ValueError, match="do not fit"):
         load(perceptron={**arrays, "hidden_bias": arrays["hidden_bias"][1:]})
@@ -273,7 +270,7 @@ def test_blocks_of_the_working_grid_against_a_loop():
     affine = np.eye(4)
     affine[:3, :3] = [[0, 0, 1.5], [-1.0, 0, 0], [0, -3.0, 0]]
     shape = (9, 4, 7)
-    grid = _class_features.WorkingGrid.of(Geometry(shape, affine), 3.0)
+    grid = WorkingGrid.of(Geometry(shape, affine), 3.0)
     assert grid.factors == (2, 1, 1)
     assert grid.order == (2, 0, 1)
     assert grid.steps == (1, -1, -1)
@@ -292,18 +289,15 @@ def test_blocks_of_the_working_grid_against_a_loop():
 
 def test_maps_have_the_voxels_of_the_image_up_to_a_limit_and_see_as_far_as_before():
     def sizes(shape, *spacing):
-        return _class_features.Sizes.of([Geometry(shape, np.diag([*spacing, 1.0]))])
+        return Sizes.of([Geometry(shape, np.diag([*spacing, 1.0]))])
 
-    assert sizes((80, 96, 80), 2.0, 2.0, 2.0) == _class_features.Sizes(2.0, 3.0)
-    assert sizes((256, 128, 256), 1.0, 1.5, 1.0) == _class_features.Sizes(2.0, 4.0)
-    assert sizes((64, 64, 10), 2.5, 2.5, 10.0) == _class_features.Sizes(2.5, 2.5)
+    assert sizes((80, 96, 80), 2.0, 2.0, 2.0) == Sizes(2.0, 3.0)
+    assert sizes((256, 128, 256), 1.0, 1.5, 1.0) == Sizes(2.0, 4.0)
+    assert sizes((64, 64, 10), 2.5, 2.5, 10.0) == Sizes(2.5, 2.5)
     rng = np.random.default_rng(0)
     fine = ndimage.gaussian_filter(rng.random((40, 40, 40)), 4.0).astype(np.float32)
     volume = Volume(fine, Geometry((40, 40, 40), np.diag([1.0, 1.0, 1.0, 1.0])))
-    found, coarse = (
-        _class_features.features(volume, _class_features.WorkingGrid.of(volume.geometry, mm), "mr", 2.0)
-        for mm in (1, 2)
-    )
+    found, coarse = (features(volume, WorkingGrid.of(volume.geometry, mm), "mr", 2.0) for mm in (1, 2))
     away = slice(6, 12)  # 2 units along each axis
     inner = found[away].reshape(6, 20, 2, 20, 2, 20, 2).mean(axis=(2, 4, 6))[:, 5:-5, 5:-5, 5:-5]
     np.testing.assert_allclose(inner, coarse[away, 5:-5, 5:-5, 5:-5], atol=0.02)
@@ -312,20 +306,20 @@ def test_maps_have_the_voxels_of_the_image_up_to_a_limit_and_see_as_far_as_befor
 
 def test_a_unit_of_its_own_is_saved_and_that_of_earlier_versions_is_the_voxel(training):
     found = fit(*training)
-    finer = replace(found, sizes=_class_features.Sizes(1.0, 2.5))
+    finer = replace(found, sizes=Sizes(1.0, 2.5))
     again = predictors.load(Parts.from_json(finer.save().to_json()))
     assert again.sizes == finer.sizes
     before = {**found.save().to_json(), "features": 2, "voxel_mm": 2.0}
     before.pop("unit_mm", None)
-    assert predictors.load(Parts.from_json(before)).sizes == _class_features.Sizes(2.0, 2.0)
-    with pytest.raises(ValueError, match=r"features 4, supported \(2, 3\)"):
+    assert predictors.load(Parts.from_json(before)).sizes == Sizes(2.0, 2.0)
+    with pytest.raises(ValueError, match="Input should be 2 or 3"):
         predictors.load(Parts.from_json({**before, "features": 4}))
 
 
 def test_features_at_a_voxel_against_their_words():
     volume, _ = planted(4)
-    grid = _class_features.WorkingGrid.of(volume.geometry, 2.0)
-    found = _class_features.features(volume, grid, "mr", 2.0)
+    grid = WorkingGrid.of(volume.geometry, 2.0)
+    found = features(volume, grid, "mr", 2.0)
     low, high = np.percentile(volume.data, (0.5, 99.5))
     image = ((volume.data - low) / (high - low)).clip(0, 1)
     v = (12, 9, 11)
@@ -351,7 +345,7 @@ def test_the_standardisation_is_part_of_the_first_layer():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(400, 2)) * [1000, 0.01] + [5000, 3]
     classes = (x[:, 0] > 5000).astype(np.int32) + 2 * (x[:, 1] > 3)
-    found = _perceptron.fit_perceptron(x, classes, 4, rng, options=_perceptron.Options(hidden=8, penalty=1e-4))
+    found = fit_perceptron(x, classes, 4, rng, Options(hidden=8, penalty=1e-4))
     assert (found.scores(x.astype(np.float32)).argmax(axis=1) == classes).mean() > 0.95
 
 

@@ -222,7 +222,7 @@ def test_parts_of_another_kind_are_refused_by_name(tmp_path):
         content = json.loads(path.read_text(encoding="utf-8"))
         content["evidence"][key] = [{"deep": [1]}, 7]
         path.write_text(json.dumps(content), encoding="utf-8")
-        with pytest.raises(RegweaveError, match=rf"E170: .*evidence: {key}"):
+        with pytest.raises(RegweaveError, match=rf"E170: .*evidence\.{key}"):
             write_page(path)
 
 

@@ -134,7 +134,7 @@ def describe_problems(error: ValidationError) -> str:
     told = []
     for e in errors[:10]:
         found = f", found {e['input']!r}" if isinstance(e["input"], float | int) else ""
-        place = ".".join(str(p) for p in e["loc"])
+        place = ".".join(str(p)[:40] for p in e["loc"])
         told.append(f"{place + ': ' if place else ''}{e['msg'].removeprefix('Value error, ')}{found}")
     more = len(errors) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more > 0 else "")

@@ -10,14 +10,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any
 
-import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from regweave import predictors
 from regweave.config.member import describe_problems
-from regweave.config.presets import validate
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.outputs import atomic_path
@@ -25,25 +23,23 @@ from regweave.io.disk.text import parse_json, read_text
 from regweave.io.modality import BankName
 from regweave.measures.statistics import patients_of
 from regweave.model import find_model, shipped_models
-from regweave.model.archive import (
-    SUFFIX,
-    Arrays,
-    check_arrays,
-    check_model,
-    is_archive,
-    read_archive,
-    require_listable,
-    require_plugins,
-    write_archive,
+from regweave.model.archive import SUFFIX, Arrays, is_archive, read_archive, write_archive
+from regweave.model.record import (
+    FORMAT,
+    MOST_MEMBERS,
+    VERSION,
+    Levels,
+    ModelCard,
+    ModelFile,
+    TableRecord,
+    TrainingRecord,
 )
-from regweave.model.record import ModelCard, TrainingRecord
 from regweave.predictors import Parts, Predictor
+from regweave.registry import REGISTRIES
 from regweave.types import WeightTable
 
-FORMAT = "regweave-model"
-VERSION = 1
-Levels = Literal["all", "finest"]
-"""Where learned weights act: at every level, or at the last one and in the refinement."""
+MOST_LISTED = 100_000
+"""Largest number of predictor parameters that are written as text."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,22 +53,22 @@ class Model:
     settings : Settings
         Settings of the registration that the weights belong to.
     modality : str
-        Bank of the settings that the rows stand for.
+        Bank of the settings with the rows as members.
     class_names : mapping
         Names of the classes by label value.
     training : TrainingRecord
-        What the model was trained on, and what was tried.
+        Training data and tried candidates.
     levels : "all" or "finest"
         Where the weights act; with ``finest`` the coarser levels use the same weight for every member.
     predictor : Predictor, optional
-        Tells the classes of an image without a segmentation.
+        Predicts the classes of an image without a segmentation.
     outline_without_mask : bool
-        Where no moving labels are given, members that compare them take what the class predictor makes of the moving
-        image instead; if False, the other members of the refinement have their weight there.
+        Without moving labels, members that compare them use predicted ones; if False, the other members of the
+        refinement get their weight.
     weights_without_mask : WeightTable, optional
-        W where no moving labels are given, if another one is better there.
+        W without moving labels, if it differs.
     card : ModelCard, optional
-        What the model is for.
+        Purpose and origin.
 
     Examples
     --------
@@ -119,12 +115,13 @@ class Model:
             raise _bad(given, f"its format is not {FORMAT!r}")
         if content.get("version") != VERSION:
             raise _bad(given, f"found version {content.get('version')!r}, supported {VERSION}")
-        require_plugins(content.get("plugins", {}), given)
+        _require_plugins(content.get("plugins", {}), given)
         try:
-            check_model(content)
-            return _parse(content, arrays)
+            return cls._of(ModelFile.model_validate(content), arrays)
         except UsageError as error:
             raise _bad(given, error.message) from error
+        except ValidationError as error:
+            raise _bad(given, describe_problems(error)) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _bad(given, f"a part is missing or malformed ({error})") from error
 
@@ -140,13 +137,15 @@ class Model:
         """
         path, parts = Path(path), None if self.predictor is None else self.predictor.save()
         apart = path.suffix == SUFFIX
-        if not apart:
-            require_listable(parts, path)
-        text = json.dumps(self._content(), indent=2, ensure_ascii=False)
+        numbers = 0 if parts is None else sum(array.size for array in parts.arrays.values())
+        if parts is not None and numbers > MOST_LISTED and not apart:
+            message = f"{path} would be JSON, and the model's predictor, {parts.kind}, holds {numbers} numbers"
+            raise UsageError("E152", f"{message}; allowed in JSON: {MOST_LISTED}", f"write it to {path.stem}.zip")
+        text = json.dumps(self._file().model_dump(mode="json"), indent=2, ensure_ascii=False)
         if parts is not None:
-            # On one line at the end: thousands of numbers that nobody reads.
-            told = json.dumps(parts.to_json(arrays=not apart), ensure_ascii=False)
-            text = f'{text[:-2]},\n  "class_predictor": {told}\n}}'
+            # On one line at the end: thousands of numbers, which are not for reading.
+            line = json.dumps(parts.to_json(arrays=not apart), ensure_ascii=False)
+            text = f'{text[:-2]},\n  "class_predictor": {line}\n}}'
         if apart:
             write_archive(path, text + "\n", {} if parts is None else parts.arrays)
             return
@@ -178,85 +177,61 @@ class Model:
             found[f"predictors/{kind}"] = origin.record()
         return found
 
-    def _content(self) -> dict[str, Any]:
-        w, plugins, blind = self.weights, self.plugins(), self.weights_without_mask
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            **({} if self.card is None else {"card": self.card.model_dump(exclude_none=True)}),
-            **({"plugins": plugins} if plugins else {}),
-            "modality": self.modality,
-            "classes": {str(c): self.class_name(c) for c in w.classes},
-            "pairwise": w.pairwise,
-            **_listed(w),
-            **({} if blind is None else {"without_mask": {"pairwise": blind.pairwise, **_listed(blind)}}),
-            "levels": self.levels,
-            "outline_without_mask": self.outline_without_mask,
-            "scales": None,  # readers of earlier versions look for the key
-            "settings": self.settings.model_dump(mode="json"),
-            "evidence": self.training.to_json(),
-        }
+    def _file(self) -> ModelFile:
+        blind = self.weights_without_mask
+        return ModelFile.of(
+            self.weights,
+            card=self.card,
+            plugins=self.plugins(),
+            modality=self.modality,
+            classes={c: self.class_name(c) for c in self.weights.classes},
+            without_mask=None if blind is None else TableRecord.of(blind),
+            levels=self.levels,
+            outline_without_mask=self.outline_without_mask,
+            settings=self.settings,
+            evidence=self.training,
+        )
+
+    @classmethod
+    def _of(cls, file: ModelFile, arrays: Arrays | None) -> Model:
+        classes = tuple(sorted(file.classes))
+        return cls(
+            weights=file.table(classes),
+            settings=file.settings,
+            modality=file.modality,
+            class_names=file.classes,
+            training=file.evidence,
+            levels=file.levels,
+            predictor=_predictor(file.class_predictor, arrays),
+            outline_without_mask=file.outline_without_mask,
+            weights_without_mask=None if file.without_mask is None else file.without_mask.table(classes),
+            card=file.card,
+        )
 
 
-def _parse(content: Mapping[str, Any], arrays: Arrays | None) -> Model:
-    classes = tuple(sorted(int(c) for c in content["classes"]))
-    if not classes or classes[0] != 0:
-        raise ValueError("classes must hold 0, the background")
-    levels = content.get("levels", "all")
-    if levels not in get_args(Levels):
-        raise ValueError(f"levels are {levels!r}, allowed: {', '.join(get_args(Levels))}")
-    without_mask = content.get("outline_without_mask", True)
-    if not isinstance(without_mask, bool):
-        raise ValueError(f"outline_without_mask is {without_mask!r}, allowed: true, false")
-    return Model(
-        weights=_table_of(content, classes),
-        settings=validate(content["settings"], "the model"),
-        modality=content["modality"],
-        class_names={int(c): str(n) for c, n in content["classes"].items()},
-        training=_valid(TrainingRecord, "evidence", content.get("evidence", {})),
-        levels=levels,
-        predictor=_predictor(content.get("class_predictor"), arrays),
-        outline_without_mask=without_mask,
-        weights_without_mask=None if (blind := content.get("without_mask")) is None else _table_of(blind, classes),
-        card=None if content.get("card") is None else _valid(ModelCard, "card", content["card"]),
-    )
-
-
-def _listed(w: WeightTable) -> dict[str, Any]:
-    """Weights by member and class, and the stiffness by class where it is not 1 in all."""
-    rows = zip(w.members, w.matrix.tolist(), strict=True)
-    table = {member: dict(zip(map(str, w.classes), row, strict=True)) for member, row in rows}
-    stiffness = None if w.stiffness is None else w.stiffness.tolist()
-    return {
-        "weights": table,
-        **({} if stiffness is None else {"stiffness": dict(zip(map(str, w.classes), stiffness, strict=True))}),
-    }
-
-
-def _table_of(content: Mapping[str, Any], classes: tuple[int, ...]) -> WeightTable:
-    """Inverse of `_listed`, with the pairwise weight beside it; the stiffness of a class that is not named is 1."""
-    table, named = content["weights"], content.get("stiffness")
-    matrix = np.array([[float(row[str(c)]) for c in classes] for row in table.values()], dtype=np.float64)
-    stiffness = None if named is None else np.array([float(named.get(str(c), 1.0)) for c in classes])
-    return WeightTable(matrix, tuple(table), classes, float(content["pairwise"]), stiffness)
-
-
-Kind = TypeVar("Kind", bound=BaseModel)
-
-
-def _valid(kind: type[Kind], key: str, content: Any) -> Kind:
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        raise ValueError(f"{key}: {describe_problems(error)}") from error
-
-
-def _predictor(content: Any, arrays: Arrays | None) -> Predictor | None:
+def _predictor(content: Mapping[str, Any] | None, arrays: Arrays | None) -> Predictor | None:
     if content is None:
         return None
-    parts = Parts.from_json(content, arrays)
-    check_arrays(parts)
-    return predictors.load(parts)
+    try:
+        return predictors.load(Parts.from_json(content, arrays))
+    except ValidationError as error:
+        raise ValueError(f"class_predictor: {describe_problems(error)}") from error
+
+
+def _require_plugins(named: Any, path: str | Path) -> None:
+    """Raise E169 where a model needs a plug-in that is not installed, with its package."""
+    if not isinstance(named, dict) or len(named) > MOST_MEMBERS:
+        return
+    for key, origin in named.items():
+        kind, _, name = str(key).partition("/")
+        registry = REGISTRIES.get(kind)
+        if registry is None or name in registry.available():
+            continue
+        facts = origin if isinstance(origin, dict) else {}
+        package = " ".join(str(facts[k]) for k in ("distribution", "version") if facts.get(k))
+        place = f"package {package}" if package else str(facts.get("from", "another program"))
+        message = f"{path} needs the {registry.noun} {name!r} of {place[:100]}, which is not here"
+        raise UsageError("E169", message, "install it if you trust it; a model cannot bring code")
 
 
 def _bad(path: str | Path, reason: str) -> RegweaveError:
@@ -286,7 +261,7 @@ def models() -> Models:
 
 
 def card_text(name: str, model: Model) -> str:
-    """Lay out the card of a model: images, structures, patients, gain, licence, and when not to use it."""
+    """Format the card of a model: images, structures, patients, gain, licence, and when not to use it."""
     record, card = model.training, ModelCard(images="") if model.card is None else model.card
     structures = ", ".join(model.class_name(c) for c in model.weights.classes[1:])
     counted = {"patients": len(patients(record.groups)), "pairs": len(record.pairs)}
@@ -313,7 +288,7 @@ def card_text(name: str, model: Model) -> str:
 
 
 def predictor_text(model: Model) -> str | None:
-    """Kind of the predictor, its size, and what left-out images said of it."""
+    """Kind of the predictor, its size, and its Dice on left-out images."""
     if model.predictor is None:
         return None
     facts = predictor_facts(model.predictor)
@@ -326,8 +301,8 @@ def _gains(record: TrainingRecord) -> list[str]:
     """Gains in Dice on left-out patients, of the refinement's weights and of the learned columns."""
     refined = None if record.refinement is None else record.refinement.gain
     found = {"weights of the refinement": refined, "columns by structure": record.left_out_gain}
-    told = {name: signed([g.mean, g.low, g.high]) for name, g in found.items() if g is not None}
-    return [f"{name} {mean} Dice on left-out patients [{low}, {high}]" for name, (mean, low, high) in told.items()]
+    text = {name: signed([g.mean, g.low, g.high]) for name, g in found.items() if g is not None}
+    return [f"{name} {mean} Dice on left-out patients [{low}, {high}]" for name, (mean, low, high) in text.items()]
 
 
 def predictor_facts(predictor: Predictor) -> dict[str, Any]:

@@ -1,27 +1,63 @@
-"""Training record of a model: data, effort, candidates tried and their gains.
+"""Records of a model: its file, its card, and its training with all candidates and their gains.
 
-The JSON of a model file holds it under ``evidence``. Parts that are missing are empty here; a part of another kind is
-an error of the file, because a model may come from a stranger. Keys that are not known are kept as they are.
+A model file may come from a stranger: every number has a range, and a part of another kind is an error. In the training
+record missing parts are empty, and unknown keys are kept.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+import numpy as np
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    field_validator,
+)
 
+from regweave.config.settings import Settings
 from regweave.errors import RegweaveError
 from regweave.io.disk.files import sha256
 from regweave.io.disk.outputs import atomic_path
-from regweave.io.disk.records import Count, Known, RecordPart, Text, read_record
+from regweave.io.disk.records import RecordPart, Text, read_record
+from regweave.io.modality import BankName
+from regweave.types import WeightTable
+
+FORMAT: Final = "regweave-model"
+VERSION: Final = 1
+Levels = Literal["all", "finest"]
+"""Levels with learned weights: all, or the last one and the refinement."""
+LABEL = re.compile("0|[1-9][0-9]{0,18}")
+LARGEST_LABEL = 2**63 - 1
+MOST_CLASSES = 4096
+MOST_MEMBERS = 32
+
+
+def _label(key: Any) -> Any:
+    if isinstance(key, str) and not LABEL.fullmatch(key):
+        raise ValueError(f"found {key[:40]!r}, allowed: whole numbers from 0 to {LARGEST_LABEL}")
+    return key
 
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Label = Annotated[int, BeforeValidator(_label), Field(le=LARGEST_LABEL)]
+Name = Annotated[str, Field(max_length=200)]
+Weight = Annotated[float, Field(strict=True, ge=-1e6, le=1e6)]
+"""Weight of a term of an energy; sums over all nodes and labels stay finite."""
+Stiffness = Annotated[float, Field(strict=True, ge=1e-3, le=1e3)]
+"""Factor on the smoothness of a class."""
 
 
 Number = Annotated[float | None, BeforeValidator(_finite)]
@@ -33,7 +69,7 @@ class _Part(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """Model card: what a model is for, in words.
+    """Model card: purpose and origin of a model in words.
 
     Parameters
     ----------
@@ -126,7 +162,7 @@ class MemberTrial(_Part):
 
 
 class RefinementColumns(_Part):
-    """Factors of the refinement's members that each structure asked for, and what it gained by them."""
+    """Preferred factors of the refinement's members by structure, and the gain by them."""
 
     factors: dict[str, dict[str, Number]] = {}
     share: Number = None
@@ -220,17 +256,18 @@ class LeftOutDice(_Part):
 
 
 class PredictorChoice(_Part):
-    """Kind of predictor that was taken, and what left-out images said of each kind."""
+    """Chosen kind of predictor, and the result of each kind on left-out images."""
 
     kind: str = ""
     left_out: dict[str, LeftOutDice] = {}
 
 
 class StageCount(_Part):
-    """Registrations and inferences of one stage of training."""
+    """Registrations and inferences of one stage of training, and its seconds, which no model contains."""
 
     registrations: int | None = None
     inferences: int | None = None
+    seconds: Number = None
 
 
 class TrainingRecord(_Part):
@@ -241,7 +278,7 @@ class TrainingRecord(_Part):
     method : str, optional
         Training method; None for a model that was written by hand.
     device : str
-        What registered; on a GPU numbers may differ in the last places.
+        Device of the registrations; on a GPU numbers may differ in the last places.
     groups, predictor_groups : tuples of str
         Patients that weights and predictor were trained on, ``p07`` or ``p07+p11``.
     pairs : mapping
@@ -268,7 +305,7 @@ class TrainingRecord(_Part):
     history : mapping
         Learning curve of each fit.
     predictor : PredictorChoice, optional
-        What left-out patients said of the kinds of predictors, where they were asked.
+        Results of the kinds of predictors on left-out patients, where there were several.
     """
 
     regweave: str | None = None
@@ -281,7 +318,7 @@ class TrainingRecord(_Part):
     skipped: dict[str, tuple[int, ...]] = {}
     registrations: int | None = None
     inferences: int | None = None
-    stages: dict[str, StageCount] = {}
+    stages: dict[str, StageCount] = Field(default_factory=dict)
     options: dict[str, Any] = {}
     learned_on: tuple[str, ...] = ()
     smoothness: SmoothnessRecord | None = None
@@ -301,12 +338,12 @@ class TrainingRecord(_Part):
 
     @property
     def judged(self) -> bool:
-        """True if left-out patients were looked at, whatever they gained."""
+        """True if the training was evaluated on left-out patients."""
         return "left_out_gain" in self.model_fields_set
 
     @property
     def trained_on(self) -> tuple[str, ...]:
-        """Groups of patients that either the weights or the predictor have seen."""
+        """Groups of patients in the training of the weights or of the predictor."""
         return (*self.groups, *self.predictor_groups)
 
     def to_json(self) -> dict[str, Any]:
@@ -332,37 +369,103 @@ class TrainingRecord(_Part):
         return self.strengths.get(str(value), 1.0)
 
     def uses_column(self, value: int) -> bool:
-        """Tell whether the learned column of a class is used."""
+        """Return whether the learned column of a class is used."""
         return str(value) in self.gates and self.gates[str(value)].used
 
 
-class StageCost(RecordPart):
-    """Registrations, inferences and seconds of one stage."""
+class TableRecord(BaseModel):
+    """Weight table in a model file, with rows by member and class."""
 
-    registrations: Count | None = None
-    inferences: Count | None = None
-    seconds: Known = None
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    pairwise: Annotated[Weight, Field(ge=0)]
+    weights: Annotated[dict[Name, dict[Label, Weight]], Field(max_length=MOST_MEMBERS)]
+    stiffness: Annotated[dict[Label, Stiffness], Field(max_length=MOST_CLASSES)] | None = Field(
+        default=None, exclude_if=lambda given: given is None
+    )
+
+    @field_validator("weights")
+    @classmethod
+    def _some_weight(cls, weights: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+        if not any(any(row.values()) for row in weights.values()):
+            raise ValueError("all weights are 0")
+        return weights
+
+    @classmethod
+    def of(cls, w: WeightTable, **parts: Any) -> Self:
+        """Return the record of a table, with other parts of the file."""
+        rows = zip(w.members, w.matrix.tolist(), strict=True)
+        stiffness = None if w.stiffness is None else dict(zip(w.classes, w.stiffness.tolist(), strict=True))
+        weights = {member: dict(zip(w.classes, row, strict=True)) for member, row in rows}
+        return cls(pairwise=w.pairwise, weights=weights, stiffness=stiffness, **parts)
+
+    def table(self, classes: tuple[int, ...]) -> WeightTable:
+        """Return the table of some classes; the stiffness of a class without one is 1."""
+        unknown = sorted((self.stiffness or {}).keys() - {*classes})
+        if unknown:
+            raise ValueError(f"stiffness has the class {unknown[0]}, allowed: {', '.join(map(str, classes[:10]))}")
+        for member, row in self.weights.items():
+            for c in classes:
+                if c not in row:
+                    raise ValueError(f"weights.{member[:40]} has no number for class {c}")
+        matrix = np.array([[row[c] for c in classes] for row in self.weights.values()], dtype=np.float64)
+        stiffness = None if self.stiffness is None else np.array([self.stiffness.get(c, 1.0) for c in classes])
+        return WeightTable(matrix, tuple(self.weights), classes, self.pairwise, stiffness)
+
+
+class _Head(BaseModel):
+    """First keys of a model file."""
+
+    format: Literal["regweave-model"] = FORMAT
+    version: Literal[1] = VERSION
+    card: Annotated[ModelCard, PlainSerializer(lambda card: card.model_dump(exclude_none=True))] | None = Field(
+        default=None, exclude_if=lambda given: given is None
+    )
+    plugins: dict[str, Any] = Field(default={}, exclude_if=lambda given: not given)
+    modality: BankName
+    classes: Annotated[dict[Label, Name], Field(max_length=MOST_CLASSES)]
+
+    @field_validator("classes")
+    @classmethod
+    def _background(cls, classes: dict[int, str]) -> dict[int, str]:
+        if 0 not in classes:
+            raise ValueError("classes must hold 0, the background")
+        return classes
+
+
+class ModelFile(TableRecord, _Head):
+    """Content of a model file, the fields of `_Head` first; the predictor is written apart, at the end of the file."""
+
+    without_mask: TableRecord | None = Field(default=None, exclude_if=lambda given: given is None)
+    levels: Levels = "all"
+    outline_without_mask: StrictBool = True
+    scales: None = None
+    settings: Settings
+    evidence: Annotated[TrainingRecord, PlainSerializer(TrainingRecord.to_json)] = TrainingRecord()
+    class_predictor: Annotated[dict[str, Any], Field(max_length=MOST_MEMBERS)] | None = Field(
+        default=None, exclude=True
+    )
 
 
 class _EffortRecord(RecordPart):
     model_sha256: Text
-    stages: dict[str, StageCost] = Field(default_factory=dict)
+    stages: dict[str, StageCount] = Field(default_factory=dict)
 
 
 def effort_path(model: Path) -> Path:
-    """Return where the cost of a training is kept: beside the model, which does not depend on the machine."""
+    """Return the file of the cost of a training, beside the model, which does not depend on the machine."""
     return model.with_name(f"{model.stem}.effort.json")
 
 
 def write_effort(model: Path, stages: Mapping[str, Mapping[str, float]]) -> None:
-    """Write what the stages have cost beside a model, bound to it by its hash."""
+    """Write the cost of the stages beside a model, bound to it by its hash."""
     content = {"model_sha256": sha256(model), "stages": stages}
     with atomic_path(effort_path(model)) as part:
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def read_effort(model: Path) -> dict[str, StageCost]:
-    """Return what the stages have cost; empty where no file says it, or it speaks of another model."""
+def read_effort(model: Path) -> dict[str, StageCount]:
+    """Return the cost of the stages; empty where there is no file of this model."""
     try:
         found = read_record(_EffortRecord, effort_path(model))
     except RegweaveError:

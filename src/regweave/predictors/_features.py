@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,14 @@ from regweave.spatial.intensity import apply_window, default_window
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.types import Float32Array, Float64Array, Geometry, Modality, Volume
 
-VERSION = 3
+VERSION: Final = 3
 """Changes whenever the same image gives other features."""
-SAME_UNIT_VERSION = 2
+SAME_UNIT_VERSION: Final = 2
 """Version of features whose unit is the working voxel; those of predictors that were saved before there was a unit."""
 LONGEST_AXIS = 128
 """Voxels of the working grid along the longest axis of the training images, at most: memory grows with the cube."""
 UNITS_ALONG = 64
-"""Units of length of the features along that axis: what is looked at does not shrink with the voxels."""
+"""Units of length of the features along that axis: distances do not shrink with the voxels."""
 WIDE_WINDOW_HU = (-1000.0, 1500.0)
 BODY = 0.1
 """Mapped intensity above which a voxel belongs to the body."""
@@ -30,7 +30,7 @@ SPARSE_PLANE = 0.05
 """Planes with less than this share of the body of the fullest plane lie outside the body box."""
 SCALES = (1.0, 2.0, 4.0)
 NEIGHBOURS = ((0, 2.0), (0, 4.0), (1, 7.0), (1, 11.0), (2, 16.0), (2, 26.0))
-"""Smoothed images (by place in ``SCALES``) that are also looked at some way along each axis, in units."""
+"""Smoothed images (by place in ``SCALES``) and distances along each axis, in units, of the features of neighbours."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class WorkingGrid:
     factors : tuple of three ints
         Voxels in a block along the axes of the image.
     order : tuple of three ints
-        Image axis that lies along L, P and S.
+        Image axis along L, P and S.
     steps : tuple of three ints
         1, or -1 where the image axis runs the other way; in the order of L, P, S.
     spacing_mm : float array of shape (3,)
@@ -59,7 +59,7 @@ class WorkingGrid:
 
     @classmethod
     def of(cls, geometry: Geometry, voxel_mm: float) -> WorkingGrid:
-        """Lay blocks of about ``voxel_mm`` over an image; no axis is left with fewer than four unless it has less."""
+        """Cover an image by blocks of about ``voxel_mm``, at least four along each axis with as many voxels."""
         wanted = nearest_whole(voxel_mm / geometry.spacing_mm)
         x, y, z = (int(max(1, min(f, n // 4))) for f, n in zip(wanted, geometry.shape, strict=True))
         order = nearest_axes(geometry.direction)
@@ -96,7 +96,7 @@ class Sizes:
     voxel_mm : float
         Size of the working voxels.
     unit_mm : float
-        Unit of the scales and distances that a voxel is seen with.
+        Unit of the scales and distances of the features.
     """
 
     voxel_mm: float
@@ -127,8 +127,9 @@ def n_features(modality: Modality) -> int:
 def features(volume: Volume, grid: WorkingGrid, modality: Modality, unit_mm: float) -> Float32Array:
     """Features of every voxel of the working grid, (F, blocks).
 
-    Intensity in the window, its rank in the body, the wide window for CT; the image smoothed at three scales, the
-    slope of the finest; all of them some way off along each axis; the position in the body box.
+    These are the intensity in the window, its rank in the body, and for CT the wide window. Then follow the image
+    smoothed at three scales, the slope of the finest, and smoothed intensities at some distances along each axis. The
+    last three are the position in the body box.
     """
     image = grid.coarse(apply_window(volume.data, default_window(volume.data, modality)))
     body = image > BODY

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from regweave import _core
 from regweave.types import Float32Array
 
-Stride = tuple[int, int, int]
+Factor = Annotated[int, Field(ge=1, le=2)]
+Stride = tuple[Factor, Factor, Factor]
 ALIGNMENT = 8
 """Widths are multiples of this, for the registers of a processor."""
 WIDEST = 64
@@ -45,33 +47,32 @@ class Network:
 
     @property
     def n_channels(self) -> int:
-        """Channels of the images that it reads."""
+        """Channels of the input."""
         return int(self.arrays["down0.0.weight"].shape[1])
 
     @property
     def n_classes(self) -> int:
-        """Classes that it tells."""
+        """Classes of the output."""
         return len(self.arrays["head.bias"])
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], strides: Sequence[Sequence[int]]) -> Network:
+    def of(cls, arrays: Mapping[str, NDArray[Any]], strides: tuple[Stride, ...]) -> Network:
         """Build it from arrays of any precision; KeyError or ValueError where layers are missing or do not fit."""
-        wanted = tuple(_stride(s) for s in strides)
         found = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays.items()}
         bias, first = found["head.bias"], found["down0.0.weight"]
         shift = found["down0.0.shift"]
         if bias.ndim != 1 or first.ndim != 5 or shift.ndim != 1 or not len(bias):
             raise ValueError(f"layers of shapes {first.shape}, {shift.shape} and {bias.shape} are no U-Net")
-        shapes = layer_shapes(first.shape[1], len(shift), len(bias), len(wanted) + 1)
+        shapes = layer_shapes(first.shape[1], len(shift), len(bias), len(strides) + 1)
         for name, shape in shapes.items():
             if found[name].shape != shape:
                 raise ValueError(f"layer {name} has shape {found[name].shape}, allowed: {shape}")
         unknown = sorted(found.keys() - shapes.keys())
         if unknown:
-            raise ValueError(f"{unknown[0][:40]!r} is no layer of a U-Net of {len(wanted) + 1} scales")
+            raise ValueError(f"{unknown[0][:40]!r} is no layer of a U-Net of {len(strides) + 1} scales")
         if len(shift) % ALIGNMENT or not ALIGNMENT <= len(shift) <= WIDEST:
             raise ValueError(f"width is {len(shift)}, allowed: multiples of {ALIGNMENT} up to {WIDEST}")
-        return cls(found, wanted)
+        return cls(found, strides)
 
     def shares(self, channels: Float32Array) -> Float32Array:
         """Return the probability of each class, (C, X, Y, Z), for input channels (I, X, Y, Z)."""
@@ -79,11 +80,6 @@ class Network:
         weight = self.arrays["head.weight"].reshape(self.n_classes, self.width)
         found = _core.class_shares(self._decoded(channels), weight, self.arrays["head.bias"])
         return np.ascontiguousarray(found[:, :x, :y, :z])
-
-    def features(self, channels: Float32Array) -> Float32Array:
-        """Return the channels before the last layer, (width, X, Y, Z)."""
-        x, y, z = channels.shape[1:]
-        return np.ascontiguousarray(self._decoded(channels)[:x, :y, :z].transpose(3, 0, 1, 2))
 
     def _decoded(self, channels: Float32Array) -> Float32Array:
         """Run all blocks; the grid is filled up with edge values to whole coarsest voxels and stays so."""
@@ -140,10 +136,3 @@ def filled_shape(shape: Sequence[int], strides: Sequence[Stride]) -> tuple[int, 
     least = [1 if f == 1 else 2 * f for f in whole]
     x, y, z = (-(-max(n, few) // f) * f for n, few, f in zip(shape, least, whole, strict=True))
     return x, y, z
-
-
-def _stride(given: Sequence[int]) -> Stride:
-    x, y, z = given
-    if {x, y, z} - {1, 2}:
-        raise ValueError(f"stride {list(given)}, allowed: 1 or 2 along each axis")
-    return int(x), int(y), int(z)

@@ -1,4 +1,4 @@
-"""Three-dimensional U-Net as a PyTorch module: the layers that `network` evaluates without PyTorch."""
+"""Fit of a 3-D U-Net by PyTorch: its layers, augmentation, and training; `_network` evaluates the layers without it."""
 
 from __future__ import annotations
 
@@ -40,17 +40,7 @@ class Block(nn.Module):  # type: ignore[misc] # (PyTorch is an extra and has no 
 
 
 class UNet(nn.Module):  # type: ignore[misc]
-    """Encoder and decoder with skip connections.
-
-    Parameters
-    ----------
-    inputs, classes : int
-        Channels of the image, and scores for each voxel.
-    width : int
-        Channels at full resolution.
-    strides : sequence of three ints each
-        Pooling between scales.
-    """
+    """Encoder and decoder with skip connections; ``strides`` are the pooling between scales."""
 
     def __init__(self, inputs: int, classes: int, width: int, strides: Strides) -> None:
         super().__init__()
@@ -60,8 +50,8 @@ class UNet(nn.Module):  # type: ignore[misc]
         self.up = nn.ModuleList([Block(widths[s] + widths[s + 1], widths[s]) for s in range(len(strides))])
         self.head = nn.Conv3d(width, classes, 1)
 
-    def features(self, x: Tensor) -> Tensor:
-        """Return the channels before the last layer."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the score of each class."""
         skips = []
         for block, stride in zip(self.down, [*self.strides, None], strict=True):
             x = block(x)
@@ -72,11 +62,7 @@ class UNet(nn.Module):  # type: ignore[misc]
             for axis, factor in enumerate(stride, start=2):
                 x = x.repeat_interleave(factor, dim=axis) if factor > 1 else x
             x = block(torch.cat([skip, x], dim=1))
-        return x
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the score of each class."""
-        return self.head(self.features(x))
+        return self.head(x)
 
     def named(self) -> dict[str, Tensor]:
         """Return the weights by the names that models keep."""
@@ -100,18 +86,8 @@ def padded_shape(shape: Sequence[int], strides: Strides) -> tuple[int, ...]:
     return tuple(int(-(-n // w) * w) for n, w in zip(shape, whole, strict=True))
 
 
-def probabilities(arrays: Arrays, image: NDArray[np.float32], strides: Strides, device: str = "cpu") -> NDArray[Any]:
-    """Return the probability of each class, (C, X, Y, Z), by PyTorch."""
-    width, inputs = arrays["down0.0.weight"].shape[:2]
-    net = UNet(inputs, len(arrays["head.bias"]), width, strides)
-    with torch.no_grad():
-        for name, t in net.named().items():
-            t.copy_(torch.as_tensor(arrays[name].astype(np.float32)))
-        found = image_probabilities(net.to(device), torch.as_tensor(image, device=device), strides)
-    return np.asarray(found.cpu().numpy())
-
-
-def image_probabilities(net: nn.Module, image: Tensor, strides: Strides) -> Tensor:
+def probabilities(net: nn.Module, image: Tensor, strides: Strides) -> Tensor:
+    """Return the probability of each class, (C, X, Y, Z)."""
     shape = image.shape[1:]
     whole = padded_shape(shape, strides)
     pad = [p for n, w in zip(reversed(shape), reversed(whole), strict=True) for p in (0, w - n)]
@@ -136,11 +112,11 @@ class SegmentedTensors:
     images, labels : sequences of arrays
         Channels (I, X, Y, Z) and class numbers (X, Y, Z); the first axis goes from right to left.
     shape : three ints
-        Shape of what is drawn.
+        Shape of a drawn image.
     device : torch.device
-        Where it is kept and drawn.
+        Device of all tensors.
     mirrored : sequence of ints
-        Number that each class has in a mirror: every second image is then mirrored left to right. None are without it.
+        Number of each class in a mirrored image: every second image is then mirrored left to right.
     """
 
     def __init__(
@@ -175,7 +151,7 @@ class SegmentedTensors:
         return _recoloured(moved, rng), numbers if mirror is None else mirror[numbers]
 
     def _grid(self, shape: Sequence[int], rng: np.random.Generator, mirror: bool) -> Tensor:
-        """Places to look at, in coordinates from -1 to 1: crop, rotation, scaling and a smooth displacement."""
+        """Return sampling positions, in coordinates from -1 to 1: crop, rotation, scaling and a smooth displacement."""
         n, wanted = np.array(shape, dtype=float), np.array(self.shape, dtype=float)
         slack = np.maximum(n - wanted, 0) / 2
         centre = (n - 1) / 2 + rng.uniform(-1, 1, 3) * slack + rng.uniform(-0.04, 0.04, 3) * np.minimum(n, wanted)
@@ -194,7 +170,7 @@ class SegmentedTensors:
             coarse = rng.normal(size=coarse.shape) * 0.03 * np.minimum(n, wanted)[:, None, None, None]
             if flat:
                 coarse[n.argmin()] = 0.0
-        # All numbers go to the device at once: a transfer for each would wait for what was asked before it.
+        # All numbers go to the device at once: separate transfers would each wait for the work before them.
         sent = self._sent(np.concatenate([matrix.T.ravel(), centre, np.maximum(n - 1, 1), coarse.ravel()]))
         places = self._places @ sent[:9].view(3, 3) + sent[9:12]
         if elastic:
@@ -202,7 +178,7 @@ class SegmentedTensors:
             smooth = functional.interpolate(smooth, self.shape, mode="trilinear", align_corners=True)
             places = places + smooth[0].permute(1, 2, 3, 0)
         unit = 2 * places / sent[12:15] - 1
-        return unit.flip(-1)[None]  # grid_sample wants the last axis first
+        return unit.flip(-1)[None]  # grid_sample takes the last axis first
 
     def _sent(self, numbers: NDArray[Any]) -> Tensor:
         """Copy numbers to the device without waiting for it."""
@@ -248,77 +224,74 @@ def class_weights(labels: Sequence[Tensor], n_classes: int) -> Tensor:
 
 Tell = Callable[[int, int, float], None]
 """Called with the step, the number of steps, and the smoothed loss."""
-
 WARM_UP = 0.05
 """Share of the steps in which the rate rises."""
 AVERAGE = 0.995
-"""Decay of the running average of the weights, which is what is kept."""
+"""Decay of the running average of the weights, which is the result."""
 CHECKS = 12
-"""Looks at the held-out images in a training; the weights of the best look are kept."""
+"""Evaluations on the held-out images in a training; the weights of the best are the result."""
 PATIENCE = 4
-"""Looks without a gain after which a training ends."""
+"""Evaluations without a gain after which a training ends."""
 CHECKPOINTS = 10
-"""Times that a training writes where it stands."""
+"""Checkpoints of a training."""
 TIMED = (10, 30)
-"""Steps between which a training finds out how many it can make."""
+"""Steps between which a training measures the time of a step."""
 RETIMED = (0.1, 0.3)
-"""Shares of the steps after which it looks again: a machine may be busy at first, or later."""
+"""Shares of the steps after which it measures again: a machine may be busy at first, or later."""
 RECORDED = 3
-"""Steps after which a GPU repeats a recorded one: hundreds of small kernels are then started at once."""
+"""Steps after which a GPU replays a recorded one: hundreds of small kernels then start at once."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Size and length of a training.
+    """Network, length and device of a training; the options are those of `regweave.predictors.unet.Options`.
 
     Parameters
     ----------
-    width : int
-        Channels at full resolution; they double with each scale.
-    steps : int
-        Steps, at most.
-    minutes : float
-        Time that it may take: where the first steps say that it would take longer, fewer are made.
-    batch : int
-        Images in a step.
-    patch : tuple of three ints
-        Largest crop; a smaller image is taken whole.
-    rate : float
-        Largest learning rate.
+    n_classes : int
+        Classes, the background included.
+    strides : sequence
+        Pooling between scales.
+    width, steps, minutes : numbers
+        As in the options.
     seed : int
         Draws the starting weights, the order of the images and their augmentation.
     device : str
         ``cpu`` or ``cuda``; on the latter with bfloat16.
     held_out : tuple of ints
-        Images, by place, that are not learned from and say when to stop; none where all are needed.
+        Images, by place, for early stopping alone; empty where all are needed.
     mirrored : tuple of ints
-        Number that each class has in a mirror; empty where images are not to be mirrored.
+        Number of each class in a mirrored image; empty where images are not to be mirrored.
+    batch : int
+        Images in a step.
+    patch : tuple of three ints
+        Largest crop; a smaller image is not cropped.
+    rate : float
+        Largest learning rate.
     """
 
-    width: int = 16
-    steps: int = 1500
-    minutes: float = 60.0
-    batch: int = 2
-    patch: tuple[int, int, int] = (96, 96, 96)
-    rate: float = 2e-3
+    n_classes: int
+    strides: Strides
+    width: int
+    steps: int
+    minutes: float
     seed: int = 0
     device: str = "cpu"
     held_out: tuple[int, ...] = ()
     mirrored: tuple[int, ...] = ()
+    batch: int = 2
+    patch: tuple[int, int, int] = (96, 96, 96)
+    rate: float = 2e-3
 
 
 def fit_network(
     images: Sequence[NDArray[np.float32]],
     labels: Sequence[NDArray[np.uint8]],
-    n_classes: int,
-    strides: Strides,
     plan: TrainingPlan,
     tell: Tell | None = None,
-    resume: Path | None = None,
+    checkpoint: Path | None = None,
 ) -> Arrays:
-    """Train a U-Net on segmented images and return its weights.
-
-    The images that the plan holds out choose when to stop.
+    """Fit a U-Net to segmented images and return its weights.
 
     Parameters
     ----------
@@ -326,35 +299,27 @@ def fit_network(
         Mapped intensities.
     labels : sequence of uint8 arrays of shape (X, Y, Z)
         Number of the class of each voxel.
-    n_classes : int
-        Classes, the background included.
-    strides : sequence
-        Pooling between scales.
     plan : TrainingPlan
-        Size, length, seed and device.
+        Network, length, seed and device.
     tell : callable, optional
-        Called now and then.
-    resume : path, optional
-        File of checkpoints: a training that was stopped goes on from it.
+        Called every ten steps.
+    checkpoint : path, optional
+        File of the state; an interrupted training continues from it.
     """
-    training = Training.of(images, labels, n_classes, strides, plan)
-    digest = hashlib.sha256(repr((plan, n_classes, strides)).encode())
+    training = Training(images, labels, plan)
+    digest = hashlib.sha256(repr(plan).encode())
     for array in (*images, *labels):
         digest.update(np.ascontiguousarray(array).tobytes())
     key = digest.hexdigest()
-    training.restore(resume, key)
+    training.restore(checkpoint, key)
     on_gpu = training.data.device.type == "cuda"
     with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext():
-        _run(training, tell or _silent, lambda: training.keep(resume, key))
+        _run(training, tell or (lambda *_: None), lambda: training.keep(checkpoint, key))
     return training.result()
 
 
-def _silent(step: int, steps: int, loss: float) -> None:
-    """Say nothing."""
-
-
 def _run(training: Training, tell: Tell, keep: Callable[[], None]) -> None:
-    """Make all steps that the time allows, look at held-out images, and stop early where they say so."""
+    """Make all steps that the time allows, with early stopping by the held-out images."""
     plan, began, first, due = training.plan, time.monotonic(), training.step, TIMED[1]
     warm, on_gpu = training.step + RECORDED, training.data.device.type == "cuda"
     while training.step < training.steps and not training.settled:
@@ -378,43 +343,34 @@ def _run(training: Training, tell: Tell, keep: Callable[[], None]) -> None:
 
 
 class Training:
-    """State of a training: weights, their running average, optimiser, and what held-out images said."""
+    """State of a training: weights, their running average, optimiser, and results on held-out images."""
 
-    def __init__(self, net: UNet, data: SegmentedTensors, n_classes: int, plan: TrainingPlan) -> None:
-        self.net, self.data, self.n_classes, self.plan = net, data, n_classes, plan
-        self.used = [n for n in range(len(data.images)) if n not in plan.held_out]
-        self.average = {name: t.detach().clone().float() for name, t in net.state_dict().items()}
-        on_gpu = data.device.type == "cuda"
-        rate: Any = torch.tensor(plan.rate, device=data.device) if on_gpu else plan.rate
+    def __init__(
+        self, images: Sequence[NDArray[np.float32]], labels: Sequence[NDArray[np.uint8]], plan: TrainingPlan
+    ) -> None:
+        torch.manual_seed(plan.seed)
+        device = torch.device(plan.device)
+        shape = tuple(min(p, max(i.shape[a + 1] for i in images)) for a, p in enumerate(plan.patch))
+        self.plan = plan
+        self.data = SegmentedTensors(images, labels, padded_shape(shape, plan.strides), device, plan.mirrored)
+        self.net: UNet = UNet(images[0].shape[0], plan.n_classes, plan.width, plan.strides).to(device)
+        self.used = [n for n in range(len(images)) if n not in plan.held_out]
+        self.average = {name: t.detach().clone().float() for name, t in self.net.state_dict().items()}
+        on_gpu = device.type == "cuda"
+        rate: Any = torch.tensor(plan.rate, device=device) if on_gpu else plan.rate
         self.optimiser = torch.optim.AdamW(
-            net.parameters(), lr=rate, weight_decay=1e-2, eps=1e-6, fused=on_gpu, capturable=on_gpu
+            self.net.parameters(), lr=rate, weight_decay=1e-2, eps=1e-6, fused=on_gpu, capturable=on_gpu
         )
-        self.weights = class_weights(data.labels, n_classes)
+        self.weights = class_weights(self.data.labels, plan.n_classes)
         self.step, self.steps, self.smoothed = 0, plan.steps, float("nan")
         self.best, self.stale = -1.0, 0
         self.best_weights: dict[str, Tensor] | None = None
         self.learn: Callable[[Tensor, Tensor], Tensor] = self._learn
         self.loss = torch.tensor(float("nan"))
 
-    @classmethod
-    def of(
-        cls,
-        images: Sequence[NDArray[np.float32]],
-        labels: Sequence[NDArray[np.uint8]],
-        n_classes: int,
-        strides: Strides,
-        plan: TrainingPlan,
-    ) -> Training:
-        """Put images and a new network on the device; parameters as `fit_network` has them."""
-        torch.manual_seed(plan.seed)
-        device = torch.device(plan.device)
-        shape = tuple(min(p, max(i.shape[a + 1] for i in images)) for a, p in enumerate(plan.patch))
-        data = SegmentedTensors(images, labels, padded_shape(shape, strides), device, plan.mirrored)
-        return cls(UNet(images[0].shape[0], n_classes, plan.width, strides).to(device), data, n_classes, plan)
-
     @property
     def settled(self) -> bool:
-        """True if held-out images have stopped to gain."""
+        """True if the gain on held-out images has ended."""
         return self.stale >= PATIENCE and self.step > self.steps // 2
 
     def advance(self, done: float) -> None:
@@ -465,7 +421,7 @@ class Training:
         return self.smoothed
 
     def _chosen(self, used: Sequence[int]) -> list[int]:
-        """Images of this step: every image once, in an order drawn anew each time round."""
+        """Images of this step: every image once in each epoch, in an order drawn for the epoch."""
         places = range(self.step * self.plan.batch, (self.step + 1) * self.plan.batch)
         n = len(used)
         return [used[int(np.random.default_rng([self.plan.seed, 7, p // n]).permutation(n)[p % n])] for p in places]
@@ -484,22 +440,22 @@ class Training:
 
     def _dice(self, n: int) -> float:
         """Mean Dice of the structures of one image."""
-        found = image_probabilities(self.net, self.data.images[n], self.net.strides).argmax(dim=0)
+        found = probabilities(self.net, self.data.images[n], self.net.strides).argmax(dim=0)
         truth = self.data.labels[n]
         dice = [
             2 * float(((found == c) & (truth == c)).sum()) / float((found == c).sum() + (truth == c).sum())
-            for c in range(1, self.n_classes)
+            for c in range(1, self.plan.n_classes)
             if bool((truth == c).any())
         ]
         return float(np.mean(dice)) if dice else float("nan")
 
     def result(self) -> Arrays:
-        """Return the weights that are kept."""
+        """Return the best weights, or their average without held-out images."""
         self.net.load_state_dict(self.best_weights or self.average)
         return self.net.arrays()
 
     def keep(self, path: Path | None, key: str) -> None:
-        """Write where the training stands, onto a temporary name first."""
+        """Write a checkpoint, onto a temporary name first."""
         if path is None:
             return
         from safetensors.torch import save_file  # noqa: PLC0415
@@ -515,7 +471,7 @@ class Training:
         part.replace(path)
 
     def restore(self, path: Path | None, key: str) -> None:
-        """Go on where a training with the same plan stood; start anew where there is none."""
+        """Continue from the checkpoint of a training with the same plan and images, if there is one."""
         if path is None or not path.is_file():
             return
         from safetensors import safe_open  # noqa: PLC0415
@@ -525,7 +481,7 @@ class Training:
                 return
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         self.net.load_state_dict(_under("net.", state))
-        average = _under("average.", state)  # files have an order of their own; the averaging pairs by place
+        average = _under("average.", state)  # in the order of the network: the averaging pairs by place
         self.average = {name: average[name] for name in self.net.state_dict()}
         self.best_weights = _under("best.", state) or None
         content = self.optimiser.state_dict()

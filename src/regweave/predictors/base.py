@@ -1,7 +1,7 @@
-"""Interface of predictors: what is fitted, what is told, and what is saved.
+"""Interface of predictors: examples to fit, predicted labels and maps, saved parts.
 
-A predictor stands in for a missing segmentation: its labels choose which column of W a node uses, for which a rough
-outline is enough, and its maps of both images are a source of features. It is no segmentation tool.
+A predictor replaces a missing segmentation. Its labels choose the column of W that a node uses, for which a rough
+outline is enough. Its maps of both images are a source of features. It is no segmentation tool.
 """
 
 from __future__ import annotations
@@ -10,28 +10,45 @@ import hashlib
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, StrictInt
 from scipy import ndimage
 
 from regweave.predictors._features import WorkingGrid
 from regweave.spatial.pyramid import shrink, shrink_geometry
 from regweave.types import Geometry, LabelMap, Modality, StructureMaps, Volume
 
-__all__ = ["Examples", "MemoryAccount", "Parts", "Predictor", "PredictorKind", "WorkingGrid", "maps_from_labels"]
-
 BLUR_VOXELS = 0.7
-"""Blur of maps made from labels, in working voxels: what a classifier tells has no sharper edges."""
-FIRST = "perceptron"
-"""Predictor of models that name none: the only one there was."""
+"""Blur of maps made from labels, in working voxels: predicted maps have no sharper edges."""
+DEFAULT = "perceptron"
+"""Kind of a saved predictor without a kind."""
+LARGEST_NUMBER = 1e6
+"""Largest parameter of a predictor: features are about 1, so float32 holds all sums."""
+MOST_NUMBERS = 10_000_000
+"""Largest array of a saved predictor."""
+
+
+def _ascending(classes: tuple[int, ...]) -> tuple[int, ...]:
+    if classes[:1] != (0,) or any(a >= b for a, b in pairwise(classes)):
+        raise ValueError(f"found {list(classes)[:20]}, allowed: whole numbers, 0 first, ascending, each once")
+    return classes
+
+
+Classes = Annotated[tuple[StrictInt, ...], AfterValidator(_ascending)]
+"""Label values of a saved predictor."""
+Names = Annotated[dict[int, Annotated[str, Field(max_length=200)]], Field(max_length=4096)]
+"""Names of classes by label value."""
+VoxelMm = Annotated[float, Field(strict=True, ge=1e-4, le=1e3, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Segmented images to learn from.
+    """Segmented images to fit to.
 
     Parameters
     ----------
@@ -47,9 +64,9 @@ class Examples:
         Patient of each image, so that one patient is never both trained on and held out. By default each image is a
         patient.
     tell : callable, optional
-        Called now and then by a fit that takes long, with the step, the number of steps, and the loss.
+        Called at intervals by a long fit, with the step, the number of steps, and the loss.
     checkpoint : path, optional
-        File in which a fit that takes long keeps where it stands, and from which one that was stopped goes on.
+        File with the state of a long fit; an interrupted fit continues from it.
     """
 
     volumes: Sequence[Volume]
@@ -88,7 +105,7 @@ class Parts:
     arrays : mapping
         Arrays of numbers by name.
     record : mapping
-        JSON values: what held-out images said of it.
+        JSON values: results on held-out images.
     """
 
     kind: str
@@ -98,7 +115,7 @@ class Parts:
 
     def to_json(self, *, arrays: bool = True) -> dict[str, Any]:
         """Return JSON values, the arrays as lists under the name of the kind."""
-        kind = {} if self.kind == FIRST else {"kind": self.kind}
+        kind = {} if self.kind == DEFAULT else {"kind": self.kind}
         listed = {name: array.tolist() for name, array in self.arrays.items()} if arrays else {}
         return {**kind, **self.fields, self.kind: listed, "record": dict(self.record)}
 
@@ -113,9 +130,15 @@ class Parts:
     def from_json(cls, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> Parts:
         """Inverse of `to_json`, with the arrays where they were kept apart; ValueError for what is no array."""
         rest = {key: value for key, value in content.items() if key not in ("kind", "record")}
-        kind = str(content.get("kind", FIRST))
+        kind = str(content.get("kind", DEFAULT))
         listed = rest.pop(kind)
         found = {str(n): _array(f"{kind}.{n}", v) for n, v in listed.items()} if arrays is None else dict(arrays)
+        for name, values in found.items():
+            if not 1 <= values.size <= MOST_NUMBERS or not (np.abs(values.astype(np.float64)) <= LARGEST_NUMBER).all():
+                raise ValueError(
+                    f"class_predictor.{kind}.{name[:40]} has shape {values.shape} or a number beyond "
+                    f"±{LARGEST_NUMBER:g}, allowed: at most {MOST_NUMBERS} numbers within it"
+                )
         return cls(kind, rest, found, content["record"])
 
 
@@ -133,7 +156,7 @@ class Predictor(Protocol):
 
     @property
     def voxel_mm(self) -> float:
-        """Size of the voxels that it works on."""
+        """Size of the working voxels."""
 
     def labels(self, volume: Volume) -> LabelMap:
         """Return the likeliest class of each voxel, on the grid of the image."""
@@ -147,33 +170,33 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class MemoryAccount(Protocol):
-    """Interface of a predictor that knows what memory it takes."""
+    """Interface of a predictor with a memory forecast."""
 
     def memory_bytes(self, geometry: Geometry) -> float:
-        """Forecast the memory that an image on this grid takes, beside the image itself."""
+        """Forecast the memory for an image on this grid, beside the image itself."""
 
 
 @runtime_checkable
 class TrainedResolution(Protocol):
-    """Interface of a predictor that knows how fine its training images were."""
+    """Interface of a predictor that records the resolution of its training images."""
 
     @property
     def trained_mm(self) -> float | None:
-        """Smallest side of a voxel of the middle training image; None where that is not known."""
+        """Smallest side of a voxel of the middle training image; None where that is not recorded."""
 
 
 class PredictorKind(Protocol):
     """Interface of a kind of predictor.
 
-    A kind may also have ``NEEDS``, the arguments of `regweave.extras.require` for the package that fitting needs;
-    ``COSTLY``, True where a fit takes so long that few are made; and ``ARCHIVED``, True where it holds too many numbers
-    for a model in JSON.
+    A kind may also have three constants. ``NEEDS`` are the arguments of `regweave.extras.require` for the package that
+    fitting needs. ``COSTLY`` is True where a fit takes so long that few are made. ``ARCHIVED`` is True where a model in
+    JSON cannot hold its numbers.
     """
 
     Options: type[Any]
 
     def fit(self, examples: Examples, options: Any, like: Predictor | None) -> Predictor:
-        """Learn from segmented images; ValueError where a class is too small to be seen."""
+        """Fit to segmented images; ValueError where a class is too small for the working voxels."""
 
     def load(self, parts: Parts) -> Predictor:
         """Return the predictor that was saved; KeyError, TypeError or ValueError where something does not fit."""

@@ -1,36 +1,35 @@
-"""Voxel classifier used as a substitute for a missing segmentation.
+"""Voxel classifier that predicts the structures of an image without a segmentation: a perceptron with one hidden layer.
 
-Voxels of segmented images are drawn on a coarse grid, the same number from each class; a classifier is fitted to their
-features, and held-out images choose how much the true frequency of the classes counts.
+Voxels of segmented images are drawn on a coarse grid, the same number from each class. The perceptron is fitted to
+their features. Held-out images choose the influence of the true class frequencies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from regweave import registry
 from regweave._core import perceptron_cross_entropy
 from regweave.predictors import _features as see
-from regweave.predictors.base import Examples, Parts, Predictor
+from regweave.predictors.base import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.spatial.pyramid import shrink_geometry
 from regweave.threads import present_threads
 from regweave.types import Float32Array, Float64Array, IntArray, LabelArray, LabelMap, Modality, StructureMaps, Volume
 
 BACKGROUND_SHARES = 4
-"""The background is as varied as many structures and gets this many shares of the samples."""
+"""Shares of the samples for the background, which is as varied as many structures."""
 FOLDS = 3
 SCORED_IMAGES = 12
 """Held-out images that are scored, at most."""
 RARITY = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Powers of the class frequencies that are tried: 0 takes classes as equally likely, 1 as often as they occur."""
+"""Powers of the class frequencies to try: 0 makes classes equally likely, 1 as likely as they occur."""
 DEFAULT_RARITY = 0.75
 ROWS = 64
 """Rows multiplied at a time: too few for a BLAS to share among threads, so results do not depend on their number.
@@ -39,296 +38,6 @@ OpenBLAS shares products of more than 262144 multiplications; 64 rows of 48 hidd
 """
 BLOCKS = 512
 """Blocks of rows that are scored at a time: the hidden layer of a whole image would be many times larger than it."""
-
-
-class Classifier(Protocol):
-    """Interface of a classifier of feature vectors."""
-
-    @property
-    def n_features(self) -> int:
-        """Features that it reads."""
-
-    @property
-    def n_classes(self) -> int:
-        """Classes that it tells."""
-
-    def scores(self, x: Float32Array) -> Float32Array:
-        """Score of each class, (n, C), for features (n, F): log probabilities but for a constant."""
-
-    def with_bias(self, added: Float64Array) -> Classifier:
-        """Return the same classifier with other odds of the classes, (C,)."""
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the numbers by name."""
-
-
-FitClassifier = Callable[[Float64Array, IntArray, int, np.random.Generator], Classifier]
-"""Features (n, F), class numbers (n,), number of classes and a generator, to a classifier."""
-
-
-@dataclass(frozen=True)
-class VoxelPredictor:
-    """Classifier of the voxels of an image.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the predictor that it is.
-    classes : tuple of ints
-        Label values, the background 0 first.
-    modality : "ct" or "mr"
-        How intensities are mapped.
-    sizes : Sizes
-        Size of the voxels that it works on, and the unit of their features.
-    classifier : Classifier
-        Of the features of a voxel.
-    names : mapping
-        Names of the classes by label value.
-    record : mapping
-        What held-out images say: ``dice`` by class, their ``mean_dice``, ``accuracy``, ``n_images``, the ``rarity``
-        that they chose; only the last where there was nothing to hold out.
-    """
-
-    kind: str
-    classes: tuple[int, ...]
-    modality: Modality
-    sizes: see.Sizes
-    classifier: Classifier
-    names: Mapping[int, str] = field(default_factory=dict)
-    record: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def voxel_mm(self) -> float:
-        """Size of the voxels that it works on."""
-        return self.sizes.voxel_mm
-
-    @property
-    def trained_mm(self) -> float | None:
-        """Voxels that it works on, which are those of its training images unless these had too many."""
-        return None if self.sizes.limited else self.voxel_mm
-
-    def labels(self, volume: Volume) -> LabelMap:
-        """Return the likeliest class of each voxel, on the grid of the image."""
-        scores, grid = self.scores(volume)
-        labels = np.array(self.classes, dtype=np.int32)[scores.argmax(axis=0)]
-        return LabelMap(grid.fine(labels), volume.geometry, self.names)
-
-    def maps(self, volume: Volume) -> StructureMaps:
-        """Return the probability of each structure, on the working grid laid along the axes of the image."""
-        scores, grid = self.scores(volume)
-        likely = np.exp(scores - scores.max(axis=0))
-        shares = np.asarray(grid.along_image(likely[1:] / likely.sum(axis=0)), dtype=np.float32)
-        return StructureMaps(shares, shrink_geometry(volume.geometry, grid.factors), self.classes[1:])
-
-    def scores(self, volume: Volume) -> tuple[Float32Array, see.WorkingGrid]:
-        """Score of each class on the working grid, (C, blocks), and that grid."""
-        grid = see.WorkingGrid.of(volume.geometry, self.voxel_mm)
-        found = see.features(volume, grid, self.modality, self.sizes.unit_mm)
-        scores = self.classifier.scores(found.reshape(len(found), -1).T)
-        return np.ascontiguousarray(scores.T).reshape(-1, *found.shape[1:]), grid
-
-    def save(self) -> Parts:
-        """Return the parts from which `load` gives back the same predictor."""
-        same = self.sizes.unit_mm == self.sizes.voxel_mm
-        fields = {
-            "features": see.SAME_UNIT_VERSION if same else see.VERSION,
-            "classes": list(self.classes),
-            "names": {str(value): name for value, name in self.names.items()},
-            "modality": self.modality,
-            "voxel_mm": self.voxel_mm,
-            **({} if same else {"unit_mm": self.sizes.unit_mm}),
-        }
-        return Parts(self.kind, fields, self.classifier.arrays(), self.record)
-
-    @classmethod
-    def load(cls, parts: Parts, classifier_of: Callable[[Mapping[str, NDArray[Any]]], Classifier]) -> VoxelPredictor:
-        """Inverse of `save`; KeyError or ValueError where something is missing or does not fit."""
-        content = parts.fields
-        known = (see.SAME_UNIT_VERSION, see.VERSION)
-        if content["features"] not in known:
-            raise ValueError(f"class predictor with features {content['features']!r}, supported {known}")
-        classes = tuple(int(c) for c in content["classes"])
-        classifier = classifier_of(parts.arrays)
-        if len(classes) != classifier.n_classes:
-            raise ValueError(f"{len(classes)} classes, but the classifier tells {classifier.n_classes}")
-        expected = see.n_features(content["modality"])
-        if classifier.n_features != expected:
-            raise ValueError(f"{classifier.n_features} features, {content['modality']} images have {expected}")
-        names = {int(value): str(name) for value, name in content["names"].items()}
-        voxel_mm = float(content["voxel_mm"])
-        sizes = see.Sizes(voxel_mm, voxel_mm if content["features"] == known[0] else float(content["unit_mm"]))
-        return cls(parts.kind, classes, content["modality"], sizes, classifier, names, dict(parts.record))
-
-
-def fit_voxelwise(
-    kind: str, examples: Examples, fit_classifier: FitClassifier, n_samples: int, like: Predictor | None = None
-) -> VoxelPredictor:
-    """Train on segmented images.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the predictor.
-    examples : Examples
-        Images, segmentations and classes.
-    fit_classifier : callable
-        Fits the classifier to balanced samples.
-    n_samples : int
-        Voxels to train on.
-    like : Predictor, optional
-        Use the power of the class frequencies that this one found; without it, held-out images choose it.
-
-    Returns
-    -------
-    VoxelPredictor
-        Trained on all images; its record comes from up to three folds that held patients out.
-    """
-    examples.check()
-    volumes, label_maps, classes, seed = examples.volumes, examples.label_maps, examples.classes, examples.seed
-    sizes = see.Sizes.of([v.geometry for v in volumes])
-    quota = n_samples // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
-    numbers = [class_numbers(labels.data, classes) for labels in label_maps]
-    samples = [
-        _draw(volume, numbers[n], examples.modality, sizes, quota, np.random.default_rng([seed, n]))
-        for n, volume in enumerate(volumes)
-    ]
-    require_classes((s.numbers for s in samples), classes)
-    names = {value: name for labels in label_maps for value, name in labels.names.items() if value in classes}
-
-    def train(chosen: Sequence[int]) -> tuple[VoxelPredictor, Float64Array]:
-        rng = np.random.default_rng([seed, len(volumes)])
-        found, odds = _train([samples[n] for n in chosen], len(classes), fit_classifier, rng)
-        return VoxelPredictor(kind, classes, examples.modality, sizes, found, names), odds
-
-    folds = _folds(examples.groups or range(len(volumes))) if like is None else []
-    with ThreadPoolExecutor(
-        present_threads()
-    ) as pool:  # each fit is a function of its samples alone, the longest first
-        (whole, odds), *parts = pool.map(train, [range(len(volumes)), *(rest for rest, _ in folds)])
-    scores = []
-    for (part, sampled_odds), (_, held_out) in zip(parts, folds, strict=True):
-        scores += [_score(part, sampled_odds, volumes[n], numbers[n]) for n in held_out]
-    record = _record(scores, classes) if like is None else {"rarity": like.save().record["rarity"]}
-    return replace(whole, classifier=whole.classifier.with_bias(record["rarity"] * odds), record=record)
-
-
-def blocks(rows: Any) -> Any:
-    """Rows (n, F) as (blocks, `ROWS`, F), filled with zeros at the end."""
-    n, f = rows.shape
-    padded = np.zeros((-(-n // ROWS) * ROWS, f), dtype=rows.dtype)
-    padded[:n] = rows
-    return padded.reshape(-1, ROWS, f)
-
-
-def by_blocks(x: NDArray[Any], score: Callable[[Any], Any], n_classes: int) -> Float32Array:
-    """Scores (n, C) of rows (n, F), a part at a time, from a function of blocks (B, `ROWS`, F)."""
-    out = np.empty((len(x), n_classes), dtype=np.float32)
-    for begin in range(0, len(x), ROWS * BLOCKS):
-        rows = x[begin : begin + ROWS * BLOCKS]
-        out[begin : begin + len(rows)] = score(blocks(rows)).reshape(-1, n_classes)[: len(rows)]
-    return out
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """Voxels drawn from one image: features (n, F), class numbers (n,), and how often each class occurs, (C,)."""
-
-    features: Float32Array
-    numbers: IntArray
-    occurrence: Float64Array
-
-
-def class_numbers(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
-    """Place of each label among the classes; 0, the background, for labels that have none."""
-    out = np.zeros(labels.shape, dtype=np.int32)
-    for number, value in enumerate(classes[1:], start=1):
-        out[labels == value] = number
-    return out
-
-
-def _draw(
-    volume: Volume, numbers: IntArray, modality: Modality, sizes: see.Sizes, quota: int, rng: np.random.Generator
-) -> _Sample:
-    """Draw up to ``quota`` working voxels of each class; a block has the class of most of its voxels."""
-    grid = see.WorkingGrid.of(volume.geometry, sizes.voxel_mm)
-    found = see.features(volume, grid, modality, sizes.unit_mm)
-    present = np.unique(numbers)
-    coarse = present[np.argmax([grid.coarse((numbers == c).astype(np.float32)) for c in present], axis=0)].ravel()
-    chosen = []
-    for c in np.unique(coarse):
-        voxels = np.flatnonzero(coarse == c)
-        wanted = max(1, quota) * (BACKGROUND_SHARES if c == 0 else 1)
-        chosen.append(rng.choice(voxels, min(wanted, len(voxels)), replace=False))
-    rows = np.concatenate(chosen)
-    return _Sample(found.reshape(len(found), -1).T[rows], coarse[rows], np.bincount(coarse).astype(np.float64))
-
-
-def _train(
-    samples: Sequence[_Sample], n_classes: int, fit_classifier: FitClassifier, rng: np.random.Generator
-) -> tuple[Classifier, Float64Array]:
-    """Fit the classifier to balanced samples; the log odds (C,) of true to sampled frequencies come with it."""
-    x = np.concatenate([s.features for s in samples]).astype(np.float64)
-    numbers = np.concatenate([s.numbers for s in samples])
-    found = fit_classifier(x, numbers, n_classes, rng)
-    true = np.sum([np.pad(s.occurrence, (0, n_classes - len(s.occurrence))) for s in samples], axis=0)
-    sampled = np.bincount(numbers, minlength=n_classes)
-    # Half a voxel stands for a class that these images lack.
-    ratio = np.maximum(true, 0.5) / true.sum() * sampled.sum() / np.maximum(sampled, 0.5)
-    return found, np.log(ratio)
-
-
-def _folds(groups: Sequence[Hashable]) -> list[tuple[list[int], list[int]]]:
-    """Images to train on and to hold out, by whole groups in turn; none where there is one group."""
-    distinct = list(dict.fromkeys(groups))
-    n_folds = min(FOLDS, len(distinct))
-    if n_folds < 2:
-        return []
-    fold = [distinct.index(g) % n_folds for g in groups]
-    split = [
-        ([n for n, f in enumerate(fold) if f != k], [n for n, f in enumerate(fold) if f == k]) for k in range(n_folds)
-    ]
-    return [(rest, held_out[: SCORED_IMAGES // n_folds]) for rest, held_out in split]
-
-
-def _score(part: VoxelPredictor, odds: Float64Array, volume: Volume, truth: IntArray) -> Float64Array:
-    """Dice of each structure and, last, the share of right voxels, for each `RARITY`: (R, C)."""
-    scores, grid = part.scores(volume)
-    out = np.full((len(RARITY), len(odds)), np.nan)
-    for r, power in enumerate(RARITY):
-        found = grid.fine((scores + (power * odds).astype(np.float32)[:, None, None, None]).argmax(axis=0))
-        for c in range(1, len(odds)):
-            a, b = found == c, truth == c
-            if b.any():
-                out[r, c - 1] = 2 * (a & b).sum() / (a.sum() + b.sum())
-        out[r, -1] = (found == truth).mean()
-    return out
-
-
-def _record(scores: Sequence[Float64Array], classes: tuple[int, ...]) -> dict[str, Any]:
-    """Choose the rarity with the best mean Dice of the structures, and say what it reached."""
-    if not scores:
-        return {"rarity": DEFAULT_RARITY}
-    stacked = np.stack(scores)
-    seen = ~np.isnan(stacked).all(axis=(0, 1))
-    mean = np.full(stacked.shape[1:], np.nan)
-    mean[:, seen] = np.nanmean(stacked[:, :, seen], axis=0)
-    best = int(np.nanmean(mean[:, :-1], axis=1).argmax())
-    dice = {str(c): float(d) for c, d in zip(classes[1:], mean[best], strict=False) if np.isfinite(d)}
-    return {
-        "rarity": RARITY[best],
-        "dice": dice,
-        "mean_dice": float(np.mean(list(dice.values()))),
-        "accuracy": float(mean[best, -1]),
-        "n_images": len(scores),
-    }
-
-
-def require_classes(numbers: Iterable[NDArray[Any]], classes: tuple[int, ...]) -> None:
-    """Raise ValueError where a class does not occur among class numbers."""
-    seen = {int(number) for found in numbers for number in np.unique(found)}
-    missing = [value for number, value in enumerate(classes) if number not in seen]
-    if missing:
-        raise ValueError(f"no training label map shows class {missing} at working resolution; leave it out of classes")
 
 
 class Options(registry.Options):
@@ -371,18 +80,25 @@ class Perceptron:
 
     @property
     def n_features(self) -> int:
-        """Features that it reads."""
+        """Number of features."""
         return len(self.hidden)
 
     @property
     def n_classes(self) -> int:
-        """Classes that it tells."""
+        """Number of classes."""
         return len(self.output_bias)
 
     def scores(self, x: Float32Array) -> Float32Array:
         """Score of each class, (n, C), for features (n, F)."""
         w, b, v, c = (p.astype(np.float32) for p in (self.hidden, self.hidden_bias, self.output, self.output_bias))
-        return by_blocks(x, lambda part: np.tanh(part @ w + b) @ v + c, self.n_classes)
+        out = np.empty((len(x), self.n_classes), dtype=np.float32)
+        for begin in range(0, len(x), ROWS * BLOCKS):
+            rows = x[begin : begin + ROWS * BLOCKS]
+            padded = np.zeros((-(-len(rows) // ROWS) * ROWS, x.shape[1]), dtype=x.dtype)
+            padded[: len(rows)] = rows
+            part = np.tanh(padded.reshape(-1, ROWS, x.shape[1]) @ w + b) @ v + c
+            out[begin : begin + len(rows)] = part.reshape(-1, self.n_classes)[: len(rows)]
+        return out
 
     def with_bias(self, added: Float64Array) -> Perceptron:
         """Return the same classifier with other odds of the classes, (C,)."""
@@ -401,39 +117,247 @@ class Perceptron:
         return cls(w, b, v, c)
 
 
-def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPredictor:
-    """Learn from segmented images."""
-    return fit_voxelwise("perceptron", examples, partial(fit_perceptron, options=options), options.samples, like)
+class Saved(BaseModel):
+    """Fields of a saved predictor."""
+
+    features: Literal[2, 3]
+    classes: Classes
+    names: Names
+    modality: Modality
+    voxel_mm: VoxelMm
+    unit_mm: VoxelMm | None = Field(default=None, exclude_if=lambda unit: unit is None)
+
+    @property
+    def sizes(self) -> see.Sizes:
+        """Voxel size and unit; one length serves for both in the older version of the features."""
+        if self.features == see.SAME_UNIT_VERSION:
+            return see.Sizes(self.voxel_mm, self.voxel_mm)
+        if self.unit_mm is None:
+            raise ValueError("unit_mm is missing")
+        return see.Sizes(self.voxel_mm, self.unit_mm)
 
 
-def load(parts: Parts) -> VoxelPredictor:
-    """Return the predictor that was saved."""
-    return VoxelPredictor.load(parts, Perceptron.of)
-
-
-def fit_perceptron(
-    x: Float64Array,
-    classes: IntArray,
-    n_classes: int,
-    rng: np.random.Generator,
-    *,
-    options: Options,
-) -> Perceptron:
-    """Minimise the mean cross-entropy + ½ · penalty · |layers|² on standardised features.
+@dataclass(frozen=True)
+class VoxelPredictor:
+    """Fitted classifier of the voxels of an image.
 
     Parameters
     ----------
-    x : float array of shape (n, F)
-        Features.
-    classes : int array of shape (n,)
-        Number of the class of each row.
-    n_classes : int
-        Size of the second layer.
-    rng : Generator
-        Draws the starting layers.
-    options : Options
-        Size of the first layer; weight of the squares of both, without their biases.
+    classes : tuple of ints
+        Label values, the background 0 first.
+    modality : "ct" or "mr"
+        How intensities are mapped.
+    sizes : Sizes
+        Working voxel size, and the unit of the features.
+    classifier : Perceptron
+        Scores of the classes by the features of a voxel.
+    names : mapping
+        Names of the classes by label value.
+    record : mapping
+        Results on held-out images: ``dice`` by class, ``mean_dice``, ``accuracy``, ``n_images`` and the chosen
+        ``rarity``; only the last where no image was held out.
     """
+
+    classes: tuple[int, ...]
+    modality: Modality
+    sizes: see.Sizes
+    classifier: Perceptron
+    names: Mapping[int, str] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def voxel_mm(self) -> float:
+        """Size of the working voxels."""
+        return self.sizes.voxel_mm
+
+    @property
+    def trained_mm(self) -> float | None:
+        """Size of the training voxels, which are the working voxels; None where those were enlarged."""
+        return None if self.sizes.limited else self.voxel_mm
+
+    def labels(self, volume: Volume) -> LabelMap:
+        """Return the likeliest class of each voxel, on the grid of the image."""
+        scores, grid = self.scores(volume)
+        labels = np.array(self.classes, dtype=np.int32)[scores.argmax(axis=0)]
+        return LabelMap(grid.fine(labels), volume.geometry, self.names)
+
+    def maps(self, volume: Volume) -> StructureMaps:
+        """Return the probability of each structure, on the working grid along the axes of the image."""
+        scores, grid = self.scores(volume)
+        likely = np.exp(scores - scores.max(axis=0))
+        shares = np.asarray(grid.along_image(likely[1:] / likely.sum(axis=0)), dtype=np.float32)
+        return StructureMaps(shares, shrink_geometry(volume.geometry, grid.factors), self.classes[1:])
+
+    def scores(self, volume: Volume) -> tuple[Float32Array, see.WorkingGrid]:
+        """Score of each class on the working grid, (C, blocks), and that grid."""
+        grid = see.WorkingGrid.of(volume.geometry, self.voxel_mm)
+        found = see.features(volume, grid, self.modality, self.sizes.unit_mm)
+        scores = self.classifier.scores(found.reshape(len(found), -1).T)
+        return np.ascontiguousarray(scores.T).reshape(-1, *found.shape[1:]), grid
+
+    def save(self) -> Parts:
+        """Return the parts from which `load` restores the same predictor."""
+        same = self.sizes.unit_mm == self.sizes.voxel_mm
+        saved = Saved(
+            features=see.SAME_UNIT_VERSION if same else see.VERSION,
+            classes=self.classes,
+            names=dict(self.names),
+            modality=self.modality,
+            voxel_mm=self.voxel_mm,
+            unit_mm=None if same else self.sizes.unit_mm,
+        )
+        return Parts("perceptron", saved.model_dump(mode="json"), self.classifier.arrays(), self.record)
+
+
+def load(parts: Parts) -> VoxelPredictor:
+    """Return the predictor that was saved; KeyError or ValueError where a part is missing or does not fit."""
+    saved, classifier = Saved.model_validate(parts.fields), Perceptron.of(parts.arrays)
+    if len(saved.classes) != classifier.n_classes:
+        raise ValueError(f"{len(saved.classes)} classes, but the classifier has {classifier.n_classes}")
+    expected = see.n_features(saved.modality)
+    if classifier.n_features != expected:
+        raise ValueError(f"{classifier.n_features} features, {saved.modality} images have {expected}")
+    return VoxelPredictor(saved.classes, saved.modality, saved.sizes, classifier, saved.names, dict(parts.record))
+
+
+def fit(examples: Examples, options: Options, like: Predictor | None) -> VoxelPredictor:
+    """Fit to segmented images; ``like`` gives the power of the class frequencies, else held-out images choose it.
+
+    The predictor is fitted to all images. Its record comes from up to three folds with held-out patients.
+    """
+    examples.check()
+    volumes, label_maps, classes, seed = examples.volumes, examples.label_maps, examples.classes, examples.seed
+    sizes = see.Sizes.of([v.geometry for v in volumes])
+    quota = options.samples // (len(volumes) * (len(classes) - 1 + BACKGROUND_SHARES))
+    numbers = [class_numbers(labels.data, classes) for labels in label_maps]
+    samples = [
+        _draw(volume, numbers[n], examples.modality, sizes, quota, np.random.default_rng([seed, n]))
+        for n, volume in enumerate(volumes)
+    ]
+    require_classes((s.numbers for s in samples), classes)
+    names = {value: name for labels in label_maps for value, name in labels.names.items() if value in classes}
+
+    def train(chosen: Sequence[int]) -> tuple[VoxelPredictor, Float64Array]:
+        rng = np.random.default_rng([seed, len(volumes)])
+        classifier, odds = _train([samples[n] for n in chosen], len(classes), options, rng)
+        return VoxelPredictor(classes, examples.modality, sizes, classifier, names), odds
+
+    folds = _folds(examples.groups or range(len(volumes))) if like is None else []
+    with ThreadPoolExecutor(present_threads()) as pool:  # a fit depends on its samples alone; the longest comes first
+        (whole, odds), *parts = pool.map(train, [range(len(volumes)), *(rest for rest, _ in folds)])
+    scores = []
+    for (part, sampled_odds), (_, held_out) in zip(parts, folds, strict=True):
+        scores += [_score(part, sampled_odds, volumes[n], numbers[n]) for n in held_out]
+    record = _record(scores, classes) if like is None else {"rarity": like.save().record["rarity"]}
+    return replace(whole, classifier=whole.classifier.with_bias(record["rarity"] * odds), record=record)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Voxels drawn from one image: features (n, F), class numbers (n,), and how often each class occurs, (C,)."""
+
+    features: Float32Array
+    numbers: IntArray
+    occurrence: Float64Array
+
+
+def class_numbers(labels: LabelArray, classes: tuple[int, ...]) -> IntArray:
+    """Place of each label among the classes; 0, the background, for labels that have none."""
+    out = np.zeros(labels.shape, dtype=np.int32)
+    for number, value in enumerate(classes[1:], start=1):
+        out[labels == value] = number
+    return out
+
+
+def _draw(
+    volume: Volume, numbers: IntArray, modality: Modality, sizes: see.Sizes, quota: int, rng: np.random.Generator
+) -> _Sample:
+    """Draw up to ``quota`` working voxels of each class; a block has the class of most of its voxels."""
+    grid = see.WorkingGrid.of(volume.geometry, sizes.voxel_mm)
+    found = see.features(volume, grid, modality, sizes.unit_mm)
+    present = np.unique(numbers)
+    coarse = present[np.argmax([grid.coarse((numbers == c).astype(np.float32)) for c in present], axis=0)].ravel()
+    chosen = []
+    for c in np.unique(coarse):
+        voxels = np.flatnonzero(coarse == c)
+        wanted = max(1, quota) * (BACKGROUND_SHARES if c == 0 else 1)
+        chosen.append(rng.choice(voxels, min(wanted, len(voxels)), replace=False))
+    rows = np.concatenate(chosen)
+    return _Sample(found.reshape(len(found), -1).T[rows], coarse[rows], np.bincount(coarse).astype(np.float64))
+
+
+def _train(
+    samples: Sequence[_Sample], n_classes: int, options: Options, rng: np.random.Generator
+) -> tuple[Perceptron, Float64Array]:
+    """Fit the classifier to balanced samples; also return the log odds (C,) of true to sampled frequencies."""
+    x = np.concatenate([s.features for s in samples]).astype(np.float64)
+    numbers = np.concatenate([s.numbers for s in samples])
+    classifier = fit_perceptron(x, numbers, n_classes, rng, options)
+    true = np.sum([np.pad(s.occurrence, (0, n_classes - len(s.occurrence))) for s in samples], axis=0)
+    sampled = np.bincount(numbers, minlength=n_classes)
+    # A class that these images lack counts as half a voxel.
+    ratio = np.maximum(true, 0.5) / true.sum() * sampled.sum() / np.maximum(sampled, 0.5)
+    return classifier, np.log(ratio)
+
+
+def _folds(groups: Sequence[Hashable]) -> list[tuple[list[int], list[int]]]:
+    """Images to train on and to hold out, by whole groups in turn; none where there is one group."""
+    distinct = list(dict.fromkeys(groups))
+    n_folds = min(FOLDS, len(distinct))
+    if n_folds < 2:
+        return []
+    fold = [distinct.index(g) % n_folds for g in groups]
+    split = [
+        ([n for n, f in enumerate(fold) if f != k], [n for n, f in enumerate(fold) if f == k]) for k in range(n_folds)
+    ]
+    return [(rest, held_out[: SCORED_IMAGES // n_folds]) for rest, held_out in split]
+
+
+def _score(part: VoxelPredictor, odds: Float64Array, volume: Volume, truth: IntArray) -> Float64Array:
+    """Dice of each structure and, last, the share of right voxels, for each `RARITY`: (R, C)."""
+    scores, grid = part.scores(volume)
+    out = np.full((len(RARITY), len(odds)), np.nan)
+    for r, power in enumerate(RARITY):
+        found = grid.fine((scores + (power * odds).astype(np.float32)[:, None, None, None]).argmax(axis=0))
+        for c in range(1, len(odds)):
+            a, b = found == c, truth == c
+            if b.any():
+                out[r, c - 1] = 2 * (a & b).sum() / (a.sum() + b.sum())
+        out[r, -1] = (found == truth).mean()
+    return out
+
+
+def _record(scores: Sequence[Float64Array], classes: tuple[int, ...]) -> dict[str, Any]:
+    """Record of the rarity with the best mean Dice of the structures."""
+    if not scores:
+        return {"rarity": DEFAULT_RARITY}
+    stacked = np.stack(scores)
+    seen = ~np.isnan(stacked).all(axis=(0, 1))
+    mean = np.full(stacked.shape[1:], np.nan)
+    mean[:, seen] = np.nanmean(stacked[:, :, seen], axis=0)
+    best = int(np.nanmean(mean[:, :-1], axis=1).argmax())
+    dice = {str(c): float(d) for c, d in zip(classes[1:], mean[best], strict=False) if np.isfinite(d)}
+    return {
+        "rarity": RARITY[best],
+        "dice": dice,
+        "mean_dice": float(np.mean(list(dice.values()))),
+        "accuracy": float(mean[best, -1]),
+        "n_images": len(scores),
+    }
+
+
+def require_classes(numbers: Iterable[NDArray[Any]], classes: tuple[int, ...]) -> None:
+    """Raise ValueError where a class does not occur among class numbers."""
+    seen = {int(number) for found in numbers for number in np.unique(found)}
+    missing = [value for number, value in enumerate(classes) if number not in seen]
+    if missing:
+        raise ValueError(f"no training label map shows class {missing} at working resolution; leave it out of classes")
+
+
+def fit_perceptron(
+    x: Float64Array, classes: IntArray, n_classes: int, rng: np.random.Generator, options: Options
+) -> Perceptron:
+    """Minimise the mean cross-entropy + ½ · penalty · |layers|² on standardised features (n, F) with classes (n,)."""
     mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-6
     f, hidden = x.shape[1], options.hidden
     shapes = ((f, hidden), (hidden,), (hidden, n_classes), (n_classes,))

@@ -1,60 +1,75 @@
-"""Intensity normalisation and pooling strides of a convolutional network.
+"""U-Net that predicts the structures of an image: input channels, working grid, saved predictor, and fit.
 
-Only NumPy is imported: a machine that trains a network needs nothing else of the package.
+`regweave.predictors._network` evaluates the layers, `regweave.predictors._unet_training` fits them with PyTorch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from regweave import _core, extras, notices, registry
 from regweave.errors import UsageError
 from regweave.io.geometry import nearest_axes
 from regweave.io.labels import normalised
 from regweave.predictors._features import WorkingGrid
-from regweave.predictors._network import ALIGNMENT, WIDEST, Network, filled_shape
-from regweave.predictors.base import Examples, Parts, Predictor
+from regweave.predictors._network import ALIGNMENT, WIDEST, Network, Stride, filled_shape
+from regweave.predictors.base import Classes, Examples, Names, Parts, Predictor, VoxelMm
 from regweave.predictors.perceptron import class_numbers, require_classes
 from regweave.spatial.pyramid import Factors, shrink
 from regweave.threads import present_threads
-from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, Modality, StructureMaps, Volume
+from regweave.types import Float32Array, Float64Array, Geometry, IntArray, LabelMap, StructureMaps, Volume
 
-VERSION = 1
-"""Changes whenever the same image gives other channels."""
+COSTLY = True
+"""A fit takes minutes to hours: as few as possible are made, and each is cached."""
+ARCHIVED = True
+"""A model with millions of numbers is an archive."""
+NEEDS = ("torch", "net", "training a network")
+"""Package that fitting needs, the extra with it, and the purpose."""
+MOST_CLASSES = 255
 SOFT_TISSUE_HU = (-160.0, 240.0)
 ALL_TISSUE_HU = (-1000.0, 1500.0)
 PERCENTILES = (0.5, 99.5)
-"""Of the voxels above the minimum of an MR image, which is what surrounds the body: they become -1 and 1."""
+"""Of the voxels above the minimum of an MR image, which surrounds the body: they become -1 and 1."""
 MR_RANGE = (-1.2, 1.5)
-"""Where mapped MR intensities are cut: a vessel far above the percentile must not drown the rest."""
-
+"""Range of mapped MR intensities: a vessel far above the percentile must not dominate."""
 SCALES = 4
 LEAST_VOXELS = 4
 """Voxels along an axis that pooling leaves, where there were so many."""
 LATE = 1.5
 """An axis is pooled once its voxels are at most this many times as long as the shortest: thick slices wait."""
+ALIKE = (0.8, 1.25)
+"""Ratios of image voxels to network voxels between which an axis is not resampled."""
+ENOUGH = 100
+"""Images from which on some are held out for early stopping: of 42 patients a tenth was worth .005 in Dice."""
+SPARED = 10
+"""One patient of so many is held out."""
+WIDE = 1.75
+"""Ratio of the width of an image to that of a middling training image above which a warning is given."""
+Modality = Literal["ct", "mr"]
+Shape = tuple[int, int, int]
+SpacingMm = tuple[float, float, float]
 
 
-def n_channels(modality: Literal["ct", "mr"]) -> int:
-    """Count the channels that `channels` gives."""
+def n_channels(modality: str) -> int:
+    """Count the channels of an image."""
     return 2 if modality == "ct" else 1
 
 
-def channels(data: NDArray[Any], modality: Literal["ct", "mr"]) -> NDArray[np.float32]:
+def channels(data: NDArray[Any], modality: str) -> NDArray[np.float32]:
     """Map intensities to about -1 to 1.
 
     Parameters
     ----------
     data : array of shape (X, Y, Z)
         Hounsfield units, or the intensities of an MR image in any scale.
-    modality : "ct" or "mr"
-        Two fixed windows, or one by the percentiles of the image.
+    modality : str
+        Two fixed windows for ``ct``, else one by the percentiles of the image.
 
     Returns
     -------
@@ -110,14 +125,9 @@ def strides_for(spacing_mm: Sequence[float], shape: Sequence[int]) -> tuple[tupl
     return tuple(found)
 
 
-ALIKE = (0.8, 1.25)
-"""Ratios of the voxels of an image to those of the network between which the image is taken as it is."""
-Shape = tuple[int, int, int]
-
-
 @dataclass(frozen=True)
 class NetworkGrid:
-    """Grid of a network over an image, laid along the axes of the image.
+    """Grid of a network over an image, along the axes of the image.
 
     Parameters
     ----------
@@ -132,7 +142,7 @@ class NetworkGrid:
 
     @classmethod
     def of(cls, image: Geometry, spacing_mm: Sequence[float]) -> NetworkGrid:
-        """Lay voxels of about ``spacing_mm``, along L, P and S, over the box of an image."""
+        """Cover the box of an image by voxels of about ``spacing_mm`` along L, P and S."""
         wanted = np.empty(3)
         wanted[list(nearest_axes(image.direction))] = spacing_mm
         ratio, sizes = image.spacing_mm / wanted, np.array(image.shape)
@@ -151,10 +161,10 @@ class NetworkGrid:
 
     @property
     def _turned(self) -> WorkingGrid:
-        return WorkingGrid.of(self.laid, 0.0)  # no voxel is that small: each is a block of its own
+        return WorkingGrid.of(self.laid, 0.0)  # no voxel is that small: each is one block
 
     def seen(self, data: Float32Array) -> Float32Array:
-        """Return an image on the grid of the network, its axes along L, P and S."""
+        """Resample an image on the grid of the network, with axes along L, P and S."""
         f = np.maximum(1, np.floor(self._scale)).astype(int)
         factors: Factors = (int(f[0]), int(f[1]), int(f[2]))
         return self._turned.coarse(_resampled(shrink(data, factors), self.laid.shape, self._scale / f))
@@ -200,25 +210,6 @@ def _resampled(image: Float32Array, shape: Shape, scale: Float64Array) -> Float3
     return np.asarray(_core.resample_field(np.ascontiguousarray(image)[None], shape, scale, (scale - 1) / 2)[0])
 
 
-COSTLY = True
-"""Fitting takes minutes to hours: as few as possible are fitted, and each is kept."""
-ARCHIVED = True
-"""Millions of numbers: a model that holds them is an archive."""
-NEEDS = ("torch", "net", "training a network")
-"""Package that fitting needs, the extra that brings it, and what for."""
-MOST_CLASSES = 255
-VOXELS_MM = (1e-4, 1e3)
-MOST_VOXELS = 1024
-"""Of a training image along an axis."""
-ENOUGH = 100
-"""Images from which on some can be spared to say when to stop: of 42 patients a tenth was worth .005 in Dice."""
-SPARED = 10
-"""One patient of so many is spared."""
-WIDE = 1.75
-"""An image so many times as wide as a middling training image is told with a warning."""
-SpacingMm = tuple[float, float, float]
-
-
 class Options(registry.Options):
     """Size and length of the training.
 
@@ -229,13 +220,13 @@ class Options(registry.Options):
     steps : int
         Steps of the training, at most.
     minutes : float
-        Time that one network may take: where the first steps say that it would take longer, fewer are made. A training
+        Time limit of one network: the number of steps is reduced where the first steps are too slow for it. A training
         fits four: one to all patients, and three without a third of them each.
     device : "auto", "cpu" or "cuda"
-        Where it is trained; by default on a GPU where PyTorch finds one.
+        Device of the fit; by default a GPU where PyTorch detects one.
     mirror : bool
-        Mirror every second training image left to right, and tell an image as the mean of it and its mirror image: for
-        parts of the body whose sides are alike. Structures named left and right change places.
+        Mirror every second training image left to right, and average the predictions for an image and its mirror
+        image: for parts of the body whose sides are alike. Structures named left and right change places.
     """
 
     width: int = Field(default=16, ge=ALIGNMENT, le=WIDEST, multiple_of=ALIGNMENT)
@@ -247,7 +238,7 @@ class Options(registry.Options):
 
 @dataclass(frozen=True)
 class NetworkPredictor:
-    """Convolutional network that tells the structures of an image.
+    """Fitted convolutional network that predicts the structures of an image.
 
     Parameters
     ----------
@@ -256,20 +247,20 @@ class NetworkPredictor:
     modality : "ct" or "mr"
         How intensities are mapped.
     spacing_mm : three numbers
-        Voxels that it was trained on, along L, P and S.
+        Voxels of the training images, along L, P and S.
     network : Network
         Layers.
     names : mapping
         Names of the classes by label value.
     record : mapping
-        What held-out images say: ``dice`` by class, their ``mean_dice``, ``n_images``; empty where none were asked.
+        Results on held-out images: ``dice`` by class, ``mean_dice`` and ``n_images``; empty where there were none.
     ignored : tuple of ints
-        Outputs of the network, by place, that count as background: structures that it knows and nobody asks for.
+        Outputs of the network, by place, that count as background: structures without a class.
     shape : three ints
-        Voxels of a middling training image along L, P and S. A smaller image, a tighter crop, is surrounded by its
-        darkest value: normalisation by the mean of an image makes a network blind where the surroundings are missing.
+        Voxels of a middling training image along L, P and S. A smaller image, a tighter crop, is padded with its
+        darkest value: without its surroundings, normalisation by the mean of the image would fail.
     mirrored : tuple of ints
-        Output, by place, that each output becomes in a mirror; empty where images are told one way only.
+        Output, by place, of each output in a mirrored image; empty where images are not mirrored.
     """
 
     classes: tuple[int, ...]
@@ -284,12 +275,12 @@ class NetworkPredictor:
 
     @property
     def voxel_mm(self) -> float:
-        """Size of the voxels that it works on, along the finest axis."""
+        """Size of the working voxels along the finest axis."""
         return min(self.spacing_mm)
 
     @property
     def trained_mm(self) -> float:
-        """Smallest side of a voxel of the middle training image: the one that it works on."""
+        """Smallest side of a voxel of the middle training image, which is a working voxel."""
         return self.voxel_mm
 
     def labels(self, volume: Volume) -> LabelMap:
@@ -299,14 +290,14 @@ class NetworkPredictor:
         return LabelMap(np.array(self.classes, dtype=np.int32)[best], volume.geometry, self.names)
 
     def maps(self, volume: Volume) -> StructureMaps:
-        """Return the probability of each structure, on the working grid laid along the axes of the image."""
+        """Return the probability of each structure, on the working grid along the axes of the image."""
         shares, grid = self.shares(volume)
         return StructureMaps(shares[1:], grid.laid, self.classes[1:])
 
     def shares(self, volume: Volume) -> tuple[Float32Array, NetworkGrid]:
-        """Probability of each class, (C, X, Y, Z), on the working grid laid along the image, and that grid."""
+        """Probability of each class, (C, X, Y, Z), on the working grid along the axes of the image, and that grid."""
         grid = NetworkGrid.of(volume.geometry, self.spacing_mm)
-        seen = channels(grid.seen(volume.data), _scale_of(self.modality))
+        seen = channels(grid.seen(volume.data), self.modality)
         _warn_of_width(seen.shape[1:], self.shape)
         inner, surrounded = _surrounded(seen, self.shape)
         shares = self.network.shares(surrounded)
@@ -326,75 +317,53 @@ class NetworkPredictor:
         voxels = float(np.prod(filled_shape(seen, self.network.strides)))
         return 4.0 * voxels * (4 * self.network.width + 2 * self.network.n_classes)
 
-    def telling(self, classes: tuple[int, ...]) -> NetworkPredictor:
-        """Return the predictor of some of the classes, 0 first; the others become background."""
-        outputs = [n for n in range(self.network.n_classes) if n not in self.ignored]
-        dropped = [n for n, c in zip(outputs, self.classes, strict=True) if c not in classes]
-        kept = tuple(c for c in self.classes if c in classes)
-        if kept != classes:
-            raise ValueError(f"the network tells {self.classes}; give some of them in this order, found {classes}")
-        names = {c: name for c, name in self.names.items() if c in classes}
-        return replace(self, classes=kept, ignored=tuple(sorted({*self.ignored, *dropped})), names=names)
-
     def save(self) -> Parts:
-        """Return the parts from which `load` gives back the same predictor: training gives numbers of 16 bits."""
-        fields = {
-            "input": VERSION,
-            "classes": list(self.classes),
-            "names": {str(value): name for value, name in self.names.items()},
-            "modality": self.modality,
-            "spacing_mm": list(self.spacing_mm),
-            "strides": [list(stride) for stride in self.network.strides],
-            "ignored": list(self.ignored),
-            "shape": list(self.shape),
-            "mirrored": list(self.mirrored),
-        }
+        """Return the parts from which `load` restores the same predictor: fitted numbers have 16 bits."""
+        saved = Saved.model_validate({**vars(self), "input": VERSION, "strides": self.network.strides})
         arrays = {name: array.astype(np.float16) for name, array in self.network.arrays.items()}
-        return Parts("unet", fields, arrays, self.record)
+        return Parts("unet", saved.model_dump(mode="json"), arrays, self.record)
+
+
+VERSION = 1
+"""Changes whenever the same image gives other channels."""
+Voxels = Annotated[int, Field(ge=1, le=1024)]
+
+
+class Saved(BaseModel):
+    """Fields of a saved network, as in `NetworkPredictor`."""
+
+    input: Literal[1]
+    classes: Classes
+    names: Names
+    modality: Modality
+    spacing_mm: tuple[VoxelMm, VoxelMm, VoxelMm]
+    strides: tuple[Stride, ...]
+    ignored: tuple[PositiveInt, ...]
+    shape: tuple[Voxels, Voxels, Voxels]
+    mirrored: tuple[NonNegativeInt, ...] = ()
 
 
 def load(parts: Parts) -> NetworkPredictor:
-    """Return the predictor that was saved."""
-    content = parts.fields
-    if content["input"] != VERSION:
-        raise ValueError(f"network with input {content['input']!r}, supported {VERSION}")
-    network = Network.of(parts.arrays, content["strides"])
-    classes = tuple(int(c) for c in content["classes"])
-    ignored = tuple(int(n) for n in content["ignored"])
-    if sorted(set(ignored)) != list(ignored) or not all(0 < n < network.n_classes for n in ignored):
-        raise ValueError(f"ignored outputs are {list(ignored)[:9]}, allowed: places from 1 to {network.n_classes - 1}")
-    if len(classes) + len(ignored) != network.n_classes:
-        raise ValueError(f"{len(classes)} classes, but the network tells {network.n_classes - len(ignored)}")
-    modality = content["modality"]
-    if modality not in ("ct", "mr") or network.n_channels != n_channels(modality):
-        raise ValueError(f"a network for {network.n_channels} channels does not read {str(modality)[:40]!r} images")
-    x, y, z = (float(mm) for mm in content["spacing_mm"])
-    if not all(VOXELS_MM[0] <= mm <= VOXELS_MM[1] for mm in (x, y, z)):
-        raise ValueError(f"spacing_mm is {[x, y, z]}, allowed: {VOXELS_MM[0]:g} to {VOXELS_MM[1]:g}")
-    names = {int(value): str(name) for value, name in content["names"].items()}
-    nx, ny, nz = (int(n) for n in content["shape"])
-    if not all(1 <= n <= MOST_VOXELS for n in (nx, ny, nz)):
-        raise ValueError(f"shape is {[nx, ny, nz]}, allowed: 1 to {MOST_VOXELS}")
-    mirrored = tuple(int(n) for n in content.get("mirrored", ()))
-    places = list(range(network.n_classes))
-    if mirrored and (sorted(mirrored) != places or [mirrored[m] for m in mirrored] != places):
-        raise ValueError(f"mirrored is {list(mirrored)[:9]}, allowed: outputs that change places in couples")
-    return NetworkPredictor(
-        classes, modality, (x, y, z), network, names, dict(parts.record), ignored, (nx, ny, nz), mirrored
-    )
+    """Return the predictor that was saved; KeyError or ValueError where a part is missing or does not fit."""
+    saved = Saved.model_validate(parts.fields)
+    network = Network.of(parts.arrays, saved.strides)
+    ignored, mirrored, outputs = list(saved.ignored), list(saved.mirrored), list(range(network.n_classes))
+    if ignored != [n for n in outputs if n in ignored]:
+        raise ValueError(f"ignored outputs are {ignored[:9]}, allowed: places from 1 to {len(outputs) - 1}")
+    if len(saved.classes) + len(ignored) != len(outputs):
+        raise ValueError(f"{len(saved.classes)} classes, but the network has {len(outputs) - len(ignored)}")
+    if network.n_channels != n_channels(saved.modality):
+        raise ValueError(f"a network for {network.n_channels} channels does not read {saved.modality!r} images")
+    if mirrored and (sorted(mirrored) != outputs or [mirrored[m] for m in mirrored] != outputs):
+        raise ValueError(f"mirrored is {mirrored[:9]}, allowed: outputs that change places in couples")
+    fields = saved.model_dump(exclude={"input", "strides"})
+    return NetworkPredictor(network=network, record=dict(parts.record), **fields)
 
 
 def fit(examples: Examples, options: Options, like: Predictor | None) -> NetworkPredictor:
-    """Train on segmented images; what left-out patients say is for the caller to find out, who fits networks to parts.
+    """Fit to segmented images; the result on left-out patients is for the caller, who fits networks to parts of them.
 
-    Parameters
-    ----------
-    examples : Examples
-        Images, segmentations and classes.
-    options : Options
-        Size and length.
-    like : Predictor, optional
-        Work on its voxels, with its width and strides: networks that are compared see images alike.
+    Networks that are compared use the same voxels, width and strides: those of ``like``.
 
     Raises
     ------
@@ -402,28 +371,40 @@ def fit(examples: Examples, options: Options, like: Predictor | None) -> Network
         E158 where PyTorch is not installed.
     """
     examples.check()
-    extras.require(*NEEDS)
-    if len(examples.classes) > MOST_CLASSES:
-        raise ValueError(f"{len(examples.classes)} classes, allowed: at most {MOST_CLASSES}")
+    torch = extras.load(*NEEDS)
+    from regweave.predictors import _unet_training as training  # noqa: PLC0415 (imports torch, which takes seconds)
+
+    classes = examples.classes
+    if len(classes) > MOST_CLASSES:
+        raise ValueError(f"{len(classes)} classes, allowed: at most {MOST_CLASSES}")
     spacing_mm = like.spacing_mm if isinstance(like, NetworkPredictor) else middle_spacing_mm(examples.volumes)
     grids = [NetworkGrid.of(v.geometry, spacing_mm) for v in examples.volumes]
     pairs = list(zip(grids, examples.volumes, examples.label_maps, strict=True))
-    images = [channels(g.seen(v.data), _scale_of(examples.modality)) for g, v, _ in pairs]
-    numbers = [g.numbers(class_numbers(labels.data, examples.classes)) for g, _, labels in pairs]
-    require_classes(numbers, examples.classes)
+    images = [channels(g.seen(v.data), examples.modality) for g, v, _ in pairs]
+    numbers = [g.numbers(class_numbers(labels.data, classes)) for g, _, labels in pairs]
+    require_classes(numbers, classes)
     nx, ny, nz = (int(n) for n in np.median([i.shape[1:] for i in images], axis=0))
     strides = like.network.strides if isinstance(like, NetworkPredictor) else strides_for(spacing_mm, (nx, ny, nz))
-    names = {v: n for labels in examples.label_maps for v, n in labels.names.items() if v in examples.classes}
-    mirrored = mirror_places(examples.classes, names) if options.mirror else ()
-    arrays = _trained(images, numbers, strides, options, examples, mirrored)
+    names = {v: n for labels in examples.label_maps for v, n in labels.names.items() if v in classes}
+    mirrored = mirror_places(classes, names) if options.mirror else ()
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    plan = training.TrainingPlan(
+        len(classes), strides, options.width, options.steps, options.minutes, examples.seed, device,
+        held_out=spared(examples.groups or range(len(images)), examples.seed), mirrored=mirrored,
+    )  # fmt: skip
+    before = torch.get_num_threads()
+    torch.set_num_threads(present_threads())
+    try:
+        arrays = training.fit_network(images, numbers, plan, examples.tell, examples.checkpoint)
+    finally:
+        torch.set_num_threads(before)
+    modality: Modality = "ct" if examples.modality == "ct" else "mr"
     network = Network.of(arrays, strides)
-    return NetworkPredictor(
-        examples.classes, examples.modality, spacing_mm, network, names, shape=(nx, ny, nz), mirrored=mirrored
-    )
+    return NetworkPredictor(classes, modality, spacing_mm, network, names, shape=(nx, ny, nz), mirrored=mirrored)
 
 
 def mirror_places(classes: Sequence[int], names: Mapping[int, str]) -> tuple[int, ...]:
-    """Place, among the classes, of what each of them is in a mirror: the same, or the other side by name.
+    """Place of each class in a mirrored image: the same, or that of the other side by name.
 
     Raises
     ------
@@ -448,7 +429,7 @@ def mirror_places(classes: Sequence[int], names: Mapping[int, str]) -> tuple[int
 
 
 def _warn_of_width(seen: Sequence[int], usual: Sequence[int]) -> None:
-    """Say so where an image is much wider than those that a network was trained on."""
+    """Warn where an image is much wider than the training images."""
     if max(usual) > 1 and any(n > WIDE * least for n, least in zip(seen, usual, strict=True)):
         sizes = [" × ".join(map(str, shape)) for shape in (seen, usual)]
         notices.warn(
@@ -458,7 +439,7 @@ def _warn_of_width(seen: Sequence[int], usual: Sequence[int]) -> None:
 
 
 def _surrounded(seen: Float32Array, shape: Shape) -> tuple[tuple[slice, ...], Float32Array]:
-    """Put channels into the middle of a grid of at least some shape; where they lie in it comes with them."""
+    """Pad channels to at least some shape; return their place in the padded grid too."""
     wide = [(max(0, wanted - n) // 2, max(0, wanted - n)) for n, wanted in zip(seen.shape[1:], shape, strict=True)]
     inner = tuple(slice(low, low + n) for n, (low, _) in zip(seen.shape[1:], wide, strict=True))
     if not any(more for _, more in wide):
@@ -469,51 +450,15 @@ def _surrounded(seen: Float32Array, shape: Shape) -> tuple[tuple[slice, ...], Fl
 
 def middle_spacing_mm(volumes: Sequence[Volume]) -> SpacingMm:
     """Median of the voxel sizes along L, P and S."""
-    x, y, z = np.median([_oriented_mm(v.geometry) for v in volumes], axis=0)
+    oriented = [v.geometry.spacing_mm[list(nearest_axes(v.geometry.direction))] for v in volumes]
+    x, y, z = np.median(oriented, axis=0)
     return float(x), float(y), float(z)
 
 
-def _oriented_mm(geometry: Geometry) -> Float32Array:
-    return np.asarray(geometry.spacing_mm[list(nearest_axes(geometry.direction))])
-
-
-def _trained(
-    images: Sequence[Float32Array],
-    numbers: Sequence[Any],
-    strides: Any,
-    options: Options,
-    examples: Examples,
-    mirrored: tuple[int, ...],
-) -> dict[str, Any]:
-    torch = extras.load(*NEEDS)
-    from regweave.predictors import _unet_training as training  # noqa: PLC0415 (imports torch, which takes seconds)
-
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    plan = training.TrainingPlan(
-        width=options.width, steps=options.steps, minutes=options.minutes, seed=examples.seed, device=device,
-        held_out=spared(examples.groups or range(len(images)), examples.seed), mirrored=mirrored,
-    )  # fmt: skip
-    before = torch.get_num_threads()
-    torch.set_num_threads(present_threads())
-    try:
-        return training.fit_network(
-            images, numbers, len(examples.classes), strides, plan, examples.tell, examples.checkpoint
-        )
-    finally:
-        torch.set_num_threads(before)
-
-
 def spared(groups: Sequence[Hashable], seed: int) -> tuple[int, ...]:
-    """Images of about a tenth of the patients, by place, to say when to stop; none where images are few.
+    """Draw images of about a tenth of the patients, by place, for early stopping; none where images are few.
 
-    Parameters
-    ----------
-    groups : sequence
-        Patient of each image: all images of one are spared, or none.
-    seed : int
-        Draws the patients.
+    ``groups`` is the patient of each image: all images of a patient are drawn, or none.
 
     Examples
     --------
@@ -526,7 +471,3 @@ def spared(groups: Sequence[Hashable], seed: int) -> tuple[int, ...]:
     drawn = np.random.default_rng(seed).permutation(len(patients))[: max(1, len(patients) // SPARED)]
     chosen = {patients[n] for n in drawn}
     return tuple(n for n, patient in enumerate(groups) if patient in chosen)
-
-
-def _scale_of(modality: Modality) -> Literal["ct", "mr"]:
-    return "ct" if modality == "ct" else "mr"

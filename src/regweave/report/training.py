@@ -18,7 +18,6 @@ from regweave.model.record import (
     Candidate,
     FitPoint,
     GateRecord,
-    StageCost,
     StageCount,
     TrainingRecord,
     Tuning,
@@ -45,7 +44,7 @@ def write_page(model_path: str | Path) -> Path:
     return target
 
 
-def page_text(name: str, model: Model, effort: Mapping[str, StageCost], back: tuple[str, str] | None = None) -> str:
+def page_text(name: str, model: Model, effort: Mapping[str, StageCount], back: tuple[str, str] | None = None) -> str:
     """Return the page of a model as HTML; ``effort`` has by stage the registrations, inferences and seconds."""
     record, w = model.training, model.weights
     members = () if record.refinement is None else record.refinement.members
@@ -68,11 +67,11 @@ def page_text(name: str, model: Model, effort: Mapping[str, StageCost], back: tu
     return render("training.j2", context, style=STYLE + asset("training.css"))
 
 
-def _stages(record: TrainingRecord, effort: Mapping[str, StageCost]) -> dict[str, StageCost]:
+def _stages(record: TrainingRecord, effort: Mapping[str, StageCount]) -> dict[str, StageCount]:
     """Return the counts and seconds of each stage, and of all together."""
-    counts: Mapping[str, StageCount | StageCost] = record.stages or effort
+    counts: Mapping[str, StageCount] = record.stages or effort
     costs = {
-        name: StageCost(
+        name: StageCount(
             registrations=of.registrations,
             inferences=of.inferences,
             seconds=effort[name].seconds if name in effort else None,
@@ -81,7 +80,7 @@ def _stages(record: TrainingRecord, effort: Mapping[str, StageCost]) -> dict[str
     }
     seconds = [of.seconds for of in effort.values()]
     total = sum(s for s in seconds if s is not None) if seconds and None not in seconds else None
-    return {**costs, "all": StageCost(registrations=record.registrations, inferences=record.inferences, seconds=total)}
+    return {**costs, "all": StageCount(registrations=record.registrations, inferences=record.inferences, seconds=total)}
 
 
 Series = Mapping[str, Sequence[tuple[float, float]]]

@@ -18,8 +18,8 @@ from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles
 from regweave.measures.scores import PairScore
 from regweave.measures.statistics import error_by_patient, paired_bootstrap
-from regweave.model.model import Levels, Model
-from regweave.model.record import Gain, GateRecord, TunedPoint, Tuning
+from regweave.model.model import Model
+from regweave.model.record import Gain, GateRecord, Levels, TunedPoint, Tuning
 from regweave.registration.initial import STRUCTURES
 from regweave.training.predictor_fits import Predictors
 from regweave.training.state import TrainingLog

@@ -32,7 +32,7 @@ from regweave.errors import UsageError
 from regweave.io.disk.text import parse_toml, read_text
 from regweave.jobs.methods import next_values
 from regweave.learning.lssvm import ALPHAS, LssvmOptions
-from regweave.model.model import Levels
+from regweave.model.record import Levels
 from regweave.options import option
 
 Method = Literal["lssvm-joint", "lssvm", "global"]

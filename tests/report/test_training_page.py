@@ -202,7 +202,7 @@ def test_stages_have_their_own_counts():
     with effort.stage("learn"):
         effort.inferences += 5
     effort.finish()
-    assert {name: dict(count) for name, count in effort.counts.items()} == {
+    assert {name: count.model_dump(exclude_unset=True) for name, count in effort.counts.items()} == {
         "tune": {"registrations": 6, "inferences": 0},
         "learn": {"registrations": 0, "inferences": 5},
     }

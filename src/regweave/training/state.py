@@ -66,11 +66,11 @@ class TrainingLog:
         try:
             yield
         finally:
-            before = self.counts.get(name, StageCount(registrations=0, inferences=0))
+            before = self.counts.get(name, StageCount())
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
             self.counts[name] = StageCount(
-                registrations=before.registrations + self.registrations - registrations,
-                inferences=before.inferences + self.inferences - inferences,
+                registrations=(before.registrations or 0) + self.registrations - registrations,
+                inferences=(before.inferences or 0) + self.inferences - inferences,
             )
 
     def text(self) -> str:

@@ -6,6 +6,7 @@ import pytest
 from regweave import notices
 from regweave.errors import UsageError
 from regweave.io import fill_value, read_image
+from regweave.io.dicom.series import read_series
 from regweave.io.modality import bank_of, modality_of, stored_offset, with_modality
 from regweave.run.read import Reading
 from regweave.types import Geometry, Volume
@@ -25,6 +26,16 @@ def thorax() -> np.ndarray:
     data[4:20, 4:20, 4:20] = RNG.normal(-100, 15, (16, 16, 16))
     data[6:18, 6:18, 6:18] = RNG.normal(50, 20, (12, 12, 12))
     data[11:13, 11:13, 6:18] = RNG.normal(500, 200, (2, 2, 12))
+    return data
+
+
+def head() -> np.ndarray:
+    """A small body in the middle of a wide field of view, mostly tissue, with some fat and bone."""
+    data = np.full((40, 40, 40), -1000.0)
+    inside = RNG.normal(40, 15, (12, 12, 12))
+    inside[:2] = RNG.normal(-100, 15, (2, 12, 12))
+    inside[2:3] = RNG.normal(600, 200, (1, 12, 12))
+    data[14:26, 14:26, 14:26] = inside
     return data
 
 
@@ -53,8 +64,9 @@ def brain() -> np.ndarray:
         metal(metal(thorax(), 0.01, 30000.0), 0.01, -2500.0),  # implants with streaks
         np.where(thorax() < -900, -3024, thorax()).clip(None, 3071),
         thorax().clip(-160, 240),
+        head().clip(-160, 240),
     ],
-    ids=["whole", "padded", "clipped", "crop", "metal", "implant", "streaks", "padded lower", "other window"],
+    ids=["whole", "padded", "clipped", "crop", "metal", "implant", "streaks", "padded lower", "other window", "small"],
 )
 def test_ct_is_told_by_air_fat_and_tissue(data):
     assert modality_of(volume(data)) == "ct"
@@ -144,6 +156,14 @@ def test_real_ct_is_ct(name, data_root):
         for what, values in changed.items():
             assert modality_of(volume(values)) == "ct", f"{path.parent.name}: {what}"
         assert not whole or stored_offset(volume((data + 1024).clip(0))) > 0, path.parent.name
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["eclipse_ent", "aw_prone_ffp"])
+def test_a_small_patient_in_a_wide_field_of_view_is_ct_when_cut_to_a_window(name, data_root):
+    data = read_series(data_root / "dicom" / name / "ct").image.data
+    for low, high in ((-125, 275), (-160, 240), (-200, 300), (-1000, 1000)):
+        assert modality_of(volume(data.clip(low, high))) == "ct", (low, high)
 
 
 @pytest.mark.data

@@ -35,6 +35,8 @@ TISSUE_HU = (-25.0, 160.0)
 FAT_HU = (-130.0, -60.0)
 SHARP = 0.021
 """Height of the tissue peak, as the share of the soft body in one step of 5 HU; other scales are broader."""
+NARROW, NARROW_IQR_HU = 0.07, 60.0
+"""Height and spread of a tissue peak that also shows the CT of a small body in a wide field of view."""
 LEAST_BONE = 0.003
 """Share of the body above organs: bone, vessels with contrast agent, metal."""
 STORED_OFFSETS = (1024.0, 1000.0)
@@ -108,9 +110,10 @@ def _hounsfield(data: Float32Array, offset: float = 0.0) -> bool:  # noqa: PLR09
     cut = low <= -400 or np.count_nonzero(values == low) >= 0.002 * values.size
     lower, upper = np.percentile(body, (25, 75))
     fat, fat_top, tissue_top = share(*FAT_HU), _peak(shares, -125, -65), _peak(shares, 0, TISSUE_HU[1])
-    least_fat = 0.1 if not cut else 0.15 if size < 0.33 else 0.008
+    narrow = cut and size < 0.33 and shares[top] >= NARROW and upper - lower <= NARROW_IQR_HU
+    least_size, least_fat = (0.01, 0.02) if narrow else (0.1, 0.1 if not cut else 0.15 if size < 0.33 else 0.008)
     bone = np.count_nonzero(values > TISSUE_HU[1]) / body.size
-    if offset or size < 0.1 or below > 0.08 or upper - lower > 215 or fat < least_fat or bone < LEAST_BONE:
+    if offset or size < least_size or below > 0.08 or upper - lower > 215 or fat < least_fat or bone < LEAST_BONE:
         return False
     # The noise of air in other images is densest at the lower end.
     edge = shares[max(low, EDGES_HU[0]) < MIDDLES_HU][:3].max() / shares.max()

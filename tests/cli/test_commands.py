@@ -254,12 +254,11 @@ def test_usage_errors(capsys):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_process_status_and_termination(spawn, tmp_path, name):
+def test_process_status_and_termination(spawn, tmp_path):
     """One true process: the exit status, and a scheduler's or a closed terminal's signal leaves no half result."""
     script = (
-        "import sys, time; from regweave.cli import app as program, help; from regweave.io import prepare_output\n"
-        "sys.modules['regweave.cli.slow'] = sys.modules['__main__']; app = help.command_line()\n"
+        "import sys, time; from regweave.cli import app as program; from regweave.io import prepare_output\n"
+        "sys.modules['regweave.cli.slow'] = sys.modules['__main__']; app = program.command_line()\n"
         "program.COMMANDS['slow'] = ('slow', 'Program', 'Wait.')\n"
         "def slow(out: str) -> None:\n"
         "    with prepare_output(out) as folder:\n"
@@ -267,12 +266,12 @@ def test_process_status_and_termination(spawn, tmp_path, name):
         "slow.__annotations__ = {'out': str, 'return': None}\n"
         "app.command()(slow); sys.exit(program.main(['slow', sys.argv[1]]))\n"
     )
-    process = spawn(sys.executable, "-c", script, tmp_path / "out")
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(getattr(signal, name))
-    _, err = process.communicate()
-    assert process.returncode == 5
-    assert err == "cancelled; nothing was written\n"
+    processes = {name: spawn(sys.executable, "-c", script, tmp_path / name) for name in ("SIGTERM", "SIGHUP")}
+    for name, process in processes.items():
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(getattr(signal, name))
+        _, err = process.communicate()
+        assert (process.returncode, err) == (5, "cancelled; nothing was written\n"), name
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,7 +15,7 @@ import typer
 from regweave.cli.app import WIDTH, command_line, examples
 from regweave.cli.options import FollowOption, JsonOption, input_option
 from regweave.cli.warp import require_outside
-from regweave.errors import EXIT_OK, RegweaveError, UsageError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import (
     Claim,
     Inspection,
@@ -38,7 +38,7 @@ from regweave.io.images import is_dicom_folder, read_stored
 from regweave.io.transforms.ends import require_reference
 from regweave.io.transforms.files import DICOM_SUFFIXES, WRITTEN_SUFFIXES
 from regweave.io.transforms.itk import ANYWHERE
-from regweave.types import Geometry
+from regweave.types import Geometry, Transform
 
 app = command_line()
 
@@ -61,78 +61,60 @@ def check(
     are of one kind. Exit status 3 if one of them cannot be used, 4 if one does not fit into
     memory; all are listed in any case.
     """
-    if any(is_dicom_folder(file) for file in files):
-        _check_dicom(files, follow_links=follow_links, as_json=as_json)
-        return
-    found = [inspect_image(file, follow_links=follow_links) for file in files]
+    images = {file: inspect_image(file, follow_links=follow_links) for file in files if not is_dicom_folder(file)}
+    folders = {file: overview(file) for file in files if file not in images}
     if as_json:
-        print(json.dumps([_as_dict(one) for one in found], indent=1))
+        content = [_image_facts(images[f]) if f in images else _folder_facts(f, folders[f]) for f in files]
+        print(json.dumps(content, indent=1))
     else:
-        print(("\n\n" if verbose else "\n").join(_as_text(one, verbose=verbose) for one in found))
-        if len(found) == 2 and not any(one.problems for one in found):
-            print(_pair_line(*found))
-    status = max((problem.exit_status for one in found for problem in one.problems), default=EXIT_OK)
-    if status != EXIT_OK:
-        raise typer.Exit(status)
+        texts = [_image_text(images[f], verbose=verbose) if f in images else _folder_text(f, folders[f]) for f in files]
+        print(("\n\n" if verbose else "\n").join(texts))
+        if len(files) == len(images) == 2 and not any(image.problems for image in images.values()):
+            print(_pair_line(*images.values()))
+    problems = [problem for image in images.values() for problem in image.problems]
+    problems += [entry.problem for entries in folders.values() for entry in entries if entry.problem is not None]
+    if problems:
+        raise typer.Exit(max(problem.exit_status for problem in problems))
 
 
-def _check_dicom(files: list[Path], *, follow_links: bool, as_json: bool) -> None:
-    """List what DICOM folders hold, and inspect the other files as always."""
-    status, content = EXIT_OK, []
-    for path in files:
-        if not is_dicom_folder(path):
-            one = inspect_image(path, follow_links=follow_links)
-            content.append((_as_dict(one), _as_text(one, verbose=False)))
-            problems = list(one.problems)
-        else:
-            entries = overview(path)
-            problems = [entry.problem for entry in entries if entry.problem is not None]
-            content.append((_dicom_dict(path, entries), _dicom_text(path, entries)))
-        status = max([status, *(problem.exit_status for problem in problems)])
-    print(json.dumps([facts for facts, _ in content], indent=1) if as_json else "\n".join(text for _, text in content))
-    if status != EXIT_OK:
-        raise typer.Exit(status)
+def _problem(problem: RegweaveError) -> dict[str, str]:
+    return {"code": problem.code, "message": problem.message, "hint": problem.hint}
 
 
-def _dicom_dict(path: Path, entries: Sequence[OverviewEntry]) -> dict[str, Any]:
+def _folder_facts(path: Path, entries: Sequence[OverviewEntry]) -> dict[str, Any]:
     rows = []
-    for one in entries:
-        found = one.problem
-        problems = [] if found is None else [{"code": found.code, "message": found.message, "hint": found.hint}]
-        rows.append({**one.facts, "ok": not problems, "problems": problems, "notes": list(one.notes)})
+    for entry in entries:
+        problems = [] if entry.problem is None else [_problem(entry.problem)]
+        rows.append({**entry.facts, "ok": not problems, "problems": problems, "notes": list(entry.notes)})
     return {"file": str(path), "ok": all(row["ok"] for row in rows), "dicom": rows}
 
 
-def _dicom_text(path: Path, entries: Sequence[OverviewEntry]) -> str:
-    state = "not usable as it is" if any(one.problem for one in entries) else "ok"
+def _folder_text(path: Path, entries: Sequence[OverviewEntry]) -> str:
+    state = "not usable as it is" if any(entry.problem for entry in entries) else "ok"
     lines = [f"{path}: {state}, DICOM"]
-    for one in entries:
-        lines.append(f"  {one.what}")
-        lines += [f"    {note}" for note in one.notes]
-        if one.problem is not None:
-            lines.append(f"    error {one.problem.code}: {one.problem.message}\n      {one.problem.hint}")
+    for entry in entries:
+        lines += [f"  {entry.what}", *(f"    {note}" for note in entry.notes)]
+        if entry.problem is not None:
+            lines.append(f"    error {entry.problem.code}: {entry.problem.message}\n      {entry.problem.hint}")
     return "\n".join(lines)
 
 
-def _as_dict(one: Inspection) -> dict[str, Any]:
-    problems = [{"code": p.code, "message": p.message, "hint": p.hint} for p in one.problems]
+def _image_facts(image: Inspection) -> dict[str, Any]:
+    problems = [_problem(p) for p in image.problems]
     return {
-        "file": one.path,
-        "ok": not problems,
-        **one.facts,
-        "problems": problems,
-        "warnings": list(one.warnings),
-    }
+        "file": image.path, "ok": not problems, **image.facts, "problems": problems, "warnings": list(image.warnings),
+    }  # fmt: skip
 
 
-def _as_text(one: Inspection, *, verbose: bool) -> str:
-    state = "not usable" if one.problems else "ok"
-    lines = [f"{one.path}: {state}" if verbose or one.problems else f"{one.path}: ok, {_in_short(one.facts)}"]
+def _image_text(image: Inspection, *, verbose: bool) -> str:
+    lines = [f"{image.path}: {'not usable' if image.problems else 'ok'}"]
+    if not (verbose or image.problems):
+        lines[0] += f", {_in_short(image.facts)}"
     if verbose:
-        flat = {**one.facts, **one.facts.get("nifti", {})}
+        flat = {**image.facts, **image.facts.get("nifti", {})}
         lines += [_line(key, _value(value)) for key, value in flat.items() if key != "nifti"]
-    lines += [f"  warning {text}" for text in one.warnings]
-    lines += [f"  error {p.code}: {p.message}\n    {p.hint}" for p in one.problems]
+    lines += [f"  warning {text}" for text in image.warnings]
+    lines += [f"  error {p.code}: {p.message}\n    {p.hint}" for p in image.problems]
     return "\n".join(lines)
 
 
@@ -143,7 +125,7 @@ def _in_short(facts: Mapping[str, Any]) -> str:
 
 
 def _pair_line(fixed: Inspection, moving: Inspection) -> str:
-    """Say whether two images will register, as far as headers and histograms tell."""
+    """Return whether two images can be registered, by their headers and histograms."""
     overlap = overlap_fraction(_geometry(fixed.facts), _geometry(moving.facts), np.eye(4))
     if overlap < MIN_OVERLAP:
         return f"pair: they overlap by {overlap:.0%} of the smaller one: register with --init moments"
@@ -162,7 +144,7 @@ def _geometry(facts: Mapping[str, Any]) -> Geometry:
 
 
 def _line(key: str, value: str) -> str:
-    """One fact; what does not fit beside its name goes below."""
+    """Return one fact; a long value goes below its name."""
     line = f"  {key:<17}{value}"
     if len(line) <= WIDTH:
         return line
@@ -222,43 +204,47 @@ def convert(
     """
     claim = require_absent(output, overwrite=overwrite)
     if suffix_of(output) in DICOM_SUFFIXES:
-        content = _write_dicom(claim, transform, output, reference, planning)
-        _tell(transform, output, content, CONVENTIONS["fixed_to_moving"], as_json=as_json)
-        return
-    grid = None if reference is None else read_stored(reference, "auto", follow_links=follow_links).geometry
-    found = read_transform(transform, grid, follow_links=follow_links)
-    if grid is not None:
-        found = replace(found, knots=None)  # a field is asked for on this grid
-    convention = CONVENTIONS["fixed_to_moving" if found.ends is None else found.ends.direction]
-    linear = found.field.geometry is ANYWHERE
-    if suffix_of(output) == ".mat" and not linear:
-        message = f"'{output}' would be a .mat, which holds a matrix alone; '{transform}' has a displacement field"
-        raise UsageError("E152", message, "write the whole transform as .h5 or .tfm, or its displacements as .nii.gz")
-    if suffix_of(output) in {*WRITTEN_SUFFIXES, ".mat"} and linear:
-        with claim.writing():
-            write_linear(output, found.affine, found.ends)
-        content = "affine matrix"
-    elif suffix_of(output) in WRITTEN_SUFFIXES:
-        with claim.writing():
-            write_transform(output, found)
-        content = "composite: displacement field first, then affine"
-    elif linear:
-        message = f"'{transform}' is linear and has no grid for a displacement field"
-        raise RegweaveError("E115", message, "name the fixed image with --reference")
+        direction, content = "fixed_to_moving", _write_dicom(claim, transform, output, reference, planning)
     else:
-        with claim.writing():
-            write_displacement(output, total_displacement(found), found.ends)
-        content = "displacement in float32, affine included"
-    _tell(transform, output, content, convention, as_json=as_json)
+        grid = None if reference is None else read_stored(reference, "auto", follow_links=follow_links).geometry
+        read = read_transform(transform, grid, follow_links=follow_links)
+        direction = "fixed_to_moving" if read.ends is None else read.ends.direction
+        # With a grid, the field is asked for on that grid.
+        content = _write_transform(claim, read if grid is None else replace(read, knots=None), transform, output)
+    convention = CONVENTIONS[direction]
+    if as_json:
+        facts = {"transform": str(transform), "output": str(output), "content": content, "convention": convention}
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+    else:
+        print(f"read  {transform}\n      {convention}\nwrote {output}: {content}\n      {convention}")
+
+
+def _write_transform(claim: Claim, transform: Transform, source: Path, output: Path) -> str:
+    """Write a transform by the suffix of the output, and return what the file holds."""
+    suffix, linear = suffix_of(output), transform.field.geometry is ANYWHERE
+    if suffix == ".mat" and not linear:
+        message = f"'{output}' would be a .mat, which holds a matrix alone; '{source}' has a displacement field"
+        raise UsageError("E152", message, "write the whole transform as .h5 or .tfm, or its displacements as .nii.gz")
+    if linear and suffix not in {*WRITTEN_SUFFIXES, ".mat"}:
+        message = f"'{source}' is linear and has no grid for a displacement field"
+        raise RegweaveError("E115", message, "name the fixed image with --reference")
+    with claim.writing():
+        if linear:
+            write_linear(output, transform.affine, transform.ends)
+            return "affine matrix"
+        if suffix in WRITTEN_SUFFIXES:
+            write_transform(output, transform)
+            return "composite: displacement field first, then affine"
+        write_displacement(output, total_displacement(transform), transform.ends)
+    return "displacement in float32, affine included"
 
 
 def _write_dicom(claim: Claim, transform: Path, output: Path, today: Path | None, planning: Path | None) -> str:
-    """Write a registration object between two series; return what it holds."""
+    """Write a registration object between two series, and return what it holds."""
     if today is None or planning is None:
         message = "a DICOM registration names two series"
-        raise UsageError(
-            "E192", message, "name the folder of the fixed one with --reference, the other with --planning"
-        )
+        hint = "name the folder of the fixed one with --reference, the other with --planning"
+        raise UsageError("E192", message, hint)
     require_outside(output, today, planning)
     fixed, moving = read_series(today), read_series(planning)
     require_same_patient(fixed.identity, moving.identity, f"'{today}' and '{planning}'")
@@ -271,14 +257,3 @@ def _write_dicom(claim: Claim, transform: Path, output: Path, today: Path | None
             return "matrix from the moving to the fixed frame, as DICOM stores it"
         error = write_reg_deformable(output, found, fixed, moving)
     return f"deformable registration, its grid at most {error:.3f} mm from the transform"
-
-
-def _tell(transform: Path, output: Path, content: str, convention: str, *, as_json: bool) -> None:
-    if as_json:
-        facts = {"transform": str(transform), "output": str(output), "content": content, "convention": convention}
-        print(json.dumps(facts, indent=1, ensure_ascii=False))
-        return
-    print(f"read  {transform}")
-    print(f"      {convention}")
-    print(f"wrote {output}: {content}")
-    print(f"      {convention}")

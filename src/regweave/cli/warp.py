@@ -8,7 +8,7 @@ brings points from the fixed image to the moving one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -61,32 +61,26 @@ from regweave.types import Geometry, StructureSet, Transform
 ReferenceOption = Annotated[
     Path, input_option("--reference", "-r", help="Image on whose grid the result lies: the fixed image.")
 ]
-OtherGridOption = Annotated[
-    bool,
-    input_option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts."),
-]
-ToOption = Annotated[
-    Space | None,
-    input_option("--to", help="Space of the result; by default the grids tell, and fixed where both are the same."),
-]
 TodayOption = Annotated[
     Path, input_option("--reference", "-r", help="DICOM folder of the new series: the fixed image of the transform.")
 ]
 TodaySeriesOption = Annotated[
-    str | None, input_option("--series", help="Which series of REFERENCE, where it holds several.", metavar="HASH")
+    str | None,
+    input_option("--series", help="Series of REFERENCE by its hash, if it holds several.", metavar="HASH"),
 ]
 PlanSeriesOption = Annotated[
     str | None,
-    input_option("--planning-series", help="Which series of PLANNING, where it holds several.", metavar="HASH"),
+    input_option("--planning-series", help="Series of PLANNING by its hash, if it holds several.", metavar="HASH"),
 ]
-SpaceOption = Annotated[
-    Space | None, input_option("--to", help="Space of the result; by default the grids tell, and fixed where both are.")
-]
-GridOption = Annotated[
+OtherGridOption = Annotated[
     bool, input_option("--other-grid", help="Let REFERENCE be another grid in the space where the transform starts.")
 ]
+ToOption = Annotated[
+    Space | None,
+    input_option("--to", help="Space of the result; by default by the grids, and fixed where both are the same."),
+]
 MismatchOption = Annotated[
-    bool, input_option("--allow-id-mismatch", help="Go on where the objects state different patients.")
+    bool, input_option("--allow-id-mismatch", help="Accept objects that state different patients.")
 ]
 
 
@@ -139,7 +133,7 @@ def image(
     value = fill_value(moving) if fill is None else fill
     with claim.writing():
         write_image(output, warp_image(moving, path, fill=value))
-    _tell(f"{_names(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
+    _tell(f"{_direction(path, target, 'image')}, outside = {value:g}", as_json, output, fill=value)
 
 
 @app.command(epilog=examples("regweave warp labels organs.nii.gz -t transform.h5 -r f.nii.gz -o new.nii"))
@@ -171,7 +165,7 @@ def labels(
     with claim.writing():
         write_labels(output, warped)
     gone = sorted(set(moving.values()) - set(warped.values()))
-    text = f"{_names(path, target, 'labels')}, {len(warped.values())} labels"
+    text = f"{_direction(path, target, 'labels')}, {len(warped.values())} labels"
     known = {str(v): moving.name(v) for v in moving.values()}
     _tell(text, as_json, output, labels=[int(v) for v in warped.values()], lost=[int(v) for v in gone], names=known)
     if gone:
@@ -204,7 +198,7 @@ def points(
     """Bring points from the FIXED image to the MOVING one, or back.
 
     The transform file is applied as it is stored. That of a registration
-    takes fixed points to moving points; to go from moving to fixed, say
+    takes fixed points to moving points; to go from moving to fixed, give
     --from moving --to fixed and pass inverse.h5 of the same result.
     """
     claim = require_absent(output, overwrite=overwrite)
@@ -221,13 +215,13 @@ def points(
 
 
 def _tell(text: str, as_json: bool, output: Path, **facts: object) -> None:
-    """Say what was written, in a line or as JSON."""
+    """Print what was written, in a line or as JSON."""
     content = json.dumps({"output": str(output), **facts}, ensure_ascii=False)
     print(content if as_json else f"wrote {output}: {text}")
 
 
-def _names(transform: Transform, space: Space | None, what: str) -> str:
-    """Say which image was brought to which grid."""
+def _direction(transform: Transform, space: Space | None, what: str) -> str:
+    """Return which image was brought to which grid."""
     back = space == "moving" if transform.ends is None else transform.ends.direction == "moving_to_fixed"
     return f"fixed {what} on the moving grid" if back else f"moving {what} on the fixed grid"
 
@@ -247,8 +241,8 @@ def rtstruct(
     name_map: Annotated[Path | None, input_option(help='New names: JSON {"old": "new"}, or TSV.')] = None,
     planning_series: PlanSeriesOption = None,
     series: TodaySeriesOption = None,
-    target: SpaceOption = None,
-    other_grid: GridOption = False,
+    target: ToOption = None,
+    other_grid: OtherGridOption = False,
     allow_id_mismatch: MismatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -271,7 +265,20 @@ def rtstruct(
     moved = carry_set(chosen, plan, path, today)
     with claim.writing():
         write_rtstruct(output, moved, today, source=found, names=names)
-    _tell_structures(moved, today, output, names, as_json=as_json)
+    rows = [
+        {
+            "name": names.get(one.name, one.name),
+            "contours": len(one.contours),
+            "points": len(one.points),
+            "volume_ml": round(volume_ml(one, today), 3),
+        }
+        for one in moved.structures
+    ]
+    left = [{"name": one.name, "reason": one.reason} for one in moved.left_out]
+    lines = [f"{len(rows)} structures, not approved"]
+    lines += [f"  {row['name']:<24} {row['contours']:4} contours {row['volume_ml']:10.2f} ml" for row in rows]
+    lines += [f"  left out: {one['name']}: {one['reason']}" for one in left]
+    _tell("\n".join(lines), as_json, output, structures=rows, left_out=left)
 
 
 def _selected(found: StructureSet, names: str | None, subject: str) -> StructureSet:
@@ -284,27 +291,6 @@ def _selected(found: StructureSet, names: str | None, subject: str) -> Structure
         message = f"'{subject}' has no structure {', '.join(map(repr, missing)) or 'of an empty name'} with contours"
         raise UsageError("E165", message, f"choose some of: {known}")
     return replace(found, structures=tuple(one for one in found.structures if one.name in wanted))
-
-
-def _tell_structures(moved: StructureSet, today: Series, output: Path, names: dict[str, str], *, as_json: bool) -> None:
-    rows = [
-        {
-            "name": names.get(one.name, one.name),
-            "contours": len(one.contours),
-            "points": len(one.points),
-            "volume_ml": round(volume_ml(one, today), 3),
-        }
-        for one in moved.structures
-    ]
-    left = [{"name": one.name, "reason": one.reason} for one in moved.left_out]
-    if as_json:
-        print(json.dumps({"output": str(output), "structures": rows, "left_out": left}, ensure_ascii=False))
-        return
-    print(f"wrote {output}: {len(rows)} structures, not approved")
-    for row in rows:
-        print(f"  {row['name']:<24} {row['contours']:4} contours {row['volume_ml']:10.2f} ml")
-    for line in left:
-        print(f"  left out: {line['name']}: {line['reason']}")
 
 
 @app.command(epilog=examples("regweave warp dose dose.dcm -t transform.h5 -r TODAY -o new.dcm"))
@@ -320,15 +306,15 @@ def dose(
     ] = None,
     planning_series: PlanSeriesOption = None,
     series: TodaySeriesOption = None,
-    target: SpaceOption = None,
-    other_grid: GridOption = False,
+    target: ToOption = None,
+    other_grid: OtherGridOption = False,
     allow_id_mismatch: MismatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a planned dose into the space of a new series.
 
-    The result has the spacing of the dose, is 0 outside of it, and says in
-    itself that it was warped. The frame of reference of the dose is checked
+    The result has the spacing of the dose, is 0 outside of it, and is marked
+    as warped. The frame of reference of the dose is checked
     against PLANNING, and against a transform that is a DICOM registration;
     an ITK transform states none.
     """
@@ -350,15 +336,9 @@ def dose(
     with claim.writing():
         write_dose(output, replace(found, volume=warped), today)
     low, high = float(warped.data.min()), float(warped.data.max())
-    facts = {
-        "output": str(output),
-        "largest_before": float(found.volume.data.max()),
-        "smallest": low,
-        "largest": high,
-    }
     span = f"{low:.4g} to" if low < 0 else "at most"
-    text = f"wrote {output}: {grid.summary}, {span} {high:.4g} {found.units}"
-    print(json.dumps(facts) if as_json else text)
+    text = f"{grid.summary}, {span} {high:.4g} {found.units}"
+    _tell(text, as_json, output, largest_before=float(found.volume.data.max()), smallest=low, largest=high)
 
 
 @contextmanager
@@ -366,8 +346,7 @@ def _frames_checked(transform: str, today: Series, frame: str, subject: str) -> 
     """Raise E160 where frames of reference are stated and a transform cannot join them.
 
     A DICOM registration has to be of today's frame and of the plan's; the identity holds within one frame alone.
-
-    Frames say which way it goes: inside the block nobody is told that this is unknown.
+    Frames give the direction: inside the block W212, that it is unknown, is muted.
     """
     if transform == IDENTITY and today.frame_uid and frame and today.frame_uid != frame:
         message = f"the identity joins nothing: {subject} and the reference have different frames of reference"
@@ -390,19 +369,15 @@ def _dose_grid(today: Geometry, dose: Geometry) -> Geometry:
 
 
 def require_dicom_name(output: Path) -> None:
-    """Raise E152 for a name that says that the file is something else; DICOM files need no suffix."""
+    """Raise E152 for the suffix of another format; DICOM files need none."""
     suffix = suffix_of(output)
     if suffix not in DICOM_SUFFIXES and suffix in (*FORMAT_OF, *LINEAR_SUFFIXES, ".json", ".csv"):
-        raise UsageError("E152", f"'{output}' would be a DICOM object, and its name says '{suffix}'", "name it .dcm")
+        raise UsageError("E152", f"'{output}' would be a DICOM object, and its suffix is '{suffix}'", "name it .dcm")
 
 
-def require_outside(output: Path, *inputs: Path | Sequence[Path]) -> None:
+def require_outside(output: Path, *inputs: Path) -> None:
     """Raise E168 for an output in a folder of inputs, which are never written to."""
     for folder in inputs:
-        if (
-            isinstance(folder, Path)
-            and folder.is_dir()
-            and output.absolute().resolve().is_relative_to(folder.resolve())
-        ):
+        if folder.is_dir() and output.absolute().resolve().is_relative_to(folder.resolve()):
             message = f"the output '{output}' lies in the folder of an input, '{folder}'"
             raise RegweaveError("E168", message, "choose another -o: folders of inputs are never written to")

@@ -6,12 +6,12 @@ import json
 import re
 import zlib
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from reading import Reader
 
 from regweave.cli import main
 from regweave.jobs.batch_record import BatchRecord, BatchRow
@@ -36,31 +36,6 @@ ROWS = [
     {"id": "c", "status": "failed", "code": "E102", "message": f"'c.nii' is cut {HOSTILE}"},
     {"id": "d", "status": "pending"},
 ]
-
-
-class Reader(HTMLParser):
-    """Collects the rows of the list, its links and its pictures."""
-
-    def __init__(self, page: Path) -> None:
-        super().__init__()
-        self.rows: list[tuple[dict, list[str]]] = []
-        self.links: list[str] = []
-        self.pictures: list[str] = []
-        self.text = page.read_text(encoding="utf-8")
-        self.feed(self.text)
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.links += [found["href"]] if tag == "a" else []
-        self.pictures += [found["src"]] if tag == "img" else []
-        if tag == "tr":
-            self.rows.append((found, []))
-        if tag in ("td", "th"):
-            self.rows[-1][1].append("")
-
-    def handle_data(self, data):
-        if self.rows and self.rows[-1][1]:
-            self.rows[-1][1][-1] += data.strip()
 
 
 @pytest.fixture

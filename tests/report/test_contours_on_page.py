@@ -7,7 +7,6 @@ import pytest
 
 from regweave.errors import RegweaveError
 from regweave.report.contours import placed
-from regweave.report.pictures import draw_line
 from regweave.report.viewer import Display
 from regweave.types import Contour, Geometry, Structure
 
@@ -70,13 +69,3 @@ def test_a_set_of_another_result_is_refused(known, off_mm):
     geometry = grid("axial")
     with pytest.raises(RegweaveError, match="E148"):
         placed((box(4, LARGE, geometry),), known, 203.0 + off_mm + 4.0 * np.arange(9), geometry, geometry, 2)
-
-
-@pytest.mark.parametrize(("colour", "rim"), [("#ffffff", 0), ("#ffee00", 0), ("#000080", 255)])
-def test_a_line_has_a_rim_that_is_seen_beside_it(colour, rim):
-    picture = np.full((20, 20, 3), 255 - rim, np.uint8)
-    inside = np.zeros((20, 20), bool)
-    inside[5:15, 5:15] = True
-    draw_line(picture, inside, colour)
-    assert "#{:02x}{:02x}{:02x}".format(*picture[5, 9]) == colour
-    assert picture[4, 9].tolist() == picture[6, 9].tolist() == [rim] * 3

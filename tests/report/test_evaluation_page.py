@@ -8,10 +8,10 @@ import shutil
 import subprocess
 from contextlib import suppress
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from reading import Reader
 
 from regweave.cli import main
 from regweave.errors import RegweaveError
@@ -90,33 +90,6 @@ MARKS = {
 def folder(tmp_path) -> Path:
     (tmp_path / "results.json").write_text(json.dumps(CONTENT))
     return tmp_path
-
-
-class Reader(HTMLParser):
-    """Collects links, tags, table rows and what could load or run anything."""
-
-    def __init__(self, page: Path) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.outside: list[str] = []
-        self.rows: list[tuple[dict[str, str], list[str]]] = []
-        self.tags: list[str] = []
-        self.text = page.read_text(encoding="utf-8")
-        self.feed(self.text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        found = dict(attrs)
-        self.links += [found["href"]] if tag == "a" else []
-        self.outside += [k for k in found if k.startswith("on") or k in ("src", "srcset", "style", "action")]
-        if tag == "tr":
-            self.rows.append((found, []))
-        if tag in ("td", "th") and self.rows:
-            self.rows[-1][1].append("")
-
-    def handle_data(self, data):
-        if self.rows and self.rows[-1][1]:
-            self.rows[-1][1][-1] += data.strip()
 
 
 def test_verdicts_are_read_back(folder):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reading import Reader
 
 from regweave.config.presets import preset
 from regweave.errors import RegweaveError
@@ -21,30 +21,6 @@ from regweave.types import WeightTable
 HOSTILE = '<img src=x onerror="alert(1)">'
 SETTINGS = preset("default").model_copy(update={"name": HOSTILE})
 LEARNED = [[0.5, 0.8], [0.5, 0.2]]
-
-
-class Reader(HTMLParser):
-    """Collects tags, the attributes that could load or run anything, and the text."""
-
-    def __init__(self, page: Path) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.outside: list[str] = []
-        self.words: list[str] = []
-        self.feed(page.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.outside += [
-            f"{k}={v}" for k, v in attrs if k.startswith("on") or k in ("src", "srcset", "style", "action")
-        ]
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
 
 
 def iteration(number: int) -> dict[str, object]:
@@ -118,9 +94,9 @@ def test_what_left_out_patients_said_of_the_predictors_is_shown(tmp_path):
 
     found = Reader(page)
 
-    assert "The kind with the" in found.text
-    assert re.search(r"perceptron\s+0\.712\s+12\s+0\.712", found.text)
-    assert re.search(r"<i>net\s+–\s+–\s+–", found.text)
+    assert "The kind with the" in found.words
+    assert re.search(r"perceptron\s+0\.712\s+12\s+0\.712", found.words)
+    assert re.search(r"<i>net\s+–\s+–\s+–", found.words)
     assert found.outside == []
 
 
@@ -132,11 +108,11 @@ def test_what_each_structure_came_to_trust_is_shown(tmp_path):
 
     found = Reader(write_page(save(tmp_path / "a.json", {**EVIDENCE, "refinement": mixed})))
 
-    assert "What each structure came to trust" in found.text
-    assert re.search(r"16\s+0\.5\s+\+0\.0123\s+0\.0045\s+its own", found.text)
-    assert "0.5 of the way" in found.text
-    assert re.search(r"0\.8123, with the weights above\s+0\.7911", found.text)
-    assert "have these weights: <b>shapes 32." in found.text
+    assert "What each structure came to trust" in found.words
+    assert re.search(r"16\s+0\.5\s+\+0\.0123\s+0\.0045\s+its own", found.words)
+    assert "0.5 of the way" in found.words
+    assert re.search(r"0\.8123, with the weights above\s+0\.7911", found.words)
+    assert "have these weights: <b>shapes 32." in found.words
     assert found.outside == []
 
 
@@ -144,16 +120,16 @@ def test_everything_that_is_recorded_is_shown(tmp_path):
     page = write_page(save(tmp_path / "mine.json", EVIDENCE))
     assert page == tmp_path / "mine.report.html"
     found = Reader(page)
-    assert "The model does not record this" not in found.text
+    assert "The model does not record this" not in found.words
     for words in ("+0.0200", "[+0.0100, +0.0300]", "standard deviation over 2 folds", "lssvm-joint", "3 patients"):
-        assert words in found.text
+        assert words in found.words
     for title in ("Objective, eq. (7)", "Duality gap", "Loss on samples", "Surrogate loss of the candidates"):
-        assert title in found.text
-    assert found.text.count("ab" * 6) == 1
-    assert "ab" * 7 not in found.text
-    assert found.text.count("the curve has not turned") == 1  # in the refinement, not in the levels
+        assert title in found.words
+    assert found.words.count("ab" * 6) == 1
+    assert "ab" * 7 not in found.words
+    assert found.words.count("the curve has not turned") == 1  # in the refinement, not in the levels
     for words in ("The weights of the refinement brought", "+0.0120", "<b>edges", "Dice at 0.5", "0.712", "+0.0115"):
-        assert words in found.text
+        assert words in found.words
 
 
 def test_nothing_from_the_file_becomes_markup(tmp_path):
@@ -182,9 +158,9 @@ def test_gates_lie_right_of_zero_where_they_are_open(tmp_path):
 
 def test_seconds_come_from_beside_the_model_and_from_no_other(tmp_path):
     path = save(tmp_path / "mine.json", EVIDENCE)
-    assert "they lie beside the model" in Reader(write_page(path)).text
+    assert "they lie beside the model" in Reader(write_page(path)).words
     write_effort(path, {"tune": {"registrations": 18, "seconds": 12.34}, "learn": {"seconds": 1.0}})
-    text = Reader(write_page(path)).text
+    text = Reader(write_page(path)).words
     assert "12.3" in text
     assert "13.3" in text
     save(path, {**EVIDENCE, "registrations": 31})
@@ -213,7 +189,7 @@ def test_a_page_without_some_parts(tmp_path):
     for drop in [[key] for key in EVIDENCE] + [list(EVIDENCE)]:
         kept = {key: value for key, value in EVIDENCE.items() if key not in drop}
         found = Reader(write_page(save(tmp_path / "mine.json", kept)))
-        assert "Weights of the model by class" in found.text
+        assert "Weights of the model by class" in found.words
 
 
 def test_parts_of_another_kind_are_refused_by_name(tmp_path):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -93,14 +91,8 @@ def result(inputs, tmp_path_factory) -> Path:
     """One finished run with both label maps."""
     out = tmp_path_factory.mktemp("result") / "deep" / "out"
     words = [
-        "register",
-        inputs / "fixed.nii.gz",
-        inputs / "moving.nii.gz",
-        "-o",
-        out,
-        "--config",
-        inputs / "small.toml",
-    ]
+        "register", inputs / "fixed.nii.gz", inputs / "moving.nii.gz", "-o", out, "--config", inputs / "small.toml",
+    ]  # fmt: skip
     labels = ["--moving-labels", inputs / "moving_labels.nii.gz", "--fixed-labels", inputs / "fixed_labels.nii.gz"]
     assert main([str(w) for w in (*words, *labels, "--quiet")]) == 0
     return out
@@ -188,32 +180,17 @@ def test_what_is_printed(call, inputs, tmp_path):
     assert seconds["total"] == pytest.approx(sum(v for name, v in seconds.items() if name != "total"))
     # One total in the terminal, on the page and in the record.
     assert shown[1] == f"{seconds['total']:.1f}"
-    assert f"<b>{shown[1]} s</b>" in (tmp_path / "out" / "report.html").read_text()
+    assert f"seconds: all</th><td>{shown[1]}</td>" in (tmp_path / "out" / "report.html").read_text()
     assert "\x1b[" not in out + err
 
 
-def test_steps_are_shown_on_request_only(call):
-    _, _, err = call()
-    assert "energy" not in err
-    assert re.search(r"^files and page +\d+\.\d s$", err, re.MULTILINE)
-    assert all(len(line) <= 80 for line in err.splitlines())
-
-
-def test_quiet(call):
-    status, out, err = call("--quiet")
-    assert (status, out, err) == (0, "", "")
-
-
-def test_without_labels_there_is_no_label_file(call, tmp_path):
-    assert call("--quiet")[0] == 0
-    assert {p.name for p in (tmp_path / "out").iterdir()} == FILES - {"warped_labels.nii.gz"}
-    assert json.loads((tmp_path / "out" / "result.json").read_text())["dice"] == {}
-
-
-def test_without_a_page(call, tmp_path):
-    status, out, _ = call("--no-report")
+def test_without_a_page_and_without_steps(call, tmp_path):
+    status, out, err = call("--no-report")
     assert status == 0
     assert "report.html" not in out
+    assert "energy" not in err
+    assert re.search(r"^files +\d+\.\d s$", err, re.MULTILINE)
+    assert all(len(line) <= 80 for line in err.splitlines())
     assert {p.name for p in (tmp_path / "out").iterdir()} == FILES - {"warped_labels.nii.gz", "report.html", "view"}
 
 
@@ -226,16 +203,21 @@ def test_a_page_that_cannot_be_made_leaves_nothing(call, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_existing_output(call, tmp_path):
-    assert call("--quiet")[0] == 0
-    before = (tmp_path / "out" / "result.json").read_text()
+def test_quiet_and_an_existing_output(call, tmp_path):
+    """A result is replaced by another one on request only, and kept where the other one fails."""
+    record = tmp_path / "out" / "result.json"
+    assert call("--quiet") == (0, "", "")
+    assert {p.name for p in (tmp_path / "out").iterdir()} == FILES - {"warped_labels.nii.gz"}
+    before = record.read_text()
+    assert json.loads(before)["dice"] == {}
     status, _, err = call()
     assert status == 3
     assert "error E150" in err
     assert "--overwrite" in err
-    assert (tmp_path / "out" / "result.json").read_text() == before
+    assert call("--overwrite", images=("fixed.nii.gz", tmp_path / "none.nii.gz"))[0] == 3
+    assert record.read_text() == before
     assert call("--quiet", "--overwrite")[0] == 0
-    assert (tmp_path / "out" / "result.json").read_text() != before
+    assert record.read_text() != before
     assert left_behind(tmp_path) == ["out"]
 
 
@@ -246,14 +228,6 @@ def test_folder_of_somebody_else_is_never_replaced(call, tmp_path):
     assert status == 3
     assert "E150" in err
     assert (tmp_path / "out" / "thesis.doc").exists()
-
-
-def test_failed_overwrite_keeps_the_old_result(call, tmp_path, inputs):
-    assert call("--quiet")[0] == 0
-    before = (tmp_path / "out" / "result.json").read_text()
-    assert call("--overwrite", images=("fixed.nii.gz", tmp_path / "none.nii.gz"))[0] == 3
-    assert (tmp_path / "out" / "result.json").read_text() == before
-    assert left_behind(tmp_path) == ["out"]
 
 
 def test_metrics_engine_threads_and_start(call, tmp_path):
@@ -270,10 +244,7 @@ def test_metrics_engine_threads_and_start(call, tmp_path):
     forward = sitk.ReadTransform(str(tmp_path / "out" / "transform.h5"))
     affine = sitk.CompositeTransform(forward).GetNthTransform(0)
     assert sitk.AffineTransform(affine).GetTranslation() == (3.0, 0.0, -3.0)
-
-
-def test_start_from_an_earlier_result(call, result):
-    assert call("--init", result / "transform.h5", "--quiet")[0] == 0
+    assert call("--init", tmp_path / "out" / "transform.h5", "--quiet", "--overwrite")[0] == 0
 
 
 def test_metric_weights():
@@ -290,92 +261,56 @@ def model(folder: Path, classes=tuple(range(7)), members=("sad", "ncc"), class_n
     return folder / "model.json"
 
 
-def test_model_with_settings_of_its_own_or_others(call, tmp_path):
-    """A preset that is asked for is used; that its bank is another one is said."""
-    status, _, err = call("--model", model(tmp_path), "--preset", "paper", config=None)
-    assert status == 3
-    assert "E170" in err
-    assert "the bank has sad, mi, ncc, dwt" in err
-
-
 def test_model(call, tmp_path):
     labels = ("--moving-labels", "moving_labels.nii.gz")
+    for changes, more, code, text in (
+        ({"class_names": {0: "background", 1: "liver"}}, (), "E130", "1 liver"),
+        ({"members": ("sad", "mind")}, (), "E170", "sad, mind, the bank has sad, ncc"),
+        ({}, ("--preset", "paper"), "E170", "the bank has sad, mi, ncc, dwt"),  # a preset is used where it is given
+    ):
+        status, _, err = call("--model", model(tmp_path, **changes), *labels, *more, config=None)
+        assert status == 3
+        assert f"error {code}" in err
+        assert text in err
+        assert left_behind(tmp_path) == []
     assert call("--model", model(tmp_path), *labels, "--quiet", config=None)[0] == 0
     record = json.loads((tmp_path / "out" / "result.json").read_text())
     assert record["weights"]["classes"] == list(range(7))
     assert record["provenance"]["settings"]["name"] == "small"
 
 
-@pytest.mark.parametrize(
-    ("changes", "code", "text"),
-    [
-        ({"class_names": {0: "background", 1: "liver"}}, "E130", "1 liver"),
-        ({"members": ("sad", "mind")}, "E170", "sad, mind, the bank has sad, ncc"),
-    ],
-)
-def test_model_that_does_not_fit(call, tmp_path, changes, code, text):
-    labels = ("--moving-labels", "moving_labels.nii.gz")
-    status, _, err = call("--model", model(tmp_path, **changes), *labels, config=None)
-    assert status == 3
-    assert f"error {code}" in err
-    assert text in err
-    assert left_behind(tmp_path) == []
-
-
-def damaged(inputs: Path, folder: Path) -> dict[str, tuple[Path, str]]:
-    """Files that cannot be registered, and the code of each."""
+def damaged(inputs: Path, folder: Path) -> dict[str, Path]:
+    """One file for each way in which an image cannot be registered, by code; the readers' tests have more."""
     good = (inputs / "moving.nii.gz").read_bytes()
     image = read_image(inputs / "moving.nii.gz")
-    shape = image.geometry.shape
-    cases = {}
-
-    def add(name: str, code: str, content: bytes | None = None, data=None) -> Path:
-        path = folder / f"{name}.nii.gz"
-        if content is not None:
-            path.write_bytes(content)
-        if data is not None:
-            nib.save(nib.Nifti1Image(data, np.diag([-6.0, -6.0, 6.0, 1.0])), path)
-        cases[name] = (path, code)
-        return path
-
-    add("missing", "E101")
-    add("truncated", "E102", good[: len(good) // 2])
-    add("empty", "E102", b"")
-    flipped = bytearray(good)
-    flipped[len(flipped) // 2] ^= 0x40
-    add("flipped", "E102", bytes(flipped))
-    header = gzip.decompress(good)
-    add("absurd", "E102", gzip.compress(header[:40] + struct.pack("<4h", 3, 32767, 32767, 32767) + header[48:]))
-    add("four", "E103", data=np.stack([image.data] * 2, axis=-1))
-    add("flat", "E103", data=image.data[:, :, :1])
+    shape, paths = image.geometry.shape, {code: folder / f"{code}.nii.gz" for code in BAD}
+    paths["E102"].write_bytes(good[: len(good) // 2])
     holes = image.data.copy()
     holes[3, 4, 5] = np.nan
-    add("nan", "E104", data=holes)
-    add("constant", "E105", data=np.full(shape, 7, np.float32))
+    flat = np.full(shape, 7, np.float32)
+    for code, data in {"E103": image.data[:, :, :1], "E104": holes, "E105": flat}.items():
+        nib.save(nib.Nifti1Image(data, np.diag([-6.0, -6.0, 6.0, 1.0])), paths[code])
     clash = nib.Nifti1Image(image.data, np.diag([-6.0, -6.0, 6.0, 1.0]))
     clash.set_qform(np.diag([6.0, 6.0, 6.0, 1.0]), 1)
-    nib.save(clash, add("clash", "E110"))
+    nib.save(clash, paths["E110"])
     far = image.geometry.affine.copy()
     far[:3, 3] += 1000
-    write_image(add("far", "E120"), Volume(image.data, Geometry(shape, far)))
-    return cases
+    write_image(paths["E120"], Volume(image.data, Geometry(shape, far)))
+    return paths
 
 
-BAD = ["missing", "truncated", "empty", "flipped", "absurd", "four", "flat", "nan", "constant", "clash", "far"]
+BAD = ("E101", "E102", "E103", "E104", "E105", "E110", "E120")
 
 
-@pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("side", ["fixed", "moving"])
-def test_images_that_cannot_be_used(call, inputs, tmp_path, case, side):
-    path, code = damaged(inputs, tmp_path)[case]
-    images = (path, "moving.nii.gz") if side == "fixed" else ("fixed.nii.gz", path)
-    status, out, err = call(images=images)
-    assert status == 3
-    assert f"error {code}: " in err
-    assert out == ""
-    assert code == "E120" or str(path) in err
-    assert "Traceback" not in err
-    assert left_behind(tmp_path) == []
+def test_images_that_cannot_be_used(call, inputs, tmp_path):
+    for code, path in damaged(inputs, tmp_path).items():
+        for images in ((path, "moving.nii.gz"), ("fixed.nii.gz", path)):
+            status, out, err = call(images=images)
+            assert (status, out) == (3, ""), code
+            assert f"error {code}: " in err
+            assert code == "E120" or str(path) in err
+            assert "Traceback" not in err
+            assert left_behind(tmp_path) == []
 
 
 def test_labels_that_cannot_be_used(call, inputs, tmp_path):
@@ -389,50 +324,28 @@ def test_labels_that_cannot_be_used(call, inputs, tmp_path):
         for option in ("--moving-labels", "--fixed-labels"):
             status, _, err = call(option, tmp_path / f"{name}.nii.gz")
             assert status == 3
-            assert (
-                f"error {'E112' if option == '--fixed-labels' and name != 'none' and code != 'E106' else code}" in err
-            )
+            assert f"error {code}" in err
             assert left_behind(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (("--metric", "nnc"), "E181"),
-        (("--metric", "sad=x"), "E188"),
-        (("--metric", "sad=-1"), "E188"),
-        (("--metric", "sad=nan"), "E188"),
-        (("--engine", "trvs"), "E180"),
-        (("--threads", "0"), "E186"),
-        (("--init", "centre"), "E187"),
-        (("--preset", "default"), "E189"),
-        (("--metric", "sad", "--model", "model.json"), "E189"),
-    ],
-)
-def test_calls_that_are_wrong(call, tmp_path, words, code):
-    status, _, err = call(*words)
-    assert status == 2
-    assert f"error {code}: " in err
-    assert left_behind(tmp_path) == []
-
-
-def test_settings_that_cannot_be_used(call, tmp_path):
+def test_calls_that_are_wrong(call, tmp_path):
     (tmp_path / "bad.toml").write_text(SETTINGS.toml().replace("smoothness", "smothness", 1))
+    for words, text in (
+        (("--metric", "sad=x"), "error E188: "),
+        (("--metric", "sad=-1"), "error E188: "),
+        (("--metric", "sad=nan"), "error E188: "),
+        (("--engine", "trvs"), "error E180: "),
+        (("--threads", "0"), "error E186: "),
+        (("--preset", "default"), "error E189: "),
+        (("--metric", "sad", "--model", "model.json"), "error E189: "),
+        (("--nosuch",), "No such option"),
+        (("--nifti-frame", "xform"), "Invalid value"),
+        (("--threads", "two"), "Invalid value"),
+    ):
+        status, _, err = call(*words)
+        assert (status, text in err) == (2, True), words
     status, _, err = call("--config", tmp_path / "bad.toml", config=None)
-    assert status == 2
-    assert "error E185" in err
-    assert "smothness" in err
-    status, _, err = call("--preset", "papr", config=None)
-    assert status == 2
-    assert "error E184" in err
-    assert "paper@1" in err
-    assert left_behind(tmp_path) == []
-
-
-def test_wrong_options_are_usage_errors(call, tmp_path, capsys):
-    for words in (("--nosuch",), ("--nifti-frame", "xform"), ("--threads", "two")):
-        assert call(*words)[0] == 2
-    assert main(["register", "only-one"]) == 2
+    assert (status, "error E185" in err, "smothness" in err) == (2, True, True)
     assert left_behind(tmp_path) == []
 
 
@@ -463,7 +376,7 @@ def test_ct_is_told_from_its_histogram(call, inputs, tmp_path):
 
 def test_presets(capsys):
     assert main(["presets", "list"]) == 0
-    assert capsys.readouterr().out.split() == preset_names()
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == preset_names()
     for name in ("default", "paper@1"):
         assert main(["presets", "show", name]) == 0
         assert parse(capsys.readouterr().out, "shown") == preset(name)
@@ -520,4 +433,3 @@ def test_memory_is_forecast_within_a_factor_of_two(tmp_path):
     found = json.loads((tmp_path / "out" / "result.json").read_text())
     forecast = json.loads(plan.stdout)
     assert 0.5 < forecast["peak_memory_mb"] / found["peak_memory_mb"] < 2
-    assert 0.1 < forecast["seconds"] / found["seconds"]["total"] < 10

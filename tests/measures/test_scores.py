@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from regweave.measures import dice
 from regweave.measures.scores import STATES, PairScore, score_labels
 from regweave.types import Geometry, LabelMap
 
@@ -88,3 +89,16 @@ def test_a_record_is_read_back(score):
     odd = {**rows[0], "state": "no reference"}
     with pytest.raises(ValueError, match="a structure with the state 'no reference' has no Dice"):
         PairScore.model_validate([odd])
+
+
+def test_dice_counts_voxels():
+    a, b = np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 4), np.int64)
+    a[0], b[:2] = 1, 1
+    a[3, 3, 3] = b[3, 3, 3] = 9
+    assert dice(a, b) == {1: pytest.approx(2 * 16 / (16 + 32)), 9: 1.0}
+    b[3, 3, 3] = 0
+    found = dice(LabelMap(a, Geometry(a.shape, np.eye(4))), b, [9, 4])
+    assert found[9] == 0.0
+    assert np.isnan(found[4])
+    with pytest.raises(ValueError, match=r"\(2, 2, 2\) and \(2, 2, 3\)"):
+        dice(np.zeros((2, 2, 2), int), np.zeros((2, 2, 3), int))

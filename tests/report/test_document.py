@@ -47,17 +47,13 @@ def table(*arguments: object, **more: object) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_opens_no_element(text):
+def test_text_opens_no_element_and_data_comes_back(text):
     printed = environment().from_string('<p title="{{ text }}">{{ text }}</p>').render(text=text)
     assert Tags(printed).opened == ["p"]
     assert Tags(table(["a", text], [[text, text]], caption=text)).opened == [
         "div", "table", "caption", "thead", "tr", "th", "th", "tbody", "tr", "th", "td",
     ]  # fmt: skip
     assert Tags(document(text, text)).opened == Tags(document("plain")).opened
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_embedded_data_comes_back_and_stays_inside(text):
     value = {"name": text, "list": [1, None, "\u2028"]}
     page = document("t", data={"d": value})
     assert Tags(page).opened == [*Tags(document("t")).opened, "script"]
@@ -70,25 +66,16 @@ def test_marks_that_turn_text_around_are_shown():
     assert "a\ufffd<wbr>+b" in environment().get_template("macros.j2").module.breakable("a\u202e+b")
 
 
-def test_a_name_without_a_value_is_an_error():
+def test_a_name_without_a_value_and_nan_are_errors():
     with pytest.raises(UndefinedError, match="body"):
         render(environment().from_string(PAGE), {"title": "t"})
-
-
-def test_nan_is_no_json():
     with pytest.raises(ValueError, match="JSON"):
         document("t", data={"d": [float("nan")]})
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.12345, "0.123"), (None, "–"), (float("nan"), "–"), (3, 3), (Markup("<b>"), "<b>")],
-)
-def test_cells(value, text):
-    assert cell(value) == text
-
-
-def test_numbers_are_set_to_the_right():
+def test_cells_and_numbers():
+    for value, text in ((0.12345, "0.123"), (None, "–"), (float("nan"), "–"), (3, 3), (Markup("<b>"), "<b>")):
+        assert cell(value) == text
     shown = table(["name", "n"], [["a", 1]], numeric={1})
     assert '<td class="number">1</td>' in shown
     assert '<th scope="row">a</th>' in shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regweave.run.result import Result, load
+from regweave.run.result import load
 
 PAPERS = {
     "method": "Ferrante E, Dokania PK, Marini R, Paragios N. Deformable registration through learning of "
@@ -40,11 +40,15 @@ def boilerplate(folder: str | Path) -> str:
     # The paper of a plug-in engine is for its user to add.
     cited = [PAPERS["method"], *([PAPERS[engine]] if engine in PAPERS else [])]
     marks = str(list(range(1, len(cited) + 1)))
+    table, start = record.weights, run.start.used
+    members = [name for name, row in zip(table.members, table.matrix, strict=True) if max(row) > 0]
+    began = STARTS.get(start, f"{start} start") if record.clinic is None else f"start: {record.clinic.whole.start}"
+    model = f", model {run.model.name}" if run.model else ""
     text = [
         f"Images ({run.modality.words()}) were registered with regweave {run.regweave} (settings {run.settings.name}, "
-        f"{_start(record)}{_model(record)}): a discrete search over {len({s.spacing_mm for s in record.steps})} levels "
+        f"{began}{model}): a discrete search over {len({s.spacing_mm for s in record.steps})} levels "
         f"of control grids, each step a Markov random field solved by {engine.upper()} {marks}, with a metric that "
-        f"aggregates {', '.join(_members(record))}"
+        f"aggregates {', '.join(members)}"
     ]
     if record.refinement:
         text.append(f", followed by {len(record.refinement)} steps of a continuous refinement")
@@ -61,21 +65,3 @@ def boilerplate(folder: str | Path) -> str:
             "the structure set is unapproved until a qualified person has reviewed it."
         )
     return "".join(text) + "\n\n" + "\n".join(f"[{n}] {paper}" for n, paper in enumerate(cited, start=1)) + "\n"
-
-
-def _members(record: Result) -> list[str]:
-    """Members of the metric that count for any structure."""
-    table = record.weights
-    return [name for name, row in zip(table.members, table.matrix, strict=True) if max(row) > 0]
-
-
-def _start(record: Result) -> str:
-    if record.clinic is not None:
-        return f"start: {record.clinic.whole.start}"
-    method = record.provenance.start.used
-    return STARTS.get(method, f"{method} start")
-
-
-def _model(record: Result) -> str:
-    model = record.provenance.model
-    return f", model {model.name}" if model else ""

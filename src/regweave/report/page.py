@@ -42,25 +42,9 @@ def render(
     nothing from anywhere. So a template must have no ``style="…"`` and no ``onclick="…"`` attributes: use classes, SVG
     attributes, and scripts.
 
-    Parameters
-    ----------
-    template : str or Template
-        Its file in ``templates``, or the template itself.
-    context : mapping
-        Values of the template's names; every one is escaped but for `Markup`.
-    style : str
-        CSS after the shared one, which has the variables ``--ink``, ``--paper``, ``--soft``, ``--line``,
-        ``--accent``, ``--good``, ``--warn``, ``--bad`` for light and dark.
-    scripts : sequence of str
-        JavaScript, run in order at the end of the page.
-    data : mapping, optional
-        By name: values that scripts read with ``JSON.parse(document.getElementById(name).textContent)``; they must
-        be plain JSON without NaN.
-
-    Returns
-    -------
-    str
-        The page.
+    Every value of the context is escaped but for `Markup`. The style comes after the shared one, which has variables
+    such as ``--ink`` for light and dark. Scripts run in order at the end of the page, and read ``data`` by name with
+    ``JSON.parse(document.getElementById(name).textContent)``; it must be plain JSON without NaN.
     """
     css = asset("page.css") + style
     code = [asset("page.js"), *scripts]

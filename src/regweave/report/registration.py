@@ -42,7 +42,7 @@ ALIKE = 1.05
 GRAVE = (*DOUBTFUL, "W201", "W229", "W231", "W232", "W249")
 """Warnings that come first on the page."""
 PAGE_SECONDS, TOTAL_SECONDS = "{seconds of the page}", "{seconds of all}"
-"""What stands for the time of a page until it is made."""
+"""Filled in once the page is made."""
 WHOLE = {"label": "", "name": "whole image", "colour": ""}
 
 
@@ -73,34 +73,28 @@ def write_page(
     folder = Path(folder)
     saved = load(folder)
     result = _judged_again(saved, rules, landmarks)
-    page = registration_page(result, folder, detail)
-    if result is not saved:
-        write_record(folder / RESULT, result.summary())
-    return _write(page, folder)
+    draw(result, folder, detail, judged=result is not saved)
+    return folder / REPORT
 
 
-def draw(result: Result, folder: Path, detail: str = "normal") -> Result:
+def draw(result: Result, folder: Path, detail: str = "normal", *, judged: bool = False) -> Result:
     """Write the page of a result into its folder, and return the result with the seconds that this took.
 
-    The seconds are added to the page and to ``result.json``, unless they are there from an earlier page.
+    The seconds are added to the page and to ``result.json``, unless they are there from an earlier page. A result that
+    was ``judged`` again replaces its record.
     """
-    if "page" in result.seconds:
-        _write(registration_page(result, folder, detail), folder)
-        return result
     began = time.perf_counter()
-    page = registration_page(result, folder, detail, timed=True)
-    stages = {**result.seconds, "page": time.perf_counter() - began}
-    result = result.model_copy(update={"seconds": stages})
-    page = page.replace(PAGE_SECONDS, f"{stages['page']:.2f}").replace(TOTAL_SECONDS, f"{sum(stages.values()):.1f}")
-    write_record(folder / RESULT, result.summary())
-    _write(page, folder)
-    return result
-
-
-def _write(page: str, folder: Path) -> Path:
+    page = registration_page(result, folder, detail)
+    first = "page" not in result.seconds
+    if first:
+        stages = {**result.seconds, "page": time.perf_counter() - began}
+        result = result.model_copy(update={"seconds": stages})
+        page = page.replace(PAGE_SECONDS, f"{stages['page']:.2f}").replace(TOTAL_SECONDS, f"{sum(stages.values()):.1f}")
+    if first or judged:
+        write_record(folder / RESULT, result.summary())
     with owned_path(folder / REPORT) as part:
         part.write_text(page, encoding="utf-8", newline="\n")
-    return folder / REPORT
+    return result
 
 
 def _judged_again(result: Result, rules: Rules | None, landmarks: LandmarkPairs | None) -> Result:
@@ -116,11 +110,11 @@ def _judged_again(result: Result, rules: Rules | None, landmarks: LandmarkPairs 
     return result.model_copy(update={"clinic": clinic.model_copy(update={"structures": rows})})
 
 
-def registration_page(result: Result, folder: Path, detail: str = "normal", *, timed: bool = False) -> str:
+def registration_page(result: Result, folder: Path, detail: str = "normal") -> str:
     """Return the page as text.
 
-    The folder holds the files whose hashes a sign-off names, and the structure set of a propagation. With ``timed`` the
-    seconds of the page and of all are left to be filled in.
+    The folder holds the files whose hashes a sign-off names, and the structure set of a propagation. The seconds of a
+    first page, and of all, are left to be filled in.
     """
     if detail not in BUDGETS:
         raise UsageError("E192", f"unknown page detail {detail!r}", f"choose {', '.join(BUDGETS)}")
@@ -160,7 +154,7 @@ def registration_page(result: Result, folder: Path, detail: str = "normal", *, t
         "pictures": pictures(shown),
         "contours": "" if shown.contours is None or clinic is None else clinic.files[STRUCTURE_SET],
     }
-    if timed:
+    if "page" not in result.seconds:
         context["seconds"] |= {"page": PAGE_SECONDS}
         context["total_seconds"] = TOTAL_SECONDS
     return render(

@@ -280,10 +280,7 @@ class Batch:
 
     def write(self) -> None:
         """Write results.csv, results.json and index.html, each whole or not at all."""
-        with (
-            owned_path(self.folder / RESULTS[0]) as part,
-            part.open("w", encoding="utf-8", newline="") as stream,
-        ):
+        with owned_path(self.folder / RESULTS[0]) as part, part.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, CELLS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(_cells(row) for row in self.rows)

@@ -47,11 +47,7 @@ WHOLE = {"label": "", "name": "whole image", "colour": ""}
 
 
 def write_page(
-    folder: str | Path,
-    rules: Rules | None = None,
-    *,
-    detail: str = "normal",
-    landmarks: LandmarkPairs | None = None,
+    folder: str | Path, rules: Rules | None = None, *, detail: str = "normal", landmarks: LandmarkPairs | None = None
 ) -> Path:
     """Make ``report.html`` again in the folder of a registration, and return its path.
 

@@ -14,15 +14,7 @@ from regweave.io import atomic_path
 from regweave.io.disk.records import DEMO, INDEX
 from regweave.measures.statistics import patients_of
 from regweave.model.model import Model
-from regweave.model.record import (
-    Candidate,
-    FitPoint,
-    GateRecord,
-    StageCount,
-    TrainingRecord,
-    Tuning,
-    read_effort,
-)
+from regweave.model.record import Candidate, FitPoint, GateRecord, StageCount, TrainingRecord, Tuning, read_effort
 from regweave.report.charts import HALF, STYLE, bar_chart, interval_plot, line_chart
 from regweave.report.page import asset, render
 from regweave.types import Float64Array

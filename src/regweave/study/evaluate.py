@@ -321,12 +321,7 @@ def _withheld_note(withheld: Sequence[int]) -> list[str]:
 
 
 def _notes(
-    methods: Sequence[Method],
-    leaked: Sequence[str],
-    classes: Sequence[int] | None,
-    *,
-    baselines: bool,
-    tuned: bool,
+    methods: Sequence[Method], leaked: Sequence[str], classes: Sequence[int] | None, *, baselines: bool, tuned: bool
 ) -> tuple[str, ...]:
     notes = []
     if classes is not None:

@@ -385,11 +385,7 @@ def _scan(patient: _Patient, points: Float64Array, rng: np.random.Generator, *, 
     """Look at the tissue at some points."""
     distances = patient.distances(points)
     fine = patient.texture(1, points)
-    looks = {
-        "coil": BODY + 0.06 + 0.035 * fine,
-        "agent": BODY + 0.16 * (1 + 0.5 * fine),
-        "metal": 0.75 + 0.03 * fine,
-    }
+    looks = {"coil": BODY + 0.06 + 0.035 * fine, "agent": BODY + 0.16 * (1 + 0.5 * fine), "metal": 0.75 + 0.03 * fine}
     body = patient.body(points)
     image = body * (BODY + 0.05 * patient.texture(0, points))
     for value, organ in COHORT.items():

@@ -138,7 +138,7 @@ def test_a_batch_on_a_gpu_says_so(with_twin, ran, training_list, tmp_path):
     rows = [{"id": "p0", **{k: str(v) for k, v in training_list.files(0).items()}}]
     found = rw.batch(rows, tmp_path / "out", config=training_list.folder / "tiny.toml", workers=1, device="cuda")
     assert found.failures == {}
-    assert [row["device"] for row in found.rows] == ["cuda:0"]
+    assert [row.device for row in found.rows] == ["cuda:0"]
     assert found["p0"].provenance.device == "cuda:0"
     assert ran == ["cuda:0"]
 

@@ -61,14 +61,14 @@ def test_rows_of_every_kind(folder, tmp_path):
     ]
     told = []
     found = rw.batch(rows, tmp_path / "out", config=folder / "tiny.toml", workers=1, on_progress=told.append)
-    assert [r["status"] for r in found.rows] == ["ok", "ok", "failed"]
+    assert [r.status for r in found.rows] == ["ok", "ok", "failed"]
     assert list(found.failures) == ["p2"]
     assert found.failures["p2"].startswith("E105: ")
     assert told[-1].failed == 1
     assert "1 failed" in repr(found)
-    assert found.rows[0]["mean_dice_after"] is None
+    assert found.rows[0].mean_dice_after is None
     one = found["p1"]
-    assert one.mean_dice["after"] == found.rows[1]["mean_dice_after"]
+    assert one.mean_dice["after"] == found.rows[1].mean_dice_after
     assert one.provenance.start.used == "moments"
     assert found["p0"].provenance.start.used != "moments"
     assert (tmp_path / "out" / "p0" / "report.html").is_file()

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from reading import Reader
 
 from regweave.cli import main
-from regweave.jobs.batch_record import BatchRecord, BatchRow
+from regweave.jobs.batch import Batch, BatchRow
 from regweave.report.batch import LARGEST_THUMBNAIL, write_page
 from regweave.report.card import thumbnail
 from regweave.report.pictures import data_address, encode_png
@@ -34,7 +34,6 @@ ROWS = [
     done("a", thumbnail="a/thumbnail.png"),
     done("b", "look", reasons=[REASON], mean_dice_before=None, mean_dice_after=None),
     {"id": "c", "status": "failed", "code": "E102", "message": f"'c.nii' is cut {HOSTILE}"},
-    {"id": "d", "status": "pending"},
 ]
 
 
@@ -49,21 +48,20 @@ def folder(tmp_path) -> Path:
 
 
 def write(folder: Path, rows: list[dict]) -> None:
-    record = BatchRecord(rules="shipped", rows=[BatchRow.model_validate(row) for row in rows])
+    record = Batch(rules="shipped", rows=[BatchRow.model_validate(row) for row in rows])
     (folder / "results.json").write_text(record.model_dump_json())
 
 
 def test_every_pair_has_its_row(folder):
     found = Reader(write_page(folder))
-    a, b, c, d = found.rows[1:]
+    a, b, c = found.rows[1:]
     assert a[1] == ["a", "✓ pass", "", "0.500", "0.750", "+0.250", "0.0000", "12.2"]
     assert b[1][1:7] == ["● look closer", REASON["text"], "–", "–", "–", "0.0000"]
     assert c[1][1] == "✗ fail"
     assert c[1][2].startswith("E102: 'c.nii' is cut </script>")
-    assert d[1][1:4] == ["○ not run yet", "", "–"]
-    marks = [attributes["data-marks"].split() for attributes, _ in (a, b, c, d)]
-    assert marks == [["pass"], ["look", "folding_percent"], ["fail", "error", "E102"], ["pending"]]
-    assert "1 of 3 passed, 1 to look at, 1 failed, 1 not run yet" in found.text
+    marks = [attributes["data-marks"].split() for attributes, _ in (a, b, c)]
+    assert marks == [["pass"], ["look", "folding_percent"], ["fail", "error", "E102"]]
+    assert "1 of 3 passed, 1 to look at, 1 failed" in found.text
 
 
 def test_pages_and_pictures_are_those_that_exist(folder):

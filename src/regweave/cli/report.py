@@ -15,7 +15,7 @@ from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
 from regweave.io.disk.records import DEMO, RESULT, RESULTS
 from regweave.io.disk.text import read_json
-from regweave.jobs.batch_record import FORMAT
+from regweave.jobs.batch import FORMAT
 from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.verdict import Rules, read_rules
 from regweave.report import batch, demo, evaluation, registration, training

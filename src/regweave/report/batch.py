@@ -15,8 +15,7 @@ from regweave.errors import RegweaveError
 from regweave.io import owned_path
 from regweave.io.disk.files import open_file
 from regweave.io.disk.records import INDEX, REPORT, RESULTS, read_record
-from regweave.jobs.batch_record import BatchRecord, BatchRow
-from regweave.measures.verdict import Verdict, tally
+from regweave.jobs.batch import Batch, BatchRow
 from regweave.report.charts import STYLE, Strip, strip_plot
 from regweave.report.page import asset, render
 from regweave.report.pictures import SIGNATURE, data_address
@@ -35,7 +34,7 @@ class Line:
     """One registration of a list; numbers are NaN and texts are empty where there is none."""
 
     id: str
-    word: str  # verdict, or "pending"
+    word: str  # verdict
     text: str  # reasons of the verdict, or the error
     marks: list[str]  # for the filter: the verdict, broken rules, and the code of an error
     values: list[float]  # one for each numeric column
@@ -51,7 +50,7 @@ class Line:
 
 
 def write_page(folder: str | Path) -> Path:
-    """Write ``index.html`` into the folder of a batch, which links the pages that exist, and return its path.
+    """Make ``index.html`` again in the folder of a batch, and return its path.
 
     Raises
     ------
@@ -59,25 +58,19 @@ def write_page(folder: str | Path) -> Path:
         E101, E102, E178 where results.json is missing, damaged, or not what a batch writes.
     """
     where = Path(folder)
-    record = read_record(BatchRecord, where / RESULTS)
-    with owned_path(where / INDEX) as part:
-        part.write_text(batch_list(record, where), encoding="utf-8")
-    return where / INDEX
+    return draw(read_record(Batch, where / RESULTS).model_copy(update={"folder": where}))
 
 
-def batch_list(record: BatchRecord, folder: Path) -> str:
-    """Return the index of a batch as HTML; pictures and pages are those of its folder."""
-    labelled = any(row.mean_dice_after is not None for row in record.rows)
-    run = [row for row in record.rows if row.status != "pending"]
-    return list_page(
-        [_batch_line(row, folder, labelled) for row in record.rows],
-        title="Batch",
-        back=None,
-        tally=tally(Verdict("fail" if row.verdict is None else row.verdict) for row in run),
-        waiting=len(record.rows) - len(run),
-        rules=record.rules,
-        columns=[*DICE, *OTHERS] if labelled else OTHERS,
-    )
+def draw(batch: Batch) -> Path:
+    """Write the page of a batch, which links the pages and shows the pictures in its folder."""
+    labelled = any(row.mean_dice_after is not None for row in batch.rows)
+    text = list_page(
+        [_line(row, batch.folder, labelled) for row in batch.rows], title="Batch", back=None, tally=batch.tally(),
+        rules=batch.rules, columns=[*DICE, *OTHERS] if labelled else OTHERS,
+    )  # fmt: skip
+    with owned_path(batch.folder / INDEX) as part:
+        part.write_text(text, encoding="utf-8")
+    return batch.folder / INDEX
 
 
 def list_page(
@@ -90,28 +83,23 @@ def list_page(
     columns: Sequence[tuple[str, str]],
     limits: Mapping[str, str] = MappingProxyType({}),
     methods: Sequence[str] = (),
-    waiting: int = 0,
 ) -> str:
     """Return a list of registrations as HTML; a column is a title and the format of its numbers."""
     alone = len(methods) < 2  # several methods are compared on a separate page
     strips, apart = spread_of([one.id for one in lines], columns if alone else (), [one.values for one in lines])
     chart = strip_plot(strips, title="All registrations, a dot each; the bar is the median") if strips else ""
     context = {
-        "lines": lines, "title": title, "back": back, "tally": tally, "waiting": waiting, "rules": rules,
+        "lines": lines, "title": title, "back": back, "tally": tally, "rules": rules,
         "limits": limits, "methods": methods, "columns": columns, "group": chart,
         "apart": [(lines[one["place"]], one) for one in apart[:MOST_APART]], "others": apart[MOST_APART:],
     }  # fmt: skip
     return render("list.j2", context, style=STYLE + asset("list.css"), scripts=[asset("list.js")])
 
 
-def _batch_line(row: BatchRow, folder: Path, labelled: bool) -> Line:
-    before, after, folding, seconds = (
-        math.nan if v is None else v
-        for v in (row.mean_dice_before, row.mean_dice_after, row.folding_percent, row.seconds)
-    )
+def _line(row: BatchRow, folder: Path, labelled: bool) -> Line:
+    numbers = (row.mean_dice_before, row.mean_dice_after, row.folding_percent, row.seconds)
+    before, after, folding, seconds = (math.nan if v is None else v for v in numbers)
     values = [*([before, after, after - before] if labelled else []), folding, seconds]
-    if row.status == "pending":
-        return Line(row.id, "pending", "", ["pending"], values)
     if row.status == "failed":
         code = [row.code] if row.code else []
         return Line(row.id, "fail", ": ".join([*code, str(row.message)]), ["fail", "error", *code], values)

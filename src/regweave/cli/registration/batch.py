@@ -121,8 +121,8 @@ def batch(
         print((output / RESULTS[1]).read_text(encoding="utf-8"), end="")
     elif not quiet:
         print(f"{found.tally()}\ntable  {output / RESULTS[0]}\npage   {output / RESULTS[2]}")
-    failed = [row for row in found.rows if row.get("verdict") == "fail"]
+    failed = [row for row in found.rows if row.verdict == "fail"]
     for row in failed:
-        print(f"verdict fail {row['id']}: {'; '.join(one['text'] for one in row['reasons'])}", file=sys.stderr)
+        print(f"verdict fail {row.id}: {'; '.join(one.text for one in row.reasons)}", file=sys.stderr)
     if found.failures or (failed and strict):
         raise typer.Exit(EXIT_SOME_FAILED if found.failures else EXIT_VERDICT)

@@ -20,14 +20,7 @@ SHAPE = (5, 6, 7)
 AXIS_CODES = [
     "".join(code) for order in itertools.permutations(("RL", "AP", "IS")) for code in itertools.product(*order)
 ]
-LPS_OF_LETTER = {
-    "L": (1, 0, 0),
-    "R": (-1, 0, 0),
-    "P": (0, 1, 0),
-    "A": (0, -1, 0),
-    "S": (0, 0, 1),
-    "I": (0, 0, -1),
-}
+LPS_OF_LETTER = {"L": (1, 0, 0), "R": (-1, 0, 0), "P": (0, 1, 0), "A": (0, -1, 0), "S": (0, 0, 1), "I": (0, 0, -1)}
 
 
 def volume_with(direction, spacing=(1.5, 2.0, 3.5), origin=(-31.25, 12.5, 47.0)):
@@ -113,11 +106,7 @@ def test_files_written_by_simpleitk(tmp_path):
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    angles=st.tuples(*[st.floats(-3.1, 3.1)] * 3),
-    spacing=st.tuples(*[st.floats(0.3, 8.0)] * 3),
-    flip=st.booleans(),
-)
+@given(angles=st.tuples(*[st.floats(-3.1, 3.1)] * 3), spacing=st.tuples(*[st.floats(0.3, 8.0)] * 3), flip=st.booleans())
 def test_nifti_round_trip_of_any_geometry(tmp_path_factory, angles, spacing, flip):
     direction = Rotation.from_euler("xyz", angles).as_matrix() * [1, 1, -1 if flip else 1]
     volume = volume_with(direction, spacing)

@@ -25,11 +25,7 @@ def test_round_trip(tmp_path, suffix):
 def test_written_markups_are_what_slicer_expects(tmp_path):
     write_points(tmp_path / "p.mrk.json", POINTS, LABELS)
     (markup,) = json.loads((tmp_path / "p.mrk.json").read_text())["markups"]
-    assert (markup["type"], markup["coordinateSystem"], markup["coordinateUnits"]) == (
-        "Fiducial",
-        "LPS",
-        "mm",
-    )
+    assert (markup["type"], markup["coordinateSystem"], markup["coordinateUnits"]) == ("Fiducial", "LPS", "mm")
     assert markup["controlPoints"][1]["position"] == POINTS[1].tolist()
 
 

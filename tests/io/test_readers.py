@@ -106,9 +106,7 @@ def test_real_monai_object(volume):
 
 
 @pytest.mark.parametrize(
-    "source",
-    [lambda v: ants_like(v, components=2), lambda v: torchio_like(v, channels=2)],
-    ids=["ants", "torchio"],
+    "source", [lambda v: ants_like(v, components=2), lambda v: torchio_like(v, channels=2)], ids=["ants", "torchio"]
 )
 def test_objects_of_several_components_are_refused(volume, source):
     assert code_of(source(volume))[0] == "E103"

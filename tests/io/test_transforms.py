@@ -272,12 +272,7 @@ def test_damaged_transform_files(tmp_path, suffix):
     else:
         write_transform(path, transform)
     content = path.read_bytes()
-    for bad in (
-        content[: len(content) // 2],
-        content[: len(content) * 9 // 10],
-        b"",
-        b"PK\x03\x04 no transform",
-    ):
+    for bad in (content[: len(content) // 2], content[: len(content) * 9 // 10], b"", b"PK\x03\x04 no transform"):
         path.write_bytes(bad)
         with pytest.raises(RegweaveError, match="E102"):
             read_transform(path)

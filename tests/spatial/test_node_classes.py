@@ -21,10 +21,7 @@ SHARES = np.array(
     ],
     dtype=np.float32,
 )
-WINNERS = {
-    "count": [0, 0, 2, 0, 0, 0, 1],
-    "foreground": [0, 1, 2, 2, 0, 1, 1],
-}
+WINNERS = {"count": [0, 0, 2, 0, 0, 0, 1], "foreground": [0, 1, 2, 2, 0, 1, 1]}
 
 
 def test_labels_are_counted_as_their_masks_are_pooled():

@@ -143,12 +143,7 @@ def _write_markups(rows: list[Row]) -> str:
         {"id": str(n), "label": label, "position": position, "positionStatus": "defined"}
         for n, (position, label) in enumerate(rows, start=1)
     ]
-    markup = {
-        "type": "Fiducial",
-        "coordinateSystem": "LPS",
-        "coordinateUnits": "mm",
-        "controlPoints": points,
-    }
+    markup = {"type": "Fiducial", "coordinateSystem": "LPS", "coordinateUnits": "mm", "controlPoints": points}
     return json.dumps({"@schema": MARKUPS_SCHEMA, "markups": [markup]}, indent=1) + "\n"
 
 

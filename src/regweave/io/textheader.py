@@ -471,11 +471,7 @@ def _nrrd_affine(
 
 
 def _by_directions(
-    fields: Fields,
-    dimension: int,
-    directions: list[list[float] | None],
-    spacings: list[float | None],
-    kept: list[int],
+    fields: Fields, dimension: int, directions: list[list[float] | None], spacings: list[float | None], kept: list[int]
 ) -> Float64Array:
     steps = np.array([directions[axis] for axis in kept[:3]], dtype=np.float64)
     origin = [0.0] * dimension

@@ -57,8 +57,4 @@ def _winner(score: Float32Array) -> Float32Array:
     return out
 
 
-RULES: dict[str, Callable[[Float32Array], Float32Array]] = {
-    "count": count,
-    "foreground": foreground,
-    "share": share,
-}
+RULES: dict[str, Callable[[Float32Array], Float32Array]] = {"count": count, "foreground": foreground, "share": share}

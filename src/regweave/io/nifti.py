@@ -41,7 +41,7 @@ from regweave.io.disk.files import (
 from regweave.io.geometry import make_geometry, ras_to_lps
 from regweave.io.libraries import nib
 from regweave.io.stored import Stored, require_scalar, volume_shape
-from regweave.io.streams import BROKEN, CHUNK, GZIP_MARK, RATIO, Inflated, Readable, read_exactly
+from regweave.io.streams import BROKEN, GZIP_MARK, GZIP_WINDOW, RATIO, Inflated, Stream, read_exactly
 from regweave.types import Float64Array, Geometry
 
 NiftiFrame = Literal["auto", "sform", "qform"]
@@ -256,12 +256,11 @@ class NiftiHeader:
         count = math.prod(self.shape)
         expected = count * self.dtype.itemsize
         with _opened(self.path) as (stream, size):
-            packed = isinstance(stream, Inflated)
-            if self.offset + expected > (size * RATIO if packed else size):
+            if self.offset + expected > size * (RATIO if isinstance(stream, Inflated) else 1):
                 reason = f"its header promises {self.offset + expected} bytes, the file has {size}"
                 raise damaged(self.subject, reason)
             require_memory(expected + count * BYTES_PER_VALUE, self.subject)
-            _skip(stream, self.offset, self.subject)
+            stream.seek(self.offset)
             buffer = read_exactly(stream, expected, self.subject)
         return buffer.view(self.dtype).reshape(self.shape, order="F")
 
@@ -270,7 +269,7 @@ def read_header(path: Path) -> NiftiHeader:
     """Read and check the header of a NIfTI-1 or NIfTI-2 file; no voxel is read."""
     subject = f"'{path}'"
     with _opened(path) as (stream, _):
-        header = _parse(_read_up_to(stream, LONGEST_HEADER), subject)
+        header = _parse(stream.read(LONGEST_HEADER), subject)
     return NiftiHeader(
         path, header, _shape(header, subject), _dtype(header, subject), _scaling(header, subject),
         _offset(header, subject),
@@ -278,31 +277,15 @@ def read_header(path: Path) -> NiftiHeader:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Readable, int]]:
+def _opened(path: Path) -> Iterator[tuple[Stream, int]]:
     """Open the bytes of a file, inflated according to its name or else its content, with its length on disk."""
     with open_file(path) as stream:
         size, suffix = os.fstat(stream.fileno()).st_size, suffix_of(path)
         packed = stream.peek(2)[:2] == GZIP_MARK if suffix not in SUFFIXES else suffix == ".nii.gz"
         try:
-            yield (Inflated(stream, "gzip") if packed else stream), size
+            yield (Inflated(stream) if packed else stream), size
         except BROKEN as error:
             raise damaged(f"'{path}'", f"its gzip stream is broken or no gzip stream ({error})") from error
-
-
-def _read_up_to(stream: Readable, n: int) -> bytes:
-    found = b""
-    while len(found) < n and (block := stream.read(n - len(found))):
-        found += block
-    return found
-
-
-def _skip(stream: Readable, n: int, subject: str) -> None:
-    left = n
-    while left > 0:
-        block = stream.read(min(CHUNK, left))
-        if not block:
-            raise damaged(subject, f"its header puts the voxels at byte {n}, the file ends before")
-        left -= len(block)
 
 
 def _parse(block: bytes, subject: str) -> Any:
@@ -365,10 +348,6 @@ def require_intensity(header: Any, subject: str) -> None:
     if int(header["intent_code"]) in {1006, 1007}:
         message = f"{subject} is a displacement field, needed is an image"
         raise RegweaveError("E103", message, "pass it as a transform")
-
-
-GZIP_WINDOW = 31
-"""zlib's code for a gzip stream of any window."""
 
 
 def begins_nifti(head: bytes) -> bool:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import math
 import os
-import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from regweave.io.libraries import sitk
 from regweave.io.nifti import nifti_affine, require_voxel_size
 from regweave.io.transforms import itk
 from regweave.io.transforms.ends import ends_of, from_line, notes_of, read_displacement_ends, to_line
-from regweave.io.transforms.itk import COMPOSITE, FIELD, NOTE, PIECE, TEXT_HEAD, Part
+from regweave.io.transforms.itk import COMPOSITE, FIELD, NOTE, TEXT_HEAD, Part
 from regweave.io.write import in_order
 from regweave.types import Ends, Field, Float32Array, Float64Array, Geometry, Transform
 
@@ -293,8 +292,8 @@ SMALL, LARGE = 500_000, 3_000_000
 """A field of up to `SMALL` voxels is not rounded."""
 FINE_PER_VOXEL, COARSE_PER_VOXEL = 1 / 1024, 1 / 32
 """The same bounds in units of the smallest spacing, for images of small things."""
-SLAB_VOXELS = 2**22
-"""Voxels that are listed at a time: beside a large field there is no room for its list."""
+SLAB_VOXELS, PIECE = 2**22, 1 << 20
+"""Voxels and numbers that are listed at a time: beside a large field there is no room for its list."""
 
 
 @dataclass(frozen=True)
@@ -370,14 +369,13 @@ def to_text(parts: Sequence[Written], note: str = "") -> Iterator[bytes]:
 
 
 def to_matlab(part: Written) -> bytes:
-    """Give the bytes of a file with one transform, little-endian float64 as ITK writes it."""
-    out = b""
-    type_name, parameters, fixed = part
-    for name, listed in ((type_name, parameters), (itk.FIXED, fixed)):
-        numbers, label = np.concatenate(list(pieces_of(listed))), name.encode("ascii") + b"\0"
-        out += struct.pack("<5i", 0, numbers.size, 1, 0, len(label)) + label
-        out += np.ascontiguousarray(numbers, dtype="<f8").tobytes()
-    return out
+    """Return the bytes of a file with one transform, in MATLAB's level 4 as ITK writes it."""
+    from scipy.io import savemat  # noqa: PLC0415  (for a rare format)
+
+    out, (type_name, parameters, fixed) = io.BytesIO(), part
+    arrays = {type_name: np.concatenate(list(pieces_of(parameters))), itk.FIXED: fixed}
+    savemat(out, arrays, format="4", oned_as="column")
+    return out.getvalue()
 
 
 CHUNK = 1 << 18

@@ -1,21 +1,21 @@
 """Transforms of ITK: lists of numbers from files, checked before ITK gets them, and objects in memory.
 
 ITK does not check the lists of a file. Of a rigid transform with three numbers it reads six, beyond the end of its
-memory. So .tfm and .mat are parsed here. A few changed bytes let HDF5 loop for ever or crash, so .h5 is read by h5py in
-a child process that may die.
+memory. So .tfm is parsed here, and .mat by SciPy. A few changed bytes let HDF5 loop for ever or crash, so .h5 is read by
+h5py in a child process that may die.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,15 +181,20 @@ def grid_of(numbers: Float64Array, subject: str, least: int = 1) -> Geometry:
     return make_geometry((int(size[0]), int(size[1]), int(size[2])), affine, subject)
 
 
-# Text files, .tfm and .txt
+# Text files, .tfm and .txt, and MATLAB files of level 4
 
 TEXT_HEAD = b"#Insight Transform File V1.0"
 NOTE = b"#regweave "
-"""Begins the comment line that holds our own words; ITK skips it."""
+"""Begins the comment line with our own metadata; ITK skips it."""
 DECIMAL = b"0123456789+-.eE \t"
-PIECE = 1 << 20
-BYTES_PER_CHARACTER = 40
-"""Memory for a character of a list of numbers: the shortest number is a digit and a blank, and a word in Python."""
+BYTES_PER_CHARACTER = 8
+"""Memory for a character of a list of numbers, the shortest of which is a digit and a blank."""
+
+
+def _content(path: Path) -> bytes:
+    with open_file(path) as stream:
+        require_memory(path.stat().st_size * BYTES_PER_CHARACTER, f"'{path}'")
+        return stream.read()
 
 
 def read_text(path: Path) -> tuple[list[Part], str]:
@@ -197,120 +202,59 @@ def read_text(path: Path) -> tuple[list[Part], str]:
 
     Each line is a comment, empty, or one of ``Transform:``, ``Parameters:`` and ``FixedParameters:`` in this order.
     """
-    subject = f"'{path}'"
-    with open_file(path) as stream:
-        require_memory(path.stat().st_size * 3 + PIECE * BYTES_PER_CHARACTER, subject)
-        content = stream.read()
+    subject, content = f"'{path}'", _content(path)
     if not content.startswith(TEXT_HEAD):
         raise damaged(subject, f"no ITK transform in it; it begins with {content[:4]!r}")
     if not content.endswith(b"\n"):
         raise damaged(subject, "its last line has no end")
-    note, parts, lines = "", [], _fields(content, subject)
-    for key, value in lines:
-        if key == b"note":
-            note = value.decode("ascii", errors="replace")
-        elif key == b"Transform":
-            parts.append(_part(value, lines, subject))
-        else:
-            raise damaged(subject, f"{key[:40]!r} stands where a transform should begin")
+    lines = [line.strip() for line in content.split(b"\n")]
+    note = next((line[len(NOTE) :].decode("ascii", errors="replace") for line in lines if line.startswith(NOTE)), "")
+    fields = iter([line.partition(b":") for line in lines if line and not line.startswith(b"#")])
+    parts = []
+    for first, _, kind in fields:
+        if first.strip() != b"Transform":
+            raise damaged(subject, f"{first[:40]!r} is found where a transform should begin")
+        name, lists = kind.strip().decode("ascii", errors="backslashreplace"), [np.empty(0), np.empty(0)]
+        for n, wanted in enumerate(() if name.startswith(COMPOSITE) else (b"Parameters", b"FixedParameters")):
+            key, _, value = next(fields, (b"", b"", b""))
+            if key.strip() != wanted:
+                raise damaged(subject, f"it ends before the {wanted.decode()} of a transform")
+            lists[n] = _numbers(value, subject)
+        parts.append(Part(name, *lists))
     return parts, note
 
 
-def _fields(content: bytes, subject: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and value of each line that is not empty or a comment."""
-    start = 0
-    while start < len(content):
-        end = content.index(b"\n", start)
-        line, start = content[start:end].strip(), end + 1
-        if line.startswith(NOTE):
-            yield b"note", line[len(NOTE) :]
-        elif line and not line.startswith(b"#"):
-            key, colon, value = line.partition(b":")
-            if not colon:
-                raise damaged(subject, f"a line has no name: {line[:40]!r}")
-            yield key.strip(), value.strip()
-
-
-def _part(type_name: bytes, lines: Iterator[tuple[bytes, bytes]], subject: str) -> Part:
-    name = type_name.decode("ascii", errors="backslashreplace")
-    if name.startswith(COMPOSITE):
-        return Part(name, np.empty(0), np.empty(0))
-    found = []
-    for wanted in (b"Parameters", b"FixedParameters"):
-        key, value = next(lines, (b"", b""))
-        if key != wanted:
-            raise damaged(subject, f"it ends before the {wanted.decode()} of a transform")
-        found.append(_numbers(value, subject))
-    return Part(name, *found)
-
-
 def _numbers(text: bytes, subject: str) -> Float64Array:
-    """Read decimal numbers that blanks part; nothing else is a number, ``nan`` and ``1_0`` neither."""
+    """Read decimal numbers with blanks between them; ``nan`` and ``1_0`` are none."""
     if text.translate(None, DECIMAL):
         raise damaged(subject, "a list of numbers holds other characters than decimal numbers have")
-    pieces, start = [], 0
-    while start < len(text):
-        end = start + PIECE
-        while end < len(text) and text[end : end + 1] not in b" \t":
-            end += 1
-        pieces.append(_words(text[start:end].split(), subject))
-        start = end
-    return np.concatenate(pieces) if pieces else np.empty(0)
-
-
-def _words(words: list[bytes], subject: str) -> Float64Array:
     try:
-        return np.array([float(word) for word in words], dtype=np.float64)
+        return np.fromiter((float(word[0]) for word in re.finditer(rb"\S+", text)), np.float64)
     except ValueError as error:
         raise damaged(subject, f"a list of numbers holds what is none ({str(error)[-60:]})") from error
 
 
-# MATLAB files, level 4
-
-MAT_HEAD = 20
-LONGEST_NAME = 128
 FIXED = "fixed"
-TYPES = {0: "<f8", 10: "<f4", 100: "<f8", 110: "<f4", 1000: ">f8", 1010: ">f4", 1100: ">f8", 1110: ">f4"}
-"""Numbers by the type code M·1000 + O·100 + P·10 + T: byte order M, order of rows O, precision P, full matrix T = 0."""
 
 
 def read_matlab(path: Path) -> list[Part]:
-    """Read all transforms of a file: an array named by the type, then one named ``fixed``, for each, or raise E102."""
-    subject = f"'{path}'"
-    with open_file(path) as stream:
-        require_memory(path.stat().st_size * 3, subject)
-        content = stream.read()
-    arrays, at = [], 0
-    while at < len(content):
-        name, numbers, at = _array(content, at, subject)
-        arrays.append((name, numbers))
-    if not arrays or len(arrays) % 2 or any(name != FIXED for name, _ in arrays[1::2]):
-        names = [name[:SHOWN_NAME] for name, _ in arrays[:4]]
-        raise damaged(subject, f"its arrays are {names}, needed are a transform and '{FIXED}', by turns")
-    pairs = zip(arrays[::2], arrays[1::2], strict=True)
-    return [Part(name, numbers, fixed.astype(np.float64)) for (name, numbers), (_, fixed) in pairs]
+    """Read the transform of a file: an array named by its type, then one named ``fixed``, or raise E102."""
+    from scipy.io import loadmat, matlab, whosmat  # noqa: PLC0415  (for a rare format)
 
-
-def _array(content: bytes, at: int, subject: str) -> tuple[str, NDArray[np.floating], int]:
-    """Read the array that begins at a byte: its name, its numbers, and where it ends."""
-    if len(content) - at < MAT_HEAD:
-        raise damaged(subject, "it ends in the middle of an array")
-    order = "<" if int.from_bytes(content[at : at + 4], "little") in TYPES else ">"
-    code, rows, columns, imaginary, length = struct.unpack_from(f"{order}5i", content, at)
-    if code not in TYPES or imaginary or TYPES[code][0] != order:
-        raise damaged(subject, f"no ITK transform in it; an array begins with {content[at : at + 4]!r}")
-    if min(rows, columns) < 0 or (min(rows, columns) != 1 and rows * columns) or not 1 <= length <= LONGEST_NAME:
-        raise damaged(subject, f"an array has {rows} rows, {columns} columns and a name of {length} bytes")
-    dtype = np.dtype(TYPES[code])
-    start = at + MAT_HEAD + length
-    end = start + rows * columns * dtype.itemsize
-    if end > len(content):
-        raise damaged(subject, f"{end} bytes expected, {len(content)} found")
-    name = content[at + MAT_HEAD : start]
-    if name[-1:] != b"\0" or not name[:-1].isascii() or not name[:-1].decode("ascii").isprintable():
-        raise damaged(subject, f"the name of an array is {name[:SHOWN_NAME]!r}")
-    numbers = np.frombuffer(content, dtype, rows * columns, start)
-    return name[:-1].decode("ascii"), numbers.astype(dtype.newbyteorder("=")), end
+    subject, content = f"'{path}'", _content(path)
+    try:
+        if matlab.matfile_version(io.BytesIO(content))[0] != 0:
+            raise ValueError("needed is MATLAB level 4")
+        names = [name for name, _, _ in whosmat(io.BytesIO(content))]
+        arrays = loadmat(io.BytesIO(content))
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError, matlab.MatReadError) as error:
+        raise damaged(subject, f"no ITK transform in it ({error})") from error
+    if len(names) != 2 or names[1] != FIXED or any(arrays[name].dtype.kind != "f" for name in names):
+        raise damaged(
+            subject, f"its arrays are {[name[:SHOWN_NAME] for name in names[:4]]}, needed are a transform and '{FIXED}'"
+        )
+    parameters, fixed = (arrays[name].ravel() for name in names)
+    return [Part(names[0], parameters, fixed.astype(np.float64))]
 
 
 # HDF5 files

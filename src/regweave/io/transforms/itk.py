@@ -1,8 +1,8 @@
 """Transforms of ITK: lists of numbers from files, checked before ITK gets them, and objects in memory.
 
 ITK does not check the lists of a file. Of a rigid transform with three numbers it reads six, beyond the end of its
-memory. So .tfm is parsed here, and .mat by SciPy. A few changed bytes let HDF5 loop for ever or crash, so .h5 is read by
-h5py in a child process that may die.
+memory. So .tfm is parsed here, and .mat by SciPy. A few changed bytes let HDF5 loop for ever or crash, so .h5 is read
+by h5py in a child process that may die.
 """
 
 from __future__ import annotations

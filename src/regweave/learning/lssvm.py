@@ -31,30 +31,21 @@ FLOOR = 0.25
 
 @dataclass(frozen=True)
 class LssvmOptions:
-    """Hyper-parameters of Algorithm 1, with their defaults.
-
-    Parameters
-    ----------
-    C, alpha, eta : float
-        Weights of the slacks, of the proximity to w₀, and of the loss in imputation, eqs. (7) and (9).
-    epsilon : float
-        Tolerance on a slack, in units of the loss per node.
-    rounds : int
-        How often the trajectories are refreshed.
-    max_outer, max_inner : int
-        Largest numbers of imputations and, between two of them, of quadratic programmes.
-    signed : bool
-        Let weights of members be negative, as the paper does.
-    """
+    """Hyper-parameters of Algorithm 1, with their defaults."""
 
     C: float = 300.0
     alpha: float = ALPHAS[-1]
     eta: float = 10.0
+    """Weights of the slacks, of the proximity to w₀, and of the loss in imputation, eqs. (7) and (9)."""
     epsilon: float = 1e-2
+    """Tolerance on a slack, in units of the loss per node."""
     rounds: int = 1
+    """How often the trajectories are refreshed."""
     max_outer: int = 6
     signed: bool = False
+    """Let weights of members be negative, as the paper does."""
     max_inner: int = 50
+    """Largest numbers of imputations and, between two of them, of quadratic programmes."""
 
     def record(self) -> dict[str, Any]:
         """Return the record of a model, without the limit of the quadratic programmes, which is hardly ever reached."""
@@ -73,30 +64,19 @@ class LssvmOptions:
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted weights with their certificates.
-
-    Parameters
-    ----------
-    weights : WeightTable
-        Members and classes of the start.
-    history : tuple of Iteration
-        One record for the start and one for each outer iteration.
-    converged : bool
-        True if the objective stopped falling before the iterations ran out.
-    certified_epsilon : float
-        No constraint of eq. (10) is violated by more than this; infinite with an engine that proves nothing.
-    slacks : mapping from (pair_id, level) to float
-        Upper bounds, up to ``certified_epsilon``, of the losses of the predictions.
-    imputed : mapping from (pair_id, level) to int array of shape (N,)
-        Labels of the imputed deformations.
-    """
+    """Fitted weights with their certificates."""
 
     weights: WeightTable
     history: tuple[Iteration, ...]
+    """One record for the start and one for each outer iteration."""
     converged: bool
+    """True if the objective stopped falling before the iterations ran out."""
     certified_epsilon: float
+    """No constraint of eq. (10) is violated by more than this; infinite with an engine that proves nothing."""
     slacks: Mapping[tuple[str, int], float]
+    """Upper bounds, up to ``certified_epsilon``, of the losses of the predictions."""
     imputed: Mapping[tuple[str, int], IntArray]
+    """Labels of the imputed deformations, (N,)."""
 
 
 def fit_lssvm(
@@ -172,43 +152,26 @@ def _check(samples: Sequence[Sample], w0: WeightTable, options: LssvmOptions, fl
 
 @dataclass(frozen=True)
 class Iteration:
-    """State after one outer iteration; number 0 is the start.
-
-    Parameters
-    ----------
-    number : int
-    objective : float
-        Full objective as attained by inference, η·Δ(D̂) included.
-    duality_gap : float
-        Width of the interval that holds the true objective, ``upper − lower``.
-    upper : float
-        No less than the true objective; infinite where the engine proves nothing.
-    slack_sum : float
-        Sum of the slacks as attained: the upper bound on the losses of the predictions.
-    predicted_loss, imputed_loss : float
-        Mean Δ of the predictions and of the imputed deformations.
-    certified_epsilon : float
-        No constraint of eq. (10), for the D̂ it was solved with, is violated by more than this.
-    n_inferences, n_discarded, n_cuts : int
-        Inferences so far; constraints so far of lower value than known ones; size of the last working sets.
-    seconds : float
-        Time since the last record.
-    w : float array of shape (d,)
-    rounds : tuple of Round
-        Rounds of cutting planes of this iteration.
-    """
+    """State after one outer iteration; number 0 is the start."""
 
     number: int
     objective: float
+    """Full objective as attained by inference, η·Δ(D̂) included."""
     duality_gap: float
+    """Width of the interval that holds the true objective, ``upper − lower``."""
     upper: float
+    """No less than the true objective; infinite where the engine proves nothing."""
     slack_sum: float
+    """Sum of the slacks as attained: the upper bound on the losses of the predictions."""
     predicted_loss: float
     imputed_loss: float
+    """Mean Δ of the predictions and of the imputed deformations."""
     certified_epsilon: float
+    """No constraint of eq. (10), for the D̂ it was solved with, is violated by more than this."""
     n_inferences: int
     n_discarded: int
     n_cuts: int
+    """Inferences so far; constraints so far of lower value than known ones; size of the last working sets."""
     seconds: float
     w: Float64Array
     rounds: tuple[Round, ...] = ()

@@ -66,29 +66,19 @@ class Regulariser:
 
 @dataclass(frozen=True)
 class QPSolution:
-    """The minimum, with its evidence.
-
-    Parameters
-    ----------
-    w : float array of shape (d,)
-    slacks : float array of shape (N,)
-        Smallest feasible slacks of w.
-    objective : float
-        Value at w and the slacks.
-    dual : float
-        No feasible point has an objective below it.
-    residual : float
-        Largest relative violation of the optimality conditions, duality gap included.
-    multipliers : float array of shape (K,)
-        One for each cut, 0 or more; positive where the cut holds w.
-    """
+    """The minimum, with its evidence."""
 
     w: Float64Array
     slacks: Float64Array
+    """Smallest feasible slacks of w, (N,)."""
     objective: float
+    """Value at w and the slacks."""
     dual: float
+    """No feasible point has an objective below it."""
     residual: float
+    """Largest relative violation of the optimality conditions, duality gap included."""
     multipliers: Float64Array
+    """One for each cut, 0 or more; positive where the cut holds w, (K,)."""
 
 
 def solve(cuts: Cuts, n_samples: int, w0: Float64Array, C: float, alpha: float, lower: Float64Array) -> QPSolution:

@@ -27,15 +27,10 @@ from regweave.types import Float32Array, Float64Array
 
 
 class Options(losses.Options):
-    """Reach of the distance.
-
-    Parameters
-    ----------
-    cap_spacings : float
-        Distance in control spacings at which a landmark costs all it can.
-    """
+    """Reach of the distance."""
 
     cap_spacings: float = Field(default=2.0, ge=0.1, le=20)
+    """Distance in control spacings at which a landmark costs all it can."""
 
 
 def centroid(mask: Float32Array) -> Float64Array | None:

@@ -28,15 +28,10 @@ from regweave.types import Float32Array, Float64Array
 
 
 class Options(losses.Options):
-    """Reach of the distance.
-
-    Parameters
-    ----------
-    cap_spacings : float
-        Distance to the fixed surface, in control spacings, beyond which an error costs no more.
-    """
+    """Reach of the distance."""
 
     cap_spacings: float = Field(default=1.0, ge=0.1, le=10)
+    """Distance to the fixed surface, in control spacings, beyond which an error costs no more."""
 
 
 def weights(fixed: Float32Array, spacing: Float64Array, cap_spacings: float) -> Float32Array:

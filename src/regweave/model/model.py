@@ -46,30 +46,6 @@ MOST_LISTED = 100_000
 class Model:
     """Weights by class with the settings, predictor and record they belong to.
 
-    Parameters
-    ----------
-    weights : WeightTable
-        W with named rows and columns, and the pairwise weight.
-    settings : Settings
-        Settings of the registration that the weights belong to.
-    modality : str
-        Bank of the settings with the rows as members.
-    class_names : mapping
-        Names of the classes by label value.
-    training : TrainingRecord
-        Training data and tried candidates.
-    levels : "all" or "finest"
-        Where the weights act; with ``finest`` the coarser levels use the same weight for every member.
-    predictor : Predictor, optional
-        Predicts the classes of an image without a segmentation.
-    outline_without_mask : bool
-        Without moving labels, members that compare them use predicted ones; if False, the other members of the
-        refinement get their weight.
-    weights_without_mask : WeightTable, optional
-        W without moving labels, if it differs.
-    card : ModelCard, optional
-        Purpose and origin.
-
     Examples
     --------
     >>> Model.load("hippocampus-t1").class_names[1]
@@ -77,14 +53,24 @@ class Model:
     """
 
     weights: WeightTable
+    """W with named rows and columns, and the pairwise weight."""
     settings: Settings
+    """Settings of the registration that the weights belong to."""
     modality: BankName
+    """Bank of the settings with the rows as members."""
     class_names: Mapping[int, str] = field(default_factory=dict)
+    """Names of the classes by label value."""
     training: TrainingRecord = field(default_factory=TrainingRecord)
+    """Training data and tried candidates."""
     levels: Levels = "all"
+    """Where the weights act; with ``finest`` the coarser levels use the same weight for every member."""
     predictor: Predictor | None = None
+    """Predicts the classes of an image without a segmentation."""
     outline_without_mask: bool = True
+    """Without moving labels, members that compare them use predicted ones; if False, the other members of the
+    refinement get their weight."""
     weights_without_mask: WeightTable | None = None
+    """W without moving labels, if it differs."""
     card: ModelCard | None = None
 
     def __post_init__(self) -> None:

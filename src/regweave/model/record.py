@@ -69,25 +69,7 @@ class _Part(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """Model card: purpose and origin of a model in words.
-
-    Parameters
-    ----------
-    images : str
-        Kind of images.
-    body_part, field_of_view, voxels : str, optional
-        Part of the body, what the images show of it, and the sizes of their voxels.
-    data, data_licence : str, optional
-        Where the training images come from, and their licence.
-    licence : str, optional
-        Licence of the model file itself: its weights and the parameters of its predictor.
-    gain : str, optional
-        Gain in Dice over the preset alone, and with which labels it was measured.
-    made : str, optional
-        Date of the model.
-    avoid : str, optional
-        When not to use the model.
-    """
+    """Model card: purpose and origin of a model in words."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, str_max_length=1000)
 
@@ -95,12 +77,17 @@ class ModelCard(BaseModel):
     body_part: str | None = None
     field_of_view: str | None = None
     voxels: str | None = None
+    """Part of the body, what the images show of it, and the sizes of their voxels."""
     data: str | None = None
     data_licence: str | None = None
+    """Where the training images come from, and their licence."""
     licence: str | None = None
+    """Licence of the model file itself: its weights and the parameters of its predictor."""
     gain: str | None = None
+    """Gain in Dice over the preset alone, and with which labels it was measured."""
     made: str | None = None
     avoid: str | None = None
+    """When not to use the model."""
 
 
 class Gain(_Part):
@@ -271,70 +258,50 @@ class StageCount(_Part):
 
 
 class TrainingRecord(_Part):
-    """Training record: what a model was trained on, what was tried, and what it gained.
-
-    Parameters
-    ----------
-    method : str, optional
-        Training method; None for a model that was written by hand.
-    device : str
-        Device of the registrations; on a GPU numbers may differ in the last places.
-    groups, predictor_groups : tuples of str
-        Patients that weights and predictor were trained on, ``p07`` or ``p07+p11``.
-    pairs : mapping
-        SHA-256 of the files of each pair, by column.
-    chosen : mapping
-        Ids of the pairs that smoothness was tuned with (``tune``) and weights were tried, judged and learned with
-        (``judge``), where these are not all.
-    failed, skipped : mappings
-        Code of the error of pairs that were left out; structures that a pair does not show.
-    stages : mapping
-        Effort of each stage.
-    options, hyper : mappings
-        Options of the training, and the hyper-parameters that were taken.
-    smoothness : SmoothnessRecord, optional
-        Tuning of the uniform bank.
-    share, balance, strengths
-        Way from the uniform bank to the learned weights, factor on its smoothness, factors on columns by class.
-    gates : mapping
-        Decision for the column of each class.
-    left_out_gain : Gain, optional
-        None where nothing learned is used; see ``judged``.
-    learned, learned_by_fold
-        Weights before share and gates, (M, C), on all pairs and on each fold.
-    history : mapping
-        Learning curve of each fit.
-    predictor : PredictorChoice, optional
-        Results of the kinds of predictors on left-out patients, where there were several.
-    """
+    """Training record: what a model was trained on, what was tried, and what it gained."""
 
     regweave: str | None = None
     method: str | None = None
+    """Training method; None for a model that was written by hand."""
     device: str = "cpu"
+    """Device of the registrations; on a GPU numbers may differ in the last places."""
     groups: tuple[str, ...] = ()
     pairs: dict[str, dict[str, str]] = {}
+    """SHA-256 of the files of each pair, by column."""
     chosen: dict[str, tuple[str, ...]] = {}
+    """Ids of the pairs that smoothness was tuned with (``tune``) and weights were tried, judged and learned with
+    (``judge``), where these are not all."""
     failed: dict[str, str] = {}
     skipped: dict[str, tuple[int, ...]] = {}
+    """Code of the error of pairs that were left out; structures that a pair does not show."""
     registrations: int | None = None
     inferences: int | None = None
     stages: dict[str, StageCount] = Field(default_factory=dict)
     options: dict[str, Any] = {}
     learned_on: tuple[str, ...] = ()
     smoothness: SmoothnessRecord | None = None
+    """Tuning of the uniform bank."""
     refinement: RefinementRecord | None = None
     surrogate_and_dice: tuple[Candidate, ...] = ()
     hyper: dict[str, Any] = {}
+    """Options of the training, and the hyper-parameters that were taken."""
     share: Number = None
     balance: Number = None
     strengths: dict[str, float] = {}
+    """Way from the uniform bank to the learned weights, factor on its smoothness, factors on columns by class."""
     gates: dict[str, GateRecord] = {}
+    """Decision for the column of each class."""
     left_out_gain: Gain | None = None
+    """None where nothing learned is used; see ``judged``."""
     learned: tuple[tuple[Number, ...], ...] = ()
     learned_by_fold: tuple[tuple[tuple[Number, ...], ...], ...] = ()
+    """Weights before share and gates, (M, C), on all pairs and on each fold."""
     history: dict[str, tuple[FitPoint, ...]] = {}
+    """Learning curve of each fit."""
     predictor_groups: tuple[str, ...] = ()
+    """Patients that weights and predictor were trained on, ``p07`` or ``p07+p11``."""
     predictor: PredictorChoice | None = None
+    """Results of the kinds of predictors on left-out patients, where there were several."""
 
     @property
     def judged(self) -> bool:

@@ -26,18 +26,11 @@ def get(name: str) -> PredictorKind:
 
 @dataclass(frozen=True)
 class Choice:
-    """A kind of predictor with its options.
-
-    Parameters
-    ----------
-    name : str
-        Name of the kind.
-    options : mapping
-        Options that are not the default.
-    """
+    """A kind of predictor with its options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options that are not the default."""
 
     @property
     def costly(self) -> bool:

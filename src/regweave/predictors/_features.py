@@ -35,27 +35,18 @@ NEIGHBOURS = ((0, 2.0), (0, 4.0), (1, 7.0), (1, 11.0), (2, 16.0), (2, 26.0))
 
 @dataclass(frozen=True)
 class WorkingGrid:
-    """Blocks of voxels of an image, with axes in the order and direction of L, P and S.
-
-    Parameters
-    ----------
-    shape : tuple of three ints
-        Voxels of the image along its own axes.
-    factors : tuple of three ints
-        Voxels in a block along the axes of the image.
-    order : tuple of three ints
-        Image axis along L, P and S.
-    steps : tuple of three ints
-        1, or -1 where the image axis runs the other way; in the order of L, P, S.
-    spacing_mm : float array of shape (3,)
-        Distance of the blocks along L, P and S.
-    """
+    """Blocks of voxels of an image, with axes in the order and direction of L, P and S."""
 
     shape: tuple[int, int, int]
+    """Voxels of the image along its own axes."""
     factors: Factors
+    """Voxels in a block along the axes of the image."""
     order: tuple[int, ...]
+    """Image axis along L, P and S."""
     steps: tuple[int, ...]
+    """1, or -1 where the image axis runs the other way; in the order of L, P, S."""
     spacing_mm: Float64Array
+    """Distance of the blocks along L, P and S, (3,)."""
 
     @classmethod
     def of(cls, geometry: Geometry, voxel_mm: float) -> WorkingGrid:
@@ -89,18 +80,12 @@ class WorkingGrid:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Lengths that features are measured in.
-
-    Parameters
-    ----------
-    voxel_mm : float
-        Size of the working voxels.
-    unit_mm : float
-        Unit of the scales and distances of the features.
-    """
+    """Lengths that features are measured in."""
 
     voxel_mm: float
+    """Size of the working voxels."""
     unit_mm: float
+    """Unit of the scales and distances of the features."""
 
     @property
     def limited(self) -> bool:

@@ -26,19 +26,13 @@ WIDEST = 64
 
 @dataclass(frozen=True)
 class Network:
-    """Layers of a U-Net.
-
-    Parameters
-    ----------
-    arrays : mapping of float32 arrays
-        ``down{s}.{k}.weight``, ``.scale`` and ``.shift`` for scale s from the finest and block k, ``up{s}.{k}.…``,
-        ``head.weight`` (classes, width, 1, 1, 1) and ``head.bias``.
-    strides : tuple of strides
-        Pooling between one scale and the next along each axis, 1 or 2.
-    """
+    """Layers of a U-Net."""
 
     arrays: Mapping[str, Float32Array]
+    """``down{s}.{k}.weight``, ``.scale`` and ``.shift`` for scale s from the finest and block k, ``up{s}.{k}.…``,
+    ``head.weight`` (classes, width, 1, 1, 1) and ``head.bias``."""
     strides: tuple[Stride, ...]
+    """Pooling between one scale and the next along each axis, 1 or 2."""
 
     @property
     def width(self) -> int:

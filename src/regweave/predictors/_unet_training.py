@@ -244,44 +244,30 @@ RECORDED = 3
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Network, length and device of a training; the options are those of `regweave.predictors.unet.Options`.
-
-    Parameters
-    ----------
-    n_classes : int
-        Classes, the background included.
-    strides : sequence
-        Pooling between scales.
-    width, steps, minutes : numbers
-        As in the options.
-    seed : int
-        Draws the starting weights, the order of the images and their augmentation.
-    device : str
-        ``cpu`` or ``cuda``; on the latter with bfloat16.
-    held_out : tuple of ints
-        Images, by place, for early stopping alone; empty where all are needed.
-    mirrored : tuple of ints
-        Number of each class in a mirrored image; empty where images are not to be mirrored.
-    batch : int
-        Images in a step.
-    patch : tuple of three ints
-        Largest crop; a smaller image is not cropped.
-    rate : float
-        Largest learning rate.
-    """
+    """Network, length and device of a training; the options are those of `regweave.predictors.unet.Options`."""
 
     n_classes: int
+    """Classes, the background included."""
     strides: Strides
+    """Pooling between scales."""
     width: int
     steps: int
     minutes: float
+    """As in the options."""
     seed: int = 0
+    """Draws the starting weights, the order of the images and their augmentation."""
     device: str = "cpu"
+    """``cpu`` or ``cuda``; on the latter with bfloat16."""
     held_out: tuple[int, ...] = ()
+    """Images, by place, for early stopping alone; empty where all are needed."""
     mirrored: tuple[int, ...] = ()
+    """Number of each class in a mirrored image; empty where images are not to be mirrored."""
     batch: int = 2
+    """Images in a step."""
     patch: tuple[int, int, int] = (96, 96, 96)
+    """Largest crop; a smaller image is not cropped."""
     rate: float = 2e-3
+    """Largest learning rate."""
 
 
 def fit_network(

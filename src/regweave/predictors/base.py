@@ -48,35 +48,24 @@ VoxelMm = Annotated[float, Field(strict=True, ge=1e-4, le=1e3, allow_inf_nan=Fal
 
 @dataclass(frozen=True)
 class Examples:
-    """Segmented images to fit to.
-
-    Parameters
-    ----------
-    volumes, label_maps : sequences of the same length
-        Images and their segmentations on the same grids.
-    classes : tuple of ints
-        Label values, 0 first; labels without a place here count as background.
-    modality : "ct" or "mr"
-        How intensities are mapped.
-    seed : int
-        Draws all that is random; the same seed gives the same numbers.
-    groups : sequence, optional
-        Patient of each image, so that one patient is never both trained on and held out. By default each image is a
-        patient.
-    tell : callable, optional
-        Called at intervals by a long fit, with the step, the number of steps, and the loss.
-    checkpoint : path, optional
-        File with the state of a long fit; an interrupted fit continues from it.
-    """
+    """Segmented images to fit to."""
 
     volumes: Sequence[Volume]
     label_maps: Sequence[LabelMap]
+    """Images and their segmentations on the same grids."""
     classes: tuple[int, ...]
+    """Label values, 0 first; labels without a place here count as background."""
     modality: Modality
+    """How intensities are mapped."""
     seed: int = 0
+    """Draws all that is random; the same seed gives the same numbers."""
     groups: Sequence[Hashable] | None = None
+    """Patient of each image, so that one patient is never both trained on and held out. By default each image is a
+    patient."""
     tell: Callable[[int, int, float], None] | None = None
+    """Called at intervals by a long fit, with the step, the number of steps, and the loss."""
     checkpoint: Path | None = None
+    """File with the state of a long fit; an interrupted fit continues from it."""
 
     def check(self) -> None:
         """Raise ValueError where images, label maps, groups or classes do not belong together."""
@@ -94,24 +83,15 @@ class Examples:
 
 @dataclass(frozen=True)
 class Parts:
-    """A saved predictor: JSON values beside arrays.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the predictor.
-    fields : mapping
-        JSON values.
-    arrays : mapping
-        Arrays of numbers by name.
-    record : mapping
-        JSON values: results on held-out images.
-    """
+    """A saved predictor: JSON values beside arrays."""
 
     kind: str
     fields: Mapping[str, Any]
+    """JSON values."""
     arrays: Mapping[str, NDArray[Any]]
+    """Arrays of numbers by name."""
     record: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values: results on held-out images."""
 
     def to_json(self, *, arrays: bool = True) -> dict[str, Any]:
         """Return JSON values, the arrays as lists under the name of the kind."""

@@ -41,42 +41,28 @@ BLOCKS = 512
 
 
 class Options(registry.Options):
-    """Size and regularisation.
-
-    Parameters
-    ----------
-    hidden : int
-        Units of the hidden layer.
-    penalty : float
-        Weight of the squares of both layers.
-    samples : int
-        Voxels to train on, shared among images and classes.
-    steps : int
-        Iterations of L-BFGS; stopping short of the minimum is part of the regularisation.
-    """
+    """Size and regularisation."""
 
     hidden: int = Field(default=48, ge=1, le=256)
+    """Units of the hidden layer."""
     penalty: float = Field(default=5e-4, ge=0, le=1)
+    """Weight of the squares of both layers."""
     samples: int = Field(default=40_000, ge=1, le=10_000_000)
+    """Voxels to train on, shared among images and classes."""
     steps: int = Field(default=200, ge=1, le=100_000)
+    """Iterations of L-BFGS; stopping short of the minimum is part of the regularisation."""
 
 
 @dataclass(frozen=True)
 class Perceptron:
-    """Scores of the classes: ``tanh(x·hidden + hidden_bias)·output + output_bias``.
-
-    Parameters
-    ----------
-    hidden, hidden_bias : float arrays of shapes (F, H) and (H,)
-        First layer, on raw features.
-    output, output_bias : float arrays of shapes (H, C) and (C,)
-        Second layer.
-    """
+    """Scores of the classes: ``tanh(x·hidden + hidden_bias)·output + output_bias``."""
 
     hidden: Float64Array
     hidden_bias: Float64Array
+    """First layer, on raw features."""
     output: Float64Array
     output_bias: Float64Array
+    """Second layer."""
 
     @property
     def n_features(self) -> int:
@@ -139,31 +125,21 @@ class Saved(BaseModel):
 
 @dataclass(frozen=True)
 class VoxelPredictor:
-    """Fitted classifier of the voxels of an image.
-
-    Parameters
-    ----------
-    classes : tuple of ints
-        Label values, the background 0 first.
-    modality : "ct" or "mr"
-        How intensities are mapped.
-    sizes : Sizes
-        Working voxel size, and the unit of the features.
-    classifier : Perceptron
-        Scores of the classes by the features of a voxel.
-    names : mapping
-        Names of the classes by label value.
-    record : mapping
-        Results on held-out images: ``dice`` by class, ``mean_dice``, ``accuracy``, ``n_images`` and the chosen
-        ``rarity``; only the last where no image was held out.
-    """
+    """Fitted classifier of the voxels of an image."""
 
     classes: tuple[int, ...]
+    """Label values, the background 0 first."""
     modality: Modality
+    """How intensities are mapped."""
     sizes: see.Sizes
+    """Working voxel size, and the unit of the features."""
     classifier: Perceptron
+    """Scores of the classes by the features of a voxel."""
     names: Mapping[int, str] = field(default_factory=dict)
+    """Names of the classes by label value."""
     record: Mapping[str, Any] = field(default_factory=dict)
+    """Results on held-out images: ``dice`` by class, ``mean_dice``, ``accuracy``, ``n_images`` and the chosen
+    ``rarity``; only the last where no image was held out."""
 
     @property
     def voxel_mm(self) -> float:

@@ -127,18 +127,12 @@ def strides_for(spacing_mm: Sequence[float], shape: Sequence[int]) -> tuple[tupl
 
 @dataclass(frozen=True)
 class NetworkGrid:
-    """Grid of a network over an image, along the axes of the image.
-
-    Parameters
-    ----------
-    image : Geometry
-        Grid of the image.
-    laid : Geometry
-        Grid of the network: the same box, with axes in the order of the image.
-    """
+    """Grid of a network over an image, along the axes of the image."""
 
     image: Geometry
+    """Grid of the image."""
     laid: Geometry
+    """Grid of the network: the same box, with axes in the order of the image."""
 
     @classmethod
     def of(cls, image: Geometry, spacing_mm: Sequence[float]) -> NetworkGrid:
@@ -211,67 +205,44 @@ def _resampled(image: Float32Array, shape: Shape, scale: Float64Array) -> Float3
 
 
 class Options(registry.Options):
-    """Size and length of the training.
-
-    Parameters
-    ----------
-    width : int
-        Channels at full resolution; they double with each of four scales.
-    steps : int
-        Steps of the training, at most.
-    minutes : float
-        Time limit of one network: the number of steps is reduced where the first steps are too slow for it. A training
-        fits four: one to all patients, and three without a third of them each.
-    device : "auto", "cpu" or "cuda"
-        Device of the fit; by default a GPU where PyTorch detects one.
-    mirror : bool
-        Mirror every second training image left to right, and average the predictions for an image and its mirror
-        image: for parts of the body whose sides are alike. Structures named left and right change places.
-    """
+    """Size and length of the training."""
 
     width: int = Field(default=16, ge=ALIGNMENT, le=WIDEST, multiple_of=ALIGNMENT)
+    """Channels at full resolution; they double with each of four scales."""
     steps: int = Field(default=1500, ge=1, le=1_000_000)
+    """Steps of the training, at most."""
     minutes: float = Field(default=15.0, gt=0, le=100_000)
+    """Time limit of one network: the number of steps is reduced where the first steps are too slow for it. A training
+    fits four: one to all patients, and three without a third of them each."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of the fit; by default a GPU where PyTorch detects one."""
     mirror: bool = False
+    """Mirror every second training image left to right, and average the predictions for an image and its mirror image:
+    for parts of the body whose sides are alike. Structures named left and right change places."""
 
 
 @dataclass(frozen=True)
 class NetworkPredictor:
-    """Fitted convolutional network that predicts the structures of an image.
-
-    Parameters
-    ----------
-    classes : tuple of ints
-        Label values, the background 0 first.
-    modality : "ct" or "mr"
-        How intensities are mapped.
-    spacing_mm : three numbers
-        Voxels of the training images, along L, P and S.
-    network : Network
-        Layers.
-    names : mapping
-        Names of the classes by label value.
-    record : mapping
-        Results on held-out images: ``dice`` by class, ``mean_dice`` and ``n_images``; empty where there were none.
-    ignored : tuple of ints
-        Outputs of the network, by place, that count as background: structures without a class.
-    shape : three ints
-        Voxels of a middling training image along L, P and S. A smaller image, a tighter crop, is padded with its
-        darkest value: without its surroundings, normalisation by the mean of the image would fail.
-    mirrored : tuple of ints
-        Output, by place, of each output in a mirrored image; empty where images are not mirrored.
-    """
+    """Fitted convolutional network that predicts the structures of an image."""
 
     classes: tuple[int, ...]
+    """Label values, the background 0 first."""
     modality: Modality
+    """How intensities are mapped."""
     spacing_mm: SpacingMm
+    """Voxels of the training images, along L, P and S."""
     network: Network
     names: Mapping[int, str] = field(default_factory=dict)
+    """Names of the classes by label value."""
     record: Mapping[str, Any] = field(default_factory=dict)
+    """Results on held-out images: ``dice`` by class, ``mean_dice`` and ``n_images``; empty where there were none."""
     ignored: tuple[int, ...] = ()
+    """Outputs of the network, by place, that count as background: structures without a class."""
     shape: Shape = (1, 1, 1)
+    """Voxels of a middling training image along L, P and S. A smaller image, a tighter crop, is padded with its darkest
+    value: without its surroundings, normalisation by the mean of the image would fail."""
     mirrored: tuple[int, ...] = ()
+    """Output, by place, of each output in a mirrored image; empty where images are not mirrored."""
 
     @property
     def voxel_mm(self) -> float:

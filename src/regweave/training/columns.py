@@ -90,28 +90,19 @@ def _best(attempts: Sequence[Attempt]) -> ColumnSelection:
 
 @dataclass(frozen=True)
 class ColumnLearner:
-    """Learner of columns by the method of the options.
-
-    Parameters
-    ----------
-    state : TrainingState
-        Files, candidates, log, threads, and the cache of samples: those along the trajectory of the start serve every
-        fold and all hyper-parameters.
-    options : TrainOptions
-        Method and limits.
-    schedule : Settings
-        Levels and bank.
-    load : callable, optional
-        Returns a pair with its initial alignment; by default that of the settings.
-    mark : str
-        Part of the cache keys of pairs that ``load`` returns.
-    """
+    """Learner of columns by the method of the options."""
 
     state: TrainingState
+    """Files, candidates, log, threads, and the cache of samples: those along the trajectory of the start serve every
+    fold and all hyper-parameters."""
     options: TrainOptions
+    """Method and limits."""
     schedule: Settings
+    """Levels and bank."""
     load: Callable[[PairFiles], ImagePair] | None = None
+    """Returns a pair with its initial alignment; by default that of the settings."""
     mark: str = ""
+    """Part of the cache keys of pairs that ``load`` returns."""
 
     @classmethod
     def of(cls, state: TrainingState) -> ColumnLearner:
@@ -178,33 +169,21 @@ class ColumnLearner:
 
 @dataclass(frozen=True)
 class ColumnSelection:
-    """One way to use learned columns, and its gain on left-out patients.
-
-    Parameters
-    ----------
-    options : LssvmOptions
-        Hyper-parameters.
-    share : float
-        Share of the way from the uniform bank to the learned columns.
-    classes : tuple of ints
-        Classes whose learned columns are used.
-    gates : mapping from class to GateRecord
-        Gain of each class by its column.
-    gain : Gain, optional
-        Gain in mean Dice with these classes; None where nothing is used.
-    balance : float
-        Factor on the smoothness of the uniform bank.
-    strengths : mapping from class to float
-        Factors on whole columns, 1 where a class is not named.
-    """
+    """One way to use learned columns, and its gain on left-out patients."""
 
     options: LssvmOptions
     share: float
+    """Share of the way from the uniform bank to the learned columns."""
     classes: tuple[int, ...]
+    """Classes whose learned columns are used."""
     gates: Mapping[int, GateRecord]
+    """Gain of each class by its column."""
     gain: Gain | None = None
+    """Gain in mean Dice with these classes; None where nothing is used."""
     balance: float = 1.0
+    """Factor on the smoothness of the uniform bank."""
     strengths: Mapping[int, float] = field(default_factory=dict)
+    """Factors on whole columns, 1 where a class is not named."""
 
     def apply(self, w0: WeightTable, learned: WeightTable) -> WeightTable:
         """Return the weights of this selection from learned ones."""
@@ -245,30 +224,18 @@ Attempt = tuple[ColumnSelection, Candidate]
 
 @dataclass(frozen=True)
 class Trial:
-    """Learned columns of all folds, and the left-out pairs to try them on.
-
-    Parameters
-    ----------
-    w0 : WeightTable
-        The uniform bank.
-    columns : sequence of FittedColumns
-        Learned columns, one for each fold.
-    uniform : PairScores
-        Scores of the uniform bank.
-    folds : sequence of Fold
-        The split.
-    register : callable
-        Registers left-out pairs.
-    smoke : bool
-        Try one value of everything.
-    """
+    """Learned columns of all folds, and the left-out pairs to try them on."""
 
     w0: WeightTable
     columns: Sequence[FittedColumns]
+    """Learned columns, one for each fold."""
     uniform: PairScores
+    """Scores of the uniform bank."""
     folds: Sequence[Fold]
     register: RegisterLeftOut
+    """Registers left-out pairs."""
     smoke: bool = False
+    """Try one value of everything."""
 
     def run(self, selections: Sequence[ColumnSelection]) -> list[PairScores]:
         """Register the left-out pairs with each selection."""

@@ -104,36 +104,23 @@ def _say_nothing(_message: str) -> None:
 
 @dataclass(frozen=True)
 class PredictorFits:
-    """Fits of one kind of predictor to images, each computed once and kept on disk.
-
-    Parameters
-    ----------
-    kind : Choice
-        Kind of predictor and its options.
-    classes : tuple of ints
-        Label values, 0 first.
-    modality : "ct" or "mr"
-        How intensities are mapped.
-    reading : Reading
-        How files are read.
-    seed : int
-        Draws voxels and images.
-    max_memory_mb : float
-        Images are drawn at random until they fill it.
-    store : path, optional
-        Folder in which fits are kept, named by a hash of all that they depend on.
-    tell : callable
-        Takes a line now and then.
-    """
+    """Fits of one kind of predictor to images, each computed once and kept on disk."""
 
     kind: Choice
+    """Kind of predictor and its options."""
     classes: tuple[int, ...]
+    """Label values, 0 first."""
     modality: Modality
+    """How intensities are mapped."""
     reading: Reading
     seed: int = 0
+    """Draws voxels and images."""
     max_memory_mb: float = 1500.0
+    """Images are drawn at random until they fill it."""
     store: Path | None = None
+    """Folder in which fits are kept, named by a hash of all that they depend on."""
     tell: Callable[[str], None] = field(default=_say_nothing, compare=False)
+    """Takes a line now and then."""
 
     def __call__(self, images: Sequence[SegmentedImage], like: Predictor | None) -> Predictor:
         """Fit to images, or take the same fit from the store; ``like`` hands on choices made before.

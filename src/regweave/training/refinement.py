@@ -104,25 +104,17 @@ def _has_predictors(state: TrainingState) -> bool:
 
 @dataclass(frozen=True)
 class RefinementSearch:
-    """Coordinate search by registrations, with the moving labels or without them.
-
-    Parameters
-    ----------
-    state : TrainingState
-        Pairs, settings, start and candidates.
-    folds : sequence of Fold
-        Splits by patient; without any, nothing is tried.
-    maps : bool
-        Try members that compare structure maps; every pair then has a predictor without its patients.
-    predicted : bool
-        Search without moving labels: members that compare them are not tried. The smoothness of the settings stays;
-        it becomes a stiffness, the same for all classes.
-    """
+    """Coordinate search by registrations, with the moving labels or without them."""
 
     state: TrainingState
+    """Pairs, settings, start and candidates."""
     folds: Sequence[Fold]
+    """Splits by patient; without any, nothing is tried."""
     maps: bool
+    """Try members that compare structure maps; every pair then has a predictor without its patients."""
     predicted: bool = False
+    """Search without moving labels: members that compare them are not tried. The smoothness of the settings stays; it
+    becomes a stiffness, the same for all classes."""
 
     def run(self) -> tuple[TrainingState, RefinementWeights]:
         """Run all steps; return the state with the settings they chose, and the weights."""
@@ -359,20 +351,14 @@ class RefinementSvm:
     full resolution for small displacements of control points instead, as a last discrete level would. Prediction,
     imputation and the most violated constraint are then the inference of the levels, and the learner of the levels
     applies unchanged. The proximity term of the programme keeps columns near the common one.
-
-    Parameters
-    ----------
-    learner : ColumnLearner
-        Learner of the levels: options, schedule, candidates, memory and threads.
-    common : WeightTable
-        Weights that all structures share; their rows of the refinement are the start.
-    predicted : bool
-        Ignore the moving labels.
     """
 
     learner: ColumnLearner
+    """Learner of the levels: options, schedule, candidates, memory and threads."""
     common: WeightTable
+    """Weights that all structures share; their rows of the refinement are the start."""
     predicted: bool = False
+    """Ignore the moving labels."""
 
     def __call__(self, pairs: Sequence[PairFiles]) -> tuple[WeightTable, Preferences]:
         """Columns learned from pairs, and the weight of each member in them relative to the largest common one."""

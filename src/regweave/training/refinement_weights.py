@@ -71,27 +71,18 @@ NOT_SEARCHED = RefinementRecord(members=(), gain=None, smoothness=None, without_
 
 @dataclass(frozen=True)
 class RefinementWeights:
-    """Weights of a training during and after the search over the refinement.
-
-    Parameters
-    ----------
-    weights : WeightTable
-        The start's, with other rows for members of the refinement where left-out patients gained by it.
-    scores : PairScores
-        Scores of all judged pairs with them.
-    record : RefinementRecord
-        Values that were tried, and their gains.
-    curves : tuple of Curve
-        One for each setting that was searched; `weigh_by_structure` uses them.
-    without_labels : WeightTable, optional
-        Weights for pairs without moving labels, where others are better there.
-    """
+    """Weights of a training during and after the search over the refinement."""
 
     weights: WeightTable
+    """The start's, with other rows for members of the refinement where left-out patients gained by it."""
     scores: PairScores
+    """Scores of all judged pairs with them."""
     record: RefinementRecord = NOT_SEARCHED
+    """Values that were tried, and their gains."""
     curves: tuple[Curve, ...] = field(default=(), repr=False)
+    """One for each setting that was searched; `weigh_by_structure` uses them."""
     without_labels: WeightTable | None = None
+    """Weights for pairs without moving labels, where others are better there."""
 
     def recorded(self, **parts: Any) -> RefinementWeights:
         """Return the same weights with more parts of the record."""

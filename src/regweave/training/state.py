@@ -87,71 +87,52 @@ class TrainingLog:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that a training knows; each stage returns a copy in which its own parts are set.
-
-    Parameters
-    ----------
-    options, log, kept, workers
-        Options, log, cache of samples and fits, and threads for learning.
-    pairs : tuple of PairFiles
-        Training pairs in the order of their ids; those that fail are removed.
-    settings : Settings
-        Settings of the registrations, with the smoothness that was tuned last.
-    run : Runner
-        Runs registrations and caches their scores.
-    failed : mapping
-        Error code of each pair that was removed.
-    tuning, judged : tuples of PairFiles
-        Pairs that smoothness is tuned with, and pairs that weights are tried, judged and learned with. The class
-        predictor learns from all pairs.
-    scan, classes, skipped, modality
-        Contents of the files, structures to learn, structures that a pair does not show, and bank of the settings.
-    uniform : PairScores
-        Scores of the uniform bank with the tuned smoothness.
-    smoothness, least_smoothness
-        Record of the tuning, and the smallest smoothness of the levels that was tried.
-    start : WeightTable
-        The uniform bank.
-    predictor, predictor_choice
-        Class predictor of the model, and the scores of its kind on left-out patients.
-    candidates : CandidateRunner
-        Registers pairs with candidate weights.
-    refinement : RefinementWeights
-        Weights with those of the refinement.
-    selection, by_fold, trail
-        Use of the learned columns, the columns of each fold, and all selections that were tried.
-    """
+    """All that a training knows; each stage returns a copy in which its own parts are set."""
 
     options: TrainOptions
     log: TrainingLog
     kept: Cache
     workers: int
+    """Options, log, cache of samples and fits, and threads for learning."""
     pairs: tuple[PairFiles, ...]
+    """Training pairs in the order of their ids; those that fail are removed."""
     settings: Settings
+    """Settings of the registrations, with the smoothness that was tuned last."""
     run: Runner
+    """Runs registrations and caches their scores."""
     failed: Mapping[str, str] = field(default_factory=dict)
+    """Error code of each pair that was removed."""
     # scan
     tuning: tuple[PairFiles, ...] = ()
     judged: tuple[PairFiles, ...] = ()
+    """Pairs that smoothness is tuned with, and pairs that weights are tried, judged and learned with. The class
+    predictor learns from all pairs."""
     scan: DatasetScan = LATER
     classes: tuple[int, ...] = ()
     skipped: Mapping[str, list[int]] = field(default_factory=dict)
     modality: BankName = LATER
+    """Contents of the files, structures to learn, structures that a pair does not show, and bank of the settings."""
     # tune
     uniform: PairScores = LATER
+    """Scores of the uniform bank with the tuned smoothness."""
     smoothness: SmoothnessRecord = LATER
     least_smoothness: float = 0.0
+    """Record of the tuning, and the smallest smoothness of the levels that was tried."""
     # predict_classes
     start: WeightTable = LATER
     predictor: Predictor | None = None
     predictor_choice: PredictorChoice | None = None
+    """Class predictor of the model, and the scores of its kind on left-out patients."""
     candidates: CandidateRunner = LATER
+    """Registers pairs with candidate weights."""
     # weigh_refinement
     refinement: RefinementWeights = LATER
+    """Weights with those of the refinement."""
     # select_columns
     selection: ColumnSelection = LATER
     by_fold: Sequence[FittedColumns] = ()
     trail: Sequence[Candidate] = ()
+    """Use of the learned columns, the columns of each fold, and all selections that were tried."""
 
     def leave_out(self, failed: Mapping[str, str]) -> TrainingState:
         """Remove pairs that failed, and report them."""

@@ -361,6 +361,6 @@ def test_train_and_evaluate_in_memory(training_list, tmp_path, monkeypatch, caps
     assert isinstance(model, rw.Model)
     assert list(tmp_path.iterdir()) == []
     judged = rw.evaluate(memory[:1], models=[model], workers=1, allow_leak=True)
-    assert judged.scores.methods[0].name == "model:model1"
+    assert judged.methods[0].name == "model:model1"
     with pytest.raises(TypeError, match="etha"):
         rw.train(memory, etha=3.0)

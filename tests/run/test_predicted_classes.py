@@ -128,7 +128,7 @@ def test_evaluation_with_and_without_the_mask(model, files, tmp_path, training_l
     model.save(tmp_path / "mine.json")
     pairs = training_list.write(tmp_path / "pairs.csv", training_list.line(0))
     found = evaluate(pairs, tmp_path / "out", models=[tmp_path / "mine.json"], workers=1)
-    assert [m.name for m in found.scores.methods] == ["model:mine", "model:mine+predicted"]
+    assert [m.name for m in found.methods] == ["model:mine", "model:mine+predicted"]
     rows = {(r["method"], r["label"]): r["dice_after"] for r in found.rows()}
     for method, options in (("model:mine", {}), ("model:mine+predicted", {"predict_classes": True})):
         result = register(**files, model=model, **options)

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from making import evaluation
 
 from regweave.errors import RegweaveError
 from regweave.io import read_labels
-from regweave.jobs.methods import Method
-from regweave.jobs.store import Outcome
 from regweave.jobs.table import read_pairs
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
-from regweave.study.comparison import Scores
 from regweave.study.demo import SETTINGS, DemoSummary, Lists, make_cohort, split_folder, summarise
 from regweave.study.phantoms import make_phantom
 from regweave.types import WeightTable
@@ -93,27 +91,20 @@ def test_too_few_cases_are_an_error(tmp_path, names):
 
 def summary(learned, single, *, gain=0.1, failed=False):
     """Summarise two pairs with given Dice."""
-    weights = WeightTable(np.array([[0.5, 0.75], [0.5, 0.25]]), ("sad", "mi"), (0, 1), 0.1)
-    gates = {"0": {"used": False}, "1": {"used": True}}
+    weights = WeightTable(np.array([[0.5, 0.75], [0.5, 0.25]]), ("sad", "mi"), (0, 4), 0.1)
+    gates = {"0": {"used": False}, "4": {"used": True}}
     record = TrainingRecord(gates=gates, left_out_gain=None if gain is None else {"mean": gain})
-    model = Model(weights, SETTINGS, "mr", {0: "background", 1: "cord"}, training=record)
-    methods = (
-        Method("uniform", SETTINGS, tunable=True, tuning={0.1: 0.6}),
-        Method("single:sad", SETTINGS, tunable=True, tuning={0.1: 0.7}),
-        Method("single:mi", SETTINGS, tunable=True, tuning={0.1: 0.5, 0.2: 0.8}),
-        Method("model:weights", SETTINGS, model=("weights.json", "0")),
-    )
-    pairs = tuple(type("Pair", (), {"id": i, "patients": (i,), "group": i})() for i in "ab")
-    values = {"uniform": (0.6, 0.6), "single:sad": (0.5, 0.5), "single:mi": single, "model:weights": learned}
-    outcomes = {}
-    for name, dice in values.items():
-        for pair, d in zip(pairs, dice, strict=True):
-            row = {"label": 1, "name": "cord", "state": "scored", "dice_before": 0.4, "dice_after": d}
-            outcomes[name, pair.id] = Outcome(f"{name}/{pair.id}", {"structures": [row]})
-    if failed:
-        outcomes["model:weights", "a"] = Outcome("model:weights/a", None, "E140: memory")
-    lists = Lists(Path("train.csv"), Path("test.csv"), "x", {1: "sad"})
-    return summarise(Scores(pairs, methods, outcomes), model, lists, 3, ["a"])
+    model = Model(weights, SETTINGS, "mr", {0: "background", 4: "organ"}, training=record)
+    tuning = {"uniform": {0.1: 0.6}, "single:sad": {0.1: 0.7}, "single:mi": {0.1: 0.5, 0.2: 0.8}}
+    methods = {
+        name: {"tuning": [{"smoothness": s, "mean_dice": d} for s, d in of.items()]} for name, of in tuning.items()
+    }
+    methods["model:weights"] = {"model": {"file": "weights.json", "sha256": "0"}}
+    dice = {"uniform": (0.6, 0.6), "single:sad": (0.5, 0.5), "single:mi": single, "model:weights": learned}
+    found = evaluation(dice, failed={("model:weights", "a")} if failed else (), methods=methods)
+    lists = Lists(Path("train.csv"), Path("test.csv"), "x", {4: "sad"})
+    worst = [row for row in found.results if (row.method, row.id) == ("model:weights", "a")]
+    return summarise(found, model, lists, 3, worst)
 
 
 def test_the_best_single_metric_is_chosen_on_training_pairs():
@@ -125,8 +116,8 @@ def test_gains_and_losses_are_told_alike():
     assert "from 0.400 to 0.850" in win.sentences()[0]
     assert "better by 0.150, better on 2 of 2 pairs and worse on 0" in win.sentences()[1]
     assert "worse by 0.200, better on 0 of 2 pairs and worse on 2" in loss.sentences()[1]
-    assert "not below in 1 of 1 (cord); below in none" in win.sentences()[2]
-    assert "not below in 0 of 1 (none); below in cord (0.700, mi alone 0.900)" in loss.sentences()[2]
+    assert "not below in 1 of 1 (organ); below in none" in win.sentences()[2]
+    assert "not below in 0 of 1 (none); below in organ (0.700, mi alone 0.900)" in loss.sentences()[2]
     assert len(win.sentences()) == len(loss.sentences()) == 6
     assert "on real patients the gain is much smaller" in win.sentences()[5]
 
@@ -142,7 +133,7 @@ def test_what_each_class_trusts_and_the_way_through_a_file(tmp_path):
     found = summary((0.9, 0.8), (0.7, 0.7))
     assert [(row.name, row.used, row.right) for row in found.trust] == [
         ("background", False, None),
-        ("cord", True, "sad"),
+        ("organ", True, "sad"),
     ]
     assert found.trust[1].shares == {"sad": 0.75, "mi": 0.25}
     found.write(tmp_path)

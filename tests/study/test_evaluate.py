@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from making import evaluation
 from rich.console import Console
 
 from regweave.cli.tables import overlap_table
 from regweave.config.settings import Settings
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import read_labels, write_image, write_labels
-from regweave.jobs.methods import FACTORS, REFINE_FACTORS, Method, baseline_methods, tune
+from regweave.jobs.methods import FACTORS, REFINE_FACTORS, baseline_methods, tune
 from regweave.jobs.runner import ScoringTask, mean_over_pairs, pair_score, score_dice, score_pair
 from regweave.jobs.store import Outcome
 from regweave.jobs.table import FILES, PairFiles
@@ -29,8 +30,8 @@ from regweave.report.evaluation import write_page
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.spatial.warp import warp_labels
-from regweave.study.comparison import Scores, compare, summary_text
-from regweave.study.evaluate import COLUMNS, evaluate
+from regweave.study.comparison import COLUMNS, summary_text
+from regweave.study.evaluate import evaluate
 from regweave.study.phantoms import make_phantom
 from regweave.types import LabelMap, WeightTable
 
@@ -206,7 +207,7 @@ def test_model_leak_and_its_permission(folder, model, tmp_path):
     replace(Model.load(model), modality="ct").save(other)
     options = {"config": folder / "small.toml", "baselines": True, "allow_leak": True}
     found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[other], **options)
-    assert [m.name for m in found.scores.methods] == ["uniform", "single:sad", "single:mi", "model:mine"]
+    assert [m.name for m in found.methods] == ["uniform", "single:sad", "single:mi", "model:mine"]
     text = (tmp_path / "out" / "summary.md").read_text()
     assert "1 test patients were trained on (p1)" in text
     assert "no training pairs were given" in text
@@ -237,7 +238,7 @@ def test_a_damaged_pair_is_a_row(folder, tmp_path):
     first, *rest = read_csv(tmp_path / "out" / "results.csv")
     assert [first[c] for c in COLUMNS] == ["bad", "preset:small", *[""] * 11]
     assert [r["id"] for r in rest] == ["good"] * 6
-    assert [o.key for o in found.scores.failures] == ["preset:small/bad"]
+    assert [(row.method, row.id) for row in found.failures] == [("preset:small", "bad")]
     content = json.loads((tmp_path / "out" / "results.json").read_text())
     assert content["results"][0]["error"].startswith("E102")
     assert content["results"][0]["scores"] is None
@@ -265,7 +266,7 @@ def test_global_model_bears_its_name(folder, tmp_path):
     Model(weights, SMALL, "mr").save(tmp_path / "global.json")
     found = evaluate(folder / "pairs.csv", tmp_path / "out", models=[tmp_path / "global.json"])
     assert {r["method"] for r in found.rows()} == {"global"}
-    assert not found.scores.failures
+    assert not found.failures
 
 
 def test_warnings_of_a_pair_are_kept_not_printed(folder, capsys):
@@ -282,41 +283,21 @@ def test_warnings_of_a_pair_are_kept_not_printed(folder, capsys):
     assert capsys.readouterr().err == ""
 
 
-def made_up(dice_by_method, groups, failed=()):
-    """Scores of one structure on several pairs, without registering anything."""
-    pairs = tuple(PairFiles(f"i{k}", *[Path("x")] * 4, group) for k, group in enumerate(groups))
-    outcomes = {}
-    for name, values in dice_by_method.items():
-        for pair, value in zip(pairs, values, strict=True):
-            state = {None: "no reference", 0.0: "vanished"}.get(value, "scored")
-            row = {"label": 4, "name": "organ", "dice_before": None if value is None else 0.4, "dice_after": value}
-            row |= {"state": state, "hd95_mm": 2.0, "assd_mm": 1.0}
-            scores = {"structures": [row], "seconds": 1.0, "peak_mb": 9.0, "smoothness": 0.1}
-            scores |= {"regularity": {"folding_fraction": 0.0, "sdlogj": 0.1}}
-            key = (name, pair.id)
-            outcomes[key] = Outcome("k", None, "E102: x") if key in failed else Outcome("k", scores)
-    return Scores(pairs, tuple(Method(name, SMALL) for name in dice_by_method), outcomes)
-
-
 def test_comparison_and_verdicts():
-    groups = [f"p{k}" for k in range(8)]
     base = [0.5 + 0.01 * k for k in range(8)]
-    scores = made_up(
-        {
-            "model:bad": [v - 0.1 - 0.01 * (k % 2) for k, v in enumerate(base)],
-            "uniform": base,
-            "model:good": [v + 0.1 for v in base],
-            "model:same": [v + 0.01 * (-1) ** k for k, v in enumerate(base)],
-        },
-        groups,
-        failed={("model:good", "i3")},
-    )
-    rows = {(r.method, r.label): r for r in compare(scores)}
+    values = {
+        "model:bad": [v - 0.1 - 0.01 * (k % 2) for k, v in enumerate(base)],
+        "uniform": base,
+        "model:good": [v + 0.1 for v in base],
+        "model:same": [v + 0.01 * (-1) ** k for k, v in enumerate(base)],
+    }
+    found = evaluation(values, failed={("model:good", "d")}, notes=["mind this"])
+    rows = {(r.method, r.label): r for r in found.comparison}
     assert len(rows) == 6
     good = rows["model:good", None]
     assert (good.n, good.better, good.worse) == (7, 7, 0)
     np.testing.assert_allclose([good.mean, good.low, good.high], 0.1)
-    text = summary_text(scores, compare(scores), ["mind this"])
+    text = summary_text(found)
     assert "- model:bad is worse than uniform: -0.1050 [" in text
     assert "- model:good is better than uniform: +0.1000 [" in text
     assert "- model:same is not told apart from uniform: +0.0000 [" in text
@@ -325,19 +306,31 @@ def test_comparison_and_verdicts():
 
 
 def test_a_vanished_structure_counts_zero_and_one_without_a_partner_not_at_all():
-    scores = made_up({"uniform": [0.8, 0.0, None]}, ["a", "b", "c"])
-    np.testing.assert_array_equal(scores.dice(scores.methods[0], "4"), [0.8, 0.0, np.nan])
-    np.testing.assert_array_equal(scores.dice(scores.methods[0]), [0.8, 0.0, np.nan])
+    found = evaluation({"uniform": [0.8, 0.0, None]})
+    np.testing.assert_array_equal(found.dice("uniform", "4"), [0.8, 0.0, np.nan])
+    np.testing.assert_array_equal(found.dice("uniform"), [0.8, 0.0, np.nan])
     alone, scored = StructureScore(1, "a", "no reference"), StructureScore(2, "b", "scored", dice_after=0.5)
     lone, other = PairScore((alone,)), PairScore((scored,))
     assert PairScore((alone, scored)).mean() == 0.5
     assert math.isnan(PairScore().mean())
     assert mean_over_pairs([lone, other]) == 0.5
     assert math.isnan(mean_over_pairs([lone]))
-    text = summary_text(scores, [], [])
+    text = summary_text(found)
     assert "| uniform | 0.400 | 0.400 |" in text
     assert "| vanished | 1 | 1 |" in text
     assert "| not scored | 1 | 1 |" in text
+
+
+def test_the_lowest_of_the_last_method_with_masks_come_first():
+    dice = {"uniform": [0.1, 0.2, 0.3, 0.4], "model": [0.9, 0.9, 0.5, 0.5]}
+    found = evaluation(dice, failed={("model", "b")})
+    assert [row.id for row in found.worst(2)] == ["c", "d"]
+    assert [row.id for row in found.worst(9)] == ["c", "d", "a"]
+    assert found.worst(0) == []
+    dice, guessed = {"model": [0.9, 0.5], "model+predicted": [0.1, 0.8]}, {"predicted_classes": True}
+    both = evaluation(dice, methods={"model+predicted": guessed})
+    assert (both.shown, [row.id for row in both.worst(1)]) == ("model", ["b"])
+    assert evaluation(dice, methods=dict.fromkeys(dice, guessed)).shown == "model+predicted"
 
 
 def test_page_terminal_and_evaluation_have_one_mean(folder):
@@ -392,19 +385,19 @@ def test_withheld_structures_have_a_mean_of_their_own(folder, model, tmp_path):
         evaluate(folder / "pairs.csv", tmp_path / "no", withhold=(4,), classes=(1, 3), allow_leak=True, **options)
     out = tmp_path / "out"
     found = evaluate(folder / "pairs.csv", out, withhold=(1, 2), allow_leak=True, **options)
-    scores = found.scores
-    uniform = scores.reference
-    by_label = {label: scores.dice(uniform, label) for label in scores.labels()}
-    np.testing.assert_allclose(scores.dice(uniform, "withheld"), np.mean([by_label["1"], by_label["2"]], axis=0))
-    np.testing.assert_allclose(scores.dice(uniform), np.nanmean([by_label[k] for k in "3456"], axis=0))
+    uniform = found.reference
+    by_label = {label: found.dice(uniform, label) for label in found.labels}
+    np.testing.assert_allclose(found.dice(uniform, "withheld"), np.mean([by_label["1"], by_label["2"]], axis=0))
+    np.testing.assert_allclose(found.dice(uniform), np.nanmean([by_label[k] for k in "3456"], axis=0))
     kept = evaluate(folder / "pairs.csv", tmp_path / "kept", classes=(3, 4, 5, 6), allow_leak=True, **options)
-    assert kept.scores.reference.tuning == pytest.approx(uniform.tuning)
+    tuned = [[point["mean_dice"] for point in of.methods[0].tuning] for of in (found, kept)]
+    assert tuned[0] == pytest.approx(tuned[1])
     rows = {(r["method"], r["label"]): r for r in json.loads((out / "results.json").read_text())["comparison"]}
-    difference = scores.dice(scores.methods[-1], "withheld") - scores.dice(uniform, "withheld")
+    difference = found.dice("model:mine", "withheld") - found.dice(uniform, "withheld")
     assert rows["model:mine", "withheld"]["mean"] == pytest.approx(difference.mean())
     summary = (out / "summary.md").read_text()
     assert "| mean | withheld | 1 brainstem" in summary
     assert "Structures 1, 2 were withheld" in summary
     shown = " ".join(write_page(out).read_text().split())
-    before = float(np.mean(scores.dice(uniform, "withheld", "dice_before")))
+    before = float(np.mean(found.dice(uniform, "withheld", "dice_before")))
     assert f'<th scope="row">withheld</th><td class="number">{before:.3f}</td>' in shown

@@ -41,7 +41,8 @@ from regweave.progress import BatchBar
 from regweave.report import evaluation
 from regweave.run.read import Reading, ReadingWords
 from regweave.study import evaluate as workflow
-from regweave.study.evaluate import keep_registration, shown_method, worst_pairs
+from regweave.study.comparison import Evaluation
+from regweave.study.evaluate import keep_registration
 
 app = command_line()
 
@@ -135,36 +136,29 @@ def evaluate(
         missing = 0 if no_report else _write_pages(found, output, Reading(**reading), pages, quiet=quiet)
     except KeyboardInterrupt as error:
         raise Cancelled("E190", "cancelled", "finished registrations are kept; continue with --resume") from error
-    failures = found.scores.failures
-    for outcome in failures:
-        print(f"failed {outcome.key}: {outcome.error}", file=sys.stderr)
+    for row in found.failures:
+        print(f"failed {row.method}/{row.id}: {row.error}", file=sys.stderr)
     if as_json:
         print((output / RESULTS).read_text(encoding="utf-8"), end="")
     elif not quiet:
         print(terminal_text((output / "summary.md").read_text(encoding="utf-8")))
-    failed = [
-        f"{pair.id} {method.name}: {verdict.text}"
-        for method in found.scores.methods
-        for pair in found.scores.pairs
-        if found.scores.outcome(method, pair).error is None
-        and (verdict := found.scores.verdict(method, pair, found.rules)).word == "fail"
-    ]
-    for text in failed:
-        print(f"verdict fail {text}", file=sys.stderr)
-    if failures or missing or (failed and strict):
-        raise typer.Exit(missing or (EXIT_SOME_FAILED if failures else EXIT_VERDICT))
+    done = (row for rows in found.by_method.values() for row in rows if row.error is None)
+    failed = [row for row in done if row.verdict.word == "fail"]
+    for row in failed:
+        print(f"verdict fail {row.id} {row.method}: {row.verdict.text}", file=sys.stderr)
+    if found.failures or missing or (failed and strict):
+        raise typer.Exit(missing or (EXIT_SOME_FAILED if found.failures else EXIT_VERDICT))
 
 
-def _write_pages(found: workflow.Evaluation, folder: Path, reading: Reading, n: int, *, quiet: bool) -> int:
+def _write_pages(found: Evaluation, folder: Path, reading: Reading, n: int, *, quiet: bool) -> int:
     """Write the pages of the worst pairs, then those of the evaluation; return the exit status of those that lack."""
-    method = shown_method(found.scores)
     written, status = [], EXIT_OK
-    for pair in worst_pairs(found.scores, n):
+    for row in found.worst(n):
         try:
-            written.append(keep_registration(method, pair, reading, folder, found.rules) / REPORT)
+            written.append(keep_registration(found, row, reading, folder) / REPORT)
         except RegweaveError as error:  # the results are there; a page less is no reason to hide them
             status = error.exit_status
-            print(f"no page of {pair.id}: {error}", file=sys.stderr)
+            print(f"no page of {row.id}: {error}", file=sys.stderr)
     written.append(evaluation.write_page(folder))
     if not quiet:
         print("\n".join(f"page {path}" for path in written), file=sys.stderr, flush=True)

@@ -1,46 +1,60 @@
-"""Paired scores of several methods on the same pairs, their differences from one of them, and a summary in Markdown."""
+"""Paired scores of several methods on the same pairs: their record, differences from one method, and a summary."""
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, StrictBool, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, StrictBool, model_validator
 
-from regweave.io.disk.records import Count, Known, RecordPart, SafeName, Text, Whole
+from regweave import extras
+from regweave.io import owned_path
+from regweave.io.disk.records import RESULTS, Count, Known, RecordPart, SafeName, Text, Whole, plain, record_text
 from regweave.io.disk.text import shown
 from regweave.jobs.methods import Method
 from regweave.jobs.runner import PairNumbers, judge_pair
-from regweave.jobs.store import Outcome
 from regweave.jobs.table import PairFiles
-from regweave.measures.scores import When
-from regweave.measures.statistics import count_better, paired_bootstrap
-from regweave.measures.verdict import Rules, Verdict, default_rules, failed, tally
+from regweave.measures.scores import PairScore, When
+from regweave.measures.statistics import count_better, paired_bootstrap, patients_of
+from regweave.measures.verdict import Rules, Verdict, failed, tally
 from regweave.types import Float64Array
 
-REFERENCE = "uniform"
+REFERENCE, SINGLE = "uniform", "single:"
 WITHHELD = "withheld"
 """In place of a label: the mean over the structures that nothing was allowed to learn."""
+MEASURES = (
+    ("hd95_mm", "HD95 mm", ".2f"), ("assd_mm", "ASSD mm", ".2f"), ("folding_fraction", "folding %", ".4f"),
+    ("sdlogj", "SDlogJ", ".3f"), ("seconds", "seconds", ".1f"), ("peak_mb", "peak MB", ".0f"),
+)  # fmt: skip
+"""Measures beside the Dice, with their titles and formats."""
+PERCENT = ("folding_fraction",)
+PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
+PER_LABEL = ("dice_before", "dice_start", "dice_after", "hd95_mm", "assd_mm")
+COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
+"""Columns of ``results.csv``."""
+BOTH: tuple[When, When] = ("dice_before", "dice_after")
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of the numbers there are, NaN for none."""
+    kept = [v for v in values if not math.isnan(v)]
+    return sum(kept) / len(kept) if kept else math.nan
 
 
 class Difference(RecordPart):
-    """Difference of a method from the reference, over all structures (label None), withheld ones, or one alone.
-
-    Parameters
-    ----------
-    mean, low, high : float, optional
-        Mean difference of Dice with a 95 % interval by patient, None for none.
-    n, better, worse, equal : int
-        Pairs that count, and how many of them were better, worse and equal.
-    """
+    """Difference of a method from the reference, over all structures (label None), withheld ones, or one alone."""
 
     method: Text
     label: Text | None
     n: Count
+    """Pairs that count, of which some were better, worse and equal."""
     mean: Known
+    """Mean difference of Dice with a 95 % interval by patient."""
     low: Known
     high: Known
     better: Count
@@ -63,6 +77,26 @@ class PairResult(RecordPart):
             raise ValueError(f"no scores of {self.id} with {shown(self.method)}")
         return self
 
+    @property
+    def score(self) -> PairScore:
+        """State and Dice of each structure; none for a failure."""
+        return PairScore() if self.error is not None or self.scores is None else self.scores.score
+
+    def values(self, name: str) -> list[float]:
+        """Return a number of the pair, or of each of its structures, without those that are missing."""
+        return [] if self.scores is None else [v for v in self.scores.values(name) if not math.isnan(v)]
+
+    def dice(self, label: str | None = None, when: When = "dice_after", withheld: Sequence[int] = ()) -> float:
+        """Return the Dice of a label, or the mean of those that count without the withheld ones, or of these."""
+        if label is None or label == WITHHELD:
+            return self.score.among(withheld, inside=label == WITHHELD).mean(when)
+        return next((getattr(s, when) for s in self.score.structures if str(s.label) == label), math.nan)
+
+
+def verdict_of(error: str | None, scores: PairNumbers | None, rules: Rules) -> Verdict:
+    """Judge a registration; one that ended with an error fails."""
+    return failed(str(error), rules) if error is not None or scores is None else judge_pair(scores, rules)
+
 
 class PairInputs(RecordPart):
     """Hashes of the files of a pair."""
@@ -73,15 +107,27 @@ class PairInputs(RecordPart):
 
 
 class MethodRecord(RecordPart):
-    """A method: its name, whether it predicts the classes, and its settings as they are."""
+    """A method as `Method.describe` gives it; ``tuning`` has the mean Dice of each smoothness that was tried."""
 
     model_config = ConfigDict(extra="allow")
     name: Text
     predicted_classes: StrictBool = False
+    settings: dict[str, Any] = Field(default_factory=dict)
+    model: dict[str, Any] | None = None
+    tuning: tuple[dict[str, Known], ...] = ()
+
+    @property
+    def is_baseline(self) -> bool:
+        """True for the uniform mix and for a member alone."""
+        return self.name == REFERENCE or self.name.startswith(SINGLE)
 
 
-class EvaluationRecord(RecordPart):
-    """``results.json`` of an evaluation."""
+class Evaluation(RecordPart):
+    """Paired scores of several methods on the same pairs; ``results.json``.
+
+    ``notes`` are restrictions of the evidence, ``withheld`` structures have a separate mean, ``rules`` are those of the
+    verdicts, and ``results`` has a registration for each pair and method.
+    """
 
     notes: tuple[Text, ...] = ()
     pairs: tuple[PairInputs, ...] = ()
@@ -92,6 +138,8 @@ class EvaluationRecord(RecordPart):
     comparison: tuple[Difference, ...] = ()
     results: Annotated[tuple[PairResult, ...], Field(min_length=1)]
     provenance: dict[str, Any] = Field(default_factory=dict)
+    _used: dict[str, Method] = PrivateAttr(default_factory=dict)
+    _files: dict[str, PairFiles] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -103,105 +151,128 @@ class EvaluationRecord(RecordPart):
                 raise ValueError(f"{what} names the method {shown(name)}, which has no results")
         return self
 
+    def __repr__(self) -> str:
+        """Numbers of pairs, methods and failures, not the scores."""
+        n = len({row.id for row in self.results})
+        return f"Evaluation({n} pairs, {len(self.by_method)} methods, {len(self.failures)} failed)"
 
-@dataclass(frozen=True)
-class Scores:
-    """Outcome of each method on each pair, by (method name, pair id); ``withheld`` labels have a separate mean."""
+    def __str__(self) -> str:
+        """Mean Dice of each method over the pairs, before and after; `table` has every structure."""
+        lines = [f"{'method':<24} {'Dice before':>11} {'after':>7} {'pairs':>6} {'failed':>7}"]
+        for method, rows in self.by_method.items():
+            before, after = (
+                _number(mean(self.dice(method, when=w)), ".3f", "-") for w in ("dice_before", "dice_after")
+            )
+            n_failed = sum(row.error is not None for row in rows)
+            lines.append(f"{method[:24]:<24} {before:>11} {after:>7} {len(rows) - n_failed:>6} {n_failed:>7}")
+        return "\n".join(lines)
 
-    pairs: tuple[PairFiles, ...]
-    methods: tuple[Method, ...]
-    outcomes: Mapping[tuple[str, str], Outcome]
-    withheld: tuple[int, ...] = ()
-    _numbers: dict[int, PairNumbers] = field(default_factory=dict, repr=False, compare=False)
+    @cached_property
+    def by_method(self) -> dict[str, list[PairResult]]:
+        """Registrations of each method, in the order of the methods and pairs."""
+        found: dict[str, list[PairResult]] = {}
+        for row in self.results:
+            found.setdefault(row.method, []).append(row)
+        return found
 
-    @property
-    def reference(self) -> Method:
-        """Method that the others are compared with: the uniform mix, or the first."""
-        return next((m for m in self.methods if m.name == REFERENCE), self.methods[0])
-
-    @property
-    def failures(self) -> list[Outcome]:
-        """Outcomes with an error, in the order of methods and pairs."""
-        return [o for o in self.outcomes.values() if o.error is not None]
-
-    def numbers_of(self, outcome: Outcome) -> PairNumbers:
-        """Return the scores of a pair that did not fail."""
-        key = id(outcome)
-        if key not in self._numbers:
-            self._numbers[key] = PairNumbers.model_validate(outcome.value)
-        return self._numbers[key]
-
-    def outcome(self, method: Method, pair: PairFiles) -> Outcome:
-        """Return what became of a pair with a method."""
-        return self.outcomes[method.name, pair.id]
-
-    def verdict(self, method: Method, pair: PairFiles, rules: Rules) -> Verdict:
-        """Judge a pair with a method; one that ended with an error fails."""
-        outcome = self.outcome(method, pair)
-        if outcome.error is not None:
-            return failed(outcome.error, rules)
-        return judge_pair(self.numbers_of(outcome), rules)
-
-    def labels_of(self, pair: PairFiles) -> dict[str, str]:
-        """Names by label of a pair's structures, from any method that succeeded; empty where none did."""
-        for method in self.methods:
-            outcome = self.outcome(method, pair)
-            if outcome.error is None:
-                return {str(s.label): s.name for s in self.numbers_of(outcome).score.structures}
-        return {}
-
+    @cached_property
     def labels(self) -> dict[str, str]:
         """Names by label of all structures, in the order of their values."""
-        found = {label: name for pair in self.pairs for label, name in self.labels_of(pair).items()}
-        return {label: found[label] for label in sorted(found, key=int)}
+        found = {s.label: s.name for row in self.results for s in row.score.structures}
+        return {str(label): found[label] for label in sorted(found)}
 
-    def dice(self, method: Method, label: str | None = None, when: When = "dice_after") -> Float64Array:
-        """Return the Dice of a label, or the mean of a pair's labels but withheld ones, or of those, shape (pairs,).
+    @property
+    def means(self) -> tuple[str | None, ...]:
+        """Labels of the means: that of the structures which count in the first place, and that of the withheld ones."""
+        return (None, WITHHELD) if self.withheld else (None,)
+
+    @property
+    def failures(self) -> list[PairResult]:
+        """Registrations that ended with an error, in the order of methods and pairs."""
+        return [row for rows in self.by_method.values() for row in rows if row.error is not None]
+
+    @property
+    def shown(self) -> str:
+        """Method whose worst cases are shown: the last one that uses the masks it was given."""
+        guessed = {method.name for method in self.methods if method.predicted_classes}
+        names = list(self.by_method)
+        return next((name for name in reversed(names) if name not in guessed), names[-1])
+
+    def dice(self, method: str, label: str | None = None, when: When = "dice_after") -> Float64Array:
+        """Return the Dice of a label in each pair, or the mean of a pair's labels but withheld ones, or of those.
 
         NaN where the structure is not in both label maps, or the pair failed; 0 where warping lost it.
         """
-        return np.array([self._dice(self.outcome(method, pair), label, when) for pair in self.pairs])
+        return np.array([row.dice(label, when, self.withheld) for row in self.by_method[method]])
 
-    def groups(self) -> dict[str, str]:
-        """Titles of the means beside that of the structures which count in the first place."""
-        return {WITHHELD: "withheld"} if self.withheld else {}
+    def measured(self, method: str) -> list[float]:
+        """Return the means of the `MEASURES` of a method over pairs, or over structures and pairs."""
+        rows = self.by_method[method]
+        means = {name: mean(v for row in rows for v in row.values(name)) for name, _, _ in MEASURES}
+        return [value * (100 if name in PERCENT else 1) for name, value in means.items()]
 
-    def _dice(self, outcome: Outcome, label: str | None, when: When) -> float:
-        if outcome.error is not None:
-            return float("nan")
-        score = self.numbers_of(outcome).score
-        if label is None or label == WITHHELD:
-            return score.among(self.withheld, inside=label == WITHHELD).mean(when)
-        found = (s for s in score.structures if str(s.label) == label)
-        return next((getattr(s, when) for s in found), float("nan"))
+    def smoothness(self, method: str) -> float:
+        """Return the smoothness that a method used; NaN where every pair failed."""
+        return next((v for row in self.by_method[method] for v in row.values("smoothness")), math.nan)
 
-    def numbers(self, method: Method, name: str) -> list[float]:
-        """Return a number of each pair, or of each label of each pair, where there is one."""
-        found = [self.numbers_of(o) for pair in self.pairs if (o := self.outcome(method, pair)).error is None]
-        values = [value for one in found for value in one.values(name)]
-        return [value for value in values if not math.isnan(value)]
+    def worst(self, n: int) -> list[PairResult]:
+        """Return the pairs with the lowest mean Dice of the shown method, lowest first; failures have nothing to show.
+
+        Pairs in which nothing is scored come last.
+        """
+        done = [(row.dice(withheld=self.withheld), row.id, row) for row in self.by_method[self.shown] if not row.error]
+        return [row for _, _, row in sorted(done, key=lambda one: (math.isnan(one[0]), *one[:2]))[:n]]
+
+    def judged(self, rules: Rules) -> Evaluation:
+        """Return the evaluation with the verdicts of other rules."""
+        rows = (r.model_copy(update={"verdict": verdict_of(r.error, r.scores, rules)}) for r in self.results)
+        return self.model_copy(update={"rules": rules, "results": tuple(rows)})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Lines of ``results.csv``; a failed pair has its labels, and None for every number."""
+        labels: dict[str, list[str]] = {}
+        for row in self.results:
+            labels[row.id] = labels.get(row.id) or [str(s.label) for s in row.score.structures]
+        out = []
+        for row in self.results:
+            head = {"id": row.id, "method": row.method}
+            if row.scores is None or row.error is not None:
+                out += [{**dict.fromkeys(COLUMNS), **head, "label": label} for label in labels[row.id] or [""]]
+                continue
+            numbers = {name: plain(row.scores.values(name)[0]) for name in PER_PAIR}
+            for one in row.score.rows():
+                by_label = {name: one[name] for name in (*PER_LABEL, "state")}
+                out.append({**head, "label": str(one["label"]), **by_label, **numbers})
+        return out
+
+    def table(self) -> Any:
+        """Return the rows as a pandas table: one for each pair, method and structure."""
+        pandas = extras.load("pandas", "notebook", "a table of the results")
+        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
+
+    def write(self, folder: Path) -> None:
+        """Write results.csv, results.json and summary.md, each whole or not at all."""
+        with owned_path(folder / "results.csv") as part, part.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows())
+        for name, text in {RESULTS: record_text(self.content()), "summary.md": summary_text(self)}.items():
+            with owned_path(folder / name) as part:
+                part.write_text(text, encoding="utf-8")
 
 
-def compare(scores: Scores) -> list[Difference]:
+def compare(found: Evaluation) -> tuple[Difference, ...]:
     """Compare each method with the reference by Dice, over all structures, withheld ones, and each alone."""
-    reference = scores.reference
-    groups = [pair.group for pair in scores.pairs]
+    groups = [pair.group or pair.id for pair in found.pairs]
     out = []
-    for method in scores.methods:
-        if method is reference:
-            continue
-        for label in (None, *scores.groups(), *scores.labels()):
-            differences = scores.dice(method, label) - scores.dice(reference, label)
-            mean, low, high = (None if math.isnan(v) else v for v in paired_bootstrap(differences, groups))
-            counts = count_better(differences)
+    for method in found.by_method:
+        for label in (*found.means, *found.labels) if method != found.reference else ():
+            differences = found.dice(method, label) - found.dice(found.reference, label)
+            middle, low, high = (None if math.isnan(v) else v for v in paired_bootstrap(differences, groups))
+            counts = count_better(differences)._asdict()
             n = int((~np.isnan(differences)).sum())
-            out.append(
-                Difference(
-                    method=method.name, label=label, n=n, mean=mean, low=low, high=high, better=counts.better,
-                    worse=counts.worse, equal=counts.equal,
-                )
-            )  # fmt: skip
-    return out
+            out.append(Difference(method=method, label=label, n=n, mean=middle, low=low, high=high, **counts))
+    return tuple(out)
 
 
 DASH = "–"
@@ -210,102 +281,81 @@ N_NAMED = 10
 STATES_SHOWN = {"vanished": ("vanished",), "not scored": ("no reference", "not in moving")}
 
 
-def summary_text(
-    scores: Scores, comparison: Sequence[Difference], notes: Iterable[str], rules: Rules | None = None
-) -> str:
-    """Return the summary of an evaluation in Markdown; ``notes`` are restrictions of the evidence."""
-    patients = {name for pair in scores.pairs for name in pair.patients}
-    n_failed = len(scores.failures)
+def summary_text(found: Evaluation) -> str:
+    """Return the summary of an evaluation in Markdown."""
+    patients = {name for pair in found.pairs for name in patients_of(pair.group or pair.id)}
+    n_failed = len(found.failures)
     parts = [
         "# Evaluation",
-        f"{len(scores.pairs)} pairs of {len(patients)} patients, {len(scores.methods)} methods, {n_failed} failed "
+        f"{len(found.pairs)} pairs of {len(patients)} patients, {len(found.by_method)} methods, {n_failed} failed "
         f"registration{'' if n_failed == 1 else 's'}.",
-        *(f"**Note.** {note}" for note in notes),
+        *(f"**Note.** {note}" for note in found.notes),
         "## Dice",
         "Mean over pairs; `mean` is over the structures of each pair first. A structure counts where both label maps "
         "of a pair show it, before and after alike; one that warping loses (`vanished`) counts 0. Where one of the "
         "maps lacks it (`not scored`), there is nothing to compare.",
-        _dice_table(scores),
+        _dice_table(found),
         "## Other measures",
         "Distances are means over structures and pairs, without vanished structures. Time and memory are of one "
         "registration on one thread, with other registrations running beside it.",
-        _measures_table(scores),
+        _measures_table(found),
+        *_verdict_parts(found),
     ]
-    parts += _verdict_parts(scores, rules or default_rules())
-    if len(scores.methods) > 1:
-        parts += _comparison_parts(scores, comparison)
-    if scores.failures:
-        parts += ["## Failures", "\n".join(f"- `{o.key}`: {o.error}" for o in scores.failures)]
+    if len(found.by_method) > 1:
+        parts += _comparison_parts(found)
+    if found.failures:
+        parts += ["## Failures", "\n".join(f"- `{row.method}/{row.id}`: {row.error}" for row in found.failures)]
     return "\n\n".join(parts) + "\n"
 
 
-def _dice_table(scores: Scores) -> str:
-    labels = scores.labels()
-    rows = [["before", *_means(scores, scores.reference, "dice_before")]]
-    rows += [[method.name, *_means(scores, method, "dice_after")] for method in scores.methods]
-    shown = {label: ~np.isnan(scores.dice(scores.reference, label)) for label in labels}
-    apart = [DASH] * len(scores.groups())
-    rows.append(["pairs", str(len(scores.pairs)), *apart, *(str(int(seen.sum())) for seen in shown.values())])
+def _dice_table(found: Evaluation) -> str:
+    labels = (*found.means, *found.labels)
+    ladder: list[tuple[str, str, When]] = [("before", found.reference, "dice_before")]
+    ladder += [(method, method, "dice_after") for method in found.by_method]
+    rows = [[title, *(_number(mean(found.dice(m, label, when))) for label in labels)] for title, m, when in ladder]
+    apart, reference = [DASH] * (len(found.means) - 1), found.by_method[found.reference]
+    seen = (int((~np.isnan(found.dice(found.reference, label))).sum()) for label in found.labels)
+    rows.append(["pairs", str(len(found.pairs)), *apart, *map(str, seen)])
     for title, states in STATES_SHOWN.items():
-        counts = [_count(scores, label, states) for label in labels]
-        rows.append([title, str(sum(counts)), *apart, *map(str, counts)])
-    groups = list(scores.groups().values())
-    return _table(["", "mean", *groups, *(_title(label, name) for label, name in labels.items())], rows)
+        lost = [str(s.label) for row in reference for s in row.score.of(*states)]
+        rows.append([title, str(len(lost)), *apart, *(str(lost.count(label)) for label in found.labels)])
+    titles = [_title(label, name) for label, name in found.labels.items()]
+    return _table(["", "mean", *filter(None, found.means), *titles], rows)
 
 
-def _means(scores: Scores, method: Method, when: When) -> list[str]:
-    return [_number(_mean(scores.dice(method, label, when)), 3) for label in (None, *scores.groups(), *scores.labels())]
-
-
-def _count(scores: Scores, label: str, states: Sequence[str]) -> int:
-    """Count the pairs in which the reference finds the structure in one of some states."""
-    outcomes = (scores.outcome(scores.reference, pair) for pair in scores.pairs)
-    found = (s for o in outcomes if o.error is None for s in scores.numbers_of(o).score.of(*states))
-    return sum(str(s.label) == label for s in found)
-
-
-def _measures_table(scores: Scores) -> str:
-    header = ["", "pairs", "failed", "HD95 mm", "ASSD mm", "folding %", "SDlogJ", "seconds", "peak MB", "smoothness"]
+def _measures_table(found: Evaluation) -> str:
+    tuned = {method.name for method in found.methods if method.tuning}
     rows = []
-    for method in scores.methods:
-        done = scores.numbers(method, "seconds")
-        numbers = {
-            "hd95_mm": 2, "assd_mm": 2, "folding_fraction": 4, "sdlogj": 3, "seconds": 1, "peak_mb": 0
-        }  # fmt: skip
-        cells = []
-        for name, digits in numbers.items():
-            mean = _mean(np.array(scores.numbers(method, name)))
-            cells.append(_number(100 * mean if name == "folding_fraction" else mean, digits))
-        smoothness = scores.numbers(method, "smoothness")
-        tuned = " (tuned)" if method.tuning else ""
-        cells.append(f"{smoothness[0]:.4g}{tuned}" if smoothness else DASH)
-        rows.append([method.name, str(len(done)), str(len(scores.pairs) - len(done)), *cells])
-    return _table(header, rows)
+    for method, of in found.by_method.items():
+        n_failed, smoothness = sum(row.error is not None for row in of), found.smoothness(method)
+        means = [_number(v, form) for v, (_, _, form) in zip(found.measured(method), MEASURES, strict=True)]
+        last = DASH if math.isnan(smoothness) else f"{smoothness:.4g}{' (tuned)' if method in tuned else ''}"
+        rows.append([method, str(len(of) - n_failed), str(n_failed), *means, last])
+    return _table(["", "pairs", "failed", *(title for _, title, _ in MEASURES), "smoothness"], rows)
 
 
-def _verdict_parts(scores: Scores, rules: Rules) -> list[str]:
+def _verdict_parts(found: Evaluation) -> list[str]:
     """Count the verdicts of each method, and name what did not pass."""
-    found = {(m.name, p.id): scores.verdict(m, p, rules) for m in scores.methods for p in scores.pairs}
-    counts = {m.name: tally(found[m.name, p.id] for p in scores.pairs) for m in scores.methods}
-    lines = [f"- {name}: {count}" for name, count in counts.items()]
-    doubtful = [(key, v) for key, v in found.items() if v.word != "pass"]
-    named = [f"- `{name}/{pair}`: {v.word}, {_title('', v.text)}" for (name, pair), v in doubtful[:N_NAMED]]
+    counts = {method: tally(row.verdict for row in rows) for method, rows in found.by_method.items()}
+    doubtful = [row for rows in found.by_method.values() for row in rows if row.verdict.word != "pass"]
+    named = [f"- `{r.method}/{r.id}`: {r.verdict.word}, {_title('', r.verdict.text)}" for r in doubtful[:N_NAMED]]
     if len(doubtful) > N_NAMED:
         named.append(f"- and {len(doubtful) - N_NAMED} more; index.html lists all")
-    text = f"By the rules “{rules.name}”; `regweave rules` prints the shipped ones, `--rules` takes others."
+    text = f"By the rules “{found.rules.name}”; `regweave rules` prints the shipped ones, `--rules` takes others."
+    lines = [f"- {name}: {count}" for name, count in counts.items()]
     return ["## Verdicts", text, "\n".join(lines), *(["\n".join(named)] if named else [])]
 
 
-def _comparison_parts(scores: Scores, comparison: Sequence[Difference]) -> list[str]:
-    reference = scores.reference.name
-    labels = {**scores.groups(), **scores.labels()}
-    means = [row for row in comparison if row.label is None]
-    each = [row for row in comparison if row.label is not None]
+def _comparison_parts(found: Evaluation) -> list[str]:
+    labels = {WITHHELD: WITHHELD, **found.labels}
+    means = [row for row in found.comparison if row.label is None]
+    each = [row for row in found.comparison if row.label is not None]
     header = ["method", "difference", "95 % interval", "pairs", "better", "worse", "equal"]
     return [
-        f"## Against {reference}",
-        f"Differences of Dice, method − {reference}, pair by pair; the intervals come from drawing patients anew.",
-        "\n".join(f"- {_verdict(row, reference)}" for row in means),
+        f"## Against {found.reference}",
+        f"Differences of Dice, method − {found.reference}, pair by pair; the intervals come from drawing patients "
+        "anew.",
+        "\n".join(f"- {_verdict(row, found.reference)}" for row in means),
         _table(header, [[row.method, *_difference(row)] for row in means]),
         "### Each structure",
         _table(
@@ -316,39 +366,29 @@ def _comparison_parts(scores: Scores, comparison: Sequence[Difference]) -> list[
 
 
 def _verdict(row: Difference, reference: str) -> str:
-    name, mean, low, high = row.method, row.mean, row.low, row.high
-    if mean is None:
-        return f"{name}: no pair in common with {reference}."
-    if low is None or high is None:
-        return f"{name}: {mean:+.4f}, no interval from one patient."
-    if low > 0:
-        word = "better than"
-    elif high < 0:
-        word = "worse than"
-    else:
-        word = "not told apart from"
-    return f"{name} is {word} {reference}: {mean:+.4f} [{low:+.4f}, {high:+.4f}] on {row.n} pairs."
+    if row.mean is None:
+        return f"{row.method}: no pair in common with {reference}."
+    if row.low is None or row.high is None:
+        return f"{row.method}: {row.mean:+.4f}, no interval from one patient."
+    word = "better than" if row.low > 0 else "worse than" if row.high < 0 else "not told apart from"
+    ends = f"[{row.low:+.4f}, {row.high:+.4f}]"
+    return f"{row.method} is {word} {reference}: {row.mean:+.4f} {ends} on {row.n} pairs."
 
 
 def _difference(row: Difference) -> list[str]:
     interval = DASH if row.low is None or row.high is None else f"[{row.low:+.4f}, {row.high:+.4f}]"
-    mean = DASH if row.mean is None else f"{row.mean:+.4f}"
-    return [mean, interval, *(str(n) for n in (row.n, row.better, row.worse, row.equal))]
+    middle = DASH if row.mean is None else f"{row.mean:+.4f}"
+    return [middle, interval, *(str(n) for n in (row.n, row.better, row.worse, row.equal))]
 
 
 def _title(label: str, name: str) -> str:
     """Label and name, made safe for a table cell: the name comes from a file."""
-    plain = "".join(c for c in name if c.isprintable() and c not in "|<>`")
-    return label if plain == label else f"{label} {plain}".strip()
+    safe = "".join(c for c in name if c.isprintable() and c not in "|<>`")
+    return label if safe == label else f"{label} {safe}".strip()
 
 
-def _mean(values: Any) -> float:
-    kept = values[~np.isnan(values)]
-    return float(kept.mean()) if kept.size else float("nan")
-
-
-def _number(value: float, digits: int) -> str:
-    return DASH if np.isnan(value) else f"{value:.{digits}f}"
+def _number(value: float, form: str = ".3f", missing: str = DASH) -> str:
+    return missing if math.isnan(value) else f"{value:{form}}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

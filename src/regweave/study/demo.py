@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -28,15 +29,14 @@ from regweave.io.disk.records import (
     read_record,
 )
 from regweave.jobs.folds import split_groups
-from regweave.jobs.methods import Method
 from regweave.jobs.table import FILES, PairFiles, read_pairs, write_pairs
 from regweave.measures.scores import When
-from regweave.measures.statistics import count_better
+from regweave.measures.statistics import count_better, patients_of
 from regweave.model.model import Model
 from regweave.progress import BatchProgress, TrainProgress
 from regweave.run.read import Reading
-from regweave.study.comparison import Scores
-from regweave.study.evaluate import evaluate, keep_registration, shown_method, worst_pairs
+from regweave.study.comparison import REFERENCE, SINGLE, Evaluation, MethodRecord, PairResult, mean
+from regweave.study.evaluate import evaluate, keep_registration
 from regweave.study.phantoms import COHORT, cohort_pair
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
@@ -53,7 +53,6 @@ LISTS = ("PAIRS.csv", "pairs.csv")
 IMAGE, LABELS = "image.nii.gz", "labels.nii.gz"
 BEFORE = "before"
 NO_MASKS = "learned, no masks"
-SINGLE = "single:"
 
 _MEMBERS = [
     {"name": "sad", "metric": "sad"},
@@ -193,15 +192,14 @@ def assess(
 ) -> DemoSummary:  # fmt: skip
     """Register the held-out patients with the learned weights and with every tuned baseline; keep the worst results."""
     results = folder / DEMO_EVALUATION
-    evaluation = evaluate(
+    found = evaluate(
         lists.test, results, models=[folder / DEMO_MODEL], baselines=True, train_pairs=lists.train, workers=workers,
         classes=classes, on_progress=on_progress,
     )  # fmt: skip
-    scores = evaluation.scores
-    worst = worst_pairs(scores, MOST_PAGES)
-    for pair in worst:
-        keep_registration(shown_method(scores), pair, Reading(classes=classes), results, evaluation.rules)
-    summary = summarise(scores, model, lists, len(read_pairs(lists.train)), [pair.id for pair in worst])
+    worst = found.worst(MOST_PAGES)
+    for row in worst:
+        keep_registration(found, row, Reading(classes=classes), results)
+    summary = summarise(found, model, lists, len(read_pairs(lists.train)), worst)
     summary.write(folder)
     return summary
 
@@ -352,49 +350,47 @@ class DemoSummary(RecordPart):
         ]
 
 
-def summarise(scores: Scores, model: Model, lists: Lists, n_train: int, shown: Sequence[str]) -> DemoSummary:
-    """Compute the summary from the scores of an evaluation and the evaluated model; ``shown`` pairs have pages."""
-    labels = scores.labels()
+def summarise(found: Evaluation, model: Model, lists: Lists, n_train: int, worst: Sequence[PairResult]) -> DemoSummary:
+    """Compute the summary from an evaluation and the evaluated model; ``worst`` pairs have pages."""
+    learned = next(m for m in found.methods if m.model is not None and not m.predicted_classes)
+    baselines = [m for m in found.methods if m.is_baseline]
+    singles = [m for m in baselines if m.name != REFERENCE]
 
-    def means(method: Method, when: When = "dice_after") -> list[float | None]:
-        return [_mean(scores.dice(method, label, when)) for label in (None, *labels)]
+    def means(method: str, when: When = "dice_after") -> list[float | None]:
+        return [_known(mean(found.dice(method, label, when))) for label in (None, *found.labels)]
 
-    def against(other: Method) -> PairedComparison:
-        differences = scores.dice(learned) - scores.dice(other)
+    def against(other: MethodRecord) -> PairedComparison:
+        differences = found.dice(learned.name) - found.dice(other.name)
         counts, n = count_better(differences), int((~np.isnan(differences)).sum())
+        difference = _known(mean(differences)) or 0.0
         return PairedComparison(
-            method=_title(other),
-            difference=_mean(differences) or 0.0,
-            better=counts.better,
-            worse=counts.worse,
-            pairs=n,
+            method=_title(other), difference=difference, better=counts.better, worse=counts.worse, pairs=n
         )
 
-    learned = next(m for m in scores.methods if m.model is not None and not m.predicted)
-    baselines = [m for m in scores.methods if m.tunable]
-    singles = [m for m in baselines if m.name.startswith(SINGLE)]
-    by_pair = dict(zip((pair.id for pair in scores.pairs), scores.dice(learned).tolist(), strict=True))
+    def tuned(method: MethodRecord) -> float:
+        return max((point["mean_dice"] or 0.0 for point in method.tuning), default=-math.inf)
+
     gain = model.training.left_out_gain
     return DemoSummary(
         source=lists.source,
         n_train=n_train,
-        n_test=len(scores.pairs),
-        n_patients=len({name for pair in scores.pairs for name in pair.patients}),
-        structures=list(labels.values()),
-        dice={BEFORE: means(scores.reference, "dice_before"), **{_title(m): means(m) for m in scores.methods}},
+        n_test=len(found.pairs),
+        n_patients=len({name for pair in found.pairs for name in patients_of(pair.group or pair.id)}),
+        structures=list(found.labels.values()),
+        dice={BEFORE: means(found.reference, "dice_before"), **{_title(m): means(m.name) for m in found.methods}},
         learned=_title(learned),
-        best_single=_title(max(singles, key=lambda m: max(m.tuning.values(), default=float("-inf")))),
+        best_single=_title(max(singles, key=tuned)),
         against=[against(m) for m in baselines],
         trust=_columns(model, lists.right),
         gain=None if gain is None else gain.mean,
-        shown={name: None if np.isnan(by_pair[name]) else by_pair[name] for name in shown},
-        failures=[f"{o.key}: {o.error}" for o in scores.failures],
+        shown={row.id: _known(row.dice()) for row in worst},
+        failures=[f"{row.method}/{row.id}: {row.error}" for row in found.failures],
     )
 
 
-def _title(method: Method) -> str:
+def _title(method: MethodRecord) -> str:
     if method.model is not None:
-        return NO_MASKS if method.predicted else "learned"
+        return NO_MASKS if method.predicted_classes else "learned"
     return f"{method.name.removeprefix(SINGLE)} alone" if method.name.startswith(SINGLE) else f"{method.name} mix"
 
 
@@ -412,6 +408,5 @@ def _columns(model: Model, right: Mapping[int, str]) -> list[ColumnSummary]:
     ]
 
 
-def _mean(values: Any) -> float | None:
-    kept = values[~np.isnan(values)]
-    return float(kept.mean()) if kept.size else None
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -2,157 +2,41 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
-import numpy as np
-
-from regweave import extras, notices
+from regweave import notices
 from regweave.config.presets import choose_settings
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
-from regweave.io import atomic_path, owned_path, prepare_output
+from regweave.io import prepare_output
 from regweave.io.disk.outputs import working_folder
-from regweave.io.disk.records import PAGE_RECORD, PAGES, RESULTS, plain, record_text, this_program
+from regweave.io.disk.records import PAGE_RECORD, PAGES, this_program, write_record
 from regweave.jobs.cluster import Cluster, require_cluster
 from regweave.jobs.methods import Method, bank_of_list, baseline_methods, model_methods, tune
-from regweave.jobs.runner import Runner
+from regweave.jobs.runner import PairNumbers, Runner
 from regweave.jobs.store import Outcome, worker_count
 from regweave.jobs.table import PairFiles, Pairs, check_leak, in_one_numbering, pairs_on_disk
 from regweave.jobs.workers import place
-from regweave.measures.scores import When
 from regweave.measures.verdict import Rules, default_rules, read_rules
 from regweave.model.model import Model
 from regweave.progress import OnBatchProgress
 from regweave.run.read import Reading, ReadingWords, reading_of
 from regweave.run.register import register
 from regweave.study.comparison import (
-    EvaluationRecord,
+    REFERENCE,
+    Evaluation,
     MethodRecord,
     PairInputs,
     PairResult,
-    Scores,
     compare,
-    summary_text,
+    verdict_of,
 )
-from regweave.types import Float64Array
 
-BOTH: tuple[When, When] = ("dice_before", "dice_after")
 STORE = "tasks"
-PER_PAIR = ("seconds", "peak_mb", "folding_fraction", "sdlogj")
-PER_LABEL = ("dice_before", "dice_start", "dice_after", "hd95_mm", "assd_mm")
-COLUMNS = ("id", "method", "label", *PER_LABEL, *PER_PAIR, "state")
-
-
-@dataclass(frozen=True, repr=False)
-class Evaluation:
-    """Result of an evaluation.
-
-    Parameters
-    ----------
-    scores : Scores
-        Outcome of each method on each pair.
-    notes : tuple of str
-        Restrictions of the evidence: untuned baselines, patients that were trained on.
-    hashes : mapping
-        SHA-256 of the files of each pair, by id and column.
-    rules : Rules
-        Acceptance criteria of the verdicts.
-    """
-
-    scores: Scores
-    notes: tuple[str, ...]
-    hashes: Mapping[str, Mapping[str, str]]
-    rules: Rules = field(default_factory=default_rules)
-
-    def __repr__(self) -> str:
-        """Numbers of pairs, methods and failures, not the scores."""
-        counted = f"{len(self.scores.pairs)} pairs, {len(self.scores.methods)} methods"
-        return f"Evaluation({counted}, {len(self.scores.failures)} failed)"
-
-    def __str__(self) -> str:
-        """Mean Dice of each method over the pairs, before and after; `table` has every structure."""
-        rows = [f"{'method':<24} {'Dice before':>11} {'after':>7} {'pairs':>6} {'failed':>7}"]
-        for method in self.scores.methods:
-            before, after = (_mean(self.scores.dice(method, when=when)) for when in BOTH)
-            failed = sum(self.scores.outcome(method, pair).error is not None for pair in self.scores.pairs)
-            n = len(self.scores.pairs) - failed
-            rows.append(f"{method.name[:24]:<24} {before:>11} {after:>7} {n:>6} {failed:>7}")
-        return "\n".join(rows)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Lines of ``results.csv``; a failed pair has its labels, and None for every number."""
-        return [row for pair in self.scores.pairs for method in self.scores.methods for row in self._rows(pair, method)]
-
-    def _rows(self, pair: PairFiles, method: Method) -> list[dict[str, Any]]:
-        outcome = self.scores.outcome(method, pair)
-        head = {"id": pair.id, "method": method.name}
-        if outcome.error is not None:
-            labels = list(self.scores.labels_of(pair)) or [""]
-            return [{**dict.fromkeys(COLUMNS), **head, "label": label} for label in labels]
-        found = self.scores.numbers_of(outcome)
-        numbers = {name: plain(found.values(name)[0]) for name in PER_PAIR}
-        return [
-            {
-                **head,
-                "label": str(row["label"]),
-                **{name: row[name] for name in PER_LABEL},
-                **numbers,
-                "state": row["state"],
-            }
-            for row in found.score.rows()
-        ]
-
-    def table(self) -> Any:
-        """Return the rows as a pandas table: one for each pair, method and structure."""
-        pandas = extras.load("pandas", "notebook", "a table of the results")
-        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
-
-    def record(self) -> EvaluationRecord:
-        """Return the content of ``results.json``."""
-        s = self.scores
-        return EvaluationRecord(
-            notes=tuple(self.notes),
-            pairs=tuple(PairInputs(id=p.id, group=p.group, inputs_sha256=dict(self.hashes[p.id])) for p in s.pairs),
-            methods=tuple(MethodRecord(**method.describe()) for method in s.methods),
-            reference=s.reference.name,
-            withheld=s.withheld,
-            rules=self.rules,
-            comparison=tuple(compare(s)),
-            results=tuple(self._result(pair, method) for pair in s.pairs for method in s.methods),
-            provenance=this_program(),
-        )
-
-    def _result(self, pair: PairFiles, method: Method) -> PairResult:
-        outcome = self.scores.outcome(method, pair)
-        return PairResult(
-            id=pair.id, method=method.name, error=outcome.error,
-            verdict=self.scores.verdict(method, pair, self.rules),
-            scores=None if outcome.error is not None else self.scores.numbers_of(outcome),
-        )  # fmt: skip
-
-    def write(self, folder: Path) -> None:
-        """Write results.csv, results.json and summary.md, each whole or not at all."""
-        with owned_path(folder / "results.csv") as part, part.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows())
-        record = self.record()
-        with owned_path(folder / RESULTS) as part:
-            part.write_text(record_text(record.content()), encoding="utf-8")
-        with owned_path(folder / "summary.md") as part:
-            part.write_text(summary_text(self.scores, record.comparison, self.notes, self.rules), encoding="utf-8")
-
-
-def _mean(values: Float64Array) -> str:
-    known = values[np.isfinite(values)]
-    return f"{known.mean():.3f}" if known.size else "-"
 
 
 def evaluate(
@@ -239,11 +123,25 @@ def evaluate(
                 methods = tune(methods, training, lambda plan: _kept(run(plan, dice_only=True), withheld))
             plan = [(f"{method.name}/{pair.id}", method, pair) for method in methods for pair in listed]
             outcomes = {(m.name, p.id): outcome for (_, m, p), outcome in zip(plan, run(plan), strict=True)}
-            notes = _notes(methods, leaked, rule.classes, baselines=baselines, tuned=bool(training))
-            notes = (*notes, *_withheld_note(withheld))
-            scores = Scores(tuple(listed), tuple(methods), outcomes, withheld)
-            hashes = {p.id: run.hashes(p) for p in listed}
-            found = Evaluation(scores, notes, hashes, judged_by)
+            results = []
+            for pair in listed:
+                for method in methods:
+                    outcome = outcomes[method.name, pair.id]
+                    scores = None if outcome.error is not None else PairNumbers.model_validate(outcome.value)
+                    results.append(PairResult(
+                        id=pair.id, method=method.name, error=outcome.error, scores=scores,
+                        verdict=verdict_of(outcome.error, scores, judged_by),
+                    ))  # fmt: skip
+            found = Evaluation(
+                notes=_notes(methods, leaked, rule.classes, withheld, baselines=baselines, tuned=bool(training)),
+                pairs=tuple(PairInputs(id=p.id, group=p.group, inputs_sha256=run.hashes(p)) for p in listed),
+                methods=tuple(MethodRecord(**method.describe()) for method in methods),
+                reference=next((m for m in methods if m.name == REFERENCE), methods[0]).name,
+                withheld=withheld, rules=judged_by, results=tuple(results), provenance=this_program(),
+            )  # fmt: skip
+            found = found.model_copy(update={"comparison": compare(found)})
+            found._used.update({method.name: method for method in methods})
+            found._files.update({pair.id: pair for pair in listed})
             found.write(folder)
     return found
 
@@ -314,14 +212,14 @@ def _kept(outcomes: Sequence[Outcome], withheld: Sequence[int]) -> list[Outcome]
     return [o if o.error is not None else replace(o, value=kept(o.value)) for o in outcomes]
 
 
-def _withheld_note(withheld: Sequence[int]) -> list[str]:
-    listed = ", ".join(map(str, withheld))
-    text = f"Structures {listed} were withheld from learning and tuning: `mean` is without them, `withheld` is theirs."
-    return [text] if withheld else []
-
-
 def _notes(
-    methods: Sequence[Method], leaked: Sequence[str], classes: Sequence[int] | None, *, baselines: bool, tuned: bool
+    methods: Sequence[Method],
+    leaked: Sequence[str],
+    classes: Sequence[int] | None,
+    withheld: Sequence[int],
+    *,
+    baselines: bool,
+    tuned: bool,
 ) -> tuple[str, ...]:
     notes = []
     if classes is not None:
@@ -334,43 +232,26 @@ def _notes(
     failed = [m.name for m in methods if m.tunable and tuned and not m.tuning]
     if failed:
         notes.append(f"Tuning failed on every training pair, so the settings' smoothness is used: {', '.join(failed)}.")
+    if withheld:
+        names = f"Structures {', '.join(map(str, withheld))} were withheld from learning and tuning"
+        notes.append(f"{names}: `mean` is without them, `withheld` is theirs.")
     return tuple(notes)
 
 
-def shown_method(scores: Scores) -> Method:
-    """Return the method whose pairs get pages: the last one, but not a model that predicts the masks."""
-    return next((m for m in reversed(scores.methods) if not m.predicted), scores.methods[-1])
-
-
-def worst_pairs(scores: Scores, n: int) -> list[PairFiles]:
-    """Return the pairs with the lowest mean Dice of the shown method, lowest first; failures have nothing to show."""
-    method = shown_method(scores)
-    done = [
-        (scores.numbers_of(o).score.mean(), p.id, p)
-        for p in scores.pairs
-        if (o := scores.outcome(method, p)).error is None
-    ]
-    # NaN, where nothing is scored, has no place among numbers: such pairs come last.
-    return [pair for _, _, pair in sorted(done, key=lambda row: (math.isnan(row[0]), *row[:2]))[:n]]
-
-
-def keep_registration(method: Method, pair: PairFiles, reading: Reading, folder: Path, rules: Rules) -> Path:
+def keep_registration(found: Evaluation, row: PairResult, reading: Reading, folder: Path) -> Path:
     """Register a pair as an evaluation did, and write the whole result with what a page shows.
 
     Return its folder below that of the evaluation, ``pages/<id>``; an earlier one of that name is replaced.
     """
+    method, pair = found._used[row.method], found._files[row.id]
     with notices.muted():
         result = register(
-            **pair.files,
-            config=None if method.model is not None else method.settings,
-            model=None if method.model is None else method.model[0],
-            predict_classes=method.predicted,
-            reading=reading,
+            **pair.files, config=None if method.model is not None else method.settings,
+            model=None if method.model is None else method.model[0], predict_classes=method.predicted, reading=reading,
             keep_view=True,
-        )
+        )  # fmt: skip
     target = folder / PAGES / pair.id
     with prepare_output(target, overwrite=True) as part:
-        with atomic_path(part / PAGE_RECORD) as record:
-            record.write_text(json.dumps({"id": pair.id, "method": method.name}) + "\n", encoding="utf-8")
-        result.model_copy(update={"rules": rules}).write(part)  # its page links to the evaluation by that record
+        write_record(part / PAGE_RECORD, {"id": pair.id, "method": method.name})
+        result.model_copy(update={"rules": found.rules}).write(part)  # its page links to the evaluation by that record
     return target

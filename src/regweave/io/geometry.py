@@ -86,15 +86,8 @@ def array_affine(affine: ArrayLike | None, spacing_mm: ArrayLike | None, frame: 
 def make_geometry(shape: tuple[int, ...], affine: ArrayLike, subject: str) -> Geometry:
     """Build a geometry with orthonormal axes from an index → LPS affine, or raise E111.
 
-    Axes that are skew by less than 1e-3 rad are replaced by the nearest orthonormal ones (polar
-    decomposition); spacing and the centre of the volume stay where they were.
-
-    Parameters
-    ----------
-    shape : tuple of three ints
-    affine : array of shape (4, 4)
-    subject : str
-        How messages call the image.
+    Axes that are skew by less than 1e-3 rad are replaced by the nearest orthonormal ones (polar decomposition); spacing
+    and centre of the volume do not change. ``subject`` names the image in messages.
     """
     matrix = affine_matrix(affine, subject)
     spacing = np.linalg.norm(matrix[:3, :3], axis=0)
@@ -239,18 +232,9 @@ def grid_hash(geometry: Geometry) -> str:
 
 
 def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geometry:
-    """Return the geometry that a mask shares with its image, or raise E112.
+    """Return the geometry that a mask shares with its image, or raise E112; ``path`` names the mask in messages.
 
-    Parameters
-    ----------
-    image, mask : Geometry
-    path : path
-        Name of the mask in messages.
-
-    Returns
-    -------
-    Geometry
-        The image's own, which the mask adopts: headers that differ in the last digits mean the same grid.
+    It is the image's own: headers that differ in the last digits mean the same grid.
     """
     if image.shape == mask.shape:
         offset = corner_offset_voxels(image, mask)
@@ -278,13 +262,7 @@ def check_same_grid(image: Geometry, mask: Geometry, path: str | Path) -> Geomet
 
 
 def overlap_fraction(fixed: Geometry, moving: Geometry, matrix: Float64Array) -> float:
-    """Return the part of the smaller volume that is inside the other one.
-
-    Parameters
-    ----------
-    fixed, moving : Geometry
-    matrix : float array of shape (4, 4)
-        Takes LPS millimetres of the fixed image to those of the moving image.
+    """Return the part of the smaller volume that is inside the other one; ``matrix`` maps fixed to moving millimetres.
 
     Examples
     --------
@@ -335,14 +313,7 @@ DIGITS = 6
 class Orientation:
     """Axis permutation and flips of a stored grid.
 
-    Parameters
-    ----------
-    stored : Geometry
-        The grid as the file has it.
-    order : tuple of three ints
-        Stored axis along L, P and S.
-    steps : tuple of three ints
-        1, or -1 where that axis runs the other way; in the order of L, P, S.
+    ``order`` has the stored axis along L, P and S; ``steps`` 1, or -1 where that axis runs the other way.
     """
 
     stored: Geometry

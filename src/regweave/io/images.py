@@ -47,17 +47,7 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of reading files.
-
-    Parameters
-    ----------
-    nifti_frame : {"auto", "sform", "qform"}
-        The matrix that places a NIfTI file.
-    follow_links : bool
-        Let a header name a file of voxels outside its folder.
-    series : str, optional
-        The DICOM series that is meant, by the beginning of its hash, where a folder holds several.
-    """
+    """Options of reading files, as in `read_image`."""
 
     nifti_frame: NiftiFrame = "auto"
     follow_links: bool = False
@@ -134,20 +124,9 @@ def read_labels(
 ) -> LabelMap:
     """Read a label map: whole numbers from 0 on, in the integer type of the source.
 
-    Parameters
-    ----------
-    source : path or object
-        As in `read_image`: integers, or floats that are whole numbers. A LabelMap keeps its voxels.
-    names_path : path or mapping, optional
-        JSON, TSV or ITK-SNAP file with the names of the labels, or names by value; by default a file
-        beside the map.
-    nifti_frame, follow_links
-        As in `read_image`.
-
-    Raises
-    ------
-    RegweaveError
-        E106 negative or fractional values, E127 the values of an image.
+    ``source`` is as in `read_image`: integers, or floats that are whole numbers; a LabelMap keeps its voxels.
+    ``names_path`` is a JSON, TSV or ITK-SNAP file with the names of the labels, or names by value; by default a file
+    beside the map. Raises E106 for negative or fractional values, E127 for the values of an image.
     """
     given = require_names(names_path)
     if isinstance(source, LabelMap):
@@ -191,16 +170,9 @@ def require_image(path: str | Path) -> None:
 
 
 def image_sha256(path: str | Path, *, follow_links: bool = False, series: str | None = None) -> str:
-    """Return the SHA-256 of the bytes of all files of an image, one after the other.
+    """Return the SHA-256 of the bytes of all files of an image, one after the other, or of any other file.
 
     The header of an .mhd or .nhdr file stays the same when its voxels change, so their file counts.
-
-    Parameters
-    ----------
-    path : path
-        An image, or anything else, whose digest is that of the file.
-    follow_links, series
-        As in `read_image`.
     """
     digest = hashlib.sha256()
     for file in files_of(path, ReadOptions(follow_links=follow_links, series=series)):

@@ -161,16 +161,9 @@ def real_names(names: Names, values: Iterable[int] | None = None) -> dict[int, s
 
 @dataclass(frozen=True)
 class StructureMatch:
-    """Which structure of one list is which of another.
+    """Which structure of one list is which of another, and whether names or numbers decided.
 
-    Parameters
-    ----------
-    by : "name" or "number"
-        What decided.
-    to : mapping
-        Value in the other list for each value that it has.
-    unknown : tuple of ints
-        Values that it lacks.
+    ``to`` has the value in the other list for each value that it has, ``unknown`` the values that it lacks.
     """
 
     by: Literal["name", "number"]
@@ -183,21 +176,10 @@ class StructureMatch:
 
 
 def match_structures(labels: LabelMap, known: Names, subject: str, owner: str) -> StructureMatch:
-    """Match the structures of a label map with those of another list.
+    """Match the structures of a label map with the names of another list; names that are numbers count as none.
 
-    Parameters
-    ----------
-    labels : LabelMap
-        Values that occur, and their names.
-    known : mapping
-        Names by value, the background left out or not; names that are numbers count as none.
-    subject, owner : str
-        How messages call the two sides.
-
-    Raises
-    ------
-    RegweaveError
-        E130 where both sides have names and none agrees, or two labels bear the name of one structure.
+    ``subject`` and ``owner`` name the two sides in messages. Raises E130 where both sides have names and none agrees,
+    or two labels have the name of one structure.
     """
     values = labels.values()
     ours, theirs = real_names(labels.names, values), real_names(known)

@@ -45,17 +45,7 @@ MOST_VALUES = 1_000_000
 
 
 def modality_of(volume: Volume) -> Modality:
-    """Decide between CT and any other modality by the air, fat and tissue of the histogram.
-
-    Parameters
-    ----------
-    volume : Volume
-        Its own ``modality`` is not looked at.
-
-    Returns
-    -------
-    "ct" or "mr"
-        ``mr`` means every scale other than Hounsfield units.
+    """Decide between CT and any other modality, ``mr``, by the air, fat and tissue of the histogram.
 
     Examples
     --------

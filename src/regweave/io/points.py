@@ -30,20 +30,10 @@ FCSV_COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
 
 
 def read_points(path: str | Path) -> tuple[Float64Array, list[str]]:
-    """Read landmarks.
+    """Read landmarks: points (P, 3) in LPS millimetres, and a label for each, empty where the file has none.
 
-    Parameters
-    ----------
-    path : path
-        .mrk.json or .fcsv of 3D Slicer, or .csv whose header names the frame: ``x_lps,y_lps,z_lps`` or
-        ``x_ras,y_ras,z_ras``, in millimetres, with an optional column ``label``.
-
-    Returns
-    -------
-    points : float array of shape (P, 3)
-        LPS millimetres.
-    labels : list of str
-        One for each point, empty strings where the file has none.
+    The file is .mrk.json or .fcsv of 3D Slicer, or .csv whose header names the frame: ``x_lps,y_lps,z_lps`` or
+    ``x_ras,y_ras,z_ras``, in millimetres, with an optional column ``label``.
     """
     path = require_file(path)
     reader = _codec(path)[0]
@@ -61,17 +51,8 @@ def read_points(path: str | Path) -> tuple[Float64Array, list[str]]:
 def read_point_pairs(fixed: str | Path, moving: str | Path) -> tuple[Float64Array, Float64Array, list[str]]:
     """Read corresponding landmarks of two images: by their labels; by order where none has a label or all have one.
 
-    Returns
-    -------
-    fixed_points, moving_points : float arrays of shape (P, 3)
-        LPS millimetres, in the order of the fixed file.
-    labels : list of str
-        One for each pair.
-
-    Raises
-    ------
-    RegweaveError
-        E116 where a file cannot be read, or the two do not hold the same landmarks.
+    Returns fixed and moving points (P, 3) in LPS millimetres, in the order of the fixed file, and their labels. Raises
+    E116 where a file cannot be read, or the two do not hold the same landmarks.
     """
     (first, names), (second, others) = read_points(fixed), read_points(moving)
     alike = len({*names, *others}) == 1

@@ -153,21 +153,10 @@ def intensities_error(data: NDArray[Any], names: Collection[int], subject: str) 
 
 @dataclass(frozen=True)
 class Stored:
-    """Voxels of an image before its values are checked.
+    """Voxels of an image in the stored type, before their values are checked.
 
-    Parameters
-    ----------
-    data : array of shape (X, Y, Z)
-        Voxels in the stored type.
-    geometry : Geometry
-    subject : str
-        How messages call the image.
-    scaling : tuple of two floats
-        Slope and intercept that take voxels to values.
-    facts : mapping
-        Further statements of the format, as plain values for an inspection.
-    modality : str, optional
-        Where the format states it, as DICOM does.
+    ``subject`` names the image in messages, slope and intercept in ``scaling`` take voxels to values, ``facts`` are
+    further statements of the format for an inspection, ``modality`` is that which the format states, as DICOM does.
     """
 
     data: NDArray[Any]

@@ -55,14 +55,9 @@ def read_text_header(path: Path, *, follow_links: bool = False) -> Stored:
 
 
 def read_header(path: Path, *, follow_links: bool = False) -> ImageHeader:
-    """Read and check a header; no voxel is read.
+    """Read and check the header of a .nrrd, .nhdr, .mha or .mhd file, or of another that begins as these do; no voxel.
 
-    Parameters
-    ----------
-    path : Path
-        .nrrd, .nhdr, .mha or .mhd, or a file of another name that begins as these do.
-    follow_links : bool
-        Let the header name a file of voxels outside its folder.
+    With `follow_links` it may name a file of voxels outside its folder.
     """
     return (_read_nrrd if _is_nrrd(path) else _read_meta)(path, follow_links)
 

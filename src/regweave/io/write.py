@@ -115,14 +115,9 @@ VECTOR_INTENT = "vector"
 
 
 def write_image(path: str | Path, volume: Volume, dtype: DTypeLike | None = None) -> None:
-    """Write an image as .nii, .nii.gz, .nrrd or .mha.
+    """Write an image as .nii, .nii.gz, .nrrd or .mha, in float32 or in ``dtype``.
 
-    Parameters
-    ----------
-    path : path
-    volume : Volume
-    dtype : dtype, optional
-        Type of the voxels, float32 by default; integers are rounded to the nearest and must fit.
+    Integers are rounded to the nearest and must fit.
     """
     _write(path, _cast(volume.data, dtype), volume.geometry)
 

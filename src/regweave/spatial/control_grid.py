@@ -30,19 +30,9 @@ def nearest_whole(values: Float64Array) -> Float64Array:
 class ControlGrid:
     """Control points of a free-form deformation on an image grid, with the support of each.
 
-    Parameters
-    ----------
-    image_shape : tuple of three ints
-        Voxels along each axis.
-    nodes : tuple of three ints
-        Control points along each axis.
-    origin : float array of shape (3,)
-        Position of control point (0, 0, 0), in voxels.
-    spacing : float array of shape (3,)
-        Distance of neighbouring control points, in voxels.
-    support : tuple of three ints
-        Size of the box of voxels that belongs to a node. Boxes of nodes near the border are moved inside the image,
-        so that all supports hold the same number of voxels.
+    ``origin`` is the position of control point (0, 0, 0) and ``spacing`` the distance of neighbours, both in voxels.
+    ``support`` is the size of the box of voxels that belongs to a node. Boxes of nodes near the border are moved inside
+    the image, so that all supports hold the same number of voxels.
     """
 
     image_shape: tuple[int, int, int]

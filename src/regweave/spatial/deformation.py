@@ -15,23 +15,11 @@ from regweave.types import Field, Float32Array, Geometry
 def evaluate(
     coefficients: Float32Array, origin: ArrayLike, spacing: ArrayLike, shape: tuple[int, int, int]
 ) -> Float32Array:
-    """Evaluate a free-form deformation at every voxel.
+    """Evaluate a free-form deformation at every voxel, float32 (C, X, Y, Z).
 
-    With coefficients of at most 0.4 control spacings along each axis the map x → x + u(x) does not fold.
-
-    Parameters
-    ----------
-    coefficients : float32 array of shape (C, nx, ny, nz)
-        Displacement of each control point; control point (a, b, c) lies at ``origin + (a, b, c) * spacing``.
-        Beyond the lattice the nearest control point is repeated.
-    origin, spacing : three floats
-        Of the lattice, in voxels.
-    shape : tuple of three ints
-        Voxels along each axis.
-
-    Returns
-    -------
-    float32 array of shape (C, X, Y, Z)
+    ``coefficients`` (C, nx, ny, nz) are the displacements of control points; (a, b, c) is at ``origin + (a, b, c) *
+    spacing`` in voxels. Beyond the lattice the nearest control point is repeated. With coefficients of at most 0.4
+    control spacings along each axis the map x → x + u(x) does not fold.
 
     References
     ----------
@@ -49,20 +37,7 @@ def evaluate(
 
 
 def adjoint(dense: Float32Array, origin: ArrayLike, spacing: ArrayLike, nodes: tuple[int, int, int]) -> Float32Array:
-    """Apply the transpose of `evaluate`: take a gradient over voxels to one over coefficients.
-
-    Parameters
-    ----------
-    dense : float32 array of shape (C, X, Y, Z)
-        One value for each component and voxel.
-    origin, spacing : three floats
-        Of the lattice, in voxels.
-    nodes : tuple of three ints
-        Control points along each axis.
-
-    Returns
-    -------
-    float32 array of shape (C, nx, ny, nz)
+    """Apply the transpose of `evaluate`: take a gradient over voxels (C, X, Y, Z) to one over coefficients.
 
     Examples
     --------
@@ -79,17 +54,9 @@ def _triple(values: ArrayLike) -> list[float]:
 
 
 def compose(outer: Field, inner: Field) -> Field:
-    """Return the field of the map that applies ``inner`` first and ``outer`` to its result.
+    """Return the field of the map that applies ``inner`` first and ``outer``, on the same grid, to its result.
 
-    Parameters
-    ----------
-    outer, inner : Field
-        On one grid. Points that ``inner`` takes outside the grid see the border value of ``outer``.
-
-    Returns
-    -------
-    Field
-        ``inner(p) + outer(p + inner(p))``, trilinear.
+    It is ``inner(p) + outer(p + inner(p))``, trilinear; beyond the grid ``outer`` keeps its border value.
 
     Examples
     --------
@@ -105,16 +72,7 @@ def compose(outer: Field, inner: Field) -> Field:
 def resample(field: Field, geometry: Geometry) -> Field:
     """Interpolate a field on another grid, trilinearly; beyond its own grid it keeps its border value.
 
-    Parameters
-    ----------
-    field : Field
-        Displacements in millimetres: their values need no scaling when the grid changes.
-    geometry : Geometry
-        Grid of the result.
-
-    Returns
-    -------
-    Field
+    Displacements are in millimetres, so their values need no scaling.
 
     Examples
     --------
@@ -131,18 +89,7 @@ def resample(field: Field, geometry: Geometry) -> Field:
 def determinant(field: Field, *, kernels: Any = _core) -> Float32Array:
     """Return ``det(I + ∂u/∂x)`` at each voxel, by central differences, one-sided at the border.
 
-    The determinant is the same in voxels and in millimetres.
-
-    Parameters
-    ----------
-    field : Field
-        Displacement u.
-    kernels : optional
-        What computes: the functions of `regweave._core`, by default those of the host.
-
-    Returns
-    -------
-    float32 array of shape (X, Y, Z)
+    It is the same in voxels and in millimetres. ``kernels`` are the functions of `regweave._core` or those of a GPU.
 
     Examples
     --------

@@ -18,16 +18,10 @@ PART = 1 << 20
 
 @dataclass(frozen=True)
 class Inversion:
-    """The numerical inverse of a transform, with what it could not solve.
+    """The numerical inverse of a transform, from moving to fixed points, and the error that remains.
 
-    Parameters
-    ----------
-    transform : Transform
-        Takes moving points to fixed points: field v on the moving grid and the inverse affine, so that
-        ``affine⁻¹ · (q + v(q))`` is p.
-    residual_mm : float array of shape (X, Y, Z)
-        Error that remains at each voxel of the moving grid, in fixed space. Whether it matters is for the caller to
-        say: a voxel of air is not one of an organ.
+    ``residual_mm`` (X, Y, Z) is that at each voxel of the moving grid, in fixed space. The caller decides whether it
+    matters: a voxel of air is not one of an organ.
     """
 
     transform: Transform
@@ -52,23 +46,14 @@ def invert(
     transform : Transform
         Takes fixed points to moving points.
     geometry : Geometry, optional
-        The moving grid, where the result's field lies; by default the one that the transform itself names.
+        The moving grid of the result's field; by default the one that the transform itself names, E115 where it names
+        none.
     max_iter : int
         Steps allowed to each voxel.
     tolerance_mm : float
         A voxel is done when its error in fixed space is below this.
     kernels : optional
-        What computes: the functions of `regweave._core`, by default those of the host.
-
-    Returns
-    -------
-    Inversion
-        The inverse, and the error that remains at each voxel.
-
-    Raises
-    ------
-    UsageError
-        E115 where no grid is known.
+        The functions of `regweave._core`, or those of a GPU.
 
     Examples
     --------
@@ -101,21 +86,9 @@ def invert(
 
 
 def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = _core) -> Float32Array:
-    """Return how far each fixed voxel ends from where it started, there and back.
+    """Return how far each fixed voxel ends from where it started, there and back, in millimetres.
 
-    Parameters
-    ----------
-    forward : Transform
-        Takes fixed points to moving points.
-    inverse : Transform
-        Takes moving points to fixed points; its field lies on the moving grid.
-    kernels : optional
-        What computes: the functions of `regweave._core`, by default those of the host.
-
-    Returns
-    -------
-    float array of shape (X, Y, Z)
-        Millimetres on the fixed grid; NaN where a voxel's image lies outside the moving grid.
+    NaN where the image of a voxel is outside the moving grid, on which the field of ``inverse`` is.
 
     Examples
     --------
@@ -134,27 +107,7 @@ def inverse_errors_mm(forward: Transform, inverse: Transform, *, kernels: Any = 
 
 
 def inverse_consistency_mm(forward: Transform, inverse: Transform) -> dict[str, float]:
-    """Measure how far fixed points end from where they started, there and back.
-
-    Parameters
-    ----------
-    forward : Transform
-        Takes fixed points to moving points.
-    inverse : Transform
-        Takes moving points to fixed points; its field lies on the moving grid.
-
-    Returns
-    -------
-    dict
-        ``mean``, ``p95`` and ``max`` in millimetres over the fixed voxels whose image lies inside the moving
-        grid; NaN where there are none.
-
-    Examples
-    --------
-    >>> still = Transform(Field.zero(Geometry((4, 4, 4), np.eye(4))))
-    >>> inverse_consistency_mm(still, still)["max"]
-    0.0
-    """
+    """Return ``mean``, ``p95`` and ``max`` of `inverse_errors_mm`, NaN where no voxel has one."""
     return summary_mm(inverse_errors_mm(forward, inverse))
 
 

@@ -27,19 +27,7 @@ SLAB_VOXELS = 2**22
 
 
 def voxel_matrix(fixed: Geometry, moving: Geometry, affine: Float64Array) -> Float64Array:
-    """Express an LPS affine map between the voxels of two grids.
-
-    Parameters
-    ----------
-    fixed, moving : Geometry
-        Grids that the map starts from and leads to.
-    affine : float array of shape (4, 4)
-        Takes LPS millimetres of the fixed image to those of the moving image.
-
-    Returns
-    -------
-    float array of shape (3, 4)
-        Takes (i, j, k, 1) on the fixed grid to a position on the moving one.
+    """Express an LPS affine map from fixed to moving as one (3, 4) between the voxels of the two grids.
 
     Examples
     --------
@@ -64,23 +52,10 @@ def to_field(displacement: Float32Array, geometry: Geometry) -> Field:
 
 
 def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kernels: Any = _core) -> Volume:
-    """Resample a moving image on the fixed grid.
+    """Resample a moving image on the fixed grid, that of the transform's field, by trilinear interpolation.
 
-    Parameters
-    ----------
-    moving : Volume
-        The original image, not one that was resampled before.
-    transform : Transform
-        Takes fixed points to moving points; its field's grid is the grid of the result.
-    fill : float
-        Value more than half a voxel outside the moving image.
-    kernels : optional
-        What computes: the functions of `regweave._core`, by default those of the host.
-
-    Returns
-    -------
-    Volume
-        Trilinear interpolation of ``moving``.
+    ``moving`` is the original image, not one that was resampled before; ``fill`` is the value more than half a voxel
+    outside of it. ``kernels`` are the functions of `regweave._core` or those of a GPU.
 
     Examples
     --------
@@ -97,24 +72,10 @@ def warp_image(moving: Volume, transform: Transform, *, fill: float = 0.0, kerne
 
 
 def warp_labels(labels: LabelMap, transform: Transform, *, kernels: Any = _core) -> LabelMap:
-    """Resample a moving segmentation on the fixed grid.
+    """Resample a moving segmentation on the fixed grid; dtype and names stay.
 
-    Each voxel takes the label with the largest trilinear weight, as if each label were warped as a smooth
-    mask and the largest value kept. Outside the moving grid it is 0.
-
-    Parameters
-    ----------
-    labels : LabelMap
-        Segmentation of the moving image.
-    transform : Transform
-        Takes fixed points to moving points.
-    kernels : optional
-        What computes: the functions of `regweave._core`, by default those of the host.
-
-    Returns
-    -------
-    LabelMap
-        Same dtype and names; no label that ``labels`` does not have.
+    Each voxel takes the label with the largest trilinear weight, as if each label were warped as a smooth mask and the
+    largest value kept. Outside the moving grid it is 0.
 
     Examples
     --------
@@ -135,24 +96,9 @@ def warp_channels(channels: Float32Array, matrix: Float64Array, u: Float32Array)
 
 
 def warp_points(points_mm: Float64Array, transform: Transform) -> Float64Array:
-    """Map points forward, from fixed to moving space.
+    """Map points (..., 3) of LPS millimetres forward, from fixed to moving space; E116 for another shape.
 
-    Parameters
-    ----------
-    points_mm : float array of shape (..., 3)
-        LPS millimetres.
-    transform : Transform
-        Takes fixed points to moving points; its field, or its knots where it has any, is trilinear, and constant beyond
-        its grid.
-
-    Returns
-    -------
-    float64 array of shape (..., 3)
-
-    Raises
-    ------
-    UsageError
-        E116 for an array of another shape.
+    The field, or the knots where there are any, is trilinear, and constant beyond its grid.
 
     Examples
     --------

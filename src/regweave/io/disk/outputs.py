@@ -212,11 +212,8 @@ _claims: ContextVar[Mapping[Path, tuple[Claim, bool]]] = ContextVar("regweave_cl
 def require_absent(path: str | Path, *, overwrite: bool = False) -> Claim:
     """Claim the name of an output file.
 
-    Raises
-    ------
-    RegweaveError
-        E150 where the file exists and may not be replaced, E152 where the name cannot be used, E153 where its folder is
-        missing.
+    Raises E150 where the file exists and may not be replaced, E152 where the name cannot be used, E153 where its folder
+    is missing.
     """
     check_name(path)
     path = Path(path)
@@ -244,11 +241,6 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
     On any exception, KeyboardInterrupt included, the temporary file is removed and an older file under `path` stays
     unchanged. An older file is replaced, unless a `Claim` that is being written forbids it.
-
-    Examples
-    --------
-    >>> with atomic_path("notes.txt") as part:     # doctest: +SKIP
-    ...     part.write_text("done")
     """
     path = Path(path)
     claim, keep = _claims.get().get(path.absolute(), (None, False))
@@ -300,11 +292,8 @@ def prepare_output(folder: str | Path, *, overwrite: bool = False) -> Iterator[P
     With `overwrite` an older result stays until the new one is whole; a folder that holds anything else than a result
     of this program, or that appeared or was changed during the block, is never replaced.
 
-    Raises
-    ------
-    RegweaveError
-        E150 where the folder may not be replaced, E152 where its name cannot be used, E153 where it cannot be written,
-        E154 where another command is writing it, or something else has taken its place meanwhile.
+    Raises E150 where the folder may not be replaced, E152 where its name cannot be used, E153 where it cannot be
+    written, E154 where another command is writing it, or something else has taken its place meanwhile.
     """
     check_name(folder, folder=True)
     target, created = Path(folder).absolute().resolve(), list[Path]()
@@ -445,24 +434,11 @@ def _remove_if_empty(folder: Path) -> None:
 def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -> Iterator[None]:
     """Lock a folder for one run, which keeps finished work in the sub-folder `store`, so that it can be continued.
 
-    Where the block fails before anything is finished, what was made for it is removed.
+    The folder is new, empty, or with `resume` one that such a run left; ``what`` names its content in messages. Where
+    the block fails before anything is finished, what was made for it is removed.
 
-    Parameters
-    ----------
-    folder : path
-        New, empty, or with `resume` one that such a run left.
-    store : str
-        Name of the sub-folder.
-    what : str
-        What the folder holds, for messages: ``"an evaluation"``.
-    resume : bool
-        Go on with what an earlier run left.
-
-    Raises
-    ------
-    RegweaveError
-        E150 where the folder holds something else, or finished work without `resume`; E152, E153 where it cannot be
-        made; E155 where another run is at work in it.
+    Raises E150 where the folder holds something else, or finished work without `resume`; E152, E153 where it cannot be
+    made; E155 where another run is at work in it.
     """
     check_name(folder)
     folder = Path(folder)

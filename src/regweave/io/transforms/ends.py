@@ -168,15 +168,7 @@ def require_direction(ends: Ends | None, wanted: Direction, path: str) -> None:
 def require_series(ends: Ends, start: str, target: str, path: str) -> None:
     """Check that a transform was made for two series, by their hashes, where it states its own.
 
-    Raises
-    ------
-    RegweaveError
-        E144 where it was made for two other series.
-
-    Warns
-    -----
-    RegweaveWarning
-        W243 where one of the two is another.
+    Raises E144 where it was made for two other series, warns W243 where one of the two is another.
     """
     pairs = ((ends.start_series, start, "today's scan"), (ends.target_series, target, "the plan"))
     known = [(stated, given, words) for stated, given, words in pairs if stated and given]
@@ -199,25 +191,11 @@ def require_reference(
 ) -> None:
     """Check that a transform brings an image onto a reference grid.
 
-    Parameters
-    ----------
-    ends : Ends, optional
-        What the file of the transform states.
-    reference : Geometry
-        Grid of the result, which the transform must start from.
-    path : str
-        Name of the transform in messages.
-    space : "fixed" or "moving", optional
-        Space of the result. By default that of the grid; where both grids are the same, it is fixed.
-    other_grid : bool
-        Whether the reference may be another grid in the space that the transform starts from.
-    whole_scan : bool
-        Whether the grids of the transform may be parts of the reference, or coarser: working copies of a DICOM series.
+    ``space`` of the result is by default that of the grid; where both grids are the same, it is fixed. With
+    ``other_grid`` the reference may be another grid in the space that the transform starts from. With ``whole_scan``
+    the grids of the transform may be parts of the reference, or coarser: working copies of a DICOM series.
 
-    Raises
-    ------
-    RegweaveError
-        E117 where the transform goes the other way, E118 where the reference is neither of its grids.
+    Raises E117 where the transform goes the other way, E118 where the reference is neither of its grids.
     """
     if ends is None:
         _say_unknown(path)

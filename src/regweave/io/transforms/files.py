@@ -63,24 +63,14 @@ def write_linear(path: str | Path, matrix: Float64Array, ends: Ends | None = Non
 def read_transform(source: Any, geometry: Geometry | None = None, *, follow_links: bool = False) -> Transform:
     """Read any ITK transform or displacement field, from a file or from memory.
 
-    Parameters
-    ----------
-    source : path or object
-        .h5, .hdf5, .hdf, .tfm, .txt, .mat, a DICOM registration (.dcm), or a displacement field as .nii, .nii.gz,
-        .nrrd, .mha. A NIfTI field of intent 1007 is LPS, of intent 1006 RAS. In memory a SimpleITK transform, a (4, 4)
-        matrix between LPS millimetres, or a Transform.
-    geometry : Geometry, optional
-        Grid for the field. Without it a field stays on its own grid, a linear transform gets a zero field
-        that is valid everywhere, and any other transform is refused.
-    follow_links : bool
-        Let the header of a displacement field name a file outside its folder.
+    Files are .h5, .hdf5, .hdf, .tfm, .txt, .mat, a DICOM registration (.dcm), or a displacement field as .nii, .nii.gz,
+    .nrrd or .mha; a NIfTI field of intent 1007 is LPS, of intent 1006 RAS. In memory it is a SimpleITK transform, a (4,
+    4) matrix between LPS millimetres, or a Transform. With `follow_links` a field may name a file outside its folder.
 
-    Returns
-    -------
-    Transform
-        An affine followed by one field, or a field alone, keeps its numbers unless `geometry` asks for
-        another grid; its own field is then kept as the knots. Any other nonlinear transform is sampled on `geometry`.
-        Its ends are None where the file does not state them.
+    An affine followed by one field, or a field alone, keeps its numbers unless `geometry` is another grid; its own
+    field is then kept as the knots. Without `geometry` a linear transform gets a zero field that is valid everywhere.
+    Any other transform is sampled on `geometry`, and refused without. The ends are None where the file does not state
+    them.
     """
     if not isinstance(source, str | os.PathLike):
         return _on_grid(itk.as_transform(source, geometry), geometry)
@@ -300,12 +290,8 @@ SLAB_VOXELS, PIECE = 2**22, 1 << 20
 class FieldList:
     """Numbers of a displacement field in ITK's order, x fastest and components together, made on demand.
 
-    Parameters
-    ----------
-    field : Field
-    exact : bool
-        Do not round. Otherwise numbers are multiples of a power of two of a millimetre, and no vector changes by more
-        than `bound_mm`.
+    Unless ``exact`` they are multiples of a power of two of a millimetre, and no vector changes by more than
+    `bound_mm`.
     """
 
     field: Field

@@ -382,18 +382,8 @@ ANYWHERE = Geometry((2, 2, 2), np.eye(4))
 def as_transform(source: Any, geometry: Geometry | None) -> Transform:
     """Take a (4, 4) matrix between LPS millimetres, a SimpleITK transform or a Transform.
 
-    Parameters
-    ----------
-    source : object
-    geometry : Geometry, optional
-        Grid on which a transform that is not linear is sampled.
-
-    Raises
-    ------
-    UsageError
-        E115 for anything else.
-    RegweaveError
-        E115 a matrix that cannot be inverted, no grid to sample on, a transform that is not of three dimensions.
+    A transform that is not linear is sampled on ``geometry``. Raises E115 for anything else, a matrix that cannot be
+    inverted, no grid to sample on, a transform that is not of three dimensions.
     """
     if isinstance(source, Transform):
         return source

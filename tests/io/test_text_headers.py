@@ -324,7 +324,7 @@ def test_vector_images(tmp_path):
     image.SetOrigin([1, 2, 3])
     for name, packed in (("a.nrrd", False), ("b.nrrd", True), ("a.mha", True), ("a.mhd", False)):
         sitk.WriteImage(image, str(tmp_path / name), packed)
-        field = read_displacement(tmp_path / name)
+        field, _ = read_displacement(tmp_path / name)
         np.testing.assert_array_equal(field.data, vectors.transpose(3, 2, 1, 0))
         np.testing.assert_array_equal(field.geometry.origin_mm, [1, 2, 3])
     content = (tmp_path / "a.nrrd").read_bytes()
@@ -335,7 +335,7 @@ def test_vector_images(tmp_path):
     last = last.replace(b"vector domain domain domain", b"domain domain domain vector")
     planes = np.frombuffer(body, "<f4").reshape(3, *SHAPE, order="F").transpose(1, 2, 3, 0)
     (tmp_path / "last.nrrd").write_bytes(last + b"\n\n" + planes.tobytes(order="F"))
-    np.testing.assert_array_equal(read_displacement(tmp_path / "last.nrrd").data, vectors.transpose(3, 2, 1, 0))
+    np.testing.assert_array_equal(read_displacement(tmp_path / "last.nrrd")[0].data, vectors.transpose(3, 2, 1, 0))
     for old, new in (
         (b"left-posterior-superior", b"right-anterior-superior"),
         (b"endian", b"measurement frame: (-1,0,0) (0,-1,0) (0,0,1)\nendian"),

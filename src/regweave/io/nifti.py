@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -208,6 +209,8 @@ def require_voxel_size(header: Any, geometry: Geometry, subject: str, frame: Nif
 SUFFIXES = (".nii", ".nii.gz")
 HEADERS = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
 MAGIC = {348: b"n+1", 540: b"n+2"}
+COMMENT, MOST_COMMENTS = 6, 1 << 16
+"""Code of an extension that is plain text, and how far it is searched for."""
 MARK_AT = {348: slice(344, 348), 540: slice(4, 12)}
 LONGEST_HEADER = max(HEADERS)
 COLOUR = [("R", "u1"), ("G", "u1"), ("B", "u1")]
@@ -263,6 +266,20 @@ class NiftiHeader:
             stream.seek(self.offset)
             buffer = read_exactly(stream, expected, self.subject)
         return buffer.view(self.dtype).reshape(self.shape, order="F")
+
+    def comment(self, word: str) -> str:
+        """Return the rest of the first comment that begins with a word; empty without one."""
+        with _opened(self.path) as (stream, _):
+            content = stream.read(min(self.offset, MOST_COMMENTS))
+        at = int(self.header["sizeof_hdr"])
+        extended, at = content[at : at + 1] == b"\1", at + 4
+        while extended and at + 8 <= len(content):
+            size, code = struct.unpack_from(f"{self.header.endianness}2i", content, at)
+            first, _, rest = content[at + 8 : at + size].rstrip(b"\0").partition(b" ")
+            if code == COMMENT and first == word.encode():
+                return rest.decode("ascii", errors="replace")
+            extended, at = size >= 16, at + size
+        return ""
 
 
 def read_header(path: Path) -> NiftiHeader:

@@ -13,10 +13,11 @@ Voxels are raw or deflated. Text, hexadecimal digits, bzip2, skipped lines and s
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,39 +85,25 @@ def _is_nrrd(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """A checked header, in one form for both formats.
-
-    Parameters
-    ----------
-    subject : str
-        Name of the file in messages.
-    shape : tuple of int
-        Sizes of the axes in space and beyond, the fastest first; axes of length one at the end are left out.
-    components : int
-        Numbers of a voxel.
-    component_axis : int
-        Position of the components among the axes of the file, 0 for the fastest.
-    dtype : dtype
-        Stored type with the byte order of the file.
-    affine : float array of shape (4, 4), optional
-        From indices to LPS millimetres; None where there are not three axes.
-    payload : Payload
-        Place of the voxels.
-    vectors_lps : bool
-        Whether components of a vector are along the axes of LPS.
-    keys : mapping
-        Further keys of the file that are no fields of its format.
-    """
+    """A checked header, in one form for both formats."""
 
     subject: str
+    """Name of the file in messages."""
     shape: tuple[int, ...]
+    """Sizes of the axes in space and beyond, the fastest first; axes of length one at the end are left out."""
     components: int
+    """Numbers of a voxel."""
     component_axis: int
+    """Position of the components among the axes of the file, 0 for the fastest."""
     dtype: np.dtype[Any]
+    """Stored type with the byte order of the file."""
     affine: Float64Array | None
+    """From indices to LPS millimetres, (4, 4); None where there are not three axes."""
     payload: Payload
     vectors_lps: bool = True
+    """Whether components of a vector are along the axes of LPS."""
     keys: Mapping[str, str] = field(default_factory=dict)
+    """Further keys of the file that are no fields of its format."""
 
     def read_voxels(self) -> NDArray[Any]:
         """Read the voxels: an array of the shape, with the components before it where there are several."""
@@ -131,6 +118,7 @@ class ImageHeader:
 
 WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+WORDS = re.compile(r'"([^"]*)"|(\S+)')
 LONGEST_NUMBER = 64
 SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
@@ -153,31 +141,30 @@ class Fields:
             raise contradiction(self.subject, f"{' and '.join(found)} mean the same thing and differ")
         return found[0] if found else None
 
-    def numbers(self, key: str, count: int) -> list[float]:
-        """Return exactly so many finite numbers."""
-        return self.parse_numbers(key, self.values[key].split(), count)
-
-    def parse_numbers(self, key: str, tokens: Sequence[str], count: int) -> list[float]:
-        """Return finite numbers from the tokens of a field."""
-        if len(tokens) != count:
-            reason = f"{key} has {len(tokens)} numbers, for its dimensions needed are {count}"
+    def words(self, key: str, count: int) -> list[str]:
+        """Return exactly so many words, in lower case, quoted or not."""
+        words = [(match[1] or match[2] or "").lower() for match in WORDS.finditer(self.values[key])]
+        if len(words) != count:
+            reason = f"{key} has {len(words)} entries, for its dimensions needed are {count}"
             raise contradiction(self.subject, reason)
-        if not all(len(token) <= LONGEST_NUMBER and NUMBER.fullmatch(token) for token in tokens):
-            raise self.bad(key, f"{count} numbers")
-        values = [float(token) for token in tokens]
-        if not all(map(math.isfinite, values)):
+        return words
+
+    def numbers(self, key: str, count: int, words: Sequence[str] | None = None) -> list[float]:
+        """Return exactly so many finite numbers, those of the field or of words in it."""
+        words = self.words(key, count) if words is None else words
+        if len(words) != count:
+            raise contradiction(self.subject, f"{key} has {len(words)} numbers, for its dimensions needed are {count}")
+        values = [float(w) for w in words if len(w) <= LONGEST_NUMBER and NUMBER.fullmatch(w)]
+        if len(values) < count or not all(map(math.isfinite, values)):
             raise self.bad(key, f"{count} finite numbers")
         return values
 
-    def whole_numbers(self, key: str, count: int) -> list[int]:
+    def whole_numbers(self, key: str, count: int, least: int | None = None) -> list[int]:
         """Return exactly so many whole numbers."""
-        tokens = self.values[key].split()
-        if len(tokens) != count:
-            reason = f"{key} has {len(tokens)} numbers, for its dimensions needed are {count}"
-            raise contradiction(self.subject, reason)
-        if not all(WHOLE.fullmatch(token) for token in tokens):
-            raise self.bad(key, f"{count} whole numbers")
-        return [int(token) for token in tokens]
+        words = self.words(key, count)
+        if not all(WHOLE.fullmatch(word) and (least is None or int(word) >= least) for word in words):
+            raise self.bad(key, f"{count} whole numbers" + ("" if least is None else f" from {least} up"))
+        return [int(word) for word in words]
 
     def whole_number(self, key: str, default: int) -> int:
         """Return one whole number."""
@@ -192,13 +179,6 @@ class Fields:
             raise self.bad(key, "True or False")
         return found
 
-    def sizes(self, key: str, count: int) -> list[int]:
-        """Return the positive sizes of so many axes."""
-        found = self.whole_numbers(key, count)
-        if min(found) < 1:
-            raise self.bad(key, "sizes above 0")
-        return found
-
     def unread(self, what: str, hint: str) -> RegweaveError:
         """Make the E103 error of a header that is valid and asks for what is not read."""
         return RegweaveError("E103", f"{self.subject} {what}", hint)
@@ -207,15 +187,12 @@ class Fields:
 ONE_FILE = "write the image as one file with raw or gzip voxels, for example with SimpleITK or 3D Slicer"
 
 
-def _read_block(path: Path) -> bytes:
-    """Read as much of a file as a header can take."""
+def _lines(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the lines at the beginning of a file and the byte behind each; names of files keep their bytes."""
     with open_file(path) as stream:
-        return stream.read(MAX_HEADER_BYTES)
-
-
-def _decode(line: bytes) -> str:
-    """Return a line of a header as text; names of files keep their bytes."""
-    return os.fsdecode(line.rstrip(b"\r"))
+        block = io.BytesIO(stream.read(MAX_HEADER_BYTES))
+    for line in block:
+        yield os.fsdecode(line.rstrip(b"\r\n")), block.tell()
 
 
 def _without_trailing_ones(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -227,7 +204,7 @@ def _without_trailing_ones(sizes: Sequence[int]) -> tuple[int, ...]:
 
 # NRRD
 
-NRRD_MARK = re.compile(rb"NRRD000[1-5]\r?\n")
+NRRD_MARK = re.compile("NRRD000[1-5]")
 NRRD_NAMES = {
     "dimension": (), "type": (), "sizes": (), "encoding": (), "endian": (), "space": (), "space dimension": (),
     "space origin": (), "space directions": (), "space units": (), "measurement frame": (), "spacings": (),
@@ -255,7 +232,6 @@ NRRD_ENCODINGS: dict[str, Encoding] = {"raw": "raw", "gz": "gzip", "gzip": "gzip
 NRRD_UNREAD = {"txt", "text", "ascii", "hex", "bz2", "bzip2"}
 """Encodings of the format that are not read."""
 VECTORS = re.compile(r"\s*(?:(none)|\(([^()]*)\))\s*(?=$|[\s(])", re.IGNORECASE)
-WORDS = re.compile(r'"([^"]*)"|(\S+)')
 DOMAIN_KINDS = {"domain", "space", "time", "none", "???"}
 VALUE_KINDS = {
     "list", "point", "vector", "covariant-vector", "normal", "stub", "scalar", "complex", "2-vector", "3-color",
@@ -290,7 +266,7 @@ def _read_nrrd(path: Path, follow_links: bool) -> ImageHeader:
     n_axes = fields.whole_number("dimension", 0)
     if not 1 <= n_axes <= NRRD_MAX_AXES:
         raise fields.bad("dimension", f"1 to {NRRD_MAX_AXES}")
-    sizes = fields.sizes("sizes", n_axes)
+    sizes = fields.whole_numbers("sizes", n_axes, 1)
     directions = (
         _vectors(fields, "space directions", n_axes, dimension) if "space directions" in fields.values else None
     )
@@ -313,23 +289,20 @@ def _read_nrrd(path: Path, follow_links: bool) -> ImageHeader:
 
 def _nrrd_fields(path: Path) -> tuple[Fields, dict[str, str], int]:
     """Return the fields, the free keys, and the byte behind the empty line that ends the header (−1 without one)."""
-    block, subject = _read_block(path), f"'{path}'"
-    if NRRD_MARK.match(block) is None:
-        raise damaged(subject, f"no NRRD header in it; it begins with {block[:4]!r}")
+    subject, lines, end = f"'{path}'", _lines(path), -1
+    mark, at = next(lines, ("", 0))
+    if NRRD_MARK.fullmatch(mark) is None:
+        raise damaged(subject, f"no NRRD header in it; it begins with {os.fsencode(mark)[:4]!r}")
     values: dict[str, str] = {}
     keys: dict[str, str] = {}
-    start, end = block.index(b"\n") + 1, -1
-    while start < len(block):
-        stop = block.find(b"\n", start)
-        line = _decode(block[start : stop if stop >= 0 else len(block)])
-        start = stop + 1 if stop >= 0 else len(block)
+    for line, at in lines:
         if not line:
-            end = start
+            end = at
             break
         if not line.startswith("#"):
             _add_nrrd_line(line, values, keys, subject)
     missing = [name for name in ("dimension", "type", "sizes", "encoding") if name not in values]
-    if missing or (end < 0 and ("data file" not in values or len(block) == MAX_HEADER_BYTES)):
+    if missing or (end < 0 and ("data file" not in values or at == MAX_HEADER_BYTES)):
         raise damaged(subject, f"its NRRD header is not whole; missing: {', '.join(missing) or 'its last line'}")
     return Fields(subject, values), keys, end
 
@@ -357,32 +330,17 @@ def _vectors(fields: Fields, key: str, count: int, length: int) -> list[list[flo
             raise fields.bad(key, f"{count} vectors as (x,y,z) or none")
         tokens = [token.strip() for token in (match[2] or "").split(",")]
         unknown = len(tokens) == length and all(token.lower() == "nan" for token in tokens)
-        result.append(None if match[1] or unknown else fields.parse_numbers(key, tokens, length))
+        result.append(None if match[1] or unknown else fields.numbers(key, length, tokens))
         at = match.end()
     if len(result) != count:
         raise contradiction(fields.subject, f"{key} has {len(result)} vectors, for its dimensions needed are {count}")
     return result
 
 
-def _words(fields: Fields, key: str, count: int) -> list[str]:
-    """Return so many words of a field, in lower case, quoted or not."""
-    result = [(match[1] or match[2] or "").lower() for match in WORDS.finditer(fields.values[key])]
-    if len(result) != count:
-        raise contradiction(fields.subject, f"{key} has {len(result)} entries, for its dimensions needed are {count}")
-    return result
-
-
 def _spacings(fields: Fields, n_axes: int) -> list[float | None]:
     """Return the spacing of each axis, None where it is ``nan`` or not stated."""
-    if "spacings" not in fields.values:
-        return [None] * n_axes
-    tokens = fields.values["spacings"].split()
-    if len(tokens) != n_axes:
-        reason = f"spacings has {len(tokens)} numbers, for its dimensions needed are {n_axes}"
-        raise contradiction(fields.subject, reason)
-    stated = [token for token in tokens if token.lower() != "nan"]
-    values = iter(fields.parse_numbers("spacings", stated, len(stated)))
-    return [None if token.lower() == "nan" else next(values) for token in tokens]
+    words = fields.words("spacings", n_axes) if "spacings" in fields.values else ["nan"] * n_axes
+    return [None if word == "nan" else fields.numbers("spacings", 1, [word])[0] for word in words]
 
 
 def _space(fields: Fields) -> str:
@@ -413,7 +371,7 @@ def _frame_is_identity(fields: Fields, dimension: int) -> bool:
 
 def _value_axis(fields: Fields, n_axes: int, directions: list[list[float] | None] | None) -> int | None:
     """Return the axis of the components of a voxel, None where a voxel is one number."""
-    kinds = _words(fields, "kinds", n_axes) if "kinds" in fields.values else ["none"] * n_axes
+    kinds = fields.words("kinds", n_axes) if "kinds" in fields.values else ["none"] * n_axes
     value_axes = []
     for axis, kind in enumerate(kinds):
         if kind not in DOMAIN_KINDS | VALUE_KINDS:
@@ -492,12 +450,12 @@ def _unit_mm(fields: Fields, dimension: int, kept: list[int], n_axes: int) -> Fl
     in_space = "space directions" in fields.values
     key = "space units" if in_space else "units"
     if in_space and "units" in fields.values:
-        names = _words(fields, "units", n_axes)
+        names = fields.words("units", n_axes)
         if any(NRRD_UNIT_MM.get(names[axis]) != 1.0 for axis in kept[:3]):
             raise contradiction(fields.subject, "units of axes that lie in a space, which has units itself")
     if key not in fields.values:
         return np.ones(3)
-    names = _words(fields, key, dimension if in_space else n_axes)
+    names = fields.words(key, dimension if in_space else n_axes)
     units = [NRRD_UNIT_MM.get(names[axis]) for axis in (range(3) if in_space else kept[:3])]
     if None in units:
         raise fields.bad(key, "mm, um, cm or m for each axis")
@@ -566,7 +524,7 @@ def _read_meta(path: Path, follow_links: bool) -> ImageHeader:
     n_axes = fields.whole_number("NDims", 0)
     if not 1 <= n_axes <= META_MAX_AXES:
         raise damaged(subject, f"NDims is {n_axes}, needed is 1 to {META_MAX_AXES}")
-    shape = _without_trailing_ones(fields.sizes("DimSize", n_axes))
+    shape = _without_trailing_ones(fields.whole_numbers("DimSize", n_axes, 1))
     components = fields.whole_number("ElementNumberOfChannels", 1)
     if not 1 <= components <= 1024:
         raise damaged(subject, f"ElementNumberOfChannels is {components}, needed is 1 to 1024")
@@ -580,11 +538,10 @@ def _read_meta(path: Path, follow_links: bool) -> ImageHeader:
 
 def _meta_fields(path: Path) -> tuple[Fields, int]:
     """Return the fields up to the name of the voxels' file, and the byte behind them."""
-    block, subject, start = _read_block(path), f"'{path}'", 0
+    subject, end = f"'{path}'", 0
     values: dict[str, str] = {}
     known = {key.lower(): key for key in META_FIELDS}
-    while (end := block.find(b"\n", start)) >= 0:
-        line, start = _decode(block[start:end]), end + 1
+    for line, at in _lines(path):
         key, mark, value = (part.strip() for part in line.partition("="))
         if not line.strip():
             continue
@@ -594,14 +551,14 @@ def _meta_fields(path: Path) -> tuple[Fields, int]:
             raise contradiction(subject, f"{shown(key)} is repeated")
         if known.get(key.lower(), key) != key:
             raise contradiction(subject, f"{shown(key)} is no key of MetaImage, {known[key.lower()]!r} is")
-        values[key] = value
+        values[key], end = value, at
         if key == "ElementDataFile":
             break
     missing = [key for key in ("NDims", "DimSize", "ElementType", "ElementDataFile") if key not in values]
     if missing:
-        place = f"in the first {MAX_HEADER_BYTES} bytes; it begins with {block[:4]!r}"
+        place = f"in the first {MAX_HEADER_BYTES} bytes"
         raise damaged(subject, f"no whole MetaImage header, {', '.join(missing)} missing, {place}")
-    return Fields(subject, values), start
+    return Fields(subject, values), end
 
 
 def _require_plain_values(fields: Fields) -> None:

@@ -24,7 +24,8 @@ from regweave.io.disk.files import suffix_of
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.geometry import ras_to_lps, set_itk_geometry
 from regweave.io.libraries import nib, sitk
-from regweave.io.transforms.ends import COMMENT, KEY, to_comment, to_line
+from regweave.io.nifti import COMMENT
+from regweave.io.transforms.ends import KEY, to_line
 from regweave.threads import present_threads
 from regweave.types import Ends, Field, Geometry, LabelMap, Volume
 
@@ -140,7 +141,9 @@ def write_displacement(path: str | Path, field: Field, ends: Ends | None = None)
         image = nibabel_image(vectors[:, :, :, np.newaxis, :], field.geometry)
         image.header.set_intent(VECTOR_INTENT)
         if ends is not None:
-            image.header.extensions.append(nib.nifti1.Nifti1Extension(COMMENT, to_comment(ends)))
+            image.header.extensions.append(
+                nib.nifti1.Nifti1Extension(COMMENT, f"{KEY} {to_line(ends)}".encode("ascii"))
+            )
         _save(path, image)
         return
     image = field.to_sitk()

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import struct
-import zlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from regweave import notices
 from regweave.errors import RegweaveError, UsageError
-from regweave.io.disk.files import damaged, open_file, suffix_of
+from regweave.io.disk.files import damaged
 from regweave.io.geometry import describe, grid_hash, make_geometry, same_voxels
 from regweave.types import Direction, Ends, Geometry
 
 FORMAT = "1"
 VERSION = "regweave_format"
-DIRECTIONS: dict[str, Direction] = {"fixed_to_moving": "fixed_to_moving", "moving_to_fixed": "moving_to_fixed"}
 LONGEST = 1 << 14
 UNCLEAR = "the note on its direction cannot be understood"
+KEY = "regweave"
+"""Field of a text header with our line; in NIfTI the first word of a comment."""
 
 
 def notes_of(ends: Ends | None) -> dict[str, str]:
@@ -35,8 +32,7 @@ def notes_of(ends: Ends | None) -> dict[str, str]:
         grid = {"size": list(geometry.shape), "index_to_lps_mm": geometry.affine[:3].tolist()}
         notes |= {f"{end}_grid": json.dumps(grid), f"{end}_grid_sha256": grid_hash(geometry)}
     series = {"start_series": ends.start_series, "target_series": ends.target_series}
-    notes |= {name: text for name, text in series.items() if text}
-    return notes
+    return notes | {name: text for name, text in series.items() if text}
 
 
 def ends_of(notes: Mapping[str, str], subject: str) -> Ends | None:
@@ -46,28 +42,26 @@ def ends_of(notes: Mapping[str, str], subject: str) -> Ends | None:
     if notes[VERSION] != FORMAT:
         message = f"{subject} has the format {notes[VERSION][:20]!r}, known is {FORMAT!r}"
         raise RegweaveError("E115", message, "update the program")
-    if notes.get("direction") not in DIRECTIONS:
-        raise damaged(subject, f"its direction is {notes.get('direction', '')[:20]!r}, allowed are {list(DIRECTIONS)}")
+    direction = next((one for one in get_args(Direction) if one == notes.get("direction")), None)
+    if direction is None:
+        found, allowed = notes.get("direction", "")[:20], list(get_args(Direction))
+        raise damaged(subject, f"its direction is {found!r}, allowed are {allowed}")
     start, target = (_grid(notes, end, subject) for end in ("start", "target"))
     series = [notes.get(f"{end}_series", "") for end in ("start", "target")]
     if not all(re.fullmatch(r"[0-9a-f]{0,64}", text) for text in series):
         raise damaged(subject, "the hash of its series cannot be understood")
-    return Ends(DIRECTIONS[notes["direction"]], start, target, *series)
+    return Ends(direction, start, target, *series)
 
 
 def to_line(ends: Ends | None) -> str:
     """Return the notes as one line of JSON in ASCII, for formats that have room for one text; empty for None."""
-    if ends is None:
-        return ""
     notes = {name: json.loads(text) if name.endswith("_grid") else text for name, text in notes_of(ends).items()}
-    return json.dumps(notes)
+    return json.dumps(notes) if notes else ""
 
 
 def from_line(line: str, subject: str) -> Ends | None:
     """Return the ends in a line of `to_line`, None for an empty one."""
-    if not line:
-        return None
-    found = _json(line, subject)
+    found = _json(line, subject) if line else {}
     if not isinstance(found, dict):
         raise damaged(subject, UNCLEAR)
     return ends_of({k: v if isinstance(v, str) else json.dumps(v) for k, v in found.items()}, subject)
@@ -95,60 +89,6 @@ def _grid(notes: Mapping[str, str], end: str, subject: str) -> Geometry:
     return geometry
 
 
-COMMENT = 6
-"""NIfTI's code of an extension that is plain text."""
-KEY = "regweave"
-MARK = b"regweave "
-HEADER, MOST = 348, 1 << 16
-
-
-def to_comment(ends: Ends) -> bytes:
-    """Return the text of the NIfTI extension."""
-    return MARK + to_line(ends).encode("ascii")
-
-
-def read_displacement_ends(path: Path) -> Ends | None:
-    """Read the ends that the header of a displacement field states, None where it does not."""
-    subject = f"'{path}'"
-    name = suffix_of(path)
-    line = _nifti_comment(path, subject) if name in {".nii", ".nii.gz"} else _text_field(path)
-    return from_line(line, subject)
-
-
-def _nifti_comment(path: Path, subject: str) -> str:
-    """Walk through the extensions between header and voxels, which `from_line` bounds to some kilobytes."""
-    with open_file(path) as stream:
-        try:
-            content = (gzip.GzipFile(fileobj=stream) if path.name.lower().endswith(".gz") else stream).read(MOST)
-        except (OSError, EOFError, zlib.error) as error:
-            raise damaged(subject, "its header cannot be decompressed") from error
-    order = "<" if content[:4] == HEADER.to_bytes(4, "little") else ">"
-    end = min(int(max(0.0, min(struct.unpack_from(f"{order}f", content, 108)[0], MOST))), len(content))
-    at = HEADER + 4
-    while content[HEADER : HEADER + 1] == b"\1" and at + 8 <= end:
-        size, code = struct.unpack_from(f"{order}2i", content, at)
-        text = content[at + 8 : at + size].rstrip(b"\0")
-        if code == COMMENT and text.startswith(MARK):
-            return text[len(MARK) :].decode("ascii", errors="replace")
-        if size < 16:
-            break
-        at += size
-    return ""
-
-
-def _text_field(path: Path) -> str:
-    """Find our line in the text that NRRD and MetaImage files begin with."""
-    with open_file(path) as stream:
-        head = stream.read(MOST)
-    for line in head.split(b"\n")[:200]:
-        name, _, value = line.strip().partition(b"=")
-        if name.rstrip(b" :") == KEY.encode("ascii"):
-            return value.strip().decode("ascii", errors="replace")
-        if not name or name.strip() == b"ElementDataFile":  # the voxels begin
-            break
-    return ""
-
-
 WORDS: dict[Direction, tuple[str, str]] = {
     "fixed_to_moving": ("fixed", "moving"),
     "moving_to_fixed": ("moving", "fixed"),
@@ -158,7 +98,7 @@ WORDS: dict[Direction, tuple[str, str]] = {
 def require_direction(ends: Ends | None, wanted: Direction, path: str) -> None:
     """Raise E117 where a transform maps points in the other direction; warn W212 where it states none."""
     if ends is None:
-        _say_unknown(path)
+        _warn_unknown(path)
     elif ends.direction != wanted:
         start, target = WORDS[wanted]
         message = f"{_stated(ends, path)}, asked for is {start} to {target}"
@@ -198,14 +138,14 @@ def require_reference(
     Raises E117 where the transform goes the other way, E118 where the reference is neither of its grids.
     """
     if ends is None:
-        _say_unknown(path)
+        _warn_unknown(path)
         return
     at_start, at_target = same_voxels(ends.start, reference), same_voxels(ends.target, reference)
     if whole_scan and not at_start and not at_target:
         at_start, at_target = _covers(reference, ends.start), _covers(reference, ends.target)
-    told_by_grids = space is None and at_start and not at_target
+    by_grids = space is None and at_start and not at_target
     start = WORDS[ends.direction][0]
-    if (at_target and not at_start) or (not told_by_grids and start != (space or "fixed")):
+    if (at_target and not at_start) or (not by_grids and start != (space or "fixed")):
         message = f"{_stated(ends, path)}: it brings images onto the {start} grid, and the reference is not that"
         hint = f"pass {_other(ends)} of the same result, or the {start} image with -r and --to {start}"
         raise UsageError("E117", message, hint)
@@ -235,8 +175,8 @@ def _other(ends: Ends) -> str:
     return "inverse.h5" if ends.direction == "fixed_to_moving" else "transform.h5"
 
 
-def _say_unknown(path: str) -> None:
+def _warn_unknown(path: str) -> None:
     notices.warn(
-        f"W212: '{path}' does not state which way it goes and between which grids, so that nobody can check it; "
+        f"W212: '{path}' states neither its direction nor its grids, which cannot be checked; "
         "it is taken to start in the space of the result, as ITK's resampling transforms do"
     )

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from regweave import _core
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import nifti, textheader
-from regweave.io.dicom.reg import DicomRegistration, read_reg
+from regweave.io.dicom.reg import read_reg
 from regweave.io.disk.files import damaged, require_file, suffix_of
 from regweave.io.disk.outputs import atomic_path
 from regweave.io.geometry import make_geometry, same_grid
 from regweave.io.libraries import sitk
 from regweave.io.nifti import nifti_affine, require_voxel_size
 from regweave.io.transforms import itk
-from regweave.io.transforms.ends import ends_of, from_line, notes_of, read_displacement_ends, to_line
+from regweave.io.transforms.ends import KEY, ends_of, from_line, notes_of, to_line
 from regweave.io.transforms.itk import COMPOSITE, FIELD, NOTE, TEXT_HEAD, Part
 from regweave.io.write import in_order
 from regweave.types import Ends, Field, Float32Array, Float64Array, Geometry, Transform
@@ -76,11 +76,13 @@ def read_transform(source: Any, geometry: Geometry | None = None, *, follow_link
         return _on_grid(itk.as_transform(source, geometry), geometry)
     path = require_file(Path(source))
     if suffix_of(path) in FIELD_SUFFIXES:
-        field = read_displacement(path, follow_links=follow_links)
+        field, ends = read_displacement(path, follow_links=follow_links)
         itk.require_sense(field.data, field.geometry, f"'{path}'")
-        return _on_grid(Transform(field, ends=read_displacement_ends(path)), geometry)
+        return _on_grid(Transform(field, ends=ends), geometry)
     if suffix_of(path) in DICOM_SUFFIXES:
-        return _of_registration(read_reg(path), geometry)
+        found = read_reg(path)
+        flat = Transform(Field.zero(geometry or itk.ANYWHERE), found.transform.affine)
+        return flat if found.linear else _on_grid(found.transform, geometry)
     parts, ends = _read(path)
     if all(part.is_linear for part in parts):
         return Transform(Field.zero(geometry or itk.ANYWHERE), _matrix(parts, path), ends)
@@ -95,12 +97,6 @@ def read_transform(source: Any, geometry: Geometry | None = None, *, follow_link
         raise RegweaveError("E115", message, "name the image on whose grid it is sampled, --reference")
     whole = sitk.CompositeTransform([part.to_sitk() for part in parts])
     return Transform(itk.sample(whole, geometry, f"'{path}'"), ends=ends)
-
-
-def _of_registration(found: DicomRegistration, geometry: Geometry | None) -> Transform:
-    if found.linear:
-        return Transform(Field.zero(geometry or itk.ANYWHERE), found.transform.affine)
-    return _on_grid(found.transform, geometry)
 
 
 def read_linear(path: str | Path) -> Float64Array:
@@ -225,29 +221,30 @@ SIGNS = {INTENT_LPS: (1.0, 1.0, 1.0), INTENT_RAS: (-1.0, -1.0, 1.0)}
 """What takes the stored components to LPS: NIfTI's DISPVECT is RAS, ITK writes VECTOR in LPS."""
 
 
-def read_displacement(path: Path, *, follow_links: bool = False) -> Field:
-    """Read a field of displacements from fixed to moving points, or raise E115.
+def read_displacement(path: Path, *, follow_links: bool = False) -> tuple[Field, Ends | None]:
+    """Read a field of displacements from fixed to moving points and what its header states of its ends, or raise E115.
 
     With `follow_links` a header may name a file of vectors outside its folder.
     """
     if suffix_of(path) in nifti.SUFFIXES:
-        return _read_nifti(path)
-    return _read_text_header(textheader.read_header(path, follow_links=follow_links))
+        stored = nifti.read_header(path)
+        return _nifti_field(stored), from_line(stored.comment(KEY), stored.subject)
+    head = textheader.read_header(path, follow_links=follow_links)
+    return _text_field(head), from_line(head.keys.get(KEY, ""), head.subject)
 
 
 def _refuse(subject: str, reason: str, hint: str) -> RegweaveError:
     return RegweaveError("E115", f"{subject} is no displacement field: {reason}", hint)
 
 
-def _read_nifti(path: Path) -> Field:
-    head = nifti.read_header(path)
+def _nifti_field(head: nifti.NiftiHeader) -> Field:
     subject, shape, intent = head.subject, head.shape, int(head.header["intent_code"])
     if len(shape) != 5 or shape[3:] != (1, 3) or head.dtype.kind != "f":
         reason = f"shape {shape} of {head.dtype}, needed is (X, Y, Z, 1, 3) of floats"
-        raise _refuse(subject, reason, "write it with SimpleITK as a vector image; (X, Y, Z, 3) says no frame")
+        raise _refuse(subject, reason, "write it with SimpleITK as a vector image; (X, Y, Z, 3) states no frame")
     if intent not in SIGNS:
         reason = f"intent code {intent}, needed is {INTENT_LPS} (LPS) or {INTENT_RAS} (RAS)"
-        raise _refuse(subject, reason, "without it nobody knows the frame of the vectors")
+        raise _refuse(subject, reason, "without it the frame of the vectors is unknown")
     if bytes(head.header["intent_name"].item()).startswith(b"NREG_TRANS"):
         reason = "NiftyReg wrote it, whose fields may hold positions"
         raise _refuse(subject, reason, "convert it first: reg_transform -disp, then to ITK's LPS")
@@ -259,7 +256,7 @@ def _read_nifti(path: Path) -> Field:
     return Field(itk.component_first(vectors.transpose(2, 1, 0, 3), subject), geometry)
 
 
-def _read_text_header(head: textheader.ImageHeader) -> Field:
+def _text_field(head: textheader.ImageHeader) -> Field:
     if len(head.shape) != 3 or head.components != 3:
         reason = f"{head.components} components in {len(head.shape)} dimensions, needed 3 in 3"
         raise _refuse(head.subject, reason, "give a vector image")

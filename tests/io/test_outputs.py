@@ -282,22 +282,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next_with_that_output(tmp_
     assert sorted(p.name for p in tmp_path.iterdir()) == [".m.json.part-1", ".out.part-notes", "other", "out"]
 
 
-def test_an_older_result_that_could_not_be_removed_is_kept_under_another_name(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    result(out)
-    real = outputs._remove_listed
-
-    def late(folder):
-        (folder / "notes.txt").write_text("mine")
-        return real(folder)
-
-    monkeypatch.setattr(outputs, "_remove_listed", late)
-    result(out, "new", overwrite=True)
-    (old,) = tmp_path.glob("out.old-*")
-    assert texts(old) == {"notes.txt": "mine"}
-    assert texts(out) == dict.fromkeys(OURS, "new")
-
-
 def test_a_part_is_swept_when_its_process_has_ended_and_not_before(tmp_path):
     dead = tmp_path / f".out.part-{16 * '0'}"
     dead.mkdir()

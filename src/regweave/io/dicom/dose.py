@@ -21,7 +21,7 @@ from regweave.io.dicom.parse import (
     text,
 )
 from regweave.io.dicom.series import Series, directions, require_bits
-from regweave.io.dicom.write import new_object, reference, save, sequence
+from regweave.io.dicom.write import new_object, reference, save
 from regweave.io.disk.files import damaged
 from regweave.io.geometry import make_geometry
 from regweave.io.stored import volume_shape
@@ -140,9 +140,9 @@ def write_dose(path: str | Path, dose: Dose, today: Series) -> None:
         data.OperatorsName = ""
         data.DoseUnits, data.DoseType = dose.units or "GY", dose.kind or "PHYSICAL"
         data.DoseSummationType, data.DoseComment = dose.summation or "PLAN", WARPED
-        data.SpatialTransformOfDose, data.ReferencedSpatialRegistrationSequence = "NON_RIGID", sequence([])
+        data.SpatialTransformOfDose, data.ReferencedSpatialRegistrationSequence = "NON_RIGID", []
         if dose.plans:
-            data.ReferencedRTPlanSequence = sequence([reference(*plan) for plan in dose.plans])
+            data.ReferencedRTPlanSequence = [reference(*plan) for plan in dose.plans]
         columns, rows, frames = geometry.shape
         data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
         data.Columns, data.Rows, data.NumberOfFrames = columns, rows, frames

@@ -37,7 +37,8 @@ FAULTS = (
     NotImplementedError, struct.error, BytesLengthException, InvalidDicomError, AssertionError, MemoryError, OSError,
 )  # fmt: skip
 """All that pydicom raises on damaged bytes; its texts may quote values of the file, so none of them is shown."""
-MOST_NUMBER = 2.0**31
+MOST_NUMBER, UNDEFINED = 2.0**31, 0xFFFFFFFF
+"""Largest number that is read, and the length of a value that its own end marks."""
 DECIMALS = re.compile(r"[0-9+\-.eE \\\0]*")
 """Characters of DS and IS with backslashes between values: no underscore, nan or inf, which Python would take."""
 _QUIET: dict[str, Any] = {"lock": threading.Lock(), "inside": 0}
@@ -144,24 +145,14 @@ def read_dataset(
             specific_tags=None if tags is None else list(tags),
         )  # fmt: skip
         offset = within.tell()
-        packed = pixels and found.file_meta.get("TransferSyntaxUID", None) is not None and _packed(found)
-        if within.short and not packed:
+        packed = bool(getattr(found.file_meta.get("TransferSyntaxUID", None), "is_encapsulated", False))
+        if within.short and not (pixels and packed):
             raise damaged(subject, "it ends before its last value does")
-    if tags is None:
-        require_whole(found, subject)
-    return found, offset
-
-
-def _packed(dataset: Any) -> bool:
-    return bool(getattr(dataset.file_meta.TransferSyntaxUID, "is_encapsulated", False))
-
-
-def require_whole(dataset: Any, subject: str) -> None:
-    """Raise E102 where values are shorter than stated, at the top or in sequences of stated length."""
-    for raw in dataset.values():
+    for raw in found.values() if tags is None else ():
         value, length = getattr(raw, "value", None), getattr(raw, "length", None)
-        if isinstance(value, bytes) and isinstance(length, int) and length != 0xFFFFFFFF and len(value) < length:
+        if isinstance(value, bytes) and isinstance(length, int) and length != UNDEFINED and len(value) < length:
             raise damaged(subject, "it ends before its last value does")
+    return found, offset
 
 
 def text(dataset: Any, keyword: str) -> str:
@@ -339,14 +330,18 @@ def scan(source: SeriesSource) -> FolderContents:
     """Read the headers of all DICOM files of a folder, a list, or one file; E101 without DICOM, E102 if damaged."""
     images: dict[str, list[SliceHeader]] = defaultdict(list)
     localisers, objects, empty, place = 0, [], [], named(source)
-    alone = isinstance(source, str | os.PathLike) and not is_folder(source) and files_in(source) is None
+    files, folder = files_in(source), Path(source) if isinstance(source, str | os.PathLike) else None
+    alone = folder is not None and files is None and not is_folder(folder)
+    if files is None and folder is not None:
+        files = (folder,) if alone else _files(folder)
     with guarded(place):
-        for number, path in enumerate(_listed(source), start=1):
+        for number, path in enumerate(files or (), start=1):
             if not _sniff(path):
-                if is_empty(path):
+                if path.name.upper() != "DICOMDIR" and path.stat().st_size == 0:
                     empty.append(path.name)
                 continue
-            subject = place if alone else f"image {number} of {place} ({_within(path, source)})"
+            name = str(path.relative_to(folder) if folder and path.is_relative_to(folder) else path.name)
+            subject = place if alone else f"image {number} of {place} ({_printable(name, '?')})"
             dataset, offset = _header(path, subject)
             kind = text(dataset, "Modality")
             if "LOCALIZER" in text(dataset, "ImageType").upper():
@@ -360,25 +355,6 @@ def scan(source: SeriesSource) -> FolderContents:
     return FolderContents(dict(images), localisers, tuple(objects), tuple(empty))
 
 
-def remark(header: SliceHeader, keyword: str) -> str:
-    """Return an element of `REMARKS` as text without control characters; empty if absent or unreadable."""
-    with suppress(*FAULTS):
-        return "".join(c if c.isprintable() else " " for c in text(header.dataset, keyword)).strip()
-    return ""
-
-
-def is_empty(path: Path) -> bool:
-    """Whether a file has no bytes."""
-    return path.name.upper() != "DICOMDIR" and path.stat().st_size == 0
-
-
-def _within(path: Path, source: SeriesSource) -> str:
-    """Name of a file within its folder, without control characters."""
-    folder = Path(str(source)) if isinstance(source, str | os.PathLike) else path.parent
-    name = str(path.relative_to(folder) if path.is_relative_to(folder) else path.name)
-    return "".join(c if c.isprintable() else "?" for c in name)
-
-
 def _header(path: Path, subject: str) -> tuple[Any, int]:
     with guarded(subject):
         dataset, offset = read_dataset(path, subject, tags=(*TAGS, *REMARKS), pixels=False)
@@ -388,14 +364,15 @@ def _header(path: Path, subject: str) -> tuple[Any, int]:
     return dataset, offset
 
 
-def _listed(source: SeriesSource) -> Iterator[Path]:
-    files = files_in(source)
-    if files is not None:
-        yield from files
-    elif is_folder(str(source)):
-        yield from _files(Path(str(source)))
-    else:
-        yield Path(str(source))
+def remark(header: SliceHeader, keyword: str) -> str:
+    """Return an element of `REMARKS` as text without control characters; empty if absent or unreadable."""
+    with suppress(*FAULTS):
+        return _printable(text(header.dataset, keyword), " ").strip()
+    return ""
+
+
+def _printable(name: str, other: str) -> str:
+    return "".join(c if c.isprintable() else other for c in name)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from regweave import notices
 from regweave.errors import RegweaveError
 from regweave.io.dicom.parse import guarded, identity_in, items, numbers, read_dataset, require_class, text
 from regweave.io.dicom.series import Series, directions
-from regweave.io.dicom.write import item, new_object, references, save, sequence
+from regweave.io.dicom.write import item, new_object, references, save
 from regweave.io.disk.files import damaged
 from regweave.io.geometry import make_geometry
 from regweave.io.transforms.itk import ANYWHERE, require_matrix, require_sense
@@ -223,7 +223,7 @@ def write_reg_deformable(
             GridResolution=[float(v) for v in geometry.spacing_mm],
             VectorGridData=np.ascontiguousarray(vectors.transpose(3, 2, 1, 0), dtype="<f4").tobytes(),
         )
-        data.DeformableRegistrationSequence = sequence([
+        data.DeformableRegistrationSequence = [
             item(
                 ReferencedImageSequence=references(planning),
                 SourceFrameOfReferenceUID=planning.frame_uid,
@@ -232,7 +232,7 @@ def write_reg_deformable(
                 PostDeformationMatrixRegistrationSequence=[identity],
                 RegistrationTypeCodeSequence=[_code()],
             )
-        ])  # fmt: skip
+        ]
     save(path, data)
     return error
 
@@ -250,9 +250,7 @@ def write_reg_rigid(path: str | Path, matrix: Float64Array, today: Series, plann
     kind = "RIGID" if away <= ORTHONORMAL and np.linalg.det(back[:3, :3]) > 0 else "AFFINE"
     with guarded("the registration"):
         data = _common(today, planning, RIGID, "Rigid registration, not approved")
-        data.RegistrationSequence = sequence([
-            _item(today, np.eye(4), "RIGID"), _item(planning, back, kind),
-        ])  # fmt: skip
+        data.RegistrationSequence = [_item(today, np.eye(4), "RIGID"), _item(planning, back, kind)]
     save(path, data)
 
 
@@ -282,10 +280,10 @@ def _common(today: Series, planning: Series, class_uid: str, description: str) -
         for one in (today, planning)
     ]
     same = today.identity.study_uid == planning.identity.study_uid
-    data.ReferencedSeriesSequence = sequence(listed if same else listed[:1])
+    data.ReferencedSeriesSequence = listed if same else listed[:1]
     if not same:
         study = item(StudyInstanceUID=planning.identity.study_uid, ReferencedSeriesSequence=listed[1:])
-        data.StudiesContainingOtherReferencedInstancesSequence = sequence([study])
+        data.StudiesContainingOtherReferencedInstancesSequence = [study]
     return data
 
 

@@ -30,7 +30,7 @@ from regweave.io.dicom.parse import (
     text,
 )
 from regweave.io.dicom.series import DicomSlice, Series
-from regweave.io.dicom.write import STUDY_CLASS, item, new_object, reference, references, save, sequence
+from regweave.io.dicom.write import STUDY_CLASS, item, new_object, reference, references, save
 from regweave.io.disk.files import damaged
 from regweave.types import PALETTE, Colour, Contour, Float64Array, LeftOut, Structure, StructureSet
 
@@ -358,13 +358,13 @@ def write_rtstruct(
         data = new_object(series, RTSTRUCT, "RTSTRUCT", "Propagated contours, not approved")
         _describe(data, series, source)
         number = iter(range(1, 1 << 31))
-        data.StructureSetROISequence = sequence(
-            [_roi(one, called[one.number], data, (remarks or {}).get(one.number, "")) for one in drawn]
-        )
-        data.ROIContourSequence = sequence(
-            [_drawing(one, series, number, PALETTE[k % len(PALETTE)]) for k, one in enumerate(drawn)]
-        )
-        data.RTROIObservationsSequence = sequence([_observation(one) for one in drawn])
+        data.StructureSetROISequence = [
+            _roi(one, called[one.number], data, (remarks or {}).get(one.number, "")) for one in drawn
+        ]
+        data.ROIContourSequence = [
+            _drawing(one, series, number, PALETTE[k % len(PALETTE)]) for k, one in enumerate(drawn)
+        ]
+        data.RTROIObservationsSequence = [_observation(one) for one in drawn]
     save(path, data)
 
 
@@ -401,9 +401,9 @@ def _describe(data: Any, series: Series, source: StructureSet) -> None:
         RTReferencedSeriesSequence=[listed],
     )
     frame = item(FrameOfReferenceUID=data.FrameOfReferenceUID, RTReferencedStudySequence=[study])
-    data.ReferencedFrameOfReferenceSequence = sequence([frame])
+    data.ReferencedFrameOfReferenceSequence = [frame]
     if source.instance_uid:
-        data.PredecessorStructureSetSequence = sequence([reference(RTSTRUCT, source.instance_uid)])
+        data.PredecessorStructureSetSequence = [reference(RTSTRUCT, source.instance_uid)]
 
 
 def _roi(structure: Structure, name: str, data: Any, remark: str) -> Any:

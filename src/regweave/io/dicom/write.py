@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -48,9 +47,7 @@ def new_uid() -> str:
 
 def reference(class_uid: str, instance_uid: str) -> Any:
     """Return an item that refers to an instance."""
-    item = Dataset()
-    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = class_uid, instance_uid
-    return item
+    return item(ReferencedSOPClassUID=class_uid, ReferencedSOPInstanceUID=instance_uid)
 
 
 def references(series: Series) -> list[Any]:
@@ -62,14 +59,8 @@ def item(**elements: Any) -> Any:
     """Return an item of a sequence with elements by keyword; lists of items become sequences."""
     made = Dataset()
     for keyword, value in elements.items():
-        listed = isinstance(value, list) and (not value or isinstance(value[0], Dataset))
-        setattr(made, keyword, pydicom.Sequence(value) if listed else value)
+        setattr(made, keyword, value)
     return made
-
-
-def sequence(found: Sequence[Any]) -> Any:
-    """Return a sequence of items."""
-    return pydicom.Sequence(list(found))
 
 
 def save(path: str | Path, data: Any) -> None:

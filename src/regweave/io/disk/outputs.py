@@ -2,7 +2,7 @@
 
 An output is written in a hidden folder beside its place, `.NAME.part-XXXXXXXX`, and renamed at the end. The folder is
 locked as long as its process runs, so the next command with that output removes what a killed one left. A folder of
-results lists the names that were written into it: nothing else in it is replaced or removed.
+results lists the names that were written into it: a folder with other names is neither replaced nor removed.
 """
 
 from __future__ import annotations
@@ -345,10 +345,7 @@ def _require_replaceable(folder: Path, given: str | Path, overwrite: bool) -> No
 
 
 def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
-    """Give a finished folder its name; False where something else has it now.
-
-    An older result is moved aside first, and then removed name by name: a file that was added meanwhile stays there.
-    """
+    """Give a finished folder its name; False where something else has it now. An older result is moved aside first."""
     old = target.with_name(f"{_stem(target)}.old-{secrets.token_hex(4)}")
     try:
         if before is not None and target.is_dir() and any(target.iterdir()):
@@ -363,8 +360,8 @@ def _publish_folder(part: Path, target: Path, before: Identity | None) -> bool:
         if error.errno in TAKEN:
             return False
         raise
-    if old.is_dir():
-        _remove_listed(old)
+    if old.is_dir() and not strangers(old):
+        shutil.rmtree(old, ignore_errors=True)
     return True
 
 
@@ -393,38 +390,13 @@ def _list(folder: Path, names: Iterable[str]) -> None:
     new.replace(folder / MARK)
 
 
-def _listed(folder: Path, present: Iterable[str]) -> set[str]:
-    """Return the names of a folder's list and of the lists in its sub-folders."""
-    listed = set(_names(folder) or ())
-    for name in present:
-        if name.endswith(f"/{MARK}"):
-            below = name.removesuffix(MARK)
-            listed |= {below + inner for inner in _names(folder / below) or ()} | {below}
-    return listed
-
-
 def strangers(folder: Path) -> list[str]:
-    """Return the names in a folder that are on no list, in order."""
+    """Return the names in a folder that are neither on its list nor on those of its sub-folders, in order."""
     present = set(_contents(folder))
-    return sorted(present - _listed(folder, present))
-
-
-def _remove_listed(folder: Path) -> None:
-    """Remove what is listed, and the folder with its list if that was all."""
-    present = sorted(_contents(folder), key=len, reverse=True)  # the content of a folder goes before the folder
-    listed = _listed(folder, present) - {MARK}
-    for path in (folder / name for name in present if name in listed):
-        with suppress(OSError):
-            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    _remove_if_empty(folder)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Remove a folder that holds nothing but its list."""
-    with suppress(OSError):
-        if {path.name for path in folder.iterdir()} <= {MARK}:
-            (folder / MARK).unlink(missing_ok=True)
-            folder.rmdir()
+    listed = set(_names(folder) or ())
+    for below in (name.removesuffix(MARK) for name in present if name.endswith(f"/{MARK}")):
+        listed |= {below, *(below + name for name in _names(folder / below) or ())}
+    return sorted(present - listed)
 
 
 # Folders of long runs
@@ -460,7 +432,13 @@ def working_folder(folder: str | Path, store: str, what: str, *, resume: bool) -
         yield
     except BaseException:
         if folder / store in made and not _holds_work(folder, store):
-            _remove_empty(folder, store, made)
+            with suppress(OSError):  # a folder that holds a file ends the attempt
+                for path in sorted((folder / store).rglob("*"), reverse=True):
+                    path.rmdir()
+                (folder / store).rmdir()
+                (folder / MARK).unlink(missing_ok=True)
+                for path in made[1:]:
+                    path.rmdir()
         raise
     finally:
         if held is not None:
@@ -485,17 +463,6 @@ def _holds_work(folder: Path, store: str) -> bool:
     return any(not name.startswith(f"{store}/") or FINISHED.fullmatch(Path(name).name) for name in names)
 
 
-def _remove_empty(folder: Path, store: str, made: list[Path]) -> None:
-    """Remove the folders that were made for a run which finished nothing; one that holds a file ends the attempt."""
-    with suppress(OSError):
-        for path in sorted((folder / store).rglob("*"), reverse=True):
-            path.rmdir()
-        (folder / store).rmdir()
-        (folder / MARK).unlink(missing_ok=True)
-        for path in made[1:]:
-            path.rmdir()
-
-
 def clear(folder: Path, stores: tuple[str, ...]) -> None:
     """Remove finished work from the sub-folders of a working folder, and the folder if that was all."""
     for store in stores:
@@ -504,4 +471,7 @@ def clear(folder: Path, stores: tuple[str, ...]) -> None:
                 if FINISHED.fullmatch(path.name):
                     path.unlink()
             (folder / store).rmdir()
-    _remove_if_empty(folder)
+    with suppress(OSError):
+        if {path.name for path in folder.iterdir()} <= {MARK}:
+            (folder / MARK).unlink(missing_ok=True)
+            folder.rmdir()

@@ -5,8 +5,15 @@ from __future__ import annotations
 from regweave.io.disk.files import sha256
 from regweave.io.disk.outputs import Claim, atomic_path, owned_path, prepare_output, require_absent
 from regweave.io.geometry import check_overlap, check_same_grid, overlap_fraction
-from regweave.io.images import image_sha256, names_file, read_image, read_labels, require_image
-from regweave.io.inspection import Inspection, inspect_image
+from regweave.io.images import (
+    Inspection,
+    image_sha256,
+    inspect_image,
+    names_file,
+    read_image,
+    read_labels,
+    require_image,
+)
 from regweave.io.labels import read_names, require_names
 from regweave.io.modality import fill_value
 from regweave.io.points import read_points, write_points

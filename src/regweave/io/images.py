@@ -1,4 +1,4 @@
-"""Images and label maps from files, folders and objects in memory.
+"""Images and label maps from files, folders and objects in memory, and what an inspection finds in them.
 
 The format of a file is decided once, by its first bytes, and must be the one that its suffix names.
 """
@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from regweave import notices
-from regweave.errors import RegweaveError
+from regweave.errors import RegweaveError, UsageError
 from regweave.io import nifti, textheader
 from regweave.io.dicom.parse import holds_dicom, looks_like_dicom
 from regweave.io.dicom.series import choose_series, read_series
 from regweave.io.disk.files import is_file, is_folder, open_file, require_file, suffix_of
+from regweave.io.geometry import itk_affine, make_geometry, ras_to_lps, shear_angle
 from regweave.io.labels import find_names, read_names, require_names
-from regweave.io.memory import read_object
+from regweave.io.libraries import sitk
+from regweave.io.modality import modality_of
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import (
     NonFinite,
@@ -28,10 +32,13 @@ from regweave.io.stored import (
     intensities_error,
     nonfinite_error,
     replace_nonfinite,
+    require_scalar,
+    require_unmasked,
+    volume_shape,
     whole_labels,
 )
 from regweave.threads import side_by_side
-from regweave.types import LabelMap, Volume
+from regweave.types import Geometry, LabelMap, Volume
 
 Format = Literal["NIfTI", "NRRD or MetaImage", "DICOM"]
 FORMAT_OF: dict[str, Format] = {
@@ -297,3 +304,181 @@ def _only(folder: Path) -> Path:
     listed = ", ".join(path.name for path in images[:LISTED]) + (" …" if len(images) > LISTED else "")
     message = f"'{folder}' is a folder with {len(images)} images, one is needed: {listed}"
     raise RegweaveError("E101", message, "name the file that is meant")
+
+
+# Objects in memory
+
+
+def read_object(source: Any, frame: NiftiFrame) -> Stored:
+    """Read an image in memory, or raise E108.
+
+    Libraries are recognised by the names of the classes of an object, so that none is imported.
+    """
+    for name in classes_of(source):
+        if name in OBJECTS:
+            return OBJECTS[name][1](source, frame)
+    if isinstance(source, tuple) and len(source) == 2:
+        voxels, affine = source
+        return Stored.of_array(np.asanyarray(voxels), ras_to_lps(affine), "the array")
+    kinds = ", ".join([*(words for words, _ in OBJECTS.values()), "(array, affine) with nibabel's RAS affine"])
+    message = f"cannot read an image from an object of type {type(source).__module__}.{type(source).__qualname__}"
+    raise UsageError("E108", message, f"give a path or one of: {kinds}")
+
+
+def classes_of(source: Any) -> list[str]:
+    """Return the classes of an object, each with the package that defines it.
+
+    Examples
+    --------
+    >>> import fractions
+    >>> classes_of(fractions.Fraction(1))[:2]
+    ['fractions.Fraction', 'numbers.Rational']
+    """
+    return [f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(source).__mro__]
+
+
+def _read_ants(source: Any, _: NiftiFrame) -> Stored:
+    data, subject = source.numpy(), "the ANTsPy image"
+    require_scalar(data.dtype, int(source.components), subject)
+    volume_shape(data.shape, subject)  # before a matrix is made of three axes
+    affine = np.eye(4)
+    affine[:3, :3] = np.asarray(source.direction) * np.asarray(source.spacing)
+    affine[:3, 3] = source.origin
+    return Stored.of_array(data, affine, subject)
+
+
+def _read_monai(source: Any, _: NiftiFrame) -> Stored:
+    """Read an (X, Y, Z) tensor or one of a single channel, on any device; it is in RAS unless its metadata name LPS."""
+    data, subject = np.asarray(source.array), "the MetaTensor"
+    if data.ndim == 4:
+        require_scalar(data.dtype, data.shape[0], subject)
+        data = data[0]
+    affine = np.asarray(source.affine, dtype=np.float64)
+    return Stored.of_array(data, affine if source.meta.get("space") == "LPS" else ras_to_lps(affine), subject)
+
+
+def _read_nibabel(source: Any, frame: NiftiFrame) -> Stored:
+    """Read voxels, which nibabel has scaled; a NIfTI header is checked as that of a file is."""
+    data, subject = np.asanyarray(source.dataobj), "the nibabel image"
+    require_unmasked(data, subject)
+    if "nibabel.Nifti1Pair" not in classes_of(source):
+        return Stored.of_array(data, ras_to_lps(source.affine), subject)
+    geometry = nifti.place(source.header, data.shape, data.dtype, subject, frame)
+    return Stored(data.reshape(geometry.shape), geometry, subject)
+
+
+def _read_sitk(source: Any, _: NiftiFrame) -> Stored:
+    subject = "the SimpleITK image"
+    while source.GetDimension() > 3 and source.GetSize()[-1] == 1:
+        source = sitk.Extract(source, [*source.GetSize()[:-1], 0])
+    components = 2 if "complex" in source.GetPixelIDTypeAsString() else source.GetNumberOfComponentsPerPixel()
+    require_scalar(np.dtype(float), components, subject)
+    geometry = make_geometry(volume_shape(source.GetSize(), subject), itk_affine(source), subject)
+    return Stored(np.array(sitk.GetArrayViewFromImage(source).T, order="C"), geometry, subject)
+
+
+def _read_torchio(source: Any, _: NiftiFrame) -> Stored:
+    """Read the one channel of a (1, X, Y, Z) tensor."""
+    data, subject = np.asarray(source.data), "the TorchIO image"
+    require_scalar(data.dtype, data.shape[0], subject)
+    return Stored.of_array(data[0], ras_to_lps(source.affine), subject)
+
+
+OBJECTS: dict[str, tuple[str, Callable[[Any, NiftiFrame], Stored]]] = {
+    "SimpleITK.Image": ("a SimpleITK image", _read_sitk),
+    "nibabel.SpatialImage": ("a nibabel image", _read_nibabel),
+    "ants.ANTsImage": ("an ANTsPy image", _read_ants),
+    "torchio.Image": ("a TorchIO image", _read_torchio),
+    "monai.MetaTensor": ("a MONAI MetaTensor", _read_monai),
+}
+"""Readers of objects by class, each with the words of messages."""
+
+
+# Inspection
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Facts and problems of an image.
+
+    ``facts`` holds plain values for text and JSON: geometry, frame, value range, digest. No text field of
+    the header is copied into it, as such fields may name a patient.
+    """
+
+    path: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[RegweaveError, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def inspect_image(path: str | Path, *, follow_links: bool = False) -> Inspection:
+    """Read an image, check everything that `read_image` checks, and collect what is found."""
+    facts: dict[str, Any] = {}
+    problems: list[RegweaveError] = []
+    with notices.collected() as noted, notices.muted():
+        try:
+            files = files_of(path, ReadOptions(follow_links=follow_links))
+            facts["bytes"] = sum(file.stat().st_size for file in files)
+            stored = _read_despite_clash(path, problems, follow_links)
+            # After reading: of a file that its header condemns, however long, no more is read.
+            facts |= {**stored.facts, "sha256": image_sha256(path, follow_links=follow_links)}
+            facts |= _geometry_facts(stored.geometry)
+            _add_values(stored, facts, problems)
+        except RegweaveError as error:
+            problems.append(error)
+    return Inspection(str(path), facts, tuple(problems), tuple(noted))
+
+
+def _read_despite_clash(path: str | Path, problems: list[RegweaveError], follow_links: bool) -> Stored:
+    """Read an image; of a NIfTI file whose two matrices disagree the sform is taken, after that was noted."""
+    try:
+        return read_stored(path, follow_links=follow_links)
+    except RegweaveError as error:
+        if error.code != "E110":
+            raise
+        problems.append(error)
+        return read_stored(path, "sform", follow_links=follow_links)
+
+
+def _geometry_facts(geometry: Geometry) -> dict[str, Any]:
+    return {
+        "size": list(geometry.shape),
+        "spacing_mm": geometry.spacing_mm.tolist(),
+        "origin_mm_lps": geometry.origin_mm.tolist(),
+        "direction_lps": geometry.direction.tolist(),
+        "orientation": orientation(geometry),
+        "handedness": "right" if np.linalg.det(geometry.direction) > 0 else "left",
+        "shear_rad": shear_angle(geometry.direction),
+    }
+
+
+def orientation(geometry: Geometry) -> str:
+    """Name the direction in which each image axis grows, nearest anatomical axis, e.g. ``LPS``.
+
+    Examples
+    --------
+    >>> orientation(Geometry((4, 4, 4), np.diag([-1.0, -1.0, 2.0, 1.0])))
+    'RAS'
+    """
+    direction = geometry.direction
+    letters = ""
+    for axis in range(3):
+        main = int(np.argmax(np.abs(direction[:, axis])))
+        letters += ("RL", "AP", "IS")[main][int(direction[main, axis] > 0)]
+    return letters
+
+
+def _add_values(stored: Stored, facts: dict[str, Any], problems: list[RegweaveError]) -> None:
+    facts["type"] = str(stored.data.dtype.newbyteorder("="))
+    data = stored.intensities()
+    finite = data[np.isfinite(data)]
+    facts["nonfinite_voxels"] = int(data.size - finite.size)
+    if finite.size:
+        facts["minimum"], facts["maximum"] = float(finite.min()), float(finite.max())
+        facts["mean"] = float(finite.mean(dtype=np.float64))
+        facts["ct"] = modality_of(Volume(finite.astype(np.float32), stored.geometry)) == "ct"
+    bad = nonfinite_error(data, stored.subject)
+    if bad is None:
+        bad = constant_error(data, stored.data, stored.scaling, stored.subject)
+    if bad is not None:
+        problems.append(bad)

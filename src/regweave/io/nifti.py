@@ -86,14 +86,16 @@ def read_frames(header: Any, shape: tuple[int, int, int], subject: str) -> Frame
     unit = _unit_mm(header, subject)
     scale = np.diag([unit, unit, unit, 1.0])
     qform = scale @ _qform(header) if q_code > 0 else None
-    sform = scale @ _sform(header) if s_code > 0 else None
+    rows = [header["srow_x"], header["srow_y"], header["srow_z"], [0, 0, 0, 1]]
+    sform = scale @ np.asarray(rows, dtype=np.float64) if s_code > 0 else None
     if qform is None or sform is None:
         return Frames(q_code, s_code, qform, sform)
     apart = Geometry(shape, qform).corners_mm() - Geometry(shape, sform).corners_mm()
     distance = float(np.linalg.norm(apart, axis=1).max())
     voxel = float(np.linalg.norm(sform[:3, :3], axis=0).min())
     extent = np.linalg.norm(Geometry(shape, qform).corners_mm()[-1] - qform[:3, 3])
-    slack = HALF_TURN_RAD * float(extent) if _is_half_turn(header) else 0.0
+    half_turn = sum(float(header[f"quatern_{axis}"]) ** 2 for axis in "bcd") > 1.0 - 1e-6
+    slack = HALF_TURN_RAD * float(extent) if half_turn else 0.0
     origin = float(np.linalg.norm(qform[:3, 3] - sform[:3, 3]))
     agree = distance <= AGREEMENT_VOXELS * voxel + slack and origin <= AGREEMENT_VOXELS * voxel
     return Frames(q_code, s_code, qform, sform, distance, distance / voxel if voxel > 0 else np.inf, agree)
@@ -116,15 +118,6 @@ def _require_rotation(header: Any, subject: str) -> None:
         raise contradiction(subject, f"voxel sizes {pixdim[1:]} in pixdim, sizes are positive")
     if pixdim[0] not in {-1.0, 0.0, 1.0}:
         raise contradiction(subject, f"pixdim[0], the handedness of its qform, is {pixdim[0]:g}, allowed are 1 and -1")
-
-
-def _is_half_turn(header: Any) -> bool:
-    return sum(float(header[f"quatern_{axis}"]) ** 2 for axis in "bcd") > 1.0 - 1e-6
-
-
-def _sform(header: Any) -> Float64Array:
-    rows = [header["srow_x"], header["srow_y"], header["srow_z"], [0, 0, 0, 1]]
-    return np.asarray(rows, dtype=np.float64)
 
 
 def _spacing(header: Any) -> Float64Array:
@@ -165,7 +158,7 @@ def clash_error(frames: Frames, subject: str) -> RegweaveError | None:
         f"  qform (code {frames.qform_code}, RAS): {frames.qform[:3].tolist()}\n"
         f"  sform (code {frames.sform_code}, RAS): {frames.sform[:3].tolist()}"
     )
-    return RegweaveError("E110", message, "say which one holds with --nifti-frame sform or qform")
+    return RegweaveError("E110", message, "choose one with --nifti-frame sform or qform")
 
 
 def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: NiftiFrame = "auto") -> Float64Array:
@@ -184,7 +177,7 @@ def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: 
     if chosen is not None:
         return ras_to_lps(chosen)
     unit = _unit_mm(header, subject)
-    notices.warn(f"W207: {subject} does not say where it is (qform and sform codes are 0); LPS axes from 0 are used")
+    notices.warn(f"W207: {subject} does not state where it is (qform and sform codes are 0); LPS axes from 0 are used")
     return np.diag([*(_spacing(header) * unit), 1.0])
 
 
@@ -360,13 +353,6 @@ def _offset(header: Any, subject: str) -> int:
     return int(value)
 
 
-def require_intensity(header: Any, subject: str) -> None:
-    """Raise E103 where the intent code of a file is that of vectors."""
-    if int(header["intent_code"]) in {1006, 1007}:
-        message = f"{subject} is a displacement field, needed is an image"
-        raise RegweaveError("E103", message, "pass it as a transform")
-
-
 def begins_nifti(head: bytes) -> bool:
     """Return whether a file begins with the size of the header and the mark of the format, behind gzip or not."""
     if head.startswith(GZIP_MARK):
@@ -383,22 +369,6 @@ def read_nifti(path: Path, frame: NiftiFrame = "auto") -> Stored:
     head = read_header(path)
     geometry = place(head.header, head.shape, head.dtype, head.subject, frame)
     voxels = head.read_voxels().reshape(geometry.shape, order="F")
-    return Stored(voxels, geometry, head.subject, head.scaling, _facts(head, geometry))
-
-
-def place(
-    header: Any, shape: tuple[int, ...], dtype: np.dtype[Any], subject: str, frame: NiftiFrame = "auto"
-) -> Geometry:
-    """Check that a NIfTI header is that of a scalar volume, and place it."""
-    require_scalar(dtype, 1, subject)
-    require_intensity(header, subject)
-    grid = volume_shape(shape, subject)
-    geometry = make_geometry(grid, nifti_affine(header, grid, subject, frame), subject)
-    require_voxel_size(header, geometry, subject, frame)
-    return geometry
-
-
-def _facts(head: NiftiHeader, geometry: Geometry) -> dict[str, Any]:
     frames = read_frames(head.header, geometry.shape, head.subject)
     codes = {
         "version": 1 if int(head.header["sizeof_hdr"]) == 348 else 2,
@@ -408,4 +378,18 @@ def _facts(head: NiftiHeader, geometry: Geometry) -> dict[str, Any]:
         "scl_slope": head.scaling[0],
         "scl_inter": head.scaling[1],
     }
-    return {"nifti": codes}
+    return Stored(voxels, geometry, head.subject, head.scaling, {"nifti": codes})
+
+
+def place(
+    header: Any, shape: tuple[int, ...], dtype: np.dtype[Any], subject: str, frame: NiftiFrame = "auto"
+) -> Geometry:
+    """Check that a NIfTI header is that of a scalar volume, and place it."""
+    require_scalar(dtype, 1, subject)
+    if int(header["intent_code"]) in {1006, 1007}:
+        message = f"{subject} is a displacement field, needed is an image"
+        raise RegweaveError("E103", message, "pass it as a transform")
+    grid = volume_shape(shape, subject)
+    geometry = make_geometry(grid, nifti_affine(header, grid, subject, frame), subject)
+    require_voxel_size(header, geometry, subject, frame)
+    return geometry

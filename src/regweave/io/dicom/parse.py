@@ -10,7 +10,7 @@ import struct
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -332,10 +332,11 @@ def scan(source: SeriesSource) -> FolderContents:
     localisers, objects, empty, place = 0, [], [], named(source)
     files, folder = files_in(source), Path(source) if isinstance(source, str | os.PathLike) else None
     alone = folder is not None and files is None and not is_folder(folder)
+    paths: Iterable[Path] = files or ()
     if files is None and folder is not None:
-        files = (folder,) if alone else _files(folder)
+        paths = (folder,) if alone else _files(folder)
     with guarded(place):
-        for number, path in enumerate(files or (), start=1):
+        for number, path in enumerate(paths, start=1):
             if not _sniff(path):
                 if path.name.upper() != "DICOMDIR" and path.stat().st_size == 0:
                     empty.append(path.name)

@@ -107,6 +107,8 @@ class Series:
 
 MODALITIES: dict[str, Modality] = {"CT": "ct", "MR": "mr", "PT": "pet"}
 OUTSIDE = {"CT": -1000.0}
+STUDY = ("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName", "SpecificCharacterSet")
+"""Elements that new objects of the same study copy."""
 Gaps = Literal["error", "keep"]
 ONE_SERIES = "choose by the first word of a line, with --series (or --planning-series), or name a folder of one series"
 
@@ -185,15 +187,9 @@ def read_series(source: SeriesSource, series: str | None = None, *, gaps: Gaps =
         require_memory(12 * grid.size[0] * grid.size[1] * len(slices), subject)
         modality = text(headers[0].dataset, "Modality")
         data, geometry = stack(slices, grid, lambda k: slice_values(headers[k]), OUTSIDE.get(modality, 0.0), subject)
-        identity, study = identity_in(headers[0].dataset), _study(headers[0])
+        identity, study = identity_in(headers[0].dataset), {word: text(headers[0].dataset, word) for word in STUDY}
     image = Volume(data, geometry, MODALITIES[modality])
     return Series(image, tuple(slices), grid, identity, modality, is_even(slices, grid), study)
-
-
-def _study(header: SliceHeader) -> dict[str, str]:
-    """Return the elements that new objects of the same study copy."""
-    words = ("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName", "SpecificCharacterSet")
-    return {word: text(header.dataset, word) for word in words}
 
 
 def _chosen(found: FolderContents, series: str | None, subject: str) -> list[SliceHeader]:
@@ -342,7 +338,8 @@ def _require_one_scan(headers: Sequence[SliceHeader], along_mm: Float64Array, su
     gaps = np.diff(along_mm)
     step = float(np.median(gaps))
     even = np.abs(gaps - step).max() <= SAME_GAP * step
-    counted = _counted(headers)
+    numbers_ = [remark(header, "InstanceNumber") for header in headers]
+    counted = np.array(numbers_, dtype=np.float64) if all(one.isdigit() for one in numbers_) else None
     stated = [
         float(value) for header in headers if (value := remark(header, "SliceThickness")).replace(".", "").isdigit()
     ]
@@ -372,11 +369,6 @@ def _splits(headers: Sequence[SliceHeader], counted: Float64Array | None) -> Ite
             turns = np.arange(len(headers)) % parts
             if all(_monotone(counted[turns == k]) for k in range(parts)):
                 yield "differing in InstanceNumber", turns
-
-
-def _counted(headers: Sequence[SliceHeader]) -> Float64Array | None:
-    found = [remark(header, "InstanceNumber") for header in headers]
-    return np.array(found, dtype=np.float64) if all(one.isdigit() for one in found) else None
 
 
 def _monotone(values: Float64Array) -> bool:
@@ -589,8 +581,10 @@ def _stored(header: SliceHeader) -> NDArray[Any]:
     needed = rows * columns * kind.itemsize
     with open_file(header.path) as stream:
         stream.seek(header.offset)
-        head = stream.read(12)
-        length = _pixel_length(head, implicit, swapped, subject)
+        head, order = stream.read(12), ">" if swapped else "<"
+        if len(head) < 12 or struct.unpack(f"{order}HH", head[:4]) != (0x7FE0, 0x0010):
+            raise damaged(subject, "it holds no pixel data")
+        length = int(struct.unpack_from(f"{order}I", head, 4 if implicit else 8)[0])
         stream.seek(header.offset + (8 if implicit else 12))
         raw = stream.read(min(length, needed + needed % 2))
     if length not in (needed, needed + needed % 2):
@@ -611,15 +605,6 @@ def _encoding(data: Any) -> tuple[bool, bool]:
         return syntax == IMPLICIT, syntax == BIG_ENDIAN
     implicit, little = data.original_encoding
     return implicit is not False, little is False
-
-
-def _pixel_length(head: bytes, implicit: bool, swapped: bool, subject: str) -> int:
-    """Return the length that the element of the pixel data states, or raise E102 where it is another element."""
-    order = ">" if swapped else "<"
-    if len(head) < 12 or struct.unpack(f"{order}HH", head[:4]) != (0x7FE0, 0x0010):
-        raise damaged(subject, "it holds no pixel data")
-    at = 4 if implicit else 8
-    return int(struct.unpack(f"{order}I", head[at : at + 4])[0])
 
 
 def _used_bits(pixels: NDArray[Any], stored: int, allocated: int) -> NDArray[Any]:

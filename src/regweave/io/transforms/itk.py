@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from regweave.errors import RegweaveError, ResourceError, UsageError
 from regweave.io.disk.files import available_memory, damaged, open_file, require_memory
 from regweave.io.geometry import make_geometry, set_itk_geometry
+from regweave.io.images import classes_of
 from regweave.io.libraries import sitk
-from regweave.io.memory import classes_of
 from regweave.io.stored import nonfinite_error
 from regweave.io.write import sitk_image
 from regweave.types import Field, Float32Array, Float64Array, Geometry, Transform

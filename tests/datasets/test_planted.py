@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from planted import PLANTED, PLANTED_RIGHT, planted_pair
 from scipy import ndimage
-
-from regweave.study.phantoms import PLANTED, PLANTED_RIGHT, planted_pair
 
 
 @pytest.fixture(scope="module")

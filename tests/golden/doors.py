@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from planted import planted_pair
 
 from regweave.jobs import store, workers
 from regweave.model import shipped_models
 from regweave.model.model import Model
 from regweave.study import demo
-from regweave.study.phantoms import cohort_pair, make_phantom, planted_pair
+from regweave.study.phantoms import cohort_pair, make_phantom
 
 __all__ = ["field_of", "little_work", "model_classes", "phantom", "shipped_models"]
 

@@ -21,6 +21,7 @@ import numpy as np
 import scipy
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "datasets"))
 import chain
 import doors
 from texts import change, page_text

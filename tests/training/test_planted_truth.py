@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from planted import PLANTED, PLANTED_RIGHT, planted_pair
 
 from regweave.io import write_image, write_labels
 from regweave.jobs.table import PairFiles, write_pairs
 from regweave.study.evaluate import evaluate
-from regweave.study.phantoms import PLANTED, PLANTED_RIGHT, planted_pair
 from regweave.training.options import TrainOptions
 from regweave.training.run import train
 

@@ -37,23 +37,15 @@ SAME_BUILD = "install the same build of regweave on every machine, start the wor
 
 @dataclass(frozen=True)
 class Cluster:
-    """Address of a Dask scheduler, its keys, and the patience with it.
-
-    Parameters
-    ----------
-    address : str
-        ``tcp://HOST:PORT``, or ``tls://HOST:PORT`` with the three files.
-    ca, cert, key : path, optional
-        Certificate of the authority, certificate and key of the caller, as PEM files.
-    wait_s : float
-        Seconds to wait for the first worker.
-    """
+    """Address of a Dask scheduler: ``tcp://HOST:PORT``, or ``tls://HOST:PORT`` with three PEM files."""
 
     address: str
     ca: Path | None = None
+    """Certificate of the authority; `cert` and `key` are those of the caller."""
     cert: Path | None = None
     key: Path | None = None
     wait_s: float = WAIT_S
+    """Seconds to wait for the first worker."""
 
     def check(self) -> None:
         """Raise E193 where address and files cannot be meant, E101 where a file is missing; connects to nothing."""

@@ -29,21 +29,8 @@ def split_groups(pairs: Sequence[PairFiles], k: int, seed: int = 0) -> list[Fold
 
     A pair is in the test set of a fold if all its patients are left out there, in its training set if none is.
     Where the patients fall into k or more sets that share no pair, whole sets are dealt and no pair is dropped;
-    else, of many random deals of single patients, the one that keeps most pairs for testing is taken.
-
-    Parameters
-    ----------
-    pairs : sequence of PairFiles
-        Pairs with their groups.
-    k : int
-        Number of folds, at least 2.
-    seed : int
-        Chooses the deal; the order of the pairs does not matter.
-
-    Returns
-    -------
-    list of Fold
-        k folds whose test sets have no pair in common.
+    else, of many random deals of single patients, the one that keeps most pairs for testing is taken. The seed chooses
+    the deal; the order of the pairs does not matter. The test sets have no pair in common.
 
     Raises
     ------
@@ -110,19 +97,7 @@ def _folds(pairs: Sequence[PairFiles], parts: Sequence[set[str]]) -> list[Fold]:
 def cover_patients(pairs: Sequence[PairFiles], limit: int, seed: int = 0) -> list[PairFiles]:
     """Choose pairs one after the other, each time one whose patients were chosen least; at most so many.
 
-    Parameters
-    ----------
-    pairs : sequence of PairFiles
-        Their order does not matter.
-    limit : int
-        Most pairs; a larger limit only adds pairs.
-    seed : int
-        Draws among equals.
-
-    Returns
-    -------
-    list of PairFiles
-        In the order of the choice.
+    The order of the pairs does not matter, the seed draws among equals, and a larger limit only adds pairs.
 
     Examples
     --------
@@ -146,21 +121,8 @@ def deal_patients(pairs: Sequence[PairFiles], parts: int, seed: int = 0) -> dict
     """Deal the patients of pairs into parts of like size, so that many pairs lie within one part.
 
     Patients whom pairs tie together stay together where there are enough such sets and none is most of all; else each
-    patient goes where most of those are with whom it shares a pair, as long as there is room.
-
-    Parameters
-    ----------
-    pairs : sequence of PairFiles
-        The pairs.
-    parts : int
-        Number of parts.
-    seed : int
-        Draws among equals.
-
-    Returns
-    -------
-    dict
-        Number of the part of each patient.
+    patient goes where most of those are with whom it shares a pair, as long as there is room. The seed draws among
+    equals. Return the number of the part of each patient.
     """
     units = connected_patients(pairs)
     rng = np.random.default_rng(seed)

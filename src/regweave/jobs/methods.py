@@ -74,32 +74,21 @@ def best_of(found: Mapping[float, float]) -> float:
 class Method:
     """One method of an evaluation.
 
-    Parameters
-    ----------
-    name : str
-        ``uniform``, ``single:NAME``, ``preset:NAME``, ``global`` or ``model:FILE-STEM``, with ``+predicted`` where the
-        moving labels do not choose the weights.
-    settings : Settings
-        Settings of its registrations; for a model, those stored with it.
-    model : (path, SHA-256), optional
-        Model file.
-    tried : Model, optional
-        A model in memory instead, one that training tries.
-    predicted : bool
-        True if the model's class predictor chooses the weights.
-    tunable : bool
-        True for a baseline.
-    tuning, refine_tuning : mapping
-        Mean Dice on the training pairs by smoothness of the levels, then by that of the refinement, after tuning.
+    The name is ``uniform``, ``single:NAME``, ``preset:NAME``, ``global`` or ``model:FILE-STEM``, with ``+predicted``
+    where the model's class predictor chooses the weights instead of the moving labels.
     """
 
     name: str
     settings: Settings
+    """Settings of its registrations; for a model, those stored with it."""
     model: tuple[Path, str] | None = None
+    """Model file and its SHA-256; ``tried`` is a model in memory instead, one that training tries."""
     tried: Model | None = None
     predicted: bool = False
     tunable: bool = False
+    """True for a baseline."""
     tuning: Mapping[float, float] = field(default_factory=dict)
+    """Mean Dice on the training pairs by smoothness of the levels; ``refine_tuning`` by that of the refinement."""
     refine_tuning: Mapping[float, float] = field(default_factory=dict)
 
     @property
@@ -196,14 +185,8 @@ def tune(
 ) -> list[Method]:
     """Choose the smoothness of each baseline on training pairs: uphill from the settings', value by value.
 
-    Parameters
-    ----------
-    methods : sequence of Method
-        Those that are not tunable come back as they are.
-    pairs : sequence of PairFiles
-        Training pairs. One that fails with any smoothness of a method is left out for this method.
-    run : callable
-        Runs (key, method, pair) triples and returns an outcome for each, in order.
+    Methods that are not tunable come back unchanged. A pair that fails with any smoothness of a method is left out for
+    this method. ``run`` takes (key, method, pair) triples and returns an outcome for each, in order.
     """
     for parameter in PARAMETERS:
         turned = [m for m in methods if m.tunable and parameter in m.parameters]

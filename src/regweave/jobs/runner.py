@@ -42,30 +42,17 @@ PROCESS = Path("/proc/self")
 
 @dataclass(frozen=True)
 class ScoringTask:
-    """One pair, one method: the arguments of `score_pair` and `score_dice`.
-
-    Parameters
-    ----------
-    files, sha256 : mappings
-        Path and hash of each file of the pair, by column: a changed file is another task.
-    reading : Reading
-        How files are read.
-    settings : Settings
-        Settings; those of the model where there is one.
-    model : (path, SHA-256) or Model, optional
-        Model file, or a model that is only tried.
-    predict_classes : bool
-        Let the model's class predictor choose the weights; the moving labels are for scoring alone.
-    device : str
-        What computes, as in `regweave.run.register.register`.
-    """
+    """One pair, one method: the arguments of `score_pair` and `score_dice`."""
 
     files: Mapping[str, Any]
     sha256: Mapping[str, str]
+    """Hash of each file, by column: a changed file is another task."""
     reading: Reading
     settings: Settings
     model: tuple[Path, str] | Model | None = None
+    """Model file with its hash, or a model that is only tried; its settings are those of the task."""
     predict_classes: bool = False
+    """Let the model's class predictor choose the weights; the moving labels are for scoring alone."""
     device: str = "cpu"
 
     @property
@@ -107,25 +94,14 @@ def judge_pair(numbers: PairNumbers, rules: Rules) -> Verdict:
 
 
 def score_pair(task: ScoringTask) -> dict[str, Any]:
-    """Register one pair with one thread and measure all that an evaluation reports.
-
-    Returns
-    -------
-    dict
-        `PairNumbers` as JSON values.
-    """
+    """Register one pair with one thread; return all that an evaluation reports, `PairNumbers` as JSON values."""
     forget_peak()
     model = task.model[0] if isinstance(task.model, tuple) else task.model
     with notices.muted():  # they are in the result, and many workers would print at once
         result = register(
-            **task.files,
-            config=None if model is not None else task.settings,
-            model=model,
-            predict_classes=task.predict_classes,
-            threads=1,
-            device=task.device,
-            reading=task.reading,
-        )
+            **task.files, config=None if model is not None else task.settings, model=model,
+            predict_classes=task.predict_classes, threads=1, device=task.device, reading=task.reading,
+        )  # fmt: skip
     return PairNumbers(
         structures=result.with_surfaces(),
         seconds=sum(result.seconds.values()),
@@ -146,12 +122,9 @@ def kept() -> Cache:
 
 
 def score_dice(task: ScoringTask) -> dict[str, Any]:
-    """Register one pair and measure the overlap of its structures; images, start and maps are those of the last time.
+    """Register one pair and measure the overlap of its structures, with what this process keeps of the pair.
 
-    Returns
-    -------
-    dict
-        ``structures`` of `score_pair`, without the distances of surfaces.
+    Return ``structures`` of `score_pair`, without the distances of surfaces.
     """
     model = kept()(task.model, partial(Model.load, task.model[0])) if isinstance(task.model, tuple) else task.model
     request = Request(

@@ -34,27 +34,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one task.
-
-    Parameters
-    ----------
-    key : str
-        Name of the task.
-    value : JSON value
-        What the function returned, tuples as lists; None for a failed task.
-    error : str, optional
-        Code and message of a failed task.
-    seconds : float
-        Time it took, when it ran; 0 for a failed task.
-    reused : bool
-        True if it was taken from the store.
-    """
+    """Outcome of one task: a JSON value, or the code and the message of its error."""
 
     key: str
     value: Any
     error: str | None = None
     seconds: float = 0.0
+    """Time that it took when it ran; 0 for a failed task."""
     reused: bool = field(default=False, compare=False)
+    """True if it was taken from the store."""
 
 
 def run_tasks(
@@ -77,23 +65,21 @@ def run_tasks(
     function : callable
         Takes the arguments and returns a JSON value; a function of a module that the workers can import.
     workers : int or Team, optional
-        Processes of this machine, each with one kernel thread; by default as many as threads are allowed. A team is
-        there for the next batch too.
+        Processes of this machine, each with one kernel thread; by default as many as threads are allowed.
     scheduler : str or Cluster, optional
-        Dask scheduler whose workers are used instead; an address, or a `Cluster` with keys. Workers must run the code
-        of the caller.
+        Dask scheduler whose workers are used instead. Workers must run the code of the caller.
     store : path, optional
-        Folder in which finished tasks are kept, and looked up first. Failed tasks are not kept: they are tried again.
-        Results of other code than the program's present code are not taken.
+        Folder in which finished tasks are kept, and looked up first. Failed tasks are tried again, and so are those of
+        other code.
     on_progress : callable, optional
         Called with a `BatchProgress` after every task.
     whole : callable, optional
-        Whether the files that a task of the store wrote are still as it left them; if not, it runs again.
+        Whether the files that a task of the store wrote are unchanged; if not, it runs again.
 
     Returns
     -------
     list of Outcome
-        In the order of the tasks, whatever the order in which they ended. A failure stops no other task.
+        In the order of the tasks. A failure stops no other task.
 
     Raises
     ------

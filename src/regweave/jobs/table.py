@@ -66,22 +66,14 @@ class PairFiles:
 
 @dataclass(frozen=True)
 class TableColumns:
-    """TableColumns of a table that a command reads.
-
-    Parameters
-    ----------
-    required, optional : tuple of str
-        Names; a required cell may not be empty.
-    files : tuple of str
-        Those of them that name files.
-    why : str
-        What the required ones are needed for, for messages.
-    """
+    """Columns of a table that a command reads; a required cell may not be empty."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
     files: tuple[str, ...]
+    """Those that name files."""
     why: str
+    """Reason for the required ones, for messages."""
 
 
 SCORED = TableColumns(
@@ -92,32 +84,18 @@ SCORED = TableColumns(
 
 @dataclass(frozen=True)
 class PairTable:
-    """Rows of a table, checked: ids are unique and safe, files can be opened.
-
-    Parameters
-    ----------
-    name : str
-        The table in messages.
-    folder : Path
-        What relative paths start from.
-    rows : tuple of mappings
-        Cells by column; those that name files are absolute, empty ones are left out.
-    """
+    """Rows of a table, checked: ids are unique and safe, files can be opened."""
 
     name: str
+    """The table in messages."""
     folder: Path
+    """Start of relative paths."""
     rows: tuple[Mapping[str, str], ...]
+    """Cells by column; those that name files are absolute, empty ones are left out."""
 
 
 def read_table(table: Table, columns: TableColumns) -> PairTable:
-    """Read a table of pairs.
-
-    Parameters
-    ----------
-    table : path or rows
-        CSV file in UTF-8, a sequence of mappings, or a pandas table; columns in any order.
-    columns : TableColumns
-        What the command reads.
+    """Read a table of pairs: a CSV file in UTF-8, mappings, or a pandas table, with columns in any order.
 
     Raises
     ------
@@ -146,13 +124,7 @@ def read_table(table: Table, columns: TableColumns) -> PairTable:
 
 
 def read_pairs(listed: Table) -> list[PairFiles]:
-    """Read a list of pairs with labels, a file or rows; the paths of the result are absolute.
-
-    Raises
-    ------
-    RegweaveError
-        E132 where the list cannot be understood, E101 where it, or a file in it, cannot be opened.
-    """
+    """Read a list of pairs with labels, as `read_table` does; the paths of the result are absolute."""
     table = read_table(listed, SCORED)
     return [_pair(table.name, row) for row in table.rows]
 
@@ -274,24 +246,9 @@ def in_one_numbering(reading: Reading, pairs: Sequence[PairFiles]) -> Reading:
 
 
 def check_leak(train_groups: Iterable[str], test_groups: Iterable[str], *, allow: bool = False) -> tuple[str, ...]:
-    """Refuse a test on patients that were trained on.
+    """Return the patients that both groups have; refuse them (E133) unless `allow` is set.
 
-    Parameters
-    ----------
-    train_groups, test_groups : strings
-        Groups of the pairs; a pair of two patients counts for both.
-    allow : bool
-        Return the patients in common instead of raising.
-
-    Returns
-    -------
-    tuple of str
-        Patients in both, sorted; empty where all is well.
-
-    Raises
-    ------
-    RegweaveError
-        E133 where a patient is in both and `allow` is not set.
+    A pair of two patients counts for both.
 
     Examples
     --------

@@ -32,18 +32,12 @@ PATIENCE_S = 30
 
 @dataclass(frozen=True)
 class Placement:
-    """Device of the tasks of a list.
-
-    Parameters
-    ----------
-    word : str
-        Device in each task: ``cpu``, ``cuda`` or ``auto``; a worker has its own GPU.
-    gpus : tuple of int
-        Numbers of the GPUs of this machine that workers are dealt out to; none on the processor or a cluster.
-    """
+    """Device of the tasks of a list."""
 
     word: str = "cpu"
+    """Device in each task: ``cpu``, ``cuda`` or ``auto``; a worker has its own GPU."""
     gpus: tuple[int, ...] = ()
+    """Numbers of the GPUs of this machine that workers are dealt out to; none on the processor or a cluster."""
 
     def lanes(self, workers: int | None, most: int) -> int:
         """Threads that register on the GPUs at once, of at most so many."""
@@ -51,12 +45,7 @@ class Placement:
 
 
 def place(device: str | None, scheduler: object = None) -> Placement:
-    """Check the word for a device, and that its GPUs are there, before anything is read.
-
-    Raises
-    ------
-    UsageError
-        E173 for what names no device, E157 where a GPU is missing.
+    """Check the word for a device (E173) and that its GPUs are there (E157), before anything is read.
 
     Examples
     --------
@@ -116,16 +105,8 @@ class Team:
     """Pool of workers for one batch after another, started when first needed.
 
     Starting a process takes a second, and what it caches of a pair saves the next task on that pair most of its work.
-
-    Parameters
-    ----------
-    n : int
-        Workers, at most.
-    gpus : sequence of int
-        GPUs that the workers are dealt out to, where tasks use any.
-    threads : bool
-        Workers are threads of this process instead: their work on one GPU then runs side by side, where processes
-        take turns, but Python code does not.
+    Workers are dealt out to the GPUs. With ``threads`` they are threads of this process: their work on one GPU runs
+    side by side, where processes take turns, but Python code does not.
     """
 
     def __init__(self, n: int, gpus: Sequence[int] = (), *, threads: bool = False) -> None:

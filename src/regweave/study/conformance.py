@@ -123,12 +123,11 @@ def check_metric(name: str) -> dict[str, str | None]:
     for check in CHECKS:
         try:
             check(metric)
-        except Exception as error:  # every exception of a plug-in is a finding
-            found[check.__name__] = (
-                str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-            )
-        else:
             found[check.__name__] = None
+        except AssertionError as error:
+            found[check.__name__] = str(error)
+        except Exception as error:  # every exception of a plug-in is a finding
+            found[check.__name__] = f"{type(error).__name__}: {error}"
     return found
 
 

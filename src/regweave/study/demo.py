@@ -231,44 +231,28 @@ class ColumnSummary(RecordPart):
 
 
 class DemoSummary(RecordPart):
-    """Numbers of a demo, for its page and for the terminal; ``demo.json``.
-
-    Parameters
-    ----------
-    source : str
-        Where the scans come from.
-    n_train, n_test, n_patients : int
-        Pairs to learn from, pairs of the test, and their patients.
-    structures : list of str
-        Names.
-    dice : dict
-        By title of the method: mean Dice over all structures, then of each; None for a missing value.
-    learned, best_single : str
-        Title of the learned weights, and of the single metric with the highest Dice on the training pairs.
-    against : list of PairedComparison
-        Learned weights against every baseline.
-    trust : list of ColumnSummary
-        Weights by class.
-    gain : float, optional
-        Gain of left-out patients in training; None if no learned column is used.
-    shown : dict
-        Pairs with a page, with their mean Dice by the learned weights; the lowest first.
-    failures : list of str
-        Registrations that failed.
-    """
+    """Numbers of a demo, for its page and for the terminal; ``demo.json``."""
 
     source: Text
+    """Where the scans come from."""
     n_train: Count
+    """Pairs to learn from; `n_test` pairs of `n_patients` are held out."""
     n_test: Count
     n_patients: Count
     structures: list[Text]
     dice: dict[str, list[Known]]
+    """By title of the method: mean Dice over all structures, then of each."""
     learned: Text
+    """Title of the learned weights."""
     best_single: Text
+    """Title of the single metric with the highest Dice on the training pairs."""
     against: list[PairedComparison]
     trust: Annotated[list[ColumnSummary], Field(min_length=1)]
+    """Weights by class."""
     gain: Known
+    """Gain of left-out patients in training; None if no learned column is used."""
     shown: dict[SafeName, Known]
+    """Pairs with a page, with their mean Dice by the learned weights; the lowest first."""
     failures: list[Text]
 
     @model_validator(mode="after")

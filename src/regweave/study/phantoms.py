@@ -1,4 +1,4 @@
-"""Phantoms: a head and neck with a known deformation, a cohort of patients, and a planted optimum.
+"""Phantoms: a head and neck with a known deformation, and a cohort of patients.
 
 Head and neck
 -------------
@@ -20,20 +20,6 @@ Between the two scans each of them moves, and changes its intensities in a way t
     equal intensities and positive correlation pull tissue over the border.
 ``coil``
     Gain and offset change smoothly over the brainstem, as with another coil: correlation is right, and the texture
-    is too faint for the bins of mutual information.
-
-Planted optimum
----------------
-In each structure another metric is right, and the others have their optimum elsewhere.
-
-``noise``
-    Absolute differences are right: more than half of the voxels of the organ and round it are replaced by random greys,
-    which squares and products, and so correlation, do not survive, and which fill every bin of mutual information.
-``inverted``
-    Mutual information is right: light and dark change places, so that equal intensities and positive correlation
-    pull tissue over the border.
-``bias``
-    Correlation is right: gain and offset change smoothly over the organ and its neighbourhood, and the texture of both
     is too faint for the bins of mutual information.
 """
 
@@ -65,17 +51,13 @@ class PhantomPair:
 
 @dataclass(frozen=True)
 class _Tissue:
-    """How one structure looks: its mean in each image, and its texture in each.
-
-    ``gain`` multiplies the shared texture in the fixed image, ``own`` is the amplitude of a texture that only
-    the fixed image has.
-    """
+    """Look of one structure: its mean in each image, and its texture."""
 
     moving: float
     fixed: float
     texture: float = 30.0
-    gain: float = 1.0
-    own: float = 0.0
+    gain: float = 1.0  # of the shared texture in the fixed image
+    own: float = 0.0  # amplitude of a texture that only the fixed image has
 
 
 _AIR = _Tissue(0.0, 0.0, texture=0.0)
@@ -117,16 +99,15 @@ def _horseshoe(q: Float64Array) -> Float64Array:
     return np.asarray(np.sqrt((rho - arc) ** 2 + ((q[2] - height) / 1.4) ** 2 + beyond**2) - thickness)
 
 
-def _surfaces() -> dict[int, Surface]:
-    """Implicit function of each organ, negative inside; x to the left, y to the back, z up, in [-1, 1]."""
-    return {
-        1: _ellipsoid((0.0, 0.22, 0.50), (0.15, 0.15, 0.26)),
-        2: _tube(0.36, -0.12, (-0.80, 0.10), 0.085),
-        3: _horseshoe,
-        4: _ellipsoid((0.57, 0.20, 0.02), (0.13, 0.19, 0.26)),
-        5: _ellipsoid((-0.57, 0.20, 0.02), (0.13, 0.19, 0.26)),
-        6: _tube(-0.02, 0.12, (-0.85, 0.15), 0.11),
-    }
+_SURFACES = {
+    1: _ellipsoid((0.0, 0.22, 0.50), (0.15, 0.15, 0.26)),
+    2: _tube(0.36, -0.12, (-0.80, 0.10), 0.085),
+    3: _horseshoe,
+    4: _ellipsoid((0.57, 0.20, 0.02), (0.13, 0.19, 0.26)),
+    5: _ellipsoid((-0.57, 0.20, 0.02), (0.13, 0.19, 0.26)),
+    6: _tube(-0.02, 0.12, (-0.85, 0.15), 0.11),
+}
+"""Implicit function of each organ, negative inside; x to the left, y to the back, z up, in [-1, 1]."""
 
 
 class _Anatomy:
@@ -149,7 +130,7 @@ class _Anatomy:
     def labels(self, points: Float64Array) -> LabelArray:
         """Organ at each point (3, ...), 0 where there is none."""
         q = self._wobble(points)
-        depth = np.stack([surface(q) for surface in _surfaces().values()])
+        depth = np.stack([surface(q) for surface in _SURFACES.values()])
         return np.where(depth.min(0) < 0, depth.argmin(0) + 1, 0).astype(np.uint8)
 
     def image(self, points: Float64Array, look: Look) -> Float64Array:
@@ -159,7 +140,7 @@ class _Anatomy:
         texture = ndimage.map_coordinates(self._texture, (points - origin_mm) / spacing_mm, order=1, mode="nearest")
         image = look(_AIR, texture)
         body = _ellipsoid((0.0, 0.0, 0.0), (0.80, 0.88, 1.05))
-        for surface, tissue in [(body, _BODY), *((s, _ORGANS[c][1]) for c, s in _surfaces().items())]:
+        for surface, tissue in [(body, _BODY), *((s, _ORGANS[c][1]) for c, s in _SURFACES.items())]:
             share = 0.5 - 0.5 * np.tanh(surface(q) / self._softness)
             image = image + share * (look(tissue, texture) - image)
         return image
@@ -178,12 +159,6 @@ def _grid(geometry: Geometry) -> Float64Array:
     return np.moveaxis(geometry.points(index.astype(np.float64)), -1, 0)
 
 
-def _jacobian_minimum(displacement: Float64Array, spacing_mm: Float64Array) -> float:
-    gradient = np.stack([np.stack(np.gradient(u, *spacing_mm)) for u in displacement])
-    matrix = np.moveaxis(gradient, (0, 1), (-2, -1)) + np.eye(3)
-    return float(np.linalg.det(matrix).min())
-
-
 def _diffeomorphism(
     geometry: Geometry, half_mm: Float64Array, max_displacement_mm: float, rng: np.random.Generator
 ) -> Float64Array:
@@ -200,7 +175,8 @@ def _diffeomorphism(
             distance2 = ((points - centre.reshape(3, 1, 1, 1)) ** 2).sum(0)
             u += push.reshape(3, 1, 1, 1) * np.exp(-distance2 / (2 * width_mm**2))
         u *= max_displacement_mm / np.sqrt((u**2).sum(0)).max()
-        if _jacobian_minimum(u, geometry.spacing_mm) > MIN_JACOBIAN:
+        gradient = np.stack([np.stack(np.gradient(component, *geometry.spacing_mm)) for component in u])
+        if np.linalg.det(np.moveaxis(gradient, (0, 1), (-2, -1)) + np.eye(3)).min() > MIN_JACOBIAN:
             return u
         width_mm *= 1.15
 
@@ -230,9 +206,11 @@ def make_phantom(
     rng = np.random.default_rng(seed)
     spacing = np.asarray(spacing_mm, dtype=np.float64)
     half_mm = (np.asarray(shape) - 1) * spacing / 2
-    fixed = Geometry(shape, _scaled_affine(spacing, -half_mm))
     # The moving grid is shifted, so that a mix-up of indices and millimetres shows.
-    moving = Geometry(shape, _scaled_affine(spacing, -half_mm + 0.5 * spacing))
+    fixed, moving = (
+        Geometry(shape, np.vstack([np.column_stack([np.diag(spacing), origin_mm]), np.eye(4)[3]]))
+        for origin_mm in (-half_mm, -half_mm + 0.5 * spacing)
+    )
 
     anatomy = _Anatomy(half_mm, moving, rng)
     u = _diffeomorphism(fixed, half_mm, max_displacement_mm, rng).astype(np.float32)
@@ -251,14 +229,7 @@ def make_phantom(
     return PhantomPair(pair, Field(np.ascontiguousarray(u), fixed))
 
 
-def _scaled_affine(spacing_mm: Float64Array, origin_mm: Float64Array) -> Float64Array:
-    affine = np.diag([*spacing_mm, 1.0])
-    affine[:3, 3] = origin_mm
-    return affine
-
-
 VOXEL_MM = 4.0
-"""Voxel of a cohort and of a planted pair."""
 EDGE_MM = 1.5
 """Width of the border between two tissues there."""
 MOVE_MM = (9.0, 12.0)
@@ -297,7 +268,7 @@ BODY_RADII_MM = (84.0, 90.0, 140.0)
 
 @dataclass(frozen=True)
 class Organ:
-    """One structure: its name, what happens to its look, and the metric that is right."""
+    """One structure: its name, the change of its look, and the metric that is right."""
 
     name: str
     change: str
@@ -428,84 +399,3 @@ def _coil(image: Float64Array, near: Float64Array, points: Float64Array) -> Floa
 
 def _inside(distance: Float64Array) -> Float64Array:
     return np.asarray(1 / (1 + np.exp(np.clip(distance / EDGE_MM, -30.0, 30.0))))
-
-
-PLANTED = {1: "noise", 2: "inverted", 3: "bias"}
-PLANTED_RIGHT = {"noise": "sad", "inverted": "mi", "bias": "ncc"}
-"""Metric that is right in each organ, by construction."""
-CENTRES_MM = {1: (-44.0, 26.0, 0.0), 2: (44.0, 26.0, 0.0), 3: (0.0, -42.0, 0.0)}
-RADIUS_MM = 24.0
-REACH_MM = 44.0
-NOISE_SHARE = 0.6
-
-
-class _Planted(_Textures):
-    """Shapes and textures of one patient, as functions of the place."""
-
-    def __init__(self, rng: np.random.Generator, shape: tuple[int, int, int]) -> None:
-        self.shapes = {o: RADIUS_MM * rng.uniform(0.85, 1.1, 3) for o in PLANTED}
-        super().__init__(shape, (1.6, 1.1, 1.1, 3.0), rng)
-
-    def inside(self, organ: int, points: Float64Array) -> Float64Array:
-        """Soft mask of an organ: an ellipsoid with a wavy surface."""
-        q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
-        radii = self.shapes[organ].reshape(3, 1, 1, 1)
-        distance = (np.sqrt(((q / radii) ** 2).sum(axis=0)) - 1) * radii.min() + 2.5 * self.texture(3, points)
-        return np.asarray(1 / (1 + np.exp(distance / EDGE_MM)))
-
-    def labels(self, points: Float64Array) -> LabelArray:
-        masks = np.stack([np.full(points.shape[1:], 0.5), *(self.inside(o, points) for o in PLANTED)])
-        return np.asarray(masks.argmax(axis=0), dtype=np.uint8)
-
-
-def planted_pair(seed: int, shape: tuple[int, int, int] = (48, 48, 48)) -> ImagePair:
-    """Make one pair of images with labels; the seed chooses shapes, textures, noise and deformation.
-
-    Examples
-    --------
-    >>> planted_pair(0, (24, 24, 24)).fixed_labels.values()
-    [1, 2, 3]
-    """
-    rng = np.random.default_rng(seed)
-    patient = _Planted(rng, shape)
-    geometry, grid = patient.geometry, _grid(patient.geometry)
-    moves = {o: _move(rng) for o in PLANTED}
-    field = sum(moves[o] * _bump(o, grid, 32.0) for o in PLANTED)
-    images = (_image(patient, grid + field, fixed=True), _image(patient, grid, fixed=False))
-    volumes = [Volume(_noisy(image, grid, rng).astype(np.float32), geometry) for image in images]
-    labels = [LabelMap(patient.labels(p), geometry, PLANTED) for p in (grid + field, grid)]
-    return ImagePair(Image.of(volumes[0], labels[0]), Image.of(volumes[1], labels[1]))
-
-
-def _noisy(image: Float64Array, grid: Float64Array, rng: np.random.Generator) -> Float64Array:
-    """Add weak noise everywhere, and voxels of random grey round the first organ."""
-    out = image + 0.012 * rng.standard_normal(image.shape)
-    hit = rng.random(image.shape) < NOISE_SHARE * _near(1, grid)
-    out[hit] = rng.random(int(hit.sum()))
-    return np.asarray(out)
-
-
-def _image(patient: _Planted, points: Float64Array, *, fixed: bool) -> Float64Array:
-    """Look at the tissue at some points."""
-    masks = {o: patient.inside(o, points) for o in PLANTED}
-    faint = 1 - 0.65 * _bump(3, points, 34.0)
-    image = 0.40 + 0.05 * faint * patient.texture(0, points)
-    noise = 0.75 + 0.03 * patient.texture(1, points)
-    inverted = 0.40 + (-0.16 if fixed else 0.16) * (1 + 0.5 * patient.texture(2, points))
-    bias = 0.42 + 0.05 * faint * patient.texture(2, points)
-    for organ, look in ((1, noise), (2, inverted), (3, bias)):
-        image = image * (1 - masks[organ]) + look * masks[organ]
-    if fixed:
-        image = _coil(image, _bump(3, points, 30.0), points)
-    return np.asarray(image)
-
-
-def _near(organ: int, points: Float64Array) -> Float64Array:
-    """One in and round an organ, falling to zero further out."""
-    q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
-    return np.asarray(np.exp(-(((q**2).sum(axis=0) / REACH_MM**2) ** 4)))
-
-
-def _bump(organ: int, points: Float64Array, sigma_mm: float) -> Float64Array:
-    q = points - np.reshape(CENTRES_MM[organ], (3, 1, 1, 1))
-    return np.asarray(np.exp(-(q**2).sum(axis=0) / (2 * sigma_mm**2)))

@@ -66,6 +66,9 @@ EFFECTS = {
     Refine: {
         "steps": "more: sharper, more time; the gain fades",
         "max_voxels": "fewer: faster, less memory, less detail in large images",
+        "finest_mm": "smaller: vessels of the lung are seen; more time and memory on a large CT",
+        "finest_steps": "more: sharper, more time",
+        "finest_smoothness": "as `smoothness`",
         "spacing_voxels": "smaller: finer detail, rougher field",
         "spacing_mm": "smaller: finer detail, rougher field",
         "smoothness": "more: stiffer; less: rougher, Jacobians further from 1",

@@ -313,3 +313,65 @@ def test_voxels_that_fold_on_the_finer_grid_alone_are_smoothed():
     same = unfolded(repaired, (1, 1, 1), (24, 24, 24))
     assert same[0] is repaired
     assert same[1] is repaired
+
+
+def lung(shape=(40, 40, 32)) -> tuple[ImagePair, np.ndarray]:
+    """Return two CT of vessels in air, one moved by a known smooth displacement, and that displacement in voxels."""
+    rng = np.random.default_rng(3)
+    grid = Geometry(shape, np.diag([2.0, 2.0, 2.0, 1.0]))
+    noise = ndimage.gaussian_filter(rng.normal(size=shape), 0.8)
+    vessels = np.where(noise > np.quantile(noise, 0.85), -500.0, -850.0)
+    x, y, z = np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij")
+    body = x**2 + y**2 + 0.2 * z**2 > 0.8
+    moving = np.where(body, 40.0, ndimage.gaussian_filter(vessels, 0.5))
+    bell = np.exp(-4 * (x**2 + y**2 + z**2))
+    u = 0.6 * np.stack([0.8 * bell, -0.6 * bell, 2.2 * bell])
+    fixed = ndimage.map_coordinates(moving, np.indices(shape) + u, order=1, mode="nearest")
+    images = (Image(a.astype(np.float32), grid, "ct") for a in (fixed, moving))
+    return ImagePair(*images), u
+
+
+def error_in_voxels(found: Refinement, u: np.ndarray) -> float:
+    """Mean distance from the true displacement where that is more than half a voxel."""
+    moved = np.sqrt((u**2).sum(axis=0)) > 0.5
+    return float(np.sqrt(((found.displacement - u) ** 2).sum(axis=0))[moved].mean())
+
+
+def refined(pair: ImagePair, settings: Settings) -> Refinement:
+    s = settings.for_bank("ct")
+    return refine(pair, np.zeros((3, *pair.fixed.geometry.shape), np.float32), s.start_weights(0.1), s, s.refine)
+
+
+def test_the_default_sees_vessels_in_the_lung():
+    pair, u = lung()
+    default = preset("default")
+    members = tuple(m.model_copy(update={"window": None}) for m in default.banks["ct"])
+    assert error_in_voxels(refined(pair, default), u) < 0.15
+    assert error_in_voxels(refined(pair, default.model_copy(update={"banks": {"ct": members}})), u) > 0.7
+
+
+def test_a_large_ct_is_refined_a_second_time_at_fine_voxels():
+    pair, u = lung()
+    small = preset("default").refine.model_copy(update={"max_voxels": 8000})
+    factors = [stage.factors(pair.fixed.geometry) for stage in small.stages(pair.fixed.geometry, "ct")]
+    assert factors == [(2, 2, 2), (1, 1, 1)]
+    settings = preset("default").model_copy(update={"refine": small})
+    once = settings.model_copy(update={"refine": small.model_copy(update={"finest_mm": None, "finest_steps": 0})})
+    coarse, fine = refined(pair, once), refined(pair, settings)
+    assert [s.step for s in fine.steps] == list(range(len(fine.steps)))
+    assert len(fine.steps) > len(coarse.steps) == once.refine.steps
+    assert coarse.knots is not None
+    assert fine.knots is None
+    assert error_in_voxels(fine, u) < 0.3 < 0.6 < error_in_voxels(coarse, u)
+
+
+@pytest.mark.parametrize(
+    ("bank", "voxel_mm", "n", "stages"),
+    [("mr", 1.0, 200, 1), ("ct", 1.0, 64, 1), ("ct", 1.0, 300, 2), ("ct", 2.5, 200, 2), ("ct", 0.4, 136, 1)],
+)
+def test_only_a_large_ct_has_a_second_stage(bank, voxel_mm, n, stages):
+    grid = Geometry((n, n, n), np.diag([voxel_mm] * 3 + [1.0]))
+    found = preset("default").refine.stages(grid, bank)
+    assert len(found) == stages
+    assert (found[-1].factors(grid) * np.array(voxel_mm)).max() <= max(2.0, voxel_mm) or stages == 1
+    assert found[0].factors(grid) == preset("default").refine.factors(grid)

@@ -18,6 +18,7 @@ EXACT: dict[str, Any] = {"exact": True, "rate": 0.1, "smoothness_ct": 0.02}
 SMOOTHNESS_MR = 0.5
 """For all but CT; less lets the little that a phantom in MR shows be torn apart."""
 CONTROL_MM = 8.0
+ONE_STAGE = {"finest_mm": None, "finest_steps": 0, "finest_smoothness": None}
 TISSUE = (
     Member(name="tissue", metric="sad", stage="refine"),
     Member(name="soft-tissue", metric="sad", stage="refine", window=(-150.0, 250.0)),
@@ -53,6 +54,8 @@ def intra_patient_settings(
         base = preset("default")
         banks = {**base.banks, "ct": (*base.banks["ct"], *(TISSUE if tissue else ()))}
         own = {"smoothness": LEVELS_SMOOTHNESS, "pairwise": "elastic", "banks": banks}
+    # One stage at most of the size of an image that is not shrunken: its steps are what a clinic has time for.
+    base = base.model_copy(update={"refine": base.refine.model_copy(update=ONE_STAGE)})
     voxels = prod(shrink_geometry(geometry, base.refine.factors(geometry)).shape)
     steps = max(STEPS[0], min(STEPS[1], STEP_VOXELS // voxels))
     chosen: dict[str, Any] = {

@@ -48,11 +48,11 @@ class Member(StrictModel):
     metric: str = Field(
         description="Name of a metric: one of ``regweave.metrics`` or a plug-in. From Python also the metric itself."
     )
-    source: Literal["image", "structures", "labels"] = Field(
+    source: Literal["image", "structures", "labels", "guides"] = Field(
         default="image", exclude_if=lambda given: given == "image",
         description="Compared data: the images; the structure maps that the predictor of a model makes of both; or "
-        "those of the fixed image with maps of the moving labels. The last two need a model, and so weight 0 until one "
-        "has learned it.",
+        "those of the fixed image with maps of the moving labels. These two need a model, and so weight 0 until one "
+        "has learned it. A run adds members that compare guides.",
     )  # fmt: skip
     window: tuple[Intensity, Intensity] | None = Field(
         default=None,

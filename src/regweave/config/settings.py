@@ -6,6 +6,7 @@ or in lattices larger than any memory.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -18,7 +19,7 @@ from regweave.config.member import Member, PluginOptions, StrictModel, known
 from regweave.errors import UsageError
 from regweave.io.modality import BankName
 from regweave.registry import Options
-from regweave.spatial.control_grid import nearest_whole
+from regweave.spatial.control_grid import SLACK, nearest_whole
 from regweave.spatial.node_classes import RULES
 from regweave.types import Geometry, WeightTable
 
@@ -100,6 +101,16 @@ class Refine(StrictModel):
         default=2_500_000, ge=1000, le=2**31 - 1,
         description="Larger images are shrunk to at most so many voxels, along their finest axes first.",
     )  # fmt: skip
+    finest_mm: Millimetres | None = Field(
+        default=None, exclude_if=lambda given: given is None,
+        description="A CT that was shrunken is refined again, with voxels up to this wide, or those of the image.",
+    )  # fmt: skip
+    finest_steps: int = Field(
+        default=0, ge=0, le=1000, exclude_if=lambda given: not given, description="Gradient steps of that second stage."
+    )
+    finest_smoothness: Smoothness | None = Field(
+        default=None, exclude_if=lambda given: given is None, description="Its smoothness, where it differs."
+    )
     spacing_voxels: float = Field(
         default=2.0, ge=1, le=16, description="Distance of the control points of one step, in those voxels."
     )
@@ -145,11 +156,30 @@ class Refine(StrictModel):
         "their axes', uses the column of that structure: the force of an image acts on both sides of a border.",
     )  # fmt: skip
 
+    @model_validator(mode="after")
+    def _check(self) -> Refine:
+        if (self.finest_mm is None) != (self.finest_steps == 0):
+            raise ValueError("finest_mm and finest_steps belong together; give both or neither")
+        return self
+
     def control_spacing(self, geometry: Geometry) -> float:
         """Distance of the control points on a grid, in its voxels, whose edge is the geometric mean of their axes'."""
         if self.spacing_mm is None:
             return self.spacing_voxels
         return max(1.0, self.spacing_mm / float(np.exp(np.log(geometry.spacing_mm).mean())))
+
+    def stages(self, geometry: Geometry, bank: BankName) -> tuple[Refine, ...]:
+        """Return the stage, and where a CT has been shrunken for it by more than ``finest_mm`` asks for, the second.
+
+        The first one brings large motion home at little cost; the second one finds what only fine voxels show.
+        """
+        first = self.model_copy(update={"finest_mm": None, "finest_steps": 0})
+        if bank != "ct" or self.finest_mm is None or not (self.steps and self.finest_steps):
+            return (first,)
+        smoothness = self.finest_smoothness or self.smoothness_for(bank)
+        changes = {"steps": self.finest_steps, "finest_steps": 0, "smoothness_ct": smoothness, "start_sigma": 0.0}
+        second = self.model_copy(update=changes)
+        return (first, second) if prod(second.factors(geometry)) < prod(first.factors(geometry)) else (first,)
 
     def smoothness_for(self, bank: BankName) -> float:
         """Smoothness of a pair that a bank compares."""
@@ -158,6 +188,8 @@ class Refine(StrictModel):
 
     def factors(self, geometry: Geometry) -> tuple[int, int, int]:
         """Whole factors by which the stage shrinks the axes of an image."""
+        if self.finest_mm is not None and not self.finest_steps:
+            return within_image(np.floor(self.finest_mm / geometry.spacing_mm + SLACK), geometry)
         voxel_mm = float(geometry.spacing_mm.min())
         while True:
             factors = within_image(nearest_whole(voxel_mm / geometry.spacing_mm), geometry)
@@ -296,7 +328,7 @@ class Settings(StrictModel):
 
     def compares_maps(self, weights: WeightTable) -> bool:
         """Tell whether a member that has a weight compares what a model makes out in the images."""
-        learned = [m.name for m in self.bank if m.source != "image"]
+        learned = [m.name for m in self.bank if m.source in ("structures", "labels")]
         return bool(weights.matrix[weights.rows(learned)].any())
 
     def without_label_members(self, weights: WeightTable) -> WeightTable:

@@ -280,9 +280,12 @@ class ClassWeights:
 
     def of_structures(self, member: Member) -> Float32Array:
         """Weight of the map of each structure, (K,), for a member that compares structure maps."""
-        maps, columns = self.scene.pair.fixed.maps, self.table.classes
-        assert maps is not None
         row = _single(self.table.matrix[self.table.members.index(member.name)])
+        guides, maps, columns = self.scene.pair.guides, self.scene.pair.fixed.maps, self.table.classes
+        if member.source == "guides":
+            assert guides is not None
+            return np.asarray(row[columns.index(0)] * np.array(guides.weights), dtype=np.float32)
+        assert maps is not None
         return row[[columns.index(c) if c in columns else 0 for c in maps.classes]]
 
     def stiffness(self) -> Float32Array | None:

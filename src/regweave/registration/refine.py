@@ -60,7 +60,7 @@ def refine(
 ) -> Refinement:
     """Minimise the weighted costs plus the smoothness of the displacement, starting from the discrete result.
 
-    The result is the best of all steps, so it never costs more than the start, smoothed as ``settings`` say.
+    The result of a stage is the best of its steps, so it never costs more than the start, smoothed as ``settings`` say.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def refine(
     weights, schedule
         As in `align`; the members of the schedule's continuous stage are used.
     settings : Refine
-        Steps, smoothness and rate.
+        Steps, smoothness and rate; a large CT is refined in two stages, see `Refine.stages`.
     on_step : callable, optional
         Called with every `RefineStep`.
     device : Device
@@ -80,28 +80,35 @@ def refine(
     members = _used(schedule.continuous, weights)
     if settings.steps == 0 or not members:
         return Refinement(displacement, (), ())  # `warn_if_left_out` has named the reason
-    scene = device.scene(pair, schedule).at(settings)
-    u = device.change_level(device.upload(displacement), (1, 1, 1), scene.factors, scene.geometry.shape)
-    sigma_mm = settings.start_sigma * schedule.levels_for(pair.fixed.geometry)[-1].spacing_mm
-    u = device.smoothed(u, sigma_mm, scene.geometry)
-    grid = ControlGrid.every(scene.geometry.shape, settings.control_spacing(scene.geometry))
-    terms = device.data_terms(scene, u, members, weights, settings)
-    descent, smoothness = device.descent(settings, grid, scene.geometry), settings.smoothness_for(schedule.bank_name)
+    image = device.scene(pair, schedule)
+    u, factors = device.upload(displacement), (1, 1, 1)
     records: list[RefineStep] = []
-    least, best = np.inf, u
-    for step in range(settings.steps + 1):
-        start = time.perf_counter()
-        data, smooth, force = device.forces(scene, terms, u, smoothness)
-        if data + smooth < least:
-            least, best = data + smooth, u
-        if step == settings.steps:
-            break
-        u = device.held_back(u, descent.update(force), grid)  # φ ← φ ∘ (id + δ)
-        records.append(RefineStep(step, data, smooth, time.perf_counter() - start))
-        if on_step is not None:
-            on_step(records[-1])
-    knots, u = (device.download(a) for a in device.unfolded(best, scene.factors, pair.fixed.geometry.shape))
-    return Refinement(u, tuple(records), tuple(m.name for m in members), _field(knots, pair, scene.factors))
+    for stage in settings.stages(pair.fixed.geometry, schedule.bank_name):
+        if records:  # interpolated on the grid of the image, where folds between coarser knots are smoothed
+            u, factors = device.unfolded(u, factors, pair.fixed.geometry.shape)[1], (1, 1, 1)
+        scene = image.at(stage)
+        u = device.change_level(u, factors, scene.factors, scene.geometry.shape)
+        factors = scene.factors
+        sigma_mm = stage.start_sigma * schedule.levels_for(pair.fixed.geometry)[-1].spacing_mm
+        u = device.smoothed(u, sigma_mm, scene.geometry)
+        grid = ControlGrid.every(scene.geometry.shape, stage.control_spacing(scene.geometry))
+        terms = device.data_terms(scene, u, members, weights, stage)
+        descent, smoothness = device.descent(stage, grid, scene.geometry), stage.smoothness_for(schedule.bank_name)
+        least, best = np.inf, u
+        for step in range(stage.steps + 1):
+            start = time.perf_counter()
+            data, smooth, force = device.forces(scene, terms, u, smoothness)
+            if data + smooth < least:
+                least, best = data + smooth, u
+            if step == stage.steps:
+                break
+            u = device.held_back(u, descent.update(force), grid)  # φ ← φ ∘ (id + δ)
+            records.append(RefineStep(len(records), data, smooth, time.perf_counter() - start))
+            if on_step is not None:
+                on_step(records[-1])
+        u = best
+    knots, u = (device.download(a) for a in device.unfolded(u, factors, pair.fixed.geometry.shape))
+    return Refinement(u, tuple(records), tuple(m.name for m in members), _field(knots, pair, factors))
 
 
 def _used(members: Sequence[Member], weights: WeightTable) -> tuple[Member, ...]:

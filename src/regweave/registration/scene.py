@@ -136,8 +136,10 @@ class Scene:
     def maps(self, source: str, u: Float32Array) -> ComparedMaps:
         """Return the structure maps that members of a source compare, their channels shared as they lie at u."""
         if source not in self._maps:
-            fixed, moving = self.pair.fixed.maps, self.pair.moving
-            pulled = moving.label_maps if source == "labels" else moving.maps
+            pair, guides = self.pair, self.pair.guides
+            fixed, pulled = pair.fixed.maps, pair.moving.label_maps if source == "labels" else pair.moving.maps
+            if source == "guides":
+                fixed, pulled = (None, None) if guides is None else (guides.fixed, guides.moving)
             if fixed is None or pulled is None:
                 raise ValueError(f"members of source {source!r} compare structure maps, and the pair has none")
             self._maps[source] = ComparedMaps.on(self.geometry, fixed, pulled, self.pair.initial, u)
@@ -146,7 +148,7 @@ class Scene:
     def independent_share(self, member: Member) -> float:
         """Return the weight of coarse structure maps: image-voxel volume over map-voxel volume, at most 1."""
         maps = self.pair.fixed.maps
-        if member.source == "image" or maps is None:
+        if member.source in ("image", "guides") or maps is None:
             return 1.0
         volumes = [abs(np.linalg.det(g.affine[:3, :3])) for g in (self.geometry, maps.geometry)]
         return min(1.0, float(volumes[0] / volumes[1]))

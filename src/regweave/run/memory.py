@@ -172,12 +172,13 @@ def forecast(
     schedule = settings.for_bank(modality)
     bank = schedule.for_levels().bank
     levels = [_size(fixed, level, n) for n, level in enumerate(schedule.levels_for(fixed))]
-    refine_shape = shrink_geometry(fixed, settings.refine.factors(fixed)).shape
+    stages = settings.refine.stages(fixed, modality)
+    refine_voxels = [prod(shrink_geometry(fixed, stage.factors(fixed)).shape) for stage in stages]
     views = len({(m.window, m.sigma_voxels, m.metric == "mi") for m in bank})
-    refined = settings.refine.steps * max(sum(m.weight > 0 for m in schedule.continuous), 1)
+    refined = max(sum(m.weight > 0 for m in schedule.continuous), 1)
     work = StageWork(
         tuple(len(bank) * prod(p.shape) * p.steps * (WORK["cost"] * p.n_labels + WORK["features"]) for p in levels),
-        WORK["refine"] * prod(refine_shape) * refined,
+        WORK["refine"] * refined * sum(n * stage.steps for n, stage in zip(refine_voxels, stages, strict=True)),
         WORK["outputs"] * prod(fixed.shape),
     )
     f, m = float(prod(fixed.shape)), float(prod(moving.shape))
@@ -188,11 +189,11 @@ def forecast(
     costs = max(len(bank) * p.n_nodes * p.n_labels * 4.0 * 3 for p in levels)
     features = max(len(bank) * 8.0 * float(prod(p.shape)) for p in levels)
     per_voxel = BYTES_PER_VOXEL["refine"] + structures * BYTES_PER_VOXEL["structure"]
-    refine = per_voxel * float(prod(refine_shape)) if settings.refine.steps else 0.0
+    refine = per_voxel * float(max(refine_voxels)) if settings.refine.steps else 0.0
     return Plan(
         tuple(levels),
         len(bank),
-        settings.refine.steps,
+        sum(stage.steps for stage in stages),
         PROGRAM_MB + (images + max(costs + features, refine) + BYTES_PER_VOXEL["mask"] * masked_voxels) / 2**20,
         _seconds_per_voxel_label() * work.total if probe else float("nan"),
         work,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from regweave.types.energy import Energy, NodeEvidence, Solution, Terms
 from regweave.types.geometry import Float32Array, Float64Array, Geometry, IntArray, LabelArray
-from regweave.types.images import Image, ImagePair, LabelMap, Modality, StructureMaps, Volume
+from regweave.types.images import Guides, Image, ImagePair, LabelMap, Modality, StructureMaps, Volume
 from regweave.types.structures import PALETTE, Colour, Contour, Identity, LeftOut, OutlineKind, Structure, StructureSet
 from regweave.types.transform import Direction, Ends, Field, Transform
 from regweave.types.weights import WeightTable
@@ -24,6 +24,7 @@ __all__ = [
     "Float32Array",
     "Float64Array",
     "Geometry",
+    "Guides",
     "Identity",
     "Image",
     "ImagePair",

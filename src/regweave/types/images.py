@@ -175,6 +175,17 @@ class StructureMaps:
 
 
 @dataclass(frozen=True)
+class Guides:
+    """Structures drawn on both images that guide a registration, as ramps of the signed distance to their borders."""
+
+    fixed: StructureMaps
+    moving: StructureMaps
+    """The same structures in the same order, each on the grid of its image or a coarser one."""
+    weights: tuple[float, ...]
+    """Weight of each structure against the others, (K,)."""
+
+
+@dataclass(frozen=True)
 class Image(Volume):
     """Scalar image with its labels, mask and structure maps."""
 
@@ -206,6 +217,8 @@ class ImagePair:
     """Affine start: takes LPS millimetres of the fixed image to those of the moving image, (4, 4)."""
     initial_field: Field | None = None
     """Deformable start, applied before ``initial``: fixed p → initial(p + field(p))."""
+    guides: Guides | None = None
+    """Structures of both images that guide."""
 
     @property
     def fixed_labels(self) -> LabelMap | None:

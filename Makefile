@@ -3,6 +3,8 @@
 #   make test    the fast tests
 # Choose the interpreter with `make PYTHON=python3.12 …`; it is used once, to create .venv.
 
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 JOBS ?= 2
 # Warnings of the C++ compiler are errors with `make WERROR=ON …`.
@@ -14,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_OUTPUT ?= demo-output
 
-CORE := $(wildcard core/*.cpp core/*.hpp core/gpu/*.cpp core/gpu/*.hpp core/gpu/*.cu)
+CORE := $(wildcard core/*.cpp core/*.hpp core/shared/*.hpp core/gpu/*.cpp core/gpu/*.hpp core/gpu/*.cu)
 # A folder is newer than the stamp when a module was added: the editable install must be told of it.
 FOLDERS := $(shell find src -type d -not -name __pycache__)
 TEXT := $(wildcard *.md docs src tests core benchmark examples NOTICE CITATION.cff)
@@ -37,8 +39,29 @@ $(VENV)/.pip: | $(BIN)/python
 
 $(VENV)/.package: pyproject.toml CMakeLists.txt $(CORE) $(FOLDERS) | $(VENV)/.pip
 	$(PIP) install --quiet --group build
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --quiet --no-build-isolation --editable ".[train,cluster]" \
-	  --config-settings=cmake.define.REGWEAVE_WERROR=$(WERROR) --config-settings=cmake.define.REGWEAVE_TESTING=ON
+	$(call install,[train$(,)cluster],--quiet,WERROR=$(WERROR) TESTING=ON ONE_SET=OFF CUDA=AUTO)
+	@touch $@
+
+# Editable, with extras and options of pip. CMake keeps definitions between builds, so that both installs give all.
+, := ,
+install = PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --editable ".$1" $2 \
+  $(addprefix --config-settings=cmake.define.REGWEAVE_,$3)
+
+# The package without what only developers need: one instruction set, no test module, no GPU. The libraries are
+# installed while the compiler works. Where the whole package is installed, the demo uses that.
+LISTED = $(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*$1, sep="\n")'
+DEMO_INSTALL := $(if $(wildcard $(VENV)/.package),$(VENV)/.package,$(VENV)/.demo)
+DEMO_LOG := $(VENV)/demo.log
+
+$(VENV)/.demo: pyproject.toml CMakeLists.txt $(CORE) $(FOLDERS) | $(BIN)/python
+	@echo "set-up 1/3: tools to build the kernels"
+	@$(PIP) install --quiet -r <($(call LISTED,p["dependency-groups"]["build"]))
+	@echo "set-up 2/3: kernels of this processor; libraries beside them"
+	@$(PIP) install --quiet -r <($(call LISTED,p["project"]["dependencies"] + p["project"]["optional-dependencies"]["train"])) & \
+	  libraries=$$!; \
+	  $(call install,,--verbose --no-deps,WERROR=$(WERROR) TESTING=OFF ONE_SET=ON CUDA=OFF) 2>&1 | tee $(DEMO_LOG) | \
+	  sed -un 's/^ *\(\[[0-9]*\/[0-9]*\] [A-Z]\).*\/\([^ /]*\)$$/  \1 \2/p' || { tail -n 40 $(DEMO_LOG); exit 1; }; \
+	  echo "set-up 3/3: waiting for the libraries"; wait $$libraries
 	@touch $@
 
 $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.wheel: $(VENV)/.%: pyproject.toml | $(VENV)/.pip
@@ -47,7 +70,7 @@ $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.wheel: $(VENV)/.%: pyproject.
 
 setup: $(VENV)/.package $(VENV)/.test $(VENV)/.lint
 
-demo: $(VENV)/.package
+demo: $(DEMO_INSTALL)
 	$(BIN)/regweave demo --output $(DEMO_OUTPUT) --overwrite
 
 # Tests run side by side; a BLAS that takes all cores for each of them is several times slower, with the same bits.

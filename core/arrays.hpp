@@ -7,10 +7,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 
 #include "memory.hpp"
+#include "require.hpp"
+#include "shared/body.hpp"
 
 namespace regweave {
 
@@ -22,6 +25,14 @@ using In = nb::ndarray<const T, nb::ndim<Dim>, nb::c_contig, nb::device::cpu>;
 
 template <typename T>
 using Out = nb::ndarray<nb::numpy, T, nb::c_contig>;
+
+inline Matrix matrix_of(const In<double, 2>& a) {
+    require(a.shape(0) == 3 && a.shape(1) == 4, "matrix must have shape (3, 4)");
+    require_finite(a.data(), 12, "matrix must be finite");
+    Matrix out;
+    std::memcpy(out.m, a.data(), sizeof out.m);
+    return out;
+}
 
 // A new array owned by Python; values are not initialised.
 template <typename T, std::size_t Dim>

@@ -51,21 +51,21 @@ struct WindowRows {
                 sums, channels,
                 [&](int c) {
                     const V here = load<V>(m + c * moved_channel), next = load<V>(m + c * moved_channel + 1);
-                    return here + fraction * (next - here);
+                    return between(here, next, fraction);
                 },
                 [&](int c) { return load<V>(f + c * fixed_channel); });
         for (int t = 0; t < Op::terms; ++t) store(out + std::size_t(t) * nz + z, sums[t]);
     }
 };
 
-// Op::terms sums are kept per node and label; op.finish(sums, node) turns the sums of a support into the
-// cost.
+// Cost volume of a box cost of shared/costs.hpp, whose moments, two for each node, may be null.
 template <class Op>
 class BoxVolume {
   public:
-    BoxVolume(const Job& job, const Op& op, float* out)
+    BoxVolume(const Job& job, const Op& op, const double* moments, float* out)
         : job_(job),
           op_(op),
+          moments_(moments),
           out_(out),
           nz_(job.dim[2]),
           pad_(job.pad()),
@@ -90,6 +90,7 @@ class BoxVolume {
 
     const Job& job_;
     const Op& op_;
+    const double* moments_;
     float* out_;
     int nz_, pad_, Ky_, Kz_;
     std::size_t sheet_;  // sums of one label over the windows along y
@@ -175,7 +176,7 @@ class BoxVolume {
                         for (int v = 0; v < s.size[2]; ++v) total += line[v];
                         sums[t] = total;
                     }
-                    cost = op_.finish(sums, node);
+                    cost = op_.finish(sums, moments_ ? moments_ + 2 * node : nullptr);
                 }
     }
 };

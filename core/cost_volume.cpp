@@ -7,62 +7,10 @@
 #include "box_volume.hpp"
 #include "haar.hpp"
 #include "patch_volume.hpp"
+#include "shared/costs.hpp"
 
 namespace regweave {
 namespace {
-
-struct AbsoluteDifference {
-    static constexpr int terms = 1;
-    double scale;  // 1 / (voxels · channels)
-
-    template <class V, class Channels, class W, class F>
-    void add(V* sums, Channels C, W w, F f) const {
-        for (int c = 0; c < C; ++c) sums[0] += absolute(w(c) - f(c));
-    }
-    float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
-};
-
-// ½ |ff' − ww'|² = ½ (|f|⁴ + |w|⁴) − ⟨f, w⟩²: gradient fields agree where they are parallel, whichever way
-// they point.
-struct TensorDifference {
-    static constexpr int terms = 1;
-    double scale;
-
-    template <class V, class Channels, class W, class F>
-    void add(V* sums, Channels C, W w, F f) const {
-        V dot = {}, ww = {}, ff = {};
-        for (int c = 0; c < C; ++c) {
-            const V a = w(c), b = f(c);
-            dot += a * b;
-            ww += a * a;
-            ff += b * b;
-        }
-        sums[0] += 0.5f * (ww * ww + ff * ff) - dot * dot;
-    }
-    float finish(const double* sums, std::size_t) const { return float(std::max(0.0, sums[0] * scale)); }
-};
-
-struct Correlation {
-    static constexpr int terms = 3;
-    double n, floor;
-    bool squared;
-    const std::array<double, 2>* fixed;  // mean in each support, and variance with the floor added
-
-    template <class V, class Channels, class W, class F>
-    void add(V* sums, Channels, W w, F f) const {
-        const V m = w(0);
-        sums[0] += m;
-        sums[1] += m * m;
-        sums[2] += m * f(0);
-    }
-    float finish(const double* sums, std::size_t node) const {
-        const double w = sums[0] / n, ww = std::max(0.0, sums[1] / n - w * w) + floor;
-        const auto& [mean, variance] = fixed[node];
-        const double wj = sums[2] / n - w * mean;
-        if (squared) return float(1.0 - wj * wj / (ww * variance));
-        return float(1.0 - (wj + floor) / std::sqrt(ww * variance));
-    }
-};
 
 // Mean of one channel: class shares and patch volumes.
 struct Mean {
@@ -73,7 +21,7 @@ struct Mean {
     void add(V* sums, Channels, W w, F) const {
         sums[0] += w(0);
     }
-    float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
+    float finish(const double* sums, const double*) const { return float(sums[0] * scale); }
 };
 
 // Mean of the product of one channel with the fixed one: overlap of two masks.
@@ -85,14 +33,8 @@ struct Product {
     void add(V* sums, Channels, W w, F f) const {
         sums[0] += w(0) * f(0);
     }
-    float finish(const double* sums, std::size_t) const { return float(sums[0] * scale); }
+    float finish(const double* sums, const double*) const { return float(sums[0] * scale); }
 };
-
-// An intensity in units of bins, within them; this order of min and max takes NaN to bin 0.
-template <int Bins>
-float cut_to_bins(float v) {
-    return std::min(std::max(0.0f, v), float(Bins - 1));
-}
 
 // H(J | W) = Σ_w c_w log c_w − Σ_wj c_wj log c_wj, over n, from integer counts and one table. Count is 16
 // bits wide, half the memory to clear and add up, unless a support has more voxels than that can count.
@@ -118,7 +60,7 @@ struct ConditionalEntropy {
         for (int begin = 0; begin < n; begin += kPart) {
             const int m = std::min(kPart, n - begin);
             const float* w = in + begin;
-            for (int v = 0; v < m; ++v) bins[v] = cut_to_bins<Bins>(w[v] + fraction * (w[v + 1] - w[v]));
+            for (int v = 0; v < m; ++v) bins[v] = cut_to_bins<Bins>(between(w[v], w[v + 1], fraction));
             for (int v = 0; v < m; ++v) out[begin + v] = Voxel(f[begin + v] + int(bins[v]));
         }
     }
@@ -151,7 +93,7 @@ struct ConditionalEntropy {
             }
         float information = 0;
         for (int w = 0; w < Bins; ++w) information += n_log_n[of_w[w]] - part[w];
-        return std::max(0.0f, information / float(s.voxels()));
+        return most(0.0f, information / float(s.voxels()));
     }
 };
 
@@ -165,7 +107,7 @@ struct HaarDifference {
 
     void row(const float* in, float fraction, int i, int j, Voxel* out, int n) const {
         const float* f = job.fixed + job.plane() * i + std::size_t(n) * j;
-        for (int v = 0; v < n; ++v) out[v] = in[v] + fraction * (in[v + 1] - in[v]) - f[v];
+        for (int v = 0; v < n; ++v) out[v] = between(in[v], in[v + 1], fraction) - f[v];
     }
     float patch(const Voxel* const* planes, std::size_t stride, Scratch&) const {
         const Supports& s = job.supports;
@@ -177,8 +119,7 @@ struct HaarDifference {
                     haar_block<load8>(planes + x, stride, y * stride + z, fine, coarse);
                 if (z < s.size[2]) haar_block<load4>(planes + x, stride, y * stride + z, fine, coarse);
             }
-        const float fine_scale = 0.35355339059327373f, coarse_scale = 0.0625f;
-        return (sum8(fine) * fine_scale + sum8(coarse) * coarse_scale) / float(s.voxels());
+        return haar_cost(sum8(fine), sum8(coarse), s.voxels());
     }
 };
 
@@ -188,11 +129,11 @@ NewArray<float, 2> make_output(const Job& job) {
 }
 
 template <class Op>
-Out<float> run_box(const Job& job, const Op& op) {
+Out<float> run_box(const Job& job, const Op& op, const double* moments = nullptr) {
     auto out = make_output(job);
     {
         nb::gil_scoped_release nogil;
-        BoxVolume<Op>(job, op, out.data.get()).run();
+        BoxVolume<Op>(job, op, moments, out.data.get()).run();
     }
     return out.release();
 }
@@ -238,12 +179,13 @@ Out<float> overlap_volume(SUPPORT_ARGUMENTS) {
 }
 
 Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor, bool squared) {
+    using Moments = std::array<double, 2>;
     Job job = make_job(SUPPORT_VALUES);
     require(std::isfinite(floor) && floor > 0, "the floor of the variance must be positive");
     require(job.channels == 1, "this cost takes one channel");
     if (!squared) job.needed = not_blank(job);
     const Supports& s = job.supports;
-    const auto moments = by_support<std::array<double, 2>>(s, [&](int p, int q, int r) {
+    const auto moments = by_support<Moments>(s, [&](int p, int q, int r) {
         double sum = 0, squares = 0;
         for (int x = p; x < p + s.size[0]; ++x)
             for (int y = q; y < q + s.size[1]; ++y) {
@@ -254,9 +196,9 @@ Out<float> ncc_volume(SUPPORT_ARGUMENTS, double floor, bool squared) {
                 }
             }
         const double m = sum / s.voxels();
-        return std::array<double, 2>{m, std::max(0.0, squares / s.voxels() - m * m) + floor};
+        return Moments{m, most(0.0, squares / s.voxels() - m * m) + floor};
     });
-    return run_box(job, Correlation{double(s.voxels()), floor, squared, moments.data()});
+    return run_box(job, Correlation{double(s.voxels()), floor, squared}, moments.data()->data());
 }
 
 // Supports whose fixed bins are not all the same: H(J | W) is zero in the others.

@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "require.hpp"
+#include "shared/cell.hpp"
 
 namespace regweave {
 
@@ -69,7 +70,7 @@ class CubicSampler {
         std::ptrdiff_t at[4];
 
         Taps(double p, int last, std::ptrdiff_t stride) {
-            const double inside = std::min(std::max(0.0, p), double(last));  // this order takes NaN to 0
+            const double inside = clamped(p, last);
             const int cell = int(inside);
             const float t = float(inside - cell), s = 1.0f - t, moves = inside == p ? 1.0f : 0.0f;
             weight[0] = s * s * s / 6;

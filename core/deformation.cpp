@@ -10,16 +10,17 @@
 #include "arrays.hpp"
 #include "bspline.hpp"
 #include "interpolate.hpp"
-#include "inverse.hpp"
 #include "jacobian.hpp"
 #include "mapped_rows.hpp"
 #include "parallel.hpp"
 #include "require.hpp"
+#include "shared/inverse.hpp"
 
 namespace {
 
 using namespace regweave;
 using Vector = std::array<double, 3>;
+constexpr Matrix kIdentity{{{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}}};
 
 void require_field(const In<float, 4>& u, const char* name) {
     require_volume(u, name);
@@ -28,7 +29,7 @@ void require_field(const In<float, 4>& u, const char* name) {
 
 Out<float> warp(In<float, 3> image, In<double, 2> matrix, In<float, 4> field, float fill, bool clamp) {
     require_field(field, "field");
-    const Matrix map(matrix);
+    const Matrix map = matrix_of(matrix);
     const Sampler sampler = sampler_of(grid_shape(image));
     const Shape n = grid_shape(field);
     NewArray<float, 3> out(n);
@@ -49,7 +50,7 @@ Out<float> warp(In<float, 3> image, In<double, 2> matrix, In<float, 4> field, fl
 
 Out<std::uint8_t> warp_valid(Shape shape, In<double, 2> matrix, In<float, 4> field) {
     require_field(field, "field");
-    const Matrix map(matrix);
+    const Matrix map = matrix_of(matrix);
     const Sampler sampler = sampler_of(shape);
     NewArray<std::uint8_t, 3> out(grid_shape(field));
     {
@@ -61,49 +62,11 @@ Out<std::uint8_t> warp_valid(Shape shape, In<double, 2> matrix, In<float, 4> fie
     return out.release();
 }
 
-std::int32_t nearest_label(const Sampler& sampler, const std::int32_t* labels, const RowCells& cells,
-                           std::size_t k) {
-    int c = 0;
-    for (int a = 0; a < 3; ++a) c = 2 * c + (cells.fraction[a][k] >= 0.5f);
-    return labels[cells.corner[k] + sampler.corner_step(c)];
-}
-
-// The label that holds most of the trilinear weight of the cell.
-std::int32_t voted_label(const Sampler& sampler, const std::int32_t* labels, const RowCells& cells,
-                         std::size_t k) {
-    std::int32_t value[8];
-    double weight[8];
-    bool uniform = true;
-    for (int c = 0; c < 8; ++c) {
-        value[c] = labels[cells.corner[k] + sampler.corner_step(c)];
-        uniform = uniform && value[c] == value[0];
-        weight[c] = 1.0;
-        for (int a = 0; a < 3; ++a) {
-            const double f = cells.fraction[a][k];
-            weight[c] *= (c >> (2 - a)) & 1 ? f : 1.0 - f;
-        }
-    }
-    if (uniform) return value[0];
-    const std::int32_t nearest = nearest_label(sampler, labels, cells, k);
-    std::int32_t best = nearest;
-    double best_sum = -1.0;
-    for (int c = 0; c < 8; ++c) {
-        double sum = 0.0;
-        for (int other = 0; other < 8; ++other) sum += value[other] == value[c] ? weight[other] : 0.0;
-        const bool tie_won = value[c] == nearest || (best != nearest && value[c] < best);
-        if (sum > best_sum || (sum == best_sum && tie_won)) {
-            best_sum = sum;
-            best = value[c];
-        }
-    }
-    return best;
-}
-
 template <typename Choose>
 Out<std::int32_t> warp_by(const In<std::int32_t, 3>& labels, const In<double, 2>& matrix,
                           const In<float, 4>& field, std::int32_t fill, const Choose& choose) {
     require_field(field, "field");
-    const Matrix map(matrix);
+    const Matrix map = matrix_of(matrix);
     const Sampler sampler = sampler_of(grid_shape(labels));
     const Shape n = grid_shape(field);
     NewArray<std::int32_t, 3> out(n);
@@ -115,7 +78,7 @@ Out<std::int32_t> warp_by(const In<std::int32_t, 3>& labels, const In<double, 2>
             sampler.locate(at, cells);
             sampler.inside(at, inside.data());
             for (std::size_t k = 0; k < n[2]; ++k) {
-                target[k] = inside[k] ? choose(sampler, labels.data(), cells, k) : fill;
+                target[k] = inside[k] ? choose(sampler.cell(cells, k)) : fill;
             }
         });
     }
@@ -124,11 +87,12 @@ Out<std::int32_t> warp_by(const In<std::int32_t, 3>& labels, const In<double, 2>
 
 Out<std::int32_t> warp_nearest(In<std::int32_t, 3> labels, In<double, 2> matrix, In<float, 4> field,
                                std::int32_t fill) {
-    return warp_by(labels, matrix, field, fill, nearest_label);
+    return warp_by(labels, matrix, field, fill,
+                   [&](const Cell& cell) { return cell.nearest(labels.data()); });
 }
 
 Out<std::int32_t> warp_labels(In<std::int32_t, 3> labels, In<double, 2> matrix, In<float, 4> field) {
-    return warp_by(labels, matrix, field, 0, voted_label);
+    return warp_by(labels, matrix, field, 0, [&](const Cell& cell) { return cell.voted(labels.data()); });
 }
 
 Out<float> ffd(In<float, 4> coefficients, Vector origin, Vector spacing, Shape shape) {
@@ -174,7 +138,7 @@ Out<float> compose(In<float, 4> u, In<float, 4> d) {
     NewArray<float, 4> out({3, n[0], n[1], n[2]});
     {
         nb::gil_scoped_release nogil;
-        for_each_row(Matrix(), d, [&](const RowPositions& at, RowCells& cells, std::size_t offset) {
+        for_each_row(kIdentity, d, [&](const RowPositions& at, RowCells& cells, std::size_t offset) {
             sampler.locate(at, cells);
             for (int a = 0; a < 3; ++a) {
                 const float* increment = d.data() + a * volume + offset;
@@ -197,9 +161,9 @@ struct AxisCells {
     AxisCells(std::size_t n, std::size_t samples, double scale, double offset)
         : cell(samples), fraction(samples), step(n > 1) {
         for (std::size_t s = 0; s < samples; ++s) {
-            const double x = std::min(std::max(0.0, scale * double(s) + offset), double(n - 1));
-            cell[s] = std::min(std::int32_t(x), std::int32_t(std::max<std::size_t>(n, 2) - 2));
-            fraction[s] = float(x - cell[s]);
+            const AxisCell axis(scale * double(s) + offset, int(n));
+            cell[s] = axis.cell;
+            fraction[s] = float(axis.fraction);
         }
     }
 };
@@ -208,9 +172,7 @@ struct AxisCells {
 void mix_rows(const float* low, std::size_t step_x, std::size_t step_y, float fx, float fy, std::size_t n,
               float* __restrict out) {
     const float *p01 = low + step_y, *p10 = low + step_x, *p11 = low + step_x + step_y;
-    for (std::size_t k = 0; k < n; ++k)
-        out[k] =
-            (1.0f - fx) * ((1.0f - fy) * low[k] + fy * p01[k]) + fx * ((1.0f - fy) * p10[k] + fy * p11[k]);
+    for (std::size_t k = 0; k < n; ++k) out[k] = mix(mix(low[k], p01[k], fy), mix(p10[k], p11[k], fy), fx);
 }
 
 Out<float> resample_field(In<float, 4> u, Shape shape, Vector scale, Vector offset) {
@@ -234,8 +196,8 @@ Out<float> resample_field(In<float, 4> u, Shape shape, Vector scale, Vector offs
                     row[n[2]] = row[n[2] - 1];
                     float* target = out.data.get() + ((a * shape[0] + i) * shape[1] + j) * shape[2];
                     for (std::size_t k = 0; k < shape[2]; ++k) {
-                        const float f = z.fraction[k], *p = &row[z.cell[k]];
-                        target[k] = (1.0f - f) * p[0] + f * p[1];
+                        const float* p = &row[z.cell[k]];
+                        target[k] = mix(p[0], p[1], z.fraction[k]);
                     }
                 }
         });
@@ -261,8 +223,8 @@ std::tuple<Out<float>, Out<float>> invert(In<float, 4> u, In<double, 2> matrix, 
                                           Shape shape, int max_iter, double tolerance) {
     require_field(u, "u");
     require(max_iter >= 1 && tolerance >= 0.0, "max_iter must be 1 or more, the tolerance 0 or more");
-    const Matrix map(matrix), back(inverse_matrix);
-    const Sampler sampler = sampler_of(grid_shape(u));
+    const Matrix map = matrix_of(matrix), back = matrix_of(inverse_matrix);
+    const int voxels[3] = {int(u.shape(1)), int(u.shape(2)), int(u.shape(3))};
     const std::size_t volume = require_grid(shape, "the grid of the result");
     NewArray<float, 4> out({3, shape[0], shape[1], shape[2]});
     NewArray<float, 3> residual(shape);
@@ -276,7 +238,7 @@ std::tuple<Out<float>, Out<float>> invert(In<float, 4> u, In<double, 2> matrix, 
                     double r[3], p[3], image[3];
                     back.apply(q, r);
                     for (int a = 0; a < 3; ++a) p[a] = r[a] + shift[a];
-                    const double error = invert_point(sampler, u.data(), r, p, max_iter, tolerance);
+                    const double error = invert_point(voxels, u.data(), r, p, max_iter, tolerance);
                     map.apply(p, image);
                     const std::size_t at = (i * shape[1] + j) * shape[2] + k;
                     residual.data[at] = float(error);

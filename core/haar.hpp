@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "shared/costs.hpp"
 #include "simd.hpp"
 
 namespace regweave {
@@ -22,16 +23,15 @@ inline void haar_block(const float* const* rows, std::size_t stride, std::size_t
             const float* p0 = rows[2 * x] + offset + 2 * y * stride;
             const float* p1 = rows[2 * x + 1] + offset + 2 * y * stride;
             const V8 v00 = Load(p0), v01 = Load(p0 + stride), v10 = Load(p1), v11 = Load(p1 + stride);
-            const V8 s0 = v00 + v10, d0 = v00 - v10, s1 = v01 + v11, d1 = v01 - v11;
-            const V8 ss = s0 + s1, sd = absolute(s0 - s1), ds = absolute(d0 + d1), dd = absolute(d0 - d1);
+            const HaarSquare<V8> square(v00, v01, v10, v11);
+            const V8 sd = absolute(square.sd), ds = absolute(square.ds), dd = absolute(square.dd);
             fine += larger(sd, swap1(sd)) + larger(ds, swap1(ds)) + larger(dd, swap1(dd));
-            const V8 other = swap1(ss);
-            fine += 0.5f * absolute(ss - other);
-            low[x][y] = ss + other;  // each pair's sum stands in both of its lanes
+            const V8 other = swap1(square.ss);
+            fine += 0.5f * absolute(square.ss - other);
+            low[x][y] = square.ss + other;  // both lanes of a pair contain its sum
         }
-    const V8 s0 = low[0][0] + low[1][0], d0 = low[0][0] - low[1][0];
-    const V8 s1 = low[0][1] + low[1][1], d1 = low[0][1] - low[1][1];
-    const V8 bands[4] = {absolute(s0 + s1), absolute(s0 - s1), absolute(d0 + d1), absolute(d0 - d1)};
+    const HaarSquare<V8> square(low[0][0], low[0][1], low[1][0], low[1][1]);
+    const V8 bands[4] = {absolute(square.ss), absolute(square.sd), absolute(square.ds), absolute(square.dd)};
     for (const V8& v : bands) coarse += larger(v, swap2(v));
 }
 

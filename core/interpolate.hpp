@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "require.hpp"
+#include "shared/cell.hpp"
 
 namespace regweave {
 
@@ -46,12 +47,17 @@ class Sampler {
         }
     }
 
-    // Index distance from a cell's lowest corner to corner c in 0..7; bits 4, 2, 1 of c are axes 0, 1, 2.
-    std::int32_t corner_step(int c) const {
-        return (c & 4 ? step_[0] : 0) + (c & 2 ? step_[1] : 0) + (c & 1 ? step_[2] : 0);
+    // The cell of sample k of a row.
+    Cell cell(const RowCells& cells, std::size_t k) const {
+        Cell out;
+        out.corner = cells.corner[k];
+        for (int a = 0; a < 3; ++a) {
+            out.f[a] = cells.fraction[a][k];
+            out.step[a] = step_[a];
+        }
+        return out;
     }
 
-    // The last cell also holds the border voxel (fraction 1), so the eight corners always exist.
     void locate(const RowPositions& at, RowCells& cells) const {
         const std::size_t n = at.size();
         for (int a = 0; a < 3; ++a) {
@@ -59,12 +65,10 @@ class Sampler {
             float* fraction = cells.fraction[a].data();
             std::int32_t* corner = cells.corner.data();
             const double last = n_[a] - 1;
-            const std::int32_t last_cell = std::max(n_[a] - 2, 0);
-            const std::int32_t stride = stride_[a];
-            const std::int32_t keep = a > 0;
+            const std::int32_t last_cell = std::max(n_[a] - 2, 0), stride = stride_[a], keep = a > 0;
             for (std::size_t k = 0; k < n; ++k) {
-                const double x = std::min(std::max(0.0, p[k]), last);  // this order takes NaN to 0
-                const std::int32_t cell = std::min(std::int32_t(x), last_cell);
+                const double x = clamped(p[k], last);
+                const std::int32_t cell = least(std::int32_t(x), last_cell);
                 fraction[k] = float(x - cell);
                 corner[k] = corner[k] * keep + cell * stride;
             }
@@ -78,69 +82,18 @@ class Sampler {
         const float* f1 = cells.fraction[1].data();
         const float* f2 = cells.fraction[2].data();
         const std::int32_t s0 = step_[0], s1 = step_[1], s2 = step_[2];
-        for (std::size_t k = 0; k < n; ++k) {
-            const float* v = data + corner[k];
-            const float v00 = mix(v[0], v[s2], f2[k]);
-            const float v01 = mix(v[s1], v[s1 + s2], f2[k]);
-            const float v10 = mix(v[s0], v[s0 + s2], f2[k]);
-            const float v11 = mix(v[s0 + s1], v[s0 + s1 + s2], f2[k]);
-            out[k] = mix(mix(v00, v01, f1[k]), mix(v10, v11, f1[k]), f0[k]);
-        }
+        for (std::size_t k = 0; k < n; ++k)
+            out[k] = trilinear(data + corner[k], s0, s1, s2, f0[k], f1[k], f2[k]);
     }
 
-    // A voxel reaches half a spacing beyond its centre: inside is [-0.5, n - 0.5] along each axis. Grids that
-    // are half a voxel apart are common, so a little more is inside: rounding in a header decides nothing.
     void inside(const RowPositions& at, std::uint8_t* out) const {
-        constexpr double kReach = 0.5 + 1e-4;
         const double *p0 = at.axis[0].data(), *p1 = at.axis[1].data(), *p2 = at.axis[2].data();
-        const double e0 = n_[0] - 1 + kReach, e1 = n_[1] - 1 + kReach, e2 = n_[2] - 1 + kReach;
-        for (std::size_t k = 0; k < at.size(); ++k) {
-            out[k] = (p0[k] >= -kReach) & (p0[k] <= e0) & (p1[k] >= -kReach) & (p1[k] <= e1) &
-                     (p2[k] >= -kReach) & (p2[k] <= e2);
-        }
-    }
-
-    // Value of a field (3, ...) at one position and its derivatives [component][axis], in float64.
-    void linearise(const float* u, const double* p, double* value, double (*gradient)[3]) const {
-        std::size_t corner = 0;
-        double f[3];
-        bool outside[3];
-        for (int a = 0; a < 3; ++a) {
-            const double x = std::min(std::max(0.0, p[a]), double(n_[a] - 1));
-            const std::int32_t cell = std::min(std::int32_t(x), std::max(n_[a] - 2, 0));
-            outside[a] = x != p[a];
-            f[a] = x - cell;
-            corner += std::size_t(cell) * stride_[a];
-        }
-        const std::size_t volume = std::size_t(n_[0]) * stride_[0];
-        for (int component = 0; component < 3; ++component)
-            linearise_cell(u + component * volume + corner, f, value[component], gradient[component]);
-        for (int component = 0; component < 3; ++component)
-            for (int a = 0; a < 3; ++a) gradient[component][a] = outside[a] ? 0.0 : gradient[component][a];
+        const std::int32_t n0 = n_[0], n1 = n_[1], n2 = n_[2];
+        for (std::size_t k = 0; k < at.size(); ++k)
+            out[k] = inside_axis(p0[k], n0) & inside_axis(p1[k], n1) & inside_axis(p2[k], n2);
     }
 
   private:
-    // One axis after the other: the four edges along the last one, the two faces between them, the cell.
-    void linearise_cell(const float* v, const double* f, double& value, double* gradient) const {
-        const std::int32_t s0 = step_[0], s1 = step_[1], s2 = step_[2];
-        double at[2], along_y[2], along_z[2];
-        for (int x = 0; x < 2; ++x, v += s0) {
-            const double low = v[0], high = v[s1];
-            const double low_z = v[s2] - low, high_z = v[s1 + s2] - high;
-            const double first = low + f[2] * low_z, second = high + f[2] * high_z;
-            along_y[x] = second - first;
-            along_z[x] = low_z + f[1] * (high_z - low_z);
-            at[x] = first + f[1] * along_y[x];
-        }
-        gradient[0] = at[1] - at[0];
-        gradient[1] = along_y[0] + f[0] * (along_y[1] - along_y[0]);
-        gradient[2] = along_z[0] + f[0] * (along_z[1] - along_z[0]);
-        value = at[0] + f[0] * gradient[0];
-    }
-
-    // Exact at both ends, which a + f (b - a) is not.
-    static float mix(float a, float b, float f) { return (1.0f - f) * a + f * b; }
-
     std::int32_t n_[3];
     std::int32_t stride_[3];  // distance between neighbours along an axis
     std::int32_t step_[3];    // the same, 0 along an axis of one voxel

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "shared/body.hpp"
+
 namespace regweave {
 
 // The two neighbours of x on an axis of n voxels (itself at a border) and one over their distance.
@@ -28,10 +30,10 @@ class JacobianRow {
         for (int a = 0; a < 3; ++a) differentiate(a, i, j, &gradient_[3 * a * nz]);
         const float* g = gradient_.data();
         for (std::size_t k = 0; k < nz; ++k) {
-            const float a = 1.0f + g[k], b = g[nz + k], c = g[2 * nz + k];
-            const float d = g[3 * nz + k], e = 1.0f + g[4 * nz + k], f = g[5 * nz + k];
-            const float p = g[6 * nz + k], q = g[7 * nz + k], r = 1.0f + g[8 * nz + k];
-            out[k] = a * (e * r - f * q) - b * (d * r - f * p) + c * (d * q - e * p);
+            const float x[3] = {1.0f + g[k], g[3 * nz + k], g[6 * nz + k]};
+            const float y[3] = {g[nz + k], 1.0f + g[4 * nz + k], g[7 * nz + k]};
+            const float z[3] = {g[2 * nz + k], g[5 * nz + k], 1.0f + g[8 * nz + k]};
+            out[k] = determinant(x, y, z);
         }
     }
 

@@ -8,6 +8,7 @@
 
 #include "local_sums.hpp"
 #include "memory.hpp"
+#include "shared/costs.hpp"
 
 namespace regweave {
 
@@ -94,19 +95,12 @@ class LocalCorrelation {
         const float* __restrict w = w_ + at, * __restrict share_z = share_z_.data();
         float* __restrict alphas = &slopes_[at], * __restrict betas = &slopes_[volume + at], * __restrict gammas = &slopes_[2 * volume + at];
         for (int k = 0; k < nz; ++k) {
-            const float c = share * share_z[k];
-            const float mf = sums[k] * c, mm = sums[nz + k] * c;
-            const float vf = std::max(0.0f, sums[2 * nz + k] * c - mf * mf) + floor;
-            const float vm = std::max(0.0f, sums[3 * nz + k] * c - mm * mm) + floor;
-            const float root = 1.0f / std::sqrt(vf * vm);
-            const float cov = sums[4 * nz + k] * c - mf * mm;
-            const float rho = (Squared ? cov : cov + floor) * root;
-            const float slope = w[k] * (Squared ? 2 * rho : 1.0f);
-            const float alpha = slope * c * root, beta = slope * c * rho / vm;
-            costs[k] = w[k] * (1 - (Squared ? rho * rho : rho));
-            alphas[k] = alpha;
-            betas[k] = beta;
-            gammas[k] = alpha * mf - beta * mm;
+            const CorrelationSlope slope(share * share_z[k], sums[k], sums[nz + k], sums[2 * nz + k],
+                                         sums[3 * nz + k], sums[4 * nz + k], w[k], floor, Squared);
+            costs[k] = slope.cost;
+            alphas[k] = slope.alpha;
+            betas[k] = slope.beta;
+            gammas[k] = slope.gamma;
         }
     }
 };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstring>
 
 #include "arrays.hpp"
 #include "interpolate.hpp"
@@ -20,22 +19,6 @@ Shape grid_shape(const Array& a) {
 }
 
 inline Sampler sampler_of(const Shape& n) { return Sampler(n[0], n[1], n[2]); }
-
-// An affine map of voxel positions, (3, 4).
-struct Matrix {
-    double m[3][4] = {{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}};
-
-    Matrix() = default;
-    explicit Matrix(const In<double, 2>& a) {
-        require(a.shape(0) == 3 && a.shape(1) == 4, "matrix must have shape (3, 4)");
-        require_finite(a.data(), 12, "matrix must be finite");
-        std::memcpy(m, a.data(), sizeof m);
-    }
-
-    void apply(const double* x, double* y) const {
-        for (int a = 0; a < 3; ++a) y[a] = m[a][0] * x[0] + m[a][1] * x[1] + m[a][2] * x[2] + m[a][3];
-    }
-};
 
 // Row (i, j) of a field: samples at matrix · (x + u(x)).
 inline void positions_of_row(const Matrix& matrix, const float* u, const Shape& n, std::size_t i,

@@ -123,16 +123,12 @@ double tensor_force(In<float, 4> fixed, In<float, 4> moved, In<float, 3> weight,
         fixed, moved, weight, force,
         [=](const float* f, const float* m, const float* w, float* __restrict slope, float* __restrict cost) {
             for (int k = 0; k < nz; ++k) {
-                float dot = 0, ff = 0, mm = 0;
-                for (int c = 0; c < C; ++c) {
-                    const float a = f[c * volume + k], b = m[c * volume + k];
-                    dot += a * b;
-                    ff += a * a;
-                    mm += b * b;
-                }
-                cost[k] = w[k] * (0.5f * (ff * ff + mm * mm) - dot * dot);
+                OuterProducts<float> products;
+                for (int c = 0; c < C; ++c) products.add(f[c * volume + k], m[c * volume + k]);
+                cost[k] = w[k] * products.difference();
                 for (int c = 0; c < C; ++c)
-                    slope[c * nz + k] = 2 * w[k] * (mm * m[c * volume + k] - dot * f[c * volume + k]);
+                    slope[c * nz + k] =
+                        2 * w[k] * (products.bb * m[c * volume + k] - products.dot * f[c * volume + k]);
             }
         });
 }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "shared/body.hpp"
+
 #if !defined(REGWEAVE_PORTABLE_SIMD) && (defined(__GNUC__) || defined(__clang__)) && !defined(_MSC_VER)
 #define REGWEAVE_VECTOR_TYPE 1
 #endif
@@ -86,8 +88,6 @@ typedef float Register __attribute__((vector_size(16)));
 typedef V8 Register;
 #endif
 constexpr int kRegister = sizeof(Register) / sizeof(float);
-
-inline float absolute(float v) { return std::fabs(v); }
 
 template <class V>
 inline V load(const float* p) {

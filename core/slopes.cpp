@@ -107,7 +107,7 @@ void require_displacement(const In<float, 4>& u) {
 
 Out<float> pulled_image(In<float, 3> image, In<double, 2> matrix, In<float, 4> u) {
     require_displacement(u);
-    const Matrix map(matrix);
+    const Matrix map = matrix_of(matrix);
     const CubicSampler sampler(image.data(), grid_shape(image));
     NewArray<float, 3> out(grid_shape(u));
     float* values = out.data.get();
@@ -125,7 +125,7 @@ void pulled_force(In<float, 3> image, In<double, 2> matrix, In<float, 4> u, In<f
     require_apart(force, u);
     require_apart(force, slope);
     require_apart(force, image);
-    const Matrix map(matrix);
+    const Matrix map = matrix_of(matrix);
     const CubicSampler sampler(image.data(), grid_shape(image));
     const std::size_t volume = u.shape(1) * u.shape(2) * u.shape(3);
     const float* s = slope.data();

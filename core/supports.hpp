@@ -9,6 +9,7 @@
 #include "arrays.hpp"
 #include "parallel.hpp"
 #include "require.hpp"
+#include "shared/body.hpp"
 
 namespace regweave {
 
@@ -25,6 +26,13 @@ struct Supports {
 struct Shift {
     int whole;
     float fraction;
+
+    // d voxels along an axis of n voxels. Further out there is nothing but repeated edge voxels.
+    static Shift of(double d, int n) {
+        require(std::isfinite(d), "displacements must be finite");
+        const double whole = std::floor(d), reach = n;
+        return {int(std::clamp(whole, -reach - 1, reach)), float(d - whole)};
+    }
 };
 
 struct Job {
@@ -80,13 +88,8 @@ inline Job make_job(In<float, 4> fixed, In<float, 4> moved, Starts sx, Starts sy
                     "supports must ascend and lie inside the image");
             job.supports.start[axis].push_back(before = start);
         }
-        for (std::size_t i = 0; i < displacements[axis]->shape(0); ++i) {
-            const double d = (*displacements[axis])(i), whole = std::floor(d);
-            require(std::isfinite(d), "displacements must be finite");
-            // Further out there is nothing but repeated edge voxels.
-            const double reach = job.dim[axis];
-            job.shift[axis].push_back({int(std::clamp(whole, -reach - 1, reach)), float(d - whole)});
-        }
+        for (std::size_t i = 0; i < displacements[axis]->shape(0); ++i)
+            job.shift[axis].push_back(Shift::of((*displacements[axis])(i), job.dim[axis]));
     }
     return job;
 }
@@ -163,7 +166,7 @@ inline void shift_plane(const Job& job, const float* image, int i, Shift s, floa
     const float* a = image + job.plane() * std::clamp(i + s.whole, 0, last);
     const float* b = image + job.plane() * std::clamp(i + s.whole + 1, 0, last);
     const std::size_t n = job.plane();
-    for (std::size_t k = 0; k < n; ++k) out[k] = a[k] + s.fraction * (b[k] - a[k]);
+    for (std::size_t k = 0; k < n; ++k) out[k] = between(a[k], b[k], s.fraction);
 }
 
 // Row j of a plane, shifted along the second axis and padded along the third; out has dim[2] + 2 pad values.
@@ -172,7 +175,7 @@ inline void shift_row(const Job& job, const float* plane, int j, Shift s, int pa
     const float* a = plane + std::size_t(nz) * std::clamp(j + s.whole, 0, last);
     const float* b = plane + std::size_t(nz) * std::clamp(j + s.whole + 1, 0, last);
     float* row = out + pad;
-    for (int k = 0; k < nz; ++k) row[k] = a[k] + s.fraction * (b[k] - a[k]);
+    for (int k = 0; k < nz; ++k) row[k] = between(a[k], b[k], s.fraction);
     std::fill(out, row, row[0]);
     std::fill(row + nz, row + nz + pad, row[nz - 1]);
 }

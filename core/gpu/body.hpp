@@ -3,11 +3,9 @@
 // compare, a loop over the values. Both come from the one struct.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
+#include "shared/body.hpp"
 
 #if defined(__CUDACC__)
-#define REGWEAVE_BODY __host__ __device__ inline
 // A kernel with one thread for each of n values, named after its struct.
 #define REGWEAVE_KERNEL(Body)                                                                               \
     extern "C" __global__ void __launch_bounds__(256) regweave_##Body(const Body body, const long long n) { \
@@ -15,7 +13,6 @@
         if (v < n) body(v);                                                                                 \
     }
 #else
-#define REGWEAVE_BODY inline
 #define REGWEAVE_KERNEL(Body)                                   \
     template <>                                                 \
     struct KernelName<Body> {                                   \
@@ -27,8 +24,6 @@ namespace regweave::gpu {
 
 template <class Body>
 struct KernelName;
-
-using Index = long long;
 
 // A grid of voxels in C order.
 struct Extent {

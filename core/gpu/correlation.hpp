@@ -81,18 +81,11 @@ struct Slopes {
     REGWEAVE_BODY void finish(int v, const int* x, const float* s) const {
         const Index volume = grid.volume();
         const float w = weight.at(v), c = 1.0f / count_inside(grid, radius, x);
-        const float mf = fixed[v] * c, mm = s[0] * c;
-        const float vf = fmaxf(0.0f, fixed[volume + v] * c - mf * mf) + floor;
-        const float vm = fmaxf(0.0f, s[1] * c - mm * mm) + floor;
-        const float root = 1.0f / sqrtf(vf * vm);
-        const float cov = s[2] * c - mf * mm;
-        const float rho = (squared ? cov : cov + floor) * root;
-        const float slope = w * (squared ? 2 * rho : 1.0f);
-        const float alpha = slope * c * root, beta = slope * c * rho / vm;
-        cost[v] += w * (1 - (squared ? rho * rho : rho));
-        out[v] = alpha;
-        out[volume + v] = beta;
-        out[2 * volume + v] = alpha * mf - beta * mm;
+        const CorrelationSlope slope(c, fixed[v], s[0], fixed[volume + v], s[1], s[2], w, floor, squared);
+        cost[v] += slope.cost;
+        out[v] = slope.alpha;
+        out[volume + v] = slope.beta;
+        out[2 * volume + v] = slope.gamma;
     }
 };
 

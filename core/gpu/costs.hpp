@@ -3,6 +3,7 @@
 #pragma once
 
 #include "body.hpp"
+#include "shared/costs.hpp"
 
 namespace regweave::gpu {
 
@@ -49,68 +50,10 @@ struct Shifted {
         const int y0 = clamped(y + whole[1], g.n[1]), y1 = clamped(y + whole[1] + 1, g.n[1]);
         const int z0 = clamped(z + whole[2], g.n[2]), z1 = clamped(z + whole[2] + 1, g.n[2]);
         auto along_x = [&](int b, int c) {
-            const float low = read(g.at(x0, b, c)), high = read(g.at(x1, b, c));
-            return low + fraction[0] * (high - low);
+            return between(read(g.at(x0, b, c)), read(g.at(x1, b, c)), fraction[0]);
         };
-        auto along_y = [&](int c) {
-            const float low = along_x(y0, c), high = along_x(y1, c);
-            return low + fraction[1] * (high - low);
-        };
-        const float low = along_y(z0), high = along_y(z1);
-        return low + fraction[2] * (high - low);
-    }
-};
-
-struct AbsoluteDifference {
-    static constexpr int terms = 1;
-
-    template <class W, class F>
-    REGWEAVE_BODY void add(float* sums, int channels, W w, F f) const {
-        for (int c = 0; c < channels; ++c) sums[0] += fabsf(w(c) - f(c));
-    }
-    REGWEAVE_BODY float finish(const double* sums, double voxels, int channels, const double*) const {
-        return float(sums[0] * (1.0 / (voxels * channels)));
-    }
-};
-
-struct TensorDifference {
-    static constexpr int terms = 1;
-
-    template <class W, class F>
-    REGWEAVE_BODY void add(float* sums, int channels, W w, F f) const {
-        float dot = 0, ww = 0, ff = 0;
-        for (int c = 0; c < channels; ++c) {
-            const float a = w(c), b = f(c);
-            dot += a * b;
-            ww += a * a;
-            ff += b * b;
-        }
-        sums[0] += 0.5f * (ww * ww + ff * ff) - dot * dot;
-    }
-    REGWEAVE_BODY float finish(const double* sums, double voxels, int, const double*) const {
-        const double v = sums[0] * (1.0 / voxels);
-        return float(v > 0.0 ? v : 0.0);
-    }
-};
-
-struct CorrelationCost {
-    static constexpr int terms = 3;
-    double floor;
-    bool squared;
-
-    template <class W, class F>
-    REGWEAVE_BODY void add(float* sums, int, W w, F f) const {
-        const float m = w(0);
-        sums[0] += m;
-        sums[1] += m * m;
-        sums[2] += m * f(0);
-    }
-    // In float64: the variance is a small difference of large sums.
-    REGWEAVE_BODY float finish(const double* sums, double n, int, const double* fixed) const {
-        const double w = sums[0] / n, spread = sums[1] / n - w * w;
-        const double ww = (spread > 0.0 ? spread : 0.0) + floor, wj = sums[2] / n - w * fixed[0];
-        if (squared) return float(1.0 - wj * wj / (ww * fixed[1]));
-        return float(1.0 - (wj + floor) / sqrt(ww * fixed[1]));
+        auto along_y = [&](int c) { return between(along_x(y0, c), along_x(y1, c), fraction[1]); };
+        return between(along_y(z0), along_y(z1), fraction[2]);
     }
 };
 
@@ -151,12 +94,12 @@ struct BoxCost {
             }
             for (int t = 0; t < Term::terms; ++t) sums[t] += sheet[t];
         }
-        out[v] = term.finish(sums, p.voxels(), channels, moments ? moments + 2 * node : nullptr);
+        out[v] = term.finish(sums, moments ? moments + 2 * node : nullptr);
     }
 };
 using SadCost = BoxCost<AbsoluteDifference>;
 using NgfCost = BoxCost<TensorDifference>;
-using NccCost = BoxCost<CorrelationCost>;
+using NccCost = BoxCost<Correlation>;
 REGWEAVE_KERNEL(SadCost)
 REGWEAVE_KERNEL(NgfCost)
 REGWEAVE_KERNEL(NccCost)
@@ -179,9 +122,9 @@ struct FixedMoments {
                     sum += f;
                     squares += f * f;
                 }
-        const double mean = sum / p.voxels(), spread = squares / p.voxels() - mean * mean;
+        const double mean = sum / p.voxels();
         out[2 * node] = mean;
-        out[2 * node + 1] = (spread > 0.0 ? spread : 0.0) + floor;
+        out[2 * node + 1] = most(0.0, squares / p.voxels() - mean * mean) + floor;
     }
 };
 REGWEAVE_KERNEL(FixedMoments)
@@ -195,11 +138,7 @@ struct EntropyCost {
     const float* n_log_n;
     float* out;
 
-    REGWEAVE_BODY static int bin_of(float v) {
-        v *= float(Bins);
-        v = v > 0.0f ? v : 0.0f;  // NaN becomes 0
-        return int(v < float(Bins - 1) ? v : float(Bins - 1));
-    }
+    REGWEAVE_BODY static int bin_of(float v) { return int(cut_to_bins<Bins>(v * float(Bins))); }
 
     REGWEAVE_BODY void operator()(Index v) const {
         const int L = p.n_labels();
@@ -226,8 +165,7 @@ struct EntropyCost {
             }
             information += n_log_n[of_w] - part;
         }
-        information /= float(p.voxels());
-        out[v] = information > 0.0f ? information : 0.0f;
+        out[v] = most(0.0f, information / float(p.voxels()));
     }
 };
 using EntropyCost8 = EntropyCost<8>;
@@ -235,19 +173,41 @@ using EntropyCost16 = EntropyCost<16>;
 REGWEAVE_KERNEL(EntropyCost8)
 REGWEAVE_KERNEL(EntropyCost16)
 
+// Level 1 of the Haar transform of a cube of 2 × 2 × 2 voxels, whose differences are d(x, y, z). Two
+// neighbours a, b of a band give |a + b| + |a − b| = 2 max(|a|, |b|).
+struct HaarCube {
+    float doubled, single, low;  // sums of the bands; what is left for level 2
+
+    REGWEAVE_BODY static float larger(float a, float b) { return most(absolute(a), absolute(b)); }
+
+    template <class D>
+    REGWEAVE_BODY explicit HaarCube(D d) {
+        const HaarSquare<float> a(d(0, 0, 0), d(0, 1, 0), d(1, 0, 0), d(1, 1, 0));
+        const HaarSquare<float> b(d(0, 0, 1), d(0, 1, 1), d(1, 0, 1), d(1, 1, 1));
+        doubled = 2.0f * (larger(a.sd, b.sd) + larger(a.ds, b.ds) + larger(a.dd, b.dd));
+        single = absolute(a.ss - b.ss);
+        low = a.ss + b.ss;
+    }
+
+    // Adds the bands of level 2, of the eight cubes low(x, y, z).
+    template <class Low>
+    REGWEAVE_BODY static void add_coarse(float& coarse, Low low) {
+        const HaarSquare<float> a(low(0, 0, 0), low(0, 1, 0), low(1, 0, 0), low(1, 1, 0));
+        const HaarSquare<float> b(low(0, 0, 1), low(0, 1, 1), low(1, 0, 1), low(1, 1, 1));
+        coarse += 4.0f * larger(a.ss, b.ss);
+        coarse += 4.0f * larger(a.sd, b.sd);
+        coarse += 4.0f * larger(a.ds, b.ds);
+        coarse += 4.0f * larger(a.dd, b.dd);
+    }
+};
+
 // Mean absolute coefficient of the two-level Haar transform of the difference, over blocks of 4 × 4 × 4
-// voxels. Two neighbours a, b of a band give |a + b| + |a − b| = 2 max(|a|, |b|).
+// voxels.
 struct HaarCost {
     Patches p;
     const float* fixed;
     const float* moved;
     float* out;
-
-    REGWEAVE_BODY static float larger(float a, float b) {
-        a = fabsf(a);
-        b = fabsf(b);
-        return a > b ? a : b;
-    }
 
     REGWEAVE_BODY void operator()(Index v) const {
         const int L = p.n_labels();
@@ -256,9 +216,6 @@ struct HaarCost {
         const float* m = moved;
         int at[3];
         p.start(node, at);
-        auto difference = [&](int x, int y, int z) {
-            return shifted.at(x, y, z, [m](Index i) { return m[i]; }) - fixed[p.grid.at(x, y, z)];
-        };
         float fine = 0, coarse = 0;
         for (int x = at[0]; x < at[0] + p.size[0]; x += 4)
             for (int y = at[1]; y < at[1] + p.size[1]; y += 4)
@@ -267,37 +224,18 @@ struct HaarCost {
                     for (int i = 0; i < 2; ++i)
                         for (int j = 0; j < 2; ++j)
                             for (int k = 0; k < 2; ++k) {
-                                float ss[2], sd[2], ds[2], dd[2];
-                                for (int e = 0; e < 2; ++e) {
-                                    const int c = z + 2 * k + e;
-                                    const float v00 = difference(x + 2 * i, y + 2 * j, c);
-                                    const float v01 = difference(x + 2 * i, y + 2 * j + 1, c);
-                                    const float v10 = difference(x + 2 * i + 1, y + 2 * j, c);
-                                    const float v11 = difference(x + 2 * i + 1, y + 2 * j + 1, c);
-                                    const float s0 = v00 + v10, d0 = v00 - v10, s1 = v01 + v11,
-                                                d1 = v01 - v11;
-                                    ss[e] = s0 + s1;
-                                    sd[e] = s0 - s1;
-                                    ds[e] = d0 + d1;
-                                    dd[e] = d0 - d1;
-                                }
-                                fine += 2.0f *
-                                        (larger(sd[0], sd[1]) + larger(ds[0], ds[1]) + larger(dd[0], dd[1]));
-                                fine += fabsf(ss[0] - ss[1]);
-                                low[i][j][k] = ss[0] + ss[1];
+                                const HaarCube cube([&](int a, int b, int c) {
+                                    const int X = x + 2 * i + a, Y = y + 2 * j + b, Z = z + 2 * k + c;
+                                    return shifted.at(X, Y, Z, [m](Index q) { return m[q]; }) -
+                                           fixed[p.grid.at(X, Y, Z)];
+                                });
+                                fine += cube.doubled;
+                                fine += cube.single;
+                                low[i][j][k] = cube.low;
                             }
-                    float bands[4][2];
-                    for (int k = 0; k < 2; ++k) {
-                        const float s0 = low[0][0][k] + low[1][0][k], d0 = low[0][0][k] - low[1][0][k];
-                        const float s1 = low[0][1][k] + low[1][1][k], d1 = low[0][1][k] - low[1][1][k];
-                        bands[0][k] = s0 + s1;
-                        bands[1][k] = s0 - s1;
-                        bands[2][k] = d0 + d1;
-                        bands[3][k] = d0 - d1;
-                    }
-                    for (int b = 0; b < 4; ++b) coarse += 4.0f * larger(bands[b][0], bands[b][1]);
+                    HaarCube::add_coarse(coarse, [&](int i, int j, int k) { return low[i][j][k]; });
                 }
-        out[v] = (fine * 0.35355339059327373f + coarse * 0.0625f) / float(p.voxels());
+        out[v] = haar_cost(fine, coarse, p.voxels());
     }
 };
 REGWEAVE_KERNEL(HaarCost)

@@ -6,7 +6,7 @@
 
 namespace regweave::gpu {
 
-// The label with most of the trilinear weight of the cell; 0 outside.
+// The label with the largest weight in the cell; 0 outside.
 struct WarpVoted {
     const std::int32_t* labels;
     Extent from;
@@ -15,41 +15,10 @@ struct WarpVoted {
     Extent to;
     std::int32_t* out;
 
-    REGWEAVE_BODY std::int32_t voted(const Cell& cell) const {
-        std::int32_t value[8];
-        double weight[8];
-        bool uniform = true;
-        for (int c = 0; c < 8; ++c) {
-            Index at = cell.corner;
-            weight[c] = 1.0;
-            for (int a = 0; a < 3; ++a) {
-                const bool far = (c >> (2 - a)) & 1;
-                at += far ? cell.step[a] : 0;
-                weight[c] *= far ? double(cell.f[a]) : 1.0 - double(cell.f[a]);
-            }
-            value[c] = labels[at];
-            uniform = uniform && value[c] == value[0];
-        }
-        if (uniform) return value[0];
-        const std::int32_t nearest = labels[cell.nearest()];
-        std::int32_t best = nearest;
-        double best_sum = -1.0;
-        for (int c = 0; c < 8; ++c) {
-            double sum = 0.0;
-            for (int other = 0; other < 8; ++other) sum += value[other] == value[c] ? weight[other] : 0.0;
-            const bool tie_won = value[c] == nearest || (best != nearest && value[c] < best);
-            if (sum > best_sum || (sum == best_sum && tie_won)) {
-                best_sum = sum;
-                best = value[c];
-            }
-        }
-        return best;
-    }
-
     REGWEAVE_BODY void operator()(Index v) const {
         double p[3];
         position(to, matrix, u, v, p);
-        out[v] = inside(from, p) ? voted(Cell(from, p)) : 0;
+        out[v] = inside(from, p) ? Cell(from.n, p).voted(labels) : 0;
     }
 };
 REGWEAVE_KERNEL(WarpVoted)
@@ -58,18 +27,16 @@ REGWEAVE_KERNEL(WarpVoted)
 REGWEAVE_BODY float determinant(const float* u, const Extent& grid, int v) {
     int x[3];
     place_of(grid, v, x);
-    float g[3][3];
+    float g[3][3];  // columns
     for (int a = 0; a < 3; ++a) {
         const int below = x[a] > 0, above = x[a] + 1 < grid.n[a], stride = stride_of(grid, a);
         const float inverse = above + below > 0 ? 1.0f / float(above + below) : 0.0f;
         for (int c = 0; c < 3; ++c) {
             const float* here = u + c * grid.volume() + v;
-            g[c][a] = (here[above * stride] - here[-below * stride]) * inverse + (a == c ? 1.0f : 0.0f);
+            g[a][c] = (here[above * stride] - here[-below * stride]) * inverse + (a == c ? 1.0f : 0.0f);
         }
     }
-    return g[0][0] * (g[1][1] * g[2][2] - g[1][2] * g[2][1]) -
-           g[0][1] * (g[1][0] * g[2][2] - g[1][2] * g[2][0]) +
-           g[0][2] * (g[1][0] * g[2][1] - g[1][1] * g[2][0]);
+    return regweave::determinant(g[0], g[1], g[2]);
 }
 
 struct Determinant {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "place.hpp"
+#include "shared/costs.hpp"
 
 namespace regweave::gpu {
 
@@ -20,18 +21,6 @@ struct Weighing {
         return map[v] * (factor[each ? v : 0] * share);
     }
 };
-
-// Central differences, one-sided at the border, 0 along an axis of one voxel.
-REGWEAVE_BODY void gradient(const float* m, const Extent& grid, int v, float* g) {
-    int x[3];
-    place_of(grid, v, x);
-    const int stride[3] = {plane_of(grid), grid.n[2], 1};
-    for (int a = 0; a < 3; ++a) {
-        const int below = x[a] > 0 ? 1 : 0, above = x[a] + 1 < grid.n[a] ? 1 : 0;
-        const float inverse = above + below == 2 ? 0.5f : above + below == 1 ? 1.0f : 0.0f;
-        g[a] = (m[v + above * stride[a]] - m[v - below * stride[a]]) * inverse;
-    }
-}
 
 REGWEAVE_BODY void add_force(const float* m, float slope, const Extent& grid, int v, float* force) {
     float g[3];
@@ -85,18 +74,15 @@ struct Tensor {
         const float w = weight.at(v);
         if (w == 0.0f) return;
         const Index volume = grid.volume();
-        float dot = 0.0f, ff = 0.0f, mm = 0.0f, total[3] = {0.0f, 0.0f, 0.0f};
-        for (int c = 0; c < channels; ++c) {
-            const float a = fixed[c * volume + v], b = moved[c * volume + v];
-            dot += a * b;
-            ff += a * a;
-            mm += b * b;
-        }
-        cost[v] += w * (0.5f * (ff * ff + mm * mm) - dot * dot);
+        float total[3] = {0.0f, 0.0f, 0.0f};
+        OuterProducts<float> products;
+        for (int c = 0; c < channels; ++c) products.add(fixed[c * volume + v], moved[c * volume + v]);
+        cost[v] += w * products.difference();
         for (int c = 0; c < channels; ++c) {
             float g[3];
             gradient(moved + c * volume, grid, v, g);
-            const float slope = 2 * w * (mm * moved[c * volume + v] - dot * fixed[c * volume + v]);
+            const float slope =
+                2 * w * (products.bb * moved[c * volume + v] - products.dot * fixed[c * volume + v]);
             for (int a = 0; a < 3; ++a) total[a] += slope * g[a];
         }
         for (int a = 0; a < 3; ++a) force[a * volume + v] += total[a];

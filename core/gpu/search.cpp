@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "seam.hpp"
+#include "supports.hpp"
 #include "terms.hpp"
 
 namespace regweave::gpu {
@@ -43,10 +44,9 @@ Search::Search(const std::shared_ptr<Queue>& queue, std::array<std::size_t, 3> s
             host.push_back(s);
         }
         for (double d : offsets[a]) {
-            require(std::isfinite(d), "displacements must be finite");
-            const double floor = std::floor(d);
-            whole.push_back(std::int32_t(std::min(std::max(floor, -double(n) - 1), double(n))));
-            fraction.push_back(float(d - floor));
+            const Shift shift = Shift::of(d, n);
+            whole.push_back(shift.whole);
+            fraction.push_back(shift.fraction);
         }
         const auto [low, high] =
             std::minmax_element(whole.end() - std::ptrdiff_t(offsets[a].size()), whole.end());
@@ -122,16 +122,19 @@ void box_costs(const Search& s, const BoxCost<Term>& body, bool plain) {
 
 void sad_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out, bool plain) {
     const int channels = channels_of(fixed, moved);
+    const AbsoluteDifference term{1.0 / (double(s.patches().voxels()) * channels)};
     box_costs(
-        s, SadCost{s.patches(), {}, s.features(fixed), s.features(moved), channels, nullptr, row_of(s, out)},
+        s,
+        SadCost{s.patches(), term, s.features(fixed), s.features(moved), channels, nullptr, row_of(s, out)},
         plain);
 }
 
 void ngf_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out, bool plain) {
-    const int channels = channels_of(fixed, moved);
-    box_costs(
-        s, NgfCost{s.patches(), {}, s.features(fixed), s.features(moved), channels, nullptr, row_of(s, out)},
-        plain);
+    const TensorDifference term{1.0 / s.patches().voxels()};
+    box_costs(s,
+              NgfCost{s.patches(), term, s.features(fixed), s.features(moved), channels_of(fixed, moved),
+                      nullptr, row_of(s, out)},
+              plain);
 }
 
 void ncc_costs(const Search& s, const Array& fixed, const Array& moved, const Array& out, double floor,
@@ -143,7 +146,7 @@ void ncc_costs(const Search& s, const Array& fixed, const Array& moved, const Ar
                      Index(s.n_nodes()));
     box_costs(s,
               NccCost{s.patches(),
-                      {floor, squared},
+                      {double(s.patches().voxels()), floor, squared},
                       s.features(fixed),
                       s.features(moved),
                       1,

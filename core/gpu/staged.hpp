@@ -51,7 +51,7 @@ struct StagedHaar {
 };
 using StagedSad = StagedBox<AbsoluteDifference>;
 using StagedNgf = StagedBox<TensorDifference>;
-using StagedNcc = StagedBox<CorrelationCost>;
+using StagedNcc = StagedBox<Correlation>;
 
 struct Stage {
     const Block& block;
@@ -68,10 +68,6 @@ struct Stage {
         along_xy = along_x + r.along_x(p);
         fixed = along_xy + channels * r.along_xy(p);
         rest = fixed + channels * p.voxels();
-    }
-
-    REGWEAVE_BODY static float between(float low, float high, float fraction) {
-        return low + fraction * (high - low);
     }
 
     // Bring one channel of both images; all threads of the block.
@@ -129,7 +125,7 @@ struct Seen {
     }
     REGWEAVE_BODY float operator()(int c, int x, int y, int z) const {
         const float* f = from + c * stage.r.along_xy(stage.p) + (x * stage.p.size[1] + y) * stage.r.n[2] + z;
-        return Stage::between(f[0], f[1], fraction);
+        return between(f[0], f[1], fraction);
     }
     REGWEAVE_BODY float fixed(int c, int x, int y, int z) const {
         const Patches& p = stage.p;
@@ -165,7 +161,7 @@ REGWEAVE_BODY void costs_of_node(const StagedBox<Term>& body, const Block& block
         for (int z = 0; z < p.size[2]; ++z)
             for (int i = 0; i < Term::terms; ++i) sums[i] += sheets[(i * L + label) * p.size[2] + z];
         const double* moments = k.moments ? k.moments + 2 * block.number : nullptr;
-        k.out[block.number * L + label] = k.term.finish(sums, p.voxels(), k.channels, moments);
+        k.out[block.number * L + label] = k.term.finish(sums, moments);
     }
 }
 
@@ -208,8 +204,7 @@ REGWEAVE_BODY void costs_of_node(const StagedEntropy& body, const Block& block) 
     for (int label = block.thread; label < L; label += block.threads) {
         float information = 0;
         for (int w = 0; w < bins; ++w) information += parts[label * bins + w];
-        information /= float(p.voxels());
-        k.out[block.number * L + label] = information > 0.0f ? information : 0.0f;
+        k.out[block.number * L + label] = most(0.0f, information / float(p.voxels()));
     }
 }
 
@@ -226,23 +221,12 @@ REGWEAVE_BODY void costs_of_node(const StagedHaar& body, const Block& block) {
         const int x = part / nz / ny * 4 + cube / 4 % 2 * 2, y = part / nz % ny * 4 + cube / 2 % 2 * 2,
                   z = part % nz * 4 + cube % 2 * 2;
         const Seen seen(stage, label);
-        auto difference = [&](int i, int j, int c) {
-            return seen(0, x + i, y + j, c) - seen.fixed(0, x + i, y + j, c);
-        };
-        float ss[2], sd[2], ds[2], dd[2];
-        for (int e = 0; e < 2; ++e) {
-            const float v00 = difference(0, 0, z + e), v01 = difference(0, 1, z + e),
-                        v10 = difference(1, 0, z + e), v11 = difference(1, 1, z + e);
-            const float s0 = v00 + v10, d0 = v00 - v10, s1 = v01 + v11, d1 = v01 - v11;
-            ss[e] = s0 + s1;
-            sd[e] = s0 - s1;
-            ds[e] = d0 + d1;
-            dd[e] = d0 - d1;
-        }
-        found[3 * t] = 2.0f * (HaarCost::larger(sd[0], sd[1]) + HaarCost::larger(ds[0], ds[1]) +
-                               HaarCost::larger(dd[0], dd[1]));
-        found[3 * t + 1] = fabsf(ss[0] - ss[1]);
-        found[3 * t + 2] = ss[0] + ss[1];
+        const HaarCube haar([&](int i, int j, int c) {
+            return seen(0, x + i, y + j, z + c) - seen.fixed(0, x + i, y + j, z + c);
+        });
+        found[3 * t] = haar.doubled;
+        found[3 * t + 1] = haar.single;
+        found[3 * t + 2] = haar.low;
     }
     block.wait();
     for (int label = block.thread; label < L; label += block.threads) {
@@ -253,20 +237,10 @@ REGWEAVE_BODY void costs_of_node(const StagedHaar& body, const Block& block) {
                 fine += of[3 * c];
                 fine += of[3 * c + 1];
             }
-            float bands[4][2];
-            for (int i = 0; i < 2; ++i) {
-                const float v00 = of[3 * i + 2], v01 = of[3 * (2 + i) + 2], v10 = of[3 * (4 + i) + 2],
-                            v11 = of[3 * (6 + i) + 2];
-                const float s0 = v00 + v10, d0 = v00 - v10, s1 = v01 + v11, d1 = v01 - v11;
-                bands[0][i] = s0 + s1;
-                bands[1][i] = s0 - s1;
-                bands[2][i] = d0 + d1;
-                bands[3][i] = d0 - d1;
-            }
-            for (int b = 0; b < 4; ++b) coarse += 4.0f * HaarCost::larger(bands[b][0], bands[b][1]);
+            HaarCube::add_coarse(coarse,
+                                 [&](int i, int j, int c) { return of[3 * (4 * i + 2 * j + c) + 2]; });
         }
-        k.out[block.number * L + label] =
-            (fine * 0.35355339059327373f + coarse * 0.0625f) / float(p.voxels());
+        k.out[block.number * L + label] = haar_cost(fine, coarse, p.voxels());
     }
 }
 

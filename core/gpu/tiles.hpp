@@ -169,7 +169,7 @@ __device__ __forceinline__ void tile_step(const TileStep& a) {
     for (int x = 0; x < kDepth; ++x) {
         if (at.x + x >= x1) break;
         const double p[3] = {at.x + x + double(d[0][x]), y + double(d[1][x]), z + double(d[2][x])};
-        const Cell cell(g, p);
+        const Cell cell(g.n, p);
         const Index v = g.at(at.x + x, y, z);
 #pragma unroll
         for (int c = 0; c < 3; ++c) a.out[c * volume + v] = cell.sample(a.u + c * volume) + d[c][x];

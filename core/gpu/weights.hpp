@@ -23,7 +23,7 @@ struct WarpNumbers {
         position(to, matrix, u, v, p);
         std::int32_t found = fill;
         if (inside(from, p)) {
-            const std::int32_t label = labels[Cell(from, p).nearest()];
+            const std::int32_t label = Cell(from.n, p).nearest(labels);
             found = 0;
             for (int k = 0; k < n; ++k)
                 if (known[k] == label) found = number[k];

@@ -21,8 +21,10 @@ VARIABLE = "REGWEAVE_SIMD"
 
 def usable() -> tuple[str, ...]:
     """Return the builds that are installed and that this processor can run."""
-    fast = find_spec(f"regweave._core_{BUILDS[1]}") is not None and load(BUILDS[0]).has_avx2()
-    return BUILDS if fast else BUILDS[:1]
+    built = tuple(name for name in BUILDS if find_spec(f"regweave._core_{name}") is not None)
+    if len(built) == 1:  # made for this machine
+        return built
+    return BUILDS if load(BUILDS[0]).has_avx2() else BUILDS[:1]
 
 
 def choose() -> str:

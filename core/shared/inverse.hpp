@@ -1,50 +1,40 @@
 // The inverse of x -> x + u(x) at one point, u trilinear.
 #pragma once
 
-#include <cmath>
-#include <limits>
-
-#include "interpolate.hpp"
+#include "shared/cell.hpp"
 
 namespace regweave {
 
-inline double norm(const double* v) { return std::sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]); }
-
 // s = -(I + g)^-1 e by Cramer's rule; false where I + g is close to a fold.
-inline bool newton_step(const double (*g)[3], const double* e, double* s) {
+REGWEAVE_BODY bool newton_step(const double (*g)[3], const double* e, double* s) {
     const double c0[3] = {1.0 + g[0][0], g[1][0], g[2][0]};
     const double c1[3] = {g[0][1], 1.0 + g[1][1], g[2][1]};
     const double c2[3] = {g[0][2], g[1][2], 1.0 + g[2][2]};
-    auto det = [](const double* a, const double* b, const double* c) {
-        return a[0] * (b[1] * c[2] - b[2] * c[1]) - b[0] * (a[1] * c[2] - a[2] * c[1]) +
-               c[0] * (a[1] * b[2] - a[2] * b[1]);
-    };
-    const double d = det(c0, c1, c2);
+    const double d = determinant(c0, c1, c2);
     if (!(d > 0.01)) return false;
-    s[0] = -det(e, c1, c2) / d;
-    s[1] = -det(c0, e, c2) / d;
-    s[2] = -det(c0, c1, e) / d;
+    s[0] = -determinant(e, c1, c2) / d;
+    s[1] = -determinant(c0, e, c2) / d;
+    s[2] = -determinant(c0, c1, e) / d;
     return true;
 }
 
-// Moves p to a solution of p + u(p) = r and returns how far off it stays. Newton steps, halved while they do
-// not improve; near a fold, and where a kink of u defeats Newton, the damped fixed point p <- p - (p + u(p) -
-// r) / 2.
-inline double invert_point(const Sampler& sampler, const float* u, const double* r, double* p, int max_iter,
-                           double tolerance) {
-    double best = std::numeric_limits<double>::infinity();
+// Move p to a solution of p + u(p) = r and return the distance that is left. Newton steps are halved while
+// they do not improve. Near a fold, and where a kink of u defeats Newton, the step is the damped fixed point
+// p <- p - (p + u(p) - r) / 2.
+REGWEAVE_BODY double invert_point(const int* n, const float* u, const double* r, double* p, int max_iter,
+                                  double tolerance) {
+    double best = HUGE_VAL;
     double best_p[3] = {p[0], p[1], p[2]}, error[3] = {0.0, 0.0, 0.0}, step[3] = {0.0, 0.0, 0.0};
     double length = 1.0;
     bool newton = true;
     for (int iteration = 0; iteration < max_iter; ++iteration) {
         double value[3], gradient[3][3], e[3];
-        sampler.linearise(u, p, value, gradient);
+        linearise(n, u, p, value, gradient);
         for (int a = 0; a < 3; ++a) e[a] = p[a] + value[a] - r[a];
-        const double now = norm(e);
+        const double now = sqrt(e[0] * e[0] + e[1] * e[1] + e[2] * e[2]);
         if (now < best) {
             best = now;
-            std::copy_n(p, 3, best_p);
-            std::copy_n(e, 3, error);
+            for (int a = 0; a < 3; ++a) best_p[a] = p[a], error[a] = e[a];
             if (best <= tolerance) break;
             newton = newton_step(gradient, error, step);
             length = newton ? 1.0 : 0.5;
@@ -58,7 +48,7 @@ inline double invert_point(const Sampler& sampler, const float* u, const double*
         }
         for (int a = 0; a < 3; ++a) p[a] = best_p[a] + length * step[a];
     }
-    std::copy_n(best_p, 3, p);
+    for (int a = 0; a < 3; ++a) p[a] = best_p[a];
     return best;
 }
 

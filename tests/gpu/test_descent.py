@@ -10,8 +10,6 @@ from regweave import _core
 from regweave.config.settings import Refine
 from regweave.registration import forces as class_weights
 from regweave.registration import forces as steps
-from regweave.registration.cuda import refinement
-from regweave.registration.cuda.refinement import Lattices
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import change_level, shrink_geometry
 from regweave.types import Geometry
@@ -28,8 +26,7 @@ def smooth_field(rng, size, shape=SHAPE, sigma=2.0):
 def test_updates_are_those_of_the_host(twin, device, rng):
     grid, settings = ControlGrid.every(SHAPE, 1.4), Refine(steps=3, rate=0.3)
     host = steps.Descent(settings, grid, GEOMETRY)
-    lattice = Lattices(twin, device.queue).of(grid)
-    ours = refinement.descent(twin, device.queue, lattice, settings, grid, GEOMETRY)
+    ours = device.descent(settings, grid, GEOMETRY)
     for scale in (1.0, 30.0, 0.1):
         force = (scale * rng.normal(size=(3, *SHAPE))).astype(np.float32)
         expected = host.update(force)
@@ -42,8 +39,7 @@ def test_steps_are_held_back_as_on_the_host(twin, device, rng, size):
     grid = ControlGrid.every(SHAPE, 1.4)
     u, update = smooth_field(rng, 1.0), smooth_field(rng, size, grid.nodes, 0.7)
     expected = steps.held_back(u, update, grid)
-    lattice = Lattices(twin, device.queue).of(grid)
-    found = refinement.held_back(twin, device.upload(u), device.upload(update), lattice).numpy()
+    found = device.held_back(device.upload(u), device.upload(update), grid).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-5)
     free = _core.compose(u, _core.ffd(update, grid.origin, grid.spacing, SHAPE))
     assert np.array_equal(free, expected) == (_core.jacobian(free).min() >= steps.LEAST_JACOBIAN)
@@ -52,9 +48,8 @@ def test_steps_are_held_back_as_on_the_host(twin, device, rng, size):
 def test_a_step_that_folds_everywhere_is_given_up(twin, device, rng):
     grid = ControlGrid.every(SHAPE, 1.0)
     u, update = smooth_field(rng, 0.5), rng.normal(0, 8, (3, *grid.nodes)).astype(np.float32)
-    found, attempts = twin.held_back(
-        device.upload(u), device.upload(update), Lattices(twin, device.queue).of(grid), 0.1, 1
-    )
+    lattice = device.constants.lattice(grid)
+    found, attempts = twin.held_back(device.upload(u), device.upload(update), lattice, 0.1, 1)
     assert attempts == 1
     assert np.array_equal(found.numpy(), u)
 
@@ -63,7 +58,7 @@ def test_a_field_that_folds_is_not_held_where_nothing_moves(twin, device, rng):
     grid = ControlGrid.every(SHAPE, 1.4)
     u, still = rng.normal(0, 0.5, (3, *SHAPE)).astype(np.float32), np.zeros((3, *grid.nodes), dtype=np.float32)
     assert _core.jacobian(u).min() < 0
-    lattice = Lattices(twin, device.queue).of(grid)
+    lattice = device.constants.lattice(grid)
     found, attempts = twin.held_back(device.upload(u), device.upload(still), lattice, steps.LEAST_JACOBIAN, 8)
     assert attempts == 1
     assert np.array_equal(found.numpy(), u)
@@ -73,16 +68,16 @@ def test_a_field_that_folds_is_not_held_where_nothing_moves(twin, device, rng):
 def test_starts_are_smoothed_as_on_the_host(twin, device, rng, sigma_mm):
     u = smooth_field(rng, 2.0, sigma=1.0)
     expected = steps.smoothed(u, sigma_mm, GEOMETRY)
-    found = refinement.smoothed(twin, device.upload(u), sigma_mm, GEOMETRY).numpy()
+    found = device.smoothed(device.upload(u), sigma_mm, GEOMETRY).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_levels_are_changed_as_on_the_host(twin, device, rng):
     u, coarse = smooth_field(rng, 2.0), shrink_geometry(GEOMETRY, (2, 2, 1)).shape
-    found = refinement.change_level(twin, device.upload(u), (1, 1, 1), (2, 2, 1), coarse)
+    found = device.change_level(device.upload(u), (1, 1, 1), (2, 2, 1), coarse)
     np.testing.assert_allclose(found.numpy(), change_level(u, (1, 1, 1), (2, 2, 1), coarse), atol=1e-6)
     same = device.upload(u)
-    assert refinement.change_level(twin, same, (2, 2, 1), (2, 2, 1), SHAPE) is same
+    assert device.change_level(same, (2, 2, 1), (2, 2, 1), SHAPE) is same
 
 
 def test_folds_of_the_fine_grid_are_smoothed_away(twin, device, rng):
@@ -91,7 +86,7 @@ def test_folds_of_the_fine_grid_are_smoothed_away(twin, device, rng):
     knots[0, 7, 6, 8] += 2.4  # one fold that the coarse grid hardly sees
     host_knots, host = steps.unfolded(knots, factors, fine)
     assert (_core.jacobian(change_level(knots, factors, (1, 1, 1), fine)) <= 0).any()
-    found_knots, found = (a.numpy() for a in refinement.unfolded(twin, device.upload(knots), factors, fine))
+    found_knots, found = (a.numpy() for a in device.unfolded(device.upload(knots), factors, fine))
     assert _core.jacobian(found).min() > 0
     np.testing.assert_allclose(found_knots, host_knots, atol=1e-5)
     np.testing.assert_allclose(found, host, atol=1e-5)
@@ -100,7 +95,7 @@ def test_folds_of_the_fine_grid_are_smoothed_away(twin, device, rng):
 def test_a_displacement_without_folds_stays(twin, device, rng):
     knots = smooth_field(rng, 0.5)
     there = device.upload(knots)
-    same, u = refinement.unfolded(twin, there, (1, 1, 1), SHAPE)
+    same, u = device.unfolded(there, (1, 1, 1), SHAPE)
     assert same is there
     assert u is there
 

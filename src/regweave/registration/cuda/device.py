@@ -11,16 +11,20 @@ import numpy as np
 
 from regweave.config.member import Member
 from regweave.config.settings import Refine, Settings
+from regweave.registration import forces as continuous
 from regweave.registration import measure as discrete
 from regweave.registration.cuda import levels, refinement
 from regweave.registration.cuda.memory import free_bytes, needed_bytes, require_memory
-from regweave.registration.cuda.refinement import Lattices
+from regweave.registration.cuda.refinement import gaussian_sides
 from regweave.registration.cuda.scene import Constants, CudaScene, GpuPair
 from regweave.registration.measure import StepSearch
 from regweave.registration.scene import Scene
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.pyramid import Factors
 from regweave.types import Float32Array, Float64Array, Geometry, ImagePair, IntArray, Solution, Terms, WeightTable
+
+SPREAD = 2
+"""Blocks round a folding voxel that are smoothed too."""
 
 
 class CudaDevice:
@@ -93,26 +97,35 @@ class CudaDevice:
 
     def compose(self, u: Any, around: StepSearch, labels: Any) -> Any:
         """Compose u with the free-form deformation whose control points took these labels."""
-        step = levels.increment(self.kernels, self.constants, self.lattices.of(around.grid), around, labels)
-        return self.kernels.compose(u, step)
+        offsets = around.labels.offsets
+        along, k = self.constants.array(np.concatenate(offsets)), tuple(len(o) for o in offsets)
+        points = self.kernels.label_vectors(labels, along, k, around.grid.nodes)
+        return self.kernels.compose(u, self.constants.lattice(around.grid).displacement(points))
 
     @cached_property
     def fields(self) -> CudaFields:
         """Kernels of dense displacement fields, with arrays of the host in and out."""
         return CudaFields(self.kernels, self.queue)
 
-    @cached_property
-    def lattices(self) -> Lattices:
-        """Lattices of the control grids in use."""
-        return Lattices(self.kernels, self.queue)
-
     def change_level(self, u: Any, before: Factors, after: Factors, shape: tuple[int, int, int]) -> Any:
-        """Carry a displacement from one shrunken grid to another."""
-        return refinement.change_level(self.kernels, u, before, after, shape)
+        """Resample a displacement from one shrunken grid to another."""
+        if before == after:
+            return u
+        b, a = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
+        return self.kernels.resample_field(u, shape, a / b, (a - b) / (2 * b), b / a)
 
     def smoothed(self, u: Any, sigma_mm: float, geometry: Geometry) -> Any:
-        """Smooth a displacement by a Gaussian, no further than it stays free of folds."""
-        return refinement.smoothed(self.kernels, u, sigma_mm, geometry)
+        """Smooth a displacement by a Gaussian, a narrower one where that would fold."""
+        if sigma_mm == 0:
+            return u
+        kernels = self.kernels
+        least = min(continuous.LEAST_JACOBIAN, kernels.least(kernels.jacobian(u)))
+        while sigma_mm > continuous.LEAST_SIGMA_VOXELS * geometry.spacing_mm.min():
+            out = kernels.gaussian(u, gaussian_sides(sigma_mm / geometry.spacing_mm, continuous.CUT))
+            if kernels.least(kernels.jacobian(out)) >= least:
+                return out
+            sigma_mm /= 2
+        return u
 
     def data_terms(
         self, scene: Any, u: Any, members: Sequence[Member], weights: WeightTable, settings: Refine
@@ -127,16 +140,28 @@ class CudaDevice:
         return refinement.forces(self, scene, objective, u, smoothness)
 
     def descent(self, settings: Refine, grid: ControlGrid, geometry: Geometry) -> Any:
-        """Return a descent at its start."""
-        return refinement.descent(self.kernels, self.queue, self.lattices.of(grid), settings, grid, geometry)
+        """Return Adam at its start, as `regweave.registration.forces.Descent`."""
+        spacing, s = float(grid.spacing[0]), continuous
+        lengths, moments = (settings.rate * spacing, s.REACH * spacing), (s.FIRST_MOMENT, s.SECOND_MOMENT)
+        lattice = self.constants.lattice(grid)
+        return self.kernels.Descent(self.queue, lattice, s.stretch(geometry), *lengths, s.QUIET, *moments)
 
     def held_back(self, u: Any, update: Any, grid: ControlGrid) -> Any:
         """Return u ∘ (id + δ), δ that of the control points' update, held back where it would fold."""
-        return refinement.held_back(self.kernels, u, update, self.lattices.of(grid))
+        limits = (continuous.LEAST_JACOBIAN, continuous.ATTEMPTS)
+        return self.kernels.held_back(u, update, self.constants.lattice(grid), *limits)[0]
 
     def unfolded(self, u: Any, factors: Factors, shape: tuple[int, int, int]) -> tuple[Any, Any]:
         """Return u, smoothed where it folds on the grid of the image, and the displacement there."""
-        return refinement.unfolded(self.kernels, u, factors, shape)
+        knots, sides = u, gaussian_sides((1.0, 1.0, 1.0), continuous.CUT)
+        u = self.change_level(knots, factors, (1, 1, 1), shape)
+        for _ in range(continuous.ATTEMPTS):
+            near = self.kernels.folded_blocks(u, knots.shape[1:], factors, SPREAD)
+            if near is None:
+                break
+            knots = self.kernels.where_marked(knots, self.kernels.gaussian(knots, sides), near)
+            u = self.change_level(knots, factors, (1, 1, 1), shape)
+        return knots, u
 
 
 class CudaFields:

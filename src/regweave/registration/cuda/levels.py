@@ -10,7 +10,7 @@ import numpy as np
 from regweave.config.settings import Settings
 from regweave.energy.assemble import TIE_BREAK, assemble
 from regweave.energy.cost_volume import QUIET_NODE
-from regweave.registration.cuda.scene import Compared, Constants, CudaScene, MetricCall
+from regweave.registration.cuda.scene import Compared, Constants, CudaScene
 from regweave.registration.measure import VALID_SHARE, StepSearch, host_costs
 from regweave.spatial.control_grid import ControlGrid
 from regweave.spatial.node_classes import FOREGROUND_SHARE
@@ -71,12 +71,11 @@ def _cost_row(scene: CudaScene, compared: Compared, around: StepSearch, row: Any
     grid = around.grid if edge is None else around.grid.with_support((edge,) * 3)
     if metric.support is not None:
         grid = metric.support(grid)
-    if (metric.fits is not None and not metric.fits(grid)) or (metric.single and compared.fixed.shape[0] > 1):
+    if not metric.fits(grid) or (metric.single and compared.fixed.shape[0] > 1):
         return False
     search = scene.constants.search(grid, around.labels)
-    metric.costs(
-        scene.kernels, search, compared.fixed, compared.moved, row, MetricCall(compared.options, grid, scene.constants)
-    )
+    more = metric.arguments(compared.options, grid, scene.constants)
+    getattr(scene.kernels, metric.costs)(search, compared.fixed, compared.moved, row, *more)
     return True
 
 
@@ -113,11 +112,3 @@ def minimize(
     options: Any = solver.options
     found = kernels.trws(unary, terms.shape, terms.offsets, weights.pairwise, terms.base, options.max_iter, options.tol)
     return Solution(*found)
-
-
-def increment(kernels: Any, constants: Constants, lattice: Any, around: StepSearch, labels: Any) -> Any:
-    """Free-form deformation whose control points took these labels, (3, X, Y, Z)."""
-    offsets = around.labels.offsets
-    k = tuple(len(o) for o in offsets)
-    points = kernels.label_vectors(labels, constants.array(np.concatenate(offsets)), k, around.grid.nodes)
-    return lattice.displacement(points)

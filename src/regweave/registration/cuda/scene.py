@@ -204,7 +204,7 @@ class CudaScene:
 
 
 KEPT = 256
-"""So many stay; those used last go last."""
+"""Arrays in the cache; the least recently used one is dropped first."""
 
 
 class Constants:
@@ -247,24 +247,18 @@ class Constants:
     def search(self, grid: ControlGrid, labels: LabelSet) -> Any:
         """Return the supports of the nodes of a grid and the shifts of labels."""
         numbers = tuple(a.tobytes() for a in (grid.origin, grid.spacing, *labels.offsets))
+        made = (self._queue, grid.image_shape, grid.starts, grid.support, labels.offsets)
         key = ("search", grid.image_shape, grid.nodes, grid.support, numbers)
-        return self(
-            key,
-            lambda: self._kernels.Search(self._queue, grid.image_shape, grid.starts, grid.support, labels.offsets),
-        )
+        return self(key, lambda: self._kernels.Search(*made))
+
+    def lattice(self, grid: ControlGrid) -> Any:
+        """Return the B-splines of a control grid."""
+        made = (tuple(grid.origin), tuple(grid.spacing), grid.nodes, grid.image_shape)
+        return self(("lattice", *made), lambda: self._kernels.Lattice(self._queue, *made))
 
 
 MOST_COUNTED = 65535
-"""A joint histogram counts no more voxels of a support than this."""
-
-
-@dataclass(frozen=True)
-class MetricCall:
-    """Options of a metric, grid with its support, and what the GPU keeps."""
-
-    options: Any
-    grid: ControlGrid
-    constants: Constants
+"""Most voxels of a support that a joint histogram can count."""
 
 
 @dataclass(frozen=True)
@@ -275,24 +269,27 @@ class GpuMetric:
     ----------
     features : callable
         From kernels, image (1, X, Y, Z) and options to features (C, X, Y, Z).
-    costs : callable
-        From kernels, search, both features, the row (N, L) to fill, and what is asked for.
+    costs : str
+        Kernel of the costs.
+    arguments : callable
+        From options, grid and cached arrays to further arguments of that kernel.
     support : callable, optional
-        Support that the metric makes of a node's, where it is not that one.
+        From the support of a node to that of the metric, where the two differ.
     maps : bool
         True if the features of structure maps are the maps themselves.
     single : bool
-        True if the costs are those of one channel.
-    fits : callable, optional
-        Tells whether a support suits the kernels.
+        True if the kernel takes one channel.
+    fits : callable
+        Whether the kernel can compute a support.
     """
 
     features: Callable[[Any, Any, Any], Any]
-    costs: Callable[[Any, Any, Any, Any, Any, MetricCall], None]
+    costs: str
+    arguments: Callable[[Any, ControlGrid, Constants], tuple[Any, ...]] = lambda options, grid, constants: ()
     support: Callable[[ControlGrid], ControlGrid] | None = None
     maps: bool = False
     single: bool = False
-    fits: Callable[[ControlGrid], bool] | None = None
+    fits: Callable[[ControlGrid], bool] = lambda grid: True
 
 
 def find(name: str) -> GpuMetric | None:
@@ -324,25 +321,12 @@ def _mind(kernels: Any, image: Any, options: Any) -> Any:
     return kernels.self_similarity(image.reshaped(image.shape[1:]), pairs, options.radius_voxels, *mind.NOISE_RANGE)
 
 
-def _sad_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
-    kernels.sad_costs(search, fixed, moved, out)
+def _variance(options: Any, grid: ControlGrid, constants: Constants) -> tuple[Any, ...]:
+    return options.variance_floor, options.squared
 
 
-def _ncc_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
-    kernels.ncc_costs(search, fixed, moved, out, asked.options.variance_floor, asked.options.squared)
-
-
-def _ngf_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
-    kernels.ngf_costs(search, fixed, moved, out)
-
-
-def _dwt_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
-    kernels.dwt_costs(search, fixed, moved, out)
-
-
-def _mi_costs(kernels: Any, search: Any, fixed: Any, moved: Any, out: Any, asked: MetricCall) -> None:
-    table = asked.constants.array(n_log_n(int(np.prod(asked.grid.support))))
-    kernels.mi_costs(search, fixed, moved, out, mi.n_bins(asked.grid, asked.options), table)
+def _histogram(options: Any, grid: ControlGrid, constants: Constants) -> tuple[Any, ...]:
+    return mi.n_bins(grid, options), constants.array(n_log_n(int(np.prod(grid.support))))
 
 
 def _countable(grid: ControlGrid) -> bool:
@@ -350,11 +334,11 @@ def _countable(grid: ControlGrid) -> bool:
 
 
 METRICS = {
-    "sad": GpuMetric(_plain, _sad_costs, maps=True),
-    "gradient": GpuMetric(_gradient, _sad_costs),
-    "mind": GpuMetric(_mind, _sad_costs),
-    "ncc": GpuMetric(_plain, _ncc_costs, maps=True, single=True),
-    "ngf": GpuMetric(_ngf, _ngf_costs),
-    "dwt": GpuMetric(_plain, _dwt_costs, support=dwt.wavelet_support),
-    "mi": GpuMetric(_plain, _mi_costs, fits=_countable),
+    "sad": GpuMetric(_plain, "sad_costs", maps=True),
+    "gradient": GpuMetric(_gradient, "sad_costs"),
+    "mind": GpuMetric(_mind, "sad_costs"),
+    "ncc": GpuMetric(_plain, "ncc_costs", _variance, maps=True, single=True),
+    "ngf": GpuMetric(_ngf, "ngf_costs"),
+    "dwt": GpuMetric(_plain, "dwt_costs", support=dwt.wavelet_support),
+    "mi": GpuMetric(_plain, "mi_costs", _histogram, fits=_countable),
 }

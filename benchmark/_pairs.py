@@ -21,9 +21,9 @@ from regweave.config import presets as registration_settings
 from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
 from regweave.jobs.table import PairFiles, write_pairs
-from regweave.run.prepare import start_pair
 from regweave.run.read import Inputs, read_inputs
 from regweave.run.resolve import Recipe
+from regweave.run.start import start_pair
 from regweave.study.phantoms import make_phantom
 from regweave.types import ImagePair, WeightTable
 

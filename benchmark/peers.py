@@ -37,8 +37,8 @@ from regweave.jobs.table import check_leak
 from regweave.measures import dice, regularity, surface_distances
 from regweave.model import find_model
 from regweave.model.model import Model
-from regweave.run.prepare import start_pair
 from regweave.run.read import Reading, as_stored, read_inputs
+from regweave.run.start import start_pair
 from regweave.spatial import warp_image, warp_labels
 from regweave.spatial.deformation import determinant
 from regweave.types import Field, ImagePair, LabelMap, Transform

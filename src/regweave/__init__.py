@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from regweave.api.register import register
     from regweave.api.train import train
     from regweave.clinic.propagate import propagate_contours
     from regweave.config.presets import preset, preset_names
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from regweave.jobs.batch import batch
     from regweave.model.model import Model, models
     from regweave.progress import Progress
+    from regweave.run.register import register
     from regweave.run.result import Result, load
     from regweave.run.warp import warp, warp_labels, warp_points
     from regweave.study import examples
@@ -78,7 +78,7 @@ _HOMES = {
     "preset": "config.presets",
     "preset_names": "config.presets",
     "propagate_contours": "clinic.propagate",
-    "register": "api.register",
+    "register": "run.register",
     "train": "api.train",
     "warp": "run.warp",
     "warp_labels": "run.warp",

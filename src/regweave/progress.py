@@ -6,7 +6,8 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
@@ -78,54 +79,53 @@ class TrainProgress:
     stages: Mapping[str, Mapping[str, float]] | None = None
 
 
-class RegistrationTeller:
-    """Turns stages and steps into progress, weighed by the forecast of their work."""
+class ProgressReporter:
+    """Progress of one registration: its stages with their seconds, its steps weighted by the forecast of their work.
 
-    def __init__(self, on_progress: OnProgress | None) -> None:
-        self._tell = on_progress
+    Time between two stages counts for the later one, so that ``seconds`` add up to the time of the run.
+    """
+
+    def __init__(self, on_progress: OnProgress | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._on_progress, self._since = on_progress, time.perf_counter()
         self._done, self._total = 0, 0
         self._shares: list[float] = []
-        self._stage, self._fraction = "", 0.0
+        self._stage = ""
 
-    def weigh(self, plan: Plan) -> None:
-        """Learn the number of the steps, and how much work each of them and what follows will be."""
+    def forecast(self, plan: Plan) -> None:
+        """Take the number of the steps, and the work of each of them and of what follows."""
         work = plan.work
         steps = [w / size.steps for w, size in zip(work.levels, plan.sizes, strict=True) for _ in range(size.steps)]
         steps += [work.refine / max(plan.refine_steps, 1)] * plan.refine_steps
         self._total = len(steps)
         self._shares = [*steps, work.outputs / 3, 2 * work.outputs / 3]
 
-    def _say(self, message: str, stage: str | None = None) -> None:
-        if self._tell is not None:
-            self._tell(Progress(stage or self._stage, self._done, self._total, message, self._fraction))
-
-    def _advance(self) -> None:
+    def report(self, message: str, stage: str | None = None) -> None:
+        """Report a message; ``begin`` is the stage of the line that names the run."""
         counted = self._done + (self._stage == "measure")
-        self._fraction = sum(self._shares[:counted]) / (sum(self._shares) or 1.0)
+        fraction = sum(self._shares[:counted]) / (sum(self._shares) or 1.0)
+        if self._on_progress is not None:
+            self._on_progress(Progress(stage or self._stage, self._done, self._total, message, fraction))
 
-    def begin(self, message: str) -> None:
-        """Say what runs before anything is computed."""
-        self._say(message, "begin")
-
-    def stage(self, name: str) -> None:
-        """Say that a stage begins."""
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Report a stage, and time it."""
         self._stage = name
-        self._advance()
-        self._say(STAGES[name])
-
-    def _next(self, message: str) -> None:
-        self._done += 1
-        self._advance()
-        self._say(message)
+        self.report(STAGES[name])
+        yield
+        now = time.perf_counter()
+        self.seconds[name], self._since = now - self._since, now
 
     def level(self, step: Step) -> None:
-        """Say what a discrete step found."""
+        """Report a discrete step."""
+        self._done += 1
         s = step.solution
-        self._next(f"{step.spacing_mm:.3g} mm step {step.step + 1}: energy {s.energy:.2f}, gap {s.gap:.2%}")
+        self.report(f"{step.spacing_mm:.3g} mm step {step.step + 1}: energy {s.energy:.2f}, gap {s.gap:.2%}")
 
     def refine(self, step: RefineStep) -> None:
-        """Say what a gradient step cost."""
-        self._next(f"refine step {step.step + 1}: cost {step.data + step.smoothness:.1f}")
+        """Report a gradient step."""
+        self._done += 1
+        self.report(f"refine step {step.step + 1}: cost {step.data + step.smoothness:.1f}")
 
 
 BAR = 20

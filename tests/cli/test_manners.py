@@ -245,8 +245,6 @@ def test_ctrl_c_while_a_command_is_loaded_ends_as_later(monkeypatch, capsys):
     ("call", "code", "said"),
     [
         ("register a b -o OLD --preset deafult", "E184", "did you mean default? available: default, paper"),
-        ("register a b -o OLD --metric mutualinfo", "E181", "did you mean mi? mi: Mutual information"),
-        ("register a b -o OLD --metric ncx", "E181", "did you mean ncc?"),
         ("register a b -o OLD --init rigd", "E187", "did you mean rigid?"),
         ("register a b -o OLD --init structures", "E187", "needs a model"),
         ("register a b -o OLD --model brain-t1", "E171", "shipped: head-neck-ct, hippocampus-t1"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -167,13 +166,11 @@ def test_python_gives_the_same_bits_as_the_command(result, inputs):
 
 def test_what_is_printed(call, inputs, tmp_path):
     labels = ("--moving-labels", "moving_labels.nii.gz", "--fixed-labels", "fixed_labels.nii.gz")
-    status, out, err = call(*labels, "-v")
+    status, out, err = call(*labels)
     assert status == 0
     for word in ("structure", "mandible", "mean", "verdict", "solver", "folding", "time", "result"):
         assert word in out
-    lines = [line for line in err.splitlines() if line.startswith("[")]
-    assert lines[0].startswith("[1/7] 48 mm step 1: energy ")
-    assert lines[-1].startswith("[7/7] refine step 4")
+    assert re.search(r"^files and page +\d+\.\d s$", err, re.MULTILINE)
     shown = re.search(r"^time +(\d+\.\d) s, of these files and page \d+\.\d s$", out, re.MULTILINE)
     seconds = json.loads((tmp_path / "out" / "result.json").read_text())["seconds"]
     assert {"read", "files", "page"} <= set(seconds)
@@ -185,7 +182,7 @@ def test_what_is_printed(call, inputs, tmp_path):
 
 
 def test_without_a_page_and_without_steps(call, tmp_path):
-    status, out, err = call("--no-report")
+    status, out, err = call("--write", "warped,labels,transform,inverse,displacement")
     assert status == 0
     assert "report.html" not in out
     assert "energy" not in err
@@ -234,8 +231,10 @@ def test_metrics_engine_threads_and_start(call, tmp_path):
     matrix = np.eye(4)
     matrix[:3, 3] = (3.0, 0.0, -3.0)
     write_linear(tmp_path / "start.tfm", matrix)
-    words = ("--metric", "sad=2", "--metric", "mind=1", "--engine", "fastpd", "--threads", "2")
-    assert call(*words, "--init", tmp_path / "start.tfm", "--quiet")[0] == 0
+    settings = SETTINGS.model_copy(update={"engine": "fastpd"}).toml()
+    (tmp_path / "mine.toml").write_text(f'{settings}\n[register]\nmetrics = ["sad=2", "mind=1"]\n')
+    words = ("--config", tmp_path / "mine.toml", "--threads", "2")
+    assert call(*words, "--init", tmp_path / "start.tfm", "--quiet", config=None)[0] == 0
     record = json.loads((tmp_path / "out" / "result.json").read_text())
     assert record["weights"]["members"] == ["sad", "mind"]
     assert np.ravel(record["weights"]["matrix"]).tolist() == pytest.approx([2 / 3, 1 / 3])
@@ -330,16 +329,22 @@ def test_labels_that_cannot_be_used(call, inputs, tmp_path):
 
 def test_calls_that_are_wrong(call, tmp_path):
     (tmp_path / "bad.toml").write_text(SETTINGS.toml().replace("smoothness", "smothness", 1))
+    for table, code in (
+        ('metrics = ["sad=x"]', "E188"),
+        ("metrics = {sad = -1}", "E188"),
+        ("metrics = {sad = nan}", "E185"),
+        ('metrics = ["trvs"]', "E181"),
+        ('nifti_frame = "xform"', "E194"),
+        ("follow_links = 1", "E194"),
+        ("threads = 2", "E194"),
+    ):
+        (tmp_path / "table.toml").write_text(f"{SETTINGS.toml()}\n[register]\n{table}\n")
+        status, _, err = call("--config", tmp_path / "table.toml", config=None)
+        assert (status, f"error {code}: " in err) == (2, True), table
     for words, text in (
-        (("--metric", "sad=x"), "error E188: "),
-        (("--metric", "sad=-1"), "error E188: "),
-        (("--metric", "sad=nan"), "error E188: "),
-        (("--engine", "trvs"), "error E180: "),
         (("--threads", "0"), "error E186: "),
         (("--preset", "default"), "error E189: "),
-        (("--metric", "sad", "--model", "model.json"), "error E189: "),
         (("--nosuch",), "No such option"),
-        (("--nifti-frame", "xform"), "Invalid value"),
         (("--threads", "two"), "Invalid value"),
     ):
         status, _, err = call(*words)
@@ -411,9 +416,8 @@ def test_ctrl_c_in_mid_run_ends_it_and_leaves_nothing(spawn, inputs, tmp_path):
     endless = SETTINGS.model_copy(update={"refine": SETTINGS.refine.model_copy(update={"steps": 1000})})
     (tmp_path / "long.toml").write_text(endless.toml())
     images = (inputs / "fixed.nii.gz", inputs / "moving.nii.gz")
-    process = spawn(*command("register", *images, "-o", tmp_path / "out", "--config", tmp_path / "long.toml", "-v"))
-    shown = list(itertools.takewhile(lambda line: not line.startswith("[1/"), process.stderr))
-    assert any(line.startswith("MR · ") for line in shown)
+    process = spawn(*command("register", *images, "-o", tmp_path / "out", "--config", tmp_path / "long.toml"))
+    assert any(line.startswith("MR · ") for line in process.stderr)
     assert any(p.name.startswith(".out.part-") for p in tmp_path.iterdir())
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()

@@ -26,7 +26,7 @@ from regweave.io.disk.text import (
 from regweave.jobs.table import read_pairs
 from regweave.model import find_model
 from regweave.model.model import Model
-from regweave.run.prepare import start_pair
+from regweave.run.start import start_pair
 
 READERS = {
     "m.json": (Model.load, "E170"),

@@ -10,7 +10,7 @@ import pytest
 from regweave.jobs import runner as scoring
 from regweave.jobs.runner import ScoringTask, score_dice, score_pair
 from regweave.model.model import Model
-from regweave.run import prepare
+from regweave.run import register
 from regweave.run.memory import Cache
 from regweave.run.read import Reading
 
@@ -52,7 +52,7 @@ def fresh(monkeypatch):
     kept = Cache(100.0)
     monkeypatch.setattr(scoring, "kept", lambda: kept)
     for name in ("read_inputs", "align", "refine"):
-        monkeypatch.setattr(prepare, name, counted(name, getattr(prepare, name)))
+        monkeypatch.setattr(register, name, counted(name, getattr(register, name)))
     return counts
 
 

@@ -11,7 +11,6 @@ import pytest
 from regweave.config.settings import Settings
 from regweave.io import write_image, write_labels
 from regweave.report.registration import write_page
-from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.study.phantoms import make_phantom
 
@@ -48,7 +47,7 @@ def result_folder(tmp_path_factory) -> Path:
     _sign(paths["fixed"])
     names = folder / "names.json"
     names.write_text(json.dumps(HOSTILE_NAMES))
-    result = register(**paths, config=SETTINGS, reading=Reading(label_names=names), keep_view=True)
+    result = register(**paths, config=SETTINGS, label_names=names)
     result.save(folder / "out")
     write_page(folder / "out")
     return folder / "out"

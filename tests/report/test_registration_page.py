@@ -204,7 +204,6 @@ def test_a_page_from_memory_shows_what_the_page_of_the_folder_shows(tmp_path):
     )
     result = register(
         pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=settings,
-        keep_view=True,
     )  # fmt: skip
     result.save(tmp_path / "saved")
     pages = [result.report(tmp_path / "memory.html"), write_page(tmp_path / "saved")]

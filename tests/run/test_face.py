@@ -19,11 +19,11 @@ from typer.main import get_command
 
 import regweave as rw
 from regweave import progress
+from regweave.cli import batch as batch_command
 from regweave.cli import evaluate as evaluate_command
 from regweave.cli import main
+from regweave.cli import register as register_command
 from regweave.cli import train as train_command
-from regweave.cli.registration import batch as batch_command
-from regweave.cli.registration import register as register_command
 from regweave.errors import UsageError
 from regweave.io import write_image, write_labels
 from regweave.io.images import read_image, read_labels
@@ -250,7 +250,7 @@ def test_models_and_their_repr():
 
 @pytest.mark.parametrize(
     ("function", "word", "near"),
-    [(rw.register, "metrc", "metrics"), (rw.batch, "presett", "preset"), (rw.evaluate, "base_lines", "baselines"),
+    [(rw.register, "metrc", "metrics"), (rw.batch, "presett", "preset"),
      (rw.train, "clases", "classes"), (rw.register, "labels_names", "label_names")],
 )  # fmt: skip
 def test_a_wrong_keyword_names_the_function_and_the_nearest_word(function, word, near):

@@ -14,10 +14,10 @@ from regweave.io import write_image, write_labels
 from regweave.jobs.batch import COLUMNS
 from regweave.jobs.table import read_pairs, write_pairs
 from regweave.measures.deformation import regularity
+from regweave.run.job import recorded_call
 from regweave.run.memory import BYTES_PER_VOXEL, forecast
 from regweave.run.read import read_inputs
 from regweave.run.register import register
-from regweave.run.rerun import recorded_call
 from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap
 

@@ -8,8 +8,10 @@ import pytest
 from regweave.config.settings import Settings
 from regweave.registration.align import Step
 from regweave.report.viewer import on_image
+from regweave.run import register as workflow
+from regweave.run.job import Job
+from regweave.run.measurements import node_evidence
 from regweave.run.register import register
-from regweave.run.stages.node_evidence import node_maps
 from regweave.spatial.control_grid import ControlGrid
 from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, Solution, Terms, WeightTable
@@ -48,7 +50,7 @@ def test_maps_against_loops(per_label):
     costs = rng.random((n_members, n_nodes, n_labels)).astype(np.float32)
     shares = rng.random((n_nodes, n_labels, n_classes) if per_label else (n_nodes, n_classes)).astype(np.float32)
     weights = WeightTable(np.array([[0.2, 0.9], [0.8, 0.1]]), ("sad", "ncc"), (0, 5), 0.1)
-    maps = node_maps(step_with(costs, shares), weights, ("sad", "ncc"))
+    maps = node_evidence(step_with(costs, shares), weights, ("sad", "ncc"))
     for n in range(n_nodes):
         parts = np.zeros((n_members, n_labels))
         for m in range(n_members):
@@ -61,7 +63,7 @@ def test_maps_against_loops(per_label):
 
 
 def test_nodes_know_where_they_lie():
-    maps = node_maps(
+    maps = node_evidence(
         step_with(np.zeros((1, 27, 3), dtype=np.float32), np.ones((27, 1), dtype=np.float32)),
         WeightTable.constant(dict.fromkeys(("sad",), 1.0), 0.1),
         ("sad",),
@@ -92,7 +94,8 @@ def run(pair, **options):
 
 
 def test_evidence_is_measured_only_when_asked_for_and_changes_nothing(pair, tmp_path):
-    plain, kept = run(pair), run(pair, keep_view=True)
+    job = Job(fixed=pair.fixed, moving=pair.moving, config=SETTINGS)
+    plain, kept = workflow.run(job, keep_view=False), workflow.run(job)
     assert plain.images.nodes is None
     assert kept.images.nodes is not None
     assert kept.images.nodes.members == ("sad", "mi")

@@ -23,14 +23,12 @@ from regweave.model.model import Model
 from regweave.progress import Progress
 from regweave.registration.align import align
 from regweave.run import register as workflow
+from regweave.run.job import Job
 from regweave.run.memory import no_cache
-from regweave.run.prepare import Request
-from regweave.run.read import Reading
-from regweave.run.register import register
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import warp_points
 from regweave.study.phantoms import make_phantom
-from regweave.types import Field, Geometry, ImagePair, LabelMap, Transform, Volume, WeightTable
+from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Transform, Volume, WeightTable
 
 LPS_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 SMALL = Settings.model_validate(
@@ -46,6 +44,15 @@ SMALL = Settings.model_validate(
     }
 )
 MEMBERS = ("sad", "ncc")
+
+
+def bare(image):
+    """An image without the labels and the mask that those of phantoms bring."""
+    return dataclasses.replace(image, labels=None, mask=None) if isinstance(image, Image) else image
+
+
+def register(fixed, moving, **given):
+    return workflow.register(bare(fixed), bare(moving), **given)
 
 
 @pytest.fixture(scope="module")
@@ -524,7 +531,7 @@ def test_reading_rules_reach_the_files(pair, tmp_path):
     with pytest.raises(RegweaveError, match="E104"):
         register(tmp_path / "f.nrrd", pair.moving, config=SMALL)
     with pytest.warns(RegweaveWarning, match="W205"):
-        found = register(tmp_path / "f.nrrd", pair.moving, config=SMALL, reading=Reading(nonfinite="mask"))
+        found = register(tmp_path / "f.nrrd", pair.moving, config=SMALL, nonfinite="mask")
     assert any("W205" in w for w in found.warnings)
 
 
@@ -549,6 +556,6 @@ def test_a_trial_scores_the_same_registration_without_proving_it(pair, monkeypat
         return real(*arguments)
 
     monkeypatch.setattr(_core, "fastpd", spied)
-    found = workflow.score_trial(Request(settings, **given), no_cache)
+    found = workflow.score_trial(Job(**given, config=settings), no_cache)
     assert [s.dice_after for s in found.structures] == [s.dice_after for s in expected.structures]
     assert set(passes) == {0}

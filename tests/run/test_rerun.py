@@ -14,8 +14,8 @@ from regweave.errors import RegweaveError, RegweaveWarning
 from regweave.io import read_image, read_transform, sha256, write_image, write_labels, write_linear
 from regweave.model.model import Model
 from regweave.model.record import TrainingRecord
+from regweave.run.job import recorded_call
 from regweave.run.register import register
-from regweave.run.rerun import recorded_call
 from regweave.study.phantoms import make_phantom
 from regweave.types import Geometry, LabelMap, Volume, WeightTable
 
@@ -66,10 +66,11 @@ def same(a, b) -> bool:
 
 
 def test_same_bits_from_the_record(files, tmp_path):
+    table = '[register]\nmetrics = ["ncc=2", "sad"]\nmoving_modality = "t1"\n'
+    (tmp_path / "table.toml").write_text(f"{SMALL.model_copy(update={'engine': 'icm'}).toml()}\n{table}")
     kinds = {
         "model": ("--model", files / "mine.json", "--init", files / "start.tfm"),
-        "metric": ("--config", files / "small.toml", "--metric", "ncc=2", "--metric", "sad", "--init", "moments"),
-        "stated": ("--config", files / "small.toml", "--engine", "icm", "--moving-modality", "t1"),
+        "table": ("--config", tmp_path / "table.toml", "--init", "moments"),
     }
     for name, words in kinds.items():
         first = run(files, tmp_path / name, *words)

@@ -31,7 +31,6 @@ def pair():
 def result(pair):
     return register(
         pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels, config=SMALL,
-        keep_view=True,
     )  # fmt: skip
 
 

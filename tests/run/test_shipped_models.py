@@ -48,7 +48,7 @@ def test_used_by_name():
     settings["levels"], settings["refine"]["steps"] = settings["levels"][:1], 1
     small = registration_settings.validate(settings, "the test")
     stated = Reading(fixed_modality="ct", moving_modality="ct")
-    result = register(pair.fixed, pair.moving, model="head-neck-ct", config=small, reading=stated)
+    result = register(pair.fixed, pair.moving, model="head-neck-ct", config=small, **vars(stated))
     assert result.provenance.modality.bank == "ct"
     assert result.provenance.classes_from == "predicted"
     assert result.weights.classes == model.weights.classes

@@ -256,7 +256,7 @@ def with_far(model, weight) -> Model:
 def test_maps_take_part_in_the_levels_where_a_model_says_so(model, training_list):
     files = training_list.files(0)
     given = {name: files[name] for name in ("fixed", "moving", "moving_labels")}
-    idle, used = (register(**given, model=with_far(model, w), keep_view=True) for w in (0.0, 0.3))
+    idle, used = (register(**given, model=with_far(model, w)) for w in (0.0, 0.3))
     plain = register(**given, model=model)
     np.testing.assert_array_equal(idle.transform.field.data, plain.transform.field.data)
     assert "far" not in idle.images.nodes.members
@@ -283,7 +283,7 @@ def test_without_a_mask_members_of_the_levels_inherit_from_members_of_the_levels
 
 def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, monkeypatch):
     files = training_list.files(0)
-    monkeypatch.setattr("regweave.run.prepare.start_pair", lambda *_: pytest.fail("began to compute"))
+    monkeypatch.setattr("regweave.run.register.start_pair", lambda *_: pytest.fail("began to compute"))
     with pytest.raises(RegweaveError, match=r"E170.*class predictor makes out"):
         register(files["fixed"], files["moving"], model=replace(model, predictor=None))
 

@@ -111,7 +111,7 @@ def test_predict_and_score(fitted, training_list):
     pairs = pairs_of(training_list, 2, 3)
     files = [training_list.files(n) for n in (2, 3)]
     reading = Reading(classes=(3, 4))
-    results = [register(**f, model=fitted.model_, reading=reading) for f in files]
+    results = [register(**f, model=fitted.model_, **vars(reading)) for f in files]
     for found, result in zip(fitted.predict(pairs), results, strict=True):
         np.testing.assert_array_equal(found.field.data, result.transform.field.data)
     dice = [np.mean([row["after"] for row in r.dice.values()]) for r in results]

@@ -24,9 +24,9 @@ from regweave.learning.samples import first_steps, samples_at
 from regweave.model.model import Model
 from regweave.progress import TrainProgress
 from regweave.report.training import write_page
-from regweave.run.prepare import start_pair
 from regweave.run.read import Reading, read_inputs
 from regweave.run.register import register
+from regweave.run.start import start_pair
 from regweave.training import run as run_module
 from regweave.training.columns import STRENGTHS
 from regweave.training.options import TrainOptions

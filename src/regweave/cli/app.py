@@ -53,9 +53,9 @@ def examples(*calls: str) -> str:
 
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "register": ("registration.register", "Register", "Register two images; write transforms, numbers and a page."),
-    "batch": ("registration.batch", "Register", "Register a list of pairs, each into its own folder."),
-    "plan": ("registration.plan", "Register", "Forecast memory and time of a registration."),
+    "register": ("register", "Register", "Register two images; write transforms, numbers and a page."),
+    "batch": ("batch", "Register", "Register a list of pairs, each into its own folder."),
+    "plan": ("plan", "Register", "Forecast memory and time of a registration."),
     "contours": ("clinic", "Clinic", "Bring contours of a planning CT onto a later one."),
     "clinic": ("clinic", "Clinic", "Check reviews of contours, or test contours on phantoms."),
     "report": ("report", "Look", "Make the page of a result again."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, is_dataclass
 from functools import partial, wraps
@@ -12,21 +11,22 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from regweave.config.presets import preset_names
+from regweave.config.presets import preset_names, read_table
 from regweave.errors import UsageError
 from regweave.io.modality import Stated
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
 from regweave.jobs.cluster import Cluster
 from regweave.model import shipped_models
-from regweave.options import declared
+from regweave.options import declared, table_values, type_of
+from regweave.run.job import Method
 
 
 def from_fields(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each argument whose type is a class of options by its fields, as arguments of the command line.
 
-    A field that may be given by position becomes an argument, any other an option. Its hints (see
-    `regweave.options.option`) may have ``typed``, the type of the words; None leaves the field out.
+    A field that may be given by position becomes an argument, any other an option; fields for a table of a settings
+    file and those that cannot be typed are left out. See `regweave.options.option` for the hints of a field.
     """
     hints = get_type_hints(command, include_extras=True)
     classes: dict[str, list[Field[Any]]] = {}
@@ -34,7 +34,8 @@ def from_fields(command: Callable[..., None]) -> Callable[..., None]:
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]
         if is_dataclass(kind) and isinstance(kind, type):
-            classes[name] = [f for f in declared(kind) if f.metadata["cli"].get("typed", str) is not None]
+            hinted = [(f, f.metadata["cli"]) for f in declared(kind)]
+            classes[name] = [f for f, cli in hinted if cli.get("typed", str) is not None and not cli.get("table")]
             parameters += [_parameter(kind, f) for f in classes[name]]
         else:
             parameters.append(parameter.replace(annotation=kind))
@@ -53,19 +54,43 @@ def from_fields(command: Callable[..., None]) -> Callable[..., None]:
 def _parameter(kind: type[Any], field: Field[Any]) -> inspect.Parameter:
     """Return the argument of a command for a field; its help is the first sentence of the field's."""
     cli = field.metadata["cli"]
-    owner = next(c for c in kind.__mro__ if field.name in vars(c).get("__annotations__", {}))
-    typed = cli["typed"] if "typed" in cli else eval(str(field.type), vars(sys.modules[owner.__module__]))
-    words: dict[str, Any] = {name: cli[name] for name in ("metavar",) if name in cli}
-    words |= {"help": field.metadata["help"].split(". ")[0].removesuffix(".") + "."}
-    words |= {"autocompletion": cli.get("complete"), "rich_help_panel": cli.get("panel")}
-    info = typer.Option(*cli.get("flags", ()), **words) if field.kw_only else typer.Argument(**words)
-    if field.default_factory is not MISSING:
-        default = field.default_factory()
-    else:
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-    place = inspect.Parameter.KEYWORD_ONLY if field.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    typed = cli["typed"] if "typed" in cli else type_of(kind, field)
+    shown = {"help": field.metadata["help"].split(". ")[0].removesuffix(".") + "."}
+    shown |= {
+        "autocompletion": COMPLETE.get(cli.get("complete")),
+        "rich_help_panel": cli.get("panel"),
+        "metavar": cli.get("metavar"),
+    }
+    default = field.default
+    if default is MISSING:
+        default = cli.get("absent", inspect.Parameter.empty)
+    if field.kw_only or "flags" in cli:
+        info = typer.Option(*cli.get("flags", ()), **shown)
+        return inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[typed, info]
+        )
+    place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    info = typer.Argument(**shown, show_default=False)
     return inspect.Parameter(field.name, place, default=default, annotation=Annotated[typed, info])
 
+
+def job_table(config: object) -> dict[str, Any]:
+    """Return the options in the table ``[register]`` of a settings file."""
+    return table_values(Method, read_table(config if isinstance(config, Path) else None, "register"), "register")
+
+
+def complete_preset(typed: str) -> list[str]:
+    """Names of presets for the shell."""
+    names = preset_names()
+    return [name for name in sorted({*names, *(n.split("@")[0] for n in names)}) if name.startswith(typed)]
+
+
+def complete_model(typed: str) -> list[str]:
+    """Names of shipped models for the shell, which offers files where none fits."""
+    return [name for name in shipped_models() if name.startswith(typed)]
+
+
+COMPLETE: dict[Any, Callable[[str], list[str]]] = {"preset": complete_preset, "model": complete_model}
 
 input_option = partial(typer.Option, rich_help_panel="Input")
 method_option = partial(typer.Option, rich_help_panel="Method")
@@ -113,15 +138,14 @@ LabelNamesOption = Annotated[
 RulesOption = Annotated[
     Path | None, method_option(help="Rules for pass, look and fail, TOML; see `regweave rules`.", metavar="FILE")
 ]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="End with exit status 6 where a verdict is fail; files are written.")
-]
+StrictOption = Annotated[bool, typer.Option("--strict", help="End with exit status 6 if a verdict is fail.")]
 PageDetail = Literal["small", "normal", "full"]
 PageDetailOption = Annotated[
     PageDetail,
     typer.Option(help="Voxels that the page shows: small (0.6 million), normal (4 million) or full.", metavar="WORD"),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
 SchedulerOption = Annotated[
     str | None, machine_option(help="Dask scheduler to use instead, tcp://HOST:PORT or tls://HOST:PORT.")
@@ -144,17 +168,6 @@ def cluster_of(
     if ca or cert or key:
         raise UsageError("E192", "TLS files are given without --scheduler", "add --scheduler tls://HOST:PORT")
     return None
-
-
-def complete_preset(typed: str) -> list[str]:
-    """Names of presets for the shell."""
-    names = preset_names()
-    return [name for name in sorted({*names, *(n.split("@")[0] for n in names)}) if name.startswith(typed)]
-
-
-def complete_model(typed: str) -> list[str]:
-    """Names of shipped models for the shell, which offers files where none fits."""
-    return [name for name in shipped_models() if name.startswith(typed)]
 
 
 def parse_options(given: Sequence[str], option: str) -> dict[str, str]:

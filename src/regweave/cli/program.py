@@ -21,8 +21,10 @@ from regweave.cli.app import WIDTH, command_line, examples
 from regweave.cli.options import JsonOption, complete_preset
 from regweave.config.presets import preset, preset_names
 from regweave.measures.verdict import CLINIC, SHIPPED, clinic_rules, default_rules, read_rules, shipped_text
+from regweave.options import in_table, table_text
 from regweave.registration.cuda import opening
 from regweave.registry import plugins_found
+from regweave.run.job import Method
 from regweave.run.memory import allowed_threads
 from regweave.training.options import default_table
 
@@ -52,9 +54,14 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a preset as TOML, with the options of `regweave train`; or the preset as JSON with the same keys."""
+    """Print a preset as TOML, with the options of `register` and `train` for a settings file; or the preset as JSON."""
     found = preset(name)
-    print(found.model_dump_json(indent=1) if as_json else f"{found.toml()}\n{default_table()}", end="\n" * as_json)
+    print(
+        found.model_dump_json(indent=1)
+        if as_json
+        else f"{found.toml()}\n{table_text(in_table(Method), 'register')}\n{default_table()}",
+        end="\n" * as_json,
+    )
 
 
 @app.command(epilog=examples("regweave rules > mine.toml", "regweave rules mine.toml"))

@@ -10,7 +10,6 @@ import typer
 
 from regweave.cli.app import command_line, examples
 from regweave.cli.options import FixedPointsOption, JsonOption, MovingPointsOption, PageDetail, RulesOption
-from regweave.cli.registration.register import read_landmarks
 from regweave.errors import RegweaveError, UsageError
 from regweave.io.disk.files import is_file
 from regweave.io.disk.records import DEMO, RESULT, RESULTS
@@ -60,8 +59,10 @@ def report(
         text = boilerplate(result)
         print(json.dumps({"text": text}, ensure_ascii=False) if as_json else text)
         return
+    given = fixed_points is not None or moving_points is not None
+    landmarks = LandmarkPairs.read(fixed_points, moving_points) if given else None
     judged_by = None if rules is None else read_rules(rules)
-    page = _write_page(result, judged_by, page_detail, read_landmarks(fixed_points, moving_points))
+    page = _write_page(result, judged_by, page_detail, landmarks)
     print(json.dumps({"page": str(page)}, ensure_ascii=False) if as_json else f"page        {page}")
 
 

@@ -266,7 +266,7 @@ def _other_way(
 def _one_way(fixed: Scan, moving: Scan, start: Transform, in_hu: bool, options: dict[str, Any]) -> Result:
     base = None if options["model"] is None else options["model"].settings
     return register(
-        fixed.image, moving.image, fixed_mask=fixed.region, moving_mask=moving.region, init=start, keep_view=True,
+        fixed.image, moving.image, fixed_mask=fixed.region, moving_mask=moving.region, init=start, progress=False,
         config=intra_patient_settings(fixed.image.geometry, base, tissue=in_hu, modality=fixed.image.modality),
         **options,
     )  # fmt: skip

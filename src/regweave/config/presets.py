@@ -18,6 +18,8 @@ from regweave.io.disk.text import parse_toml, read_text
 
 PRESETS = "presets"
 """Folder of the preset files beside this module."""
+COMMANDS = ("register", "train")
+"""Commands with a table of options in a settings file."""
 Metrics = Mapping[str, float] | Sequence[str]
 """Members (or metrics) by hand: weights by name, or names, each alone or as ``name=weight``."""
 
@@ -45,23 +47,34 @@ def preset(name: str) -> Settings:
 
 def load(path: Path) -> Settings:
     """Read settings from a TOML file."""
+    return parse(_text(path), str(path))
+
+
+def read_table(path: Path | None, name: str) -> dict[str, Any]:
+    """Return the table of a settings file with the options of a command; empty without a file or a table."""
+    return {} if path is None else dict(_content(_text(path), str(path)).get(name, {}))
+
+
+def _text(path: Path) -> str:
     try:
-        text = read_text(path)
+        return read_text(path)
     except RegweaveError as error:
         raise UsageError(error.code, error.message, error.hint) from error
     except UnicodeDecodeError as error:
         raise UsageError("E185", f"{path} is not TOML: it is not UTF-8", "save it as UTF-8 text") from error
-    return parse(text, str(path))
 
 
 def parse(text: str, source: str) -> Settings:
-    """Read settings from TOML text."""
+    """Read settings from TOML text; tables of commands are left out."""
+    content = _content(text, source)
+    return validate({name: value for name, value in content.items() if name not in COMMANDS}, source)
+
+
+def _content(text: str, source: str) -> dict[str, Any]:
     try:
-        content = parse_toml(text)
+        return parse_toml(text)
     except ValueError as error:
         raise UsageError("E185", f"{source} is not TOML: {error}", "start from `regweave presets show`") from error
-    content.pop("train", None)  # options of the command `train`, which reads them itself
-    return validate(content, source)
 
 
 def validate(content: Mapping[str, Any], source: str) -> Settings:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Unpack
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from regweave import extras, notices
-from regweave.config.presets import Metrics, metric_weights, preset
 from regweave.config.presets import load as load_settings
-from regweave.config.settings import Settings
+from regweave.config.presets import metric_weights, preset
 from regweave.errors import RegweaveError, UsageError
 from regweave.io import image_sha256, names_file, owned_path, prepare_output, sha256
 from regweave.io.disk.files import is_file
@@ -34,13 +34,16 @@ from regweave.jobs.runner import forget_peak, measured_peak_mb
 from regweave.jobs.store import Outcome, run_tasks, worker_count
 from regweave.jobs.table import IMAGES, MASKS, PairTable, Table, TableColumns, read_table
 from regweave.jobs.workers import Team, place
-from regweave.measures.verdict import Reason, Rules, Verdict, Word, default_rules, read_rules, tally
+from regweave.measures.verdict import Reason, Verdict, Word, default_rules, read_rules, tally
 from regweave.model import find_model
 from regweave.model.model import Model
+from regweave.options import called, described, option
 from regweave.progress import OnBatchProgress
 from regweave.registration.initial import METHODS
+from regweave.run.images import FILES as OUTPUTS
 from regweave.run.images import check_outputs
-from regweave.run.read import Reading, ReadingWords, reading_of
+from regweave.run.job import Method
+from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.run.result import Result, load
 
@@ -169,52 +172,39 @@ class Batch(RecordPart):
         page.draw(self)
 
 
-def batch(
-    table: Table,
-    output: str | Path,
-    *,
-    model: str | Path | None = None,
-    preset: str | None = None,
-    config: str | Path | Settings | None = None,
-    metrics: Metrics | None = None,
-    init: str | Path | None = None,
-    engine: str | None = None,
-    rules: str | Path | Rules | None = None,
-    write: Sequence[str] | None = None,
-    workers: int | None = None,
-    scheduler: str | Cluster | None = None,
-    device: str | None = None,
-    resume: bool = False,
-    on_progress: OnBatchProgress | None = None,
-    **reading: Unpack[ReadingWords],
-) -> Batch:
-    """Register every pair of a table and write each result into its own folder.
+@dataclass(frozen=True, kw_only=True)
+class BatchJob(Method):
+    """Registrations of a list as they are asked for; a cell of the list takes the place of an option."""
 
-    Parameters
-    ----------
-    table : path, mappings or pandas table
-        Columns ``id``, ``fixed``, ``moving``, and if wanted ``fixed_labels``, ``moving_labels``, ``fixed_mask``,
-        ``moving_mask``, ``model``, ``preset``, ``init``, each of which may be empty in a row. Paths are relative to the
-        CSV file, or to the present folder.
-    output : path
-        Folder for the results: ``output/ID`` is what ``regweave register -o`` writes; besides there are results.csv,
-        results.json and index.html.
-    model, preset, config, metrics, init, engine, rules
-        As in `regweave.register`, for rows with an empty cell.
-    write : sequence of str, optional
-        Files of each result; as in `Result.save`.
-    workers, scheduler : optional
-        Processes of this machine, each with one thread, or a Dask scheduler.
-    device : str, optional
-        What computes, as in `regweave.register`; ``cuda:0,1`` deals the processes out to several GPUs. Workers of a
-        scheduler take ``cuda``, the first GPU that each of them sees.
-    resume : bool
-        Go on with what an earlier call left: pairs that are done, with the same files, names and settings, and whose
-        results are as they were written, are not run again.
-    on_progress : callable, optional
-        Called with a `BatchProgress` after every pair.
-    **reading
-        How files are read: ``label_names``, ``nifti_frame``, …, as in `regweave.register`.
+    table: Table = field(kw_only=False, metadata=described(
+        "List of pairs. Its columns are ``id``, ``fixed``, ``moving``, and if wanted ``fixed_labels``, "
+        "``moving_labels``, ``fixed_mask``, ``moving_mask``, ``model``, ``preset`` and ``init``, each of which may be "
+        "empty in a row. Paths are relative to the CSV file, or to the present folder.",
+        typed=Path, metavar="PAIRS.csv",
+    ))  # fmt: skip
+    output: str | Path = field(kw_only=False, metadata=described(
+        "Folder for the results, one folder a pair. ``output/ID`` is what ``regweave register -o`` writes; besides "
+        "there are results.csv, results.json and index.html.", typed=Path, metavar="FOLDER", flags=("--output", "-o"),
+    ))  # fmt: skip
+    write: Sequence[str] | None = option(
+        None, f"Files beside each result.json: some of {', '.join(OUTPUTS)}.", typed=str | None, metavar="NAMES"
+    )
+    workers: int | None = option(
+        None, "Processes, each with one thread. By default all cores.", panel="Machine", metavar="N"
+    )
+    scheduler: str | Cluster | None = option(None, "Dask scheduler whose workers are used.", typed=None)
+    resume: bool = option(
+        False, "Continue a batch that was interrupted. Pairs that are done, with the same files, names and settings, "
+        "and whose results are as they were written, are not run again.", flags=("--resume",),
+    )  # fmt: skip
+    on_progress: OnBatchProgress | None = option(
+        None, "Function that gets a `BatchProgress` after every pair.", typed=None
+    )
+
+
+@called(BatchJob)
+def batch(job: BatchJob) -> Batch:
+    """Register every pair of a table and write each result into its own folder.
 
     Returns
     -------
@@ -227,20 +217,19 @@ def batch(
         Before anything is computed: E101 for files, E132 for the table, E150 where the folder is taken, and for models,
         presets and starts the codes of `regweave.register`.
     """
-    stated = Reading.from_json(reading_of(reading, batch).to_json())  # its paths absolute: a worker may be anywhere
-    n, placement = worker_count(workers, scheduler), place(device, scheduler)
-    if preset is not None and config is not None:
+    stated = Reading.from_json(job.to_json())  # its paths absolute: a worker may be anywhere
+    n, placement = worker_count(job.workers, job.scheduler), place(job.device, job.scheduler)
+    if job.preset is not None and job.config is not None:
         raise UsageError("E189", "a preset and a file of settings are both given", "give one of them")
-    folder = Path(output)
-    judged_by = read_rules(rules) if isinstance(rules, str | Path) else rules or default_rules()
+    folder = Path(job.output)
+    rules = read_rules(job.rules) if isinstance(job.rules, str | Path) else job.rules or default_rules()
     common = {
-        "model": model and str(model), "preset": preset, "init": init and str(init), "engine": engine,
-        "config": load_settings(Path(config)) if isinstance(config, str | Path) else config,
-        "metrics": metric_weights(metrics), "reading": stated, "device": placement.word,
+        **{f.name: getattr(job, f.name) for f in fields(Method)}, **vars(stated),
+        "model": job.model and str(job.model), "init": job.init and str(job.init), "rules": rules,
+        "config": load_settings(Path(job.config)) if isinstance(job.config, str | Path) else job.config,
+        "metrics": metric_weights(job.metrics), "device": placement.word,
     }  # fmt: skip
-    if write is not None:
-        check_outputs(write)
-    shared = {"write": None if write is None else tuple(write), "rules": judged_by}
+    shared = {"write": None if job.write is None else check_outputs(job.write)}
 
     @cache
     def digest(path: str, is_model: bool) -> str:
@@ -248,16 +237,16 @@ def batch(
             Model.load(path)
         return sha256(path) if is_model else image_sha256(path, follow_links=stated.follow_links)
 
-    listed = read_table(table, COLUMNS)
+    listed = read_table(job.table, COLUMNS)
     tasks = [(row["id"], {**_task(listed, row, folder, common, digest), **shared}) for row in listed.rows]
-    require_cluster(scheduler)
-    with working_folder(folder, STORE, "a batch", resume=resume), Team(n, placement.gpus) as team:
+    require_cluster(job.scheduler)
+    with working_folder(folder, STORE, "a batch", resume=job.resume), Team(n, placement.gpus) as team:
         outcomes = run_tasks(
-            tasks, register_row, workers=None if scheduler else team, scheduler=scheduler, store=folder / STORE,
-            on_progress=on_progress, whole=partial(is_whole, folder),
+            tasks, register_row, workers=None if job.scheduler else team, scheduler=job.scheduler,
+            store=folder / STORE, on_progress=job.on_progress, whole=partial(is_whole, folder),
         )  # fmt: skip
         rows = tuple(map(BatchRow.of, outcomes))
-        found = Batch(rules=judged_by.name, rows=rows, provenance=this_program(), folder=folder)
+        found = Batch(rules=rules.name, rows=rows, provenance=this_program(), folder=folder)
         found.write()
     return found
 
@@ -285,7 +274,7 @@ def _task(
     if words["model"] is not None:
         words["model"] = str(find_model(_file(table, words["model"])).absolute())
     files = {name: row[name] for name in COLUMNS.files if name in row}
-    named = words["reading"].label_names
+    named = words["label_names"]
     names = [names_file(row[name]) if named is None else named for name in LABELS if name in row]
     used = [*files.values(), *(str(Path(one).absolute()) for one in names if isinstance(one, str | Path))]
     used += [words["init"]] if words["init"] not in (None, *METHODS) else []
@@ -305,8 +294,7 @@ def register_row(task: Mapping[str, Any]) -> dict[str, Any]:
     """Register one pair with one thread, write its folder, and return its row as JSON values, with hashes of files."""
     forget_peak()
     with notices.muted():  # they are in the result, and many workers would print at once
-        result = register(**task["register"], threads=1, keep_view=True)
-        result = result.model_copy(update={"rules": task["rules"]})
+        result = register(**task["register"], threads=1, progress=False)
         with prepare_output(task["folder"], overwrite=True) as part:
             result = result.write(part, task["write"])
             (part / THUMBNAIL).write_bytes(result.thumbnail())

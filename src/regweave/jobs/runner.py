@@ -27,10 +27,10 @@ from regweave.measures.scores import PairScore
 from regweave.measures.verdict import Rules, Verdict, judge
 from regweave.model.model import Model
 from regweave.progress import OnBatchProgress
+from regweave.run.job import Job
 from regweave.run.memory import Cache, peak_memory_mb, spare_memory_mb
-from regweave.run.prepare import Request
 from regweave.run.read import Reading
-from regweave.run.register import register, score_trial
+from regweave.run.register import run, score_trial
 
 if TYPE_CHECKING:
     from regweave.jobs.methods import Method
@@ -98,10 +98,11 @@ def score_pair(task: ScoringTask) -> dict[str, Any]:
     forget_peak()
     model = task.model[0] if isinstance(task.model, tuple) else task.model
     with notices.muted():  # they are in the result, and many workers would print at once
-        result = register(
-            **task.files, config=None if model is not None else task.settings, model=model,
-            predict_classes=task.predict_classes, threads=1, device=task.device, reading=task.reading,
+        job = Job(
+            **task.files, **vars(task.reading), config=None if model is not None else task.settings, model=model,
+            predict_classes=task.predict_classes, threads=1, device=task.device,
         )  # fmt: skip
+        result = run(job, keep_view=False)
     return PairNumbers(
         structures=result.with_surfaces(),
         seconds=sum(result.seconds.values()),
@@ -127,12 +128,12 @@ def score_dice(task: ScoringTask) -> dict[str, Any]:
     Return ``structures`` of `score_pair`, without the distances of surfaces.
     """
     model = kept()(task.model, partial(Model.load, task.model[0])) if isinstance(task.model, tuple) else task.model
-    request = Request(
-        task.settings, **task.files, model=model, predict_classes=task.predict_classes, reading=task.reading,
-        cache_key=task.cache_key, device=task.device,
+    job = Job(
+        **task.files, **vars(task.reading), config=task.settings, model=model, predict_classes=task.predict_classes,
+        device=task.device,
     )  # fmt: skip
     with notices.muted():
-        return {"structures": score_trial(request, kept()).rows()}
+        return {"structures": score_trial(job, kept(), task.cache_key).rows()}
 
 
 def pair_score(scores: Mapping[str, Any]) -> PairScore:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
+from pydantic import ConfigDict, StrictBool, TypeAdapter
 
 from regweave import io, notices
 from regweave.errors import RegweaveError
@@ -19,6 +19,7 @@ from regweave.io.labels import in_numbering, real_names
 from regweave.io.modality import Stated, in_hounsfield, with_modality
 from regweave.io.nifti import NiftiFrame
 from regweave.io.stored import NonFinite
+from regweave.options import option, refuse_unknown
 from regweave.spatial.intensity import default_window
 from regweave.threads import side_by_side
 from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, Modality, Volume
@@ -54,90 +55,75 @@ class ReadingWords(TypedDict, total=False):
     moving_series: str | None
 
 
-def reading_of(words: Mapping[str, Any], function: Callable[..., Any]) -> Reading:
-    """Return the rules that a public function is given by keyword.
-
-    Raises
-    ------
-    TypeError
-        For a word that neither the function nor the rules have, with the nearest one.
-    """
-    for word in words:
-        if word not in ReadingWords.__annotations__:
-            known = [*inspect.signature(function).parameters, *ReadingWords.__annotations__]
-            near = difflib.get_close_matches(word, known, n=1)
-            guess = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise TypeError(f"{function.__name__}() has no argument {word!r}; {guess}")
+def reading_of(words: Mapping[str, Any], function: Any) -> Reading:
+    """Return the rules that a public function is given by keyword."""
+    known = [*inspect.signature(function).parameters, *ReadingWords.__annotations__]
+    refuse_unknown(function.__name__, dict(words), known)
     return Reading(**words)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Rules of reading files.
+    """How files are read."""
 
-    Parameters
-    ----------
-    nifti_frame : {"auto", "sform", "qform"}
-        The matrix that places NIfTI files.
-    nonfinite : {"error", "mask"}
-        NaN refused or masked.
-    label_names : path or mapping, optional
-        Names of the labels, in a file or by value; by default those in a file beside each label map.
-    classes : tuple of ints, optional
-        Labels that are kept where not all are: the others become background.
-    fixed_modality, moving_modality : str
-        What the images are, where their histograms need not say.
-    follow_links : bool
-        Let a header name a file of voxels outside of its folder.
-    numbering : mapping, optional
-        Names by number that the labels of a whole list are brought to.
-    fixed_series, moving_series : str, optional
-        DICOM series by the beginning of its hash, where a folder holds several.
-    """
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
-    nifti_frame: NiftiFrame = "auto"
-    nonfinite: NonFinite = "error"
-    label_names: str | Path | Mapping[int, str] | None = None
-    classes: tuple[int, ...] | None = None
-    fixed_modality: Stated = "auto"
-    moving_modality: Stated = "auto"
-    follow_links: bool = False
-    numbering: Mapping[int, str] | None = None
-    fixed_series: str | None = None
-    moving_series: str | None = None
+    label_names: str | Path | Mapping[int, str] | None = option(
+        None, "Names of the labels; by default a file beside them. JSON, TSV or ITK-SNAP, or names by value in "
+        "Python.", panel="Input", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    classes: tuple[int, ...] | None = option(
+        None, "Label values that are kept; the others become background. By default all.", table=True
+    )
+    fixed_modality: Stated = option(
+        "auto", "Kind of the fixed image: auto (by the histogram), ct, mr, t1, t2, pd, flair, pet or us.",
+        panel="Input", metavar="WORD", table=True,
+    )  # fmt: skip
+    moving_modality: Stated = option(
+        "auto", "Kind of the moving image, by the same words.", panel="Input", metavar="WORD", table=True
+    )
+    nifti_frame: NiftiFrame = option(
+        "auto", "Matrix that places NIfTI files; auto refuses files whose two disagree.", panel="Input", table=True
+    )
+    nonfinite: NonFinite = option(
+        "error", "Voxels that are not finite numbers: refuse the image, or mask them as background.",
+        panel="Input", table=True,
+    )  # fmt: skip
+    follow_links: StrictBool = option(
+        False, "Let headers (.mhd, .nhdr) name files of voxels outside of their folder.", panel="Input", table=True,
+        flags=("--follow-links",),
+    )  # fmt: skip
+    fixed_series: str | None = option(
+        None, "DICOM series of the fixed image by the beginning of its hash, where a folder has several.", typed=None
+    )
+    moving_series: str | None = option(None, "DICOM series of the moving image, named in the same way.", typed=None)
+    numbering: Mapping[int, str] | None = option(
+        None, "Names by number to which the labels of a whole list are brought.", typed=None
+    )
 
     def __post_init__(self) -> None:
         """Refuse names of labels that are none, before anything is read."""
         object.__setattr__(self, "label_names", io.require_names(self.label_names))
 
+    @property
+    def reading(self) -> Reading:
+        """These options alone, of a job."""
+        return Reading(**{f.name: getattr(self, f.name) for f in fields(Reading)})
+
     def to_json(self) -> dict[str, Any]:
-        """Return the rules as JSON values; those that stand at their defaults are left out."""
-        plain: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        """Return the options that differ from their defaults as JSON values; paths are absolute."""
+        found = {f.name: v for f in fields(Reading) if (v := getattr(self, f.name)) != f.default}
         if isinstance(self.label_names, str | Path):
-            plain["label_names"] = str(Path(self.label_names).absolute())
-        elif self.label_names is not None:
-            plain["label_names"] = {str(value): name for value, name in self.label_names.items()}
-        if self.numbering is not None:
-            plain["numbering"] = {str(value): name for value, name in self.numbering.items()}
-        if self.classes is not None:
-            plain["classes"] = list(self.classes)
-        return {f.name: plain[f.name] for f in fields(self) if plain[f.name] != f.default}
+            found["label_names"] = str(Path(self.label_names).absolute())
+        for name in ("label_names", "numbering"):
+            if isinstance(found.get(name), Mapping):
+                found[name] = {str(value): text for value, text in found[name].items()}
+        return found if self.classes is None else found | {"classes": list(self.classes)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Reading:
         """Inverse of `to_json`."""
-        plain = dict(content)
-        if "classes" in plain:
-            plain["classes"] = tuple(plain["classes"])
-        if "numbering" in plain:
-            plain["numbering"] = {int(value): str(name) for value, name in plain["numbering"].items()}
-        words = {"nifti_frame": NiftiFrame, "nonfinite": NonFinite, "fixed_modality": Stated, "moving_modality": Stated}
-        for name, kind in words.items():
-            if name in plain and plain[name] not in get_args(kind):
-                raise ValueError(f"{name} is {plain[name]!r}, allowed: {', '.join(get_args(kind))}")
-        if not isinstance(plain.get("follow_links", False), bool):
-            raise ValueError(f"follow_links is {plain['follow_links']!r}, allowed: true, false")
-        return cls(**plain)
+        return TypeAdapter(Reading).validate_python(dict(content))
 
     def image(self, source: Any, stated: Stated = "auto", series: str | None = None) -> Volume:
         """Read a file under these rules, or take an image in memory, and decide its modality."""

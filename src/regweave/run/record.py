@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, computed_field
+from pydantic import ConfigDict, Field, PlainSerializer, StrictBool, computed_field
 
 from regweave.config.settings import Settings
 from regweave.io import image_sha256, sha256
@@ -16,7 +15,7 @@ from regweave.io.labels import StructureMatch
 from regweave.io.modality import describe_modalities
 from regweave.model import find_model, shipped_models
 from regweave.model.model import Model
-from regweave.run.read import Inputs, Reading
+from regweave.run.read import Reading
 from regweave.run.resolve import ClassesFrom
 from regweave.types import ImagePair, LabelMap
 
@@ -25,15 +24,6 @@ MEMORY = "field in memory"
 MOST_NAMED = 6
 """Structures unknown to a model that a line names."""
 Row = tuple[Number, Number, Number, Number]
-
-
-def _reading(given: object) -> object:
-    if not isinstance(given, Mapping):
-        return given
-    try:
-        return Reading.from_json(given)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(str(error)) from error
 
 
 class InputFile(RecordPart):
@@ -139,11 +129,9 @@ class Modalities(RecordPart):
 class Call(RecordPart):
     """Arguments of the call that settings do not hold."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
     metrics: dict[str, Number] | None = None
     predict_classes: StrictBool = False
-    reading: Annotated[Reading, BeforeValidator(_reading), PlainSerializer(Reading.to_json)]
+    reading: Annotated[Reading, PlainSerializer(Reading.to_json)]
 
 
 class RecordedMember(RecordPart):
@@ -267,8 +255,3 @@ def structures_record(match: StructureMatch | None, labels: LabelMap | None) -> 
         return None
     names = {v: labels.name(v) for v in (*match.to, *match.unknown)}
     return StructuresRecord(matched_by=match.by, classes=dict(match.to), names=names, unknown=tuple(match.unknown))
-
-
-def input_record(data: Inputs) -> dict[str, InputFile]:
-    """Return path and hash of each input."""
-    return {name: InputFile(path=data.sources.get(name), sha256=digest) for name, digest in data.hashes.items()}

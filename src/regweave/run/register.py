@@ -1,117 +1,52 @@
-"""Registration of one pair, from two images to a deformation with its evidence."""
+"""Registration of one pair: read, resolve, start, levels, refinement, outputs, measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from regweave import notices
-from regweave.config.presets import Metrics, choose_settings, metric_weights
+from regweave.config.presets import metric_weights
 from regweave.config.settings import Settings
-from regweave.errors import UsageError
 from regweave.io import fill_value
 from regweave.io.disk.records import this_program
 from regweave.measures.deformation import regularity
+from regweave.measures.landmarks import LandmarkPairs
 from regweave.measures.scores import PairScore
-from regweave.model.model import Model
-from regweave.progress import OnProgress, RegistrationTeller
+from regweave.measures.verdict import default_rules, read_rules
+from regweave.options import called
+from regweave.progress import OnProgress, ProgressReporter, RegistrationBar
 from regweave.registration import devices
-from regweave.registration.refine import Refinement
+from regweave.registration.align import Alignment, Step, align
+from regweave.registration.devices import Device
+from regweave.registration.initial import STRUCTURES
+from regweave.registration.refine import Refinement, RefineStep, refine, warn_if_left_out
+from regweave.registration.structure_start import started_from_structures
 from regweave.run.images import OutputImages
+from regweave.run.job import Job, loaded, settings_of
+from regweave.run.measurements import NodeRecorder, inverse_measures, residual_inside, score_of, warn_of_doubts
 from regweave.run.memory import Cache, allowed_threads, forecast, no_cache, peak_memory_mb
-from regweave.run.prepare import (
-    Prepared,
-    Request,
-    Stopwatch,
-    align_levels,
-    prepare,
-    refine_field,
-    require_start,
-)
-from regweave.run.read import Reading, as_stored
-from regweave.run.record import (
-    Call,
-    Modalities,
-    Provenance,
-    input_record,
-    model_record,
-    start_record,
-    structures_record,
-)
+from regweave.run.read import Inputs, as_stored, read_inputs
+from regweave.run.record import Call, InputFile, Modalities, Provenance, model_record, start_record, structures_record
+from regweave.run.resolve import ClassesFrom, Recipe, doubt_volumes, with_stated
 from regweave.run.result import Result
-from regweave.run.stages.measurements import inverse_measures, look_out, residual_inside, score_of
-from regweave.run.stages.node_evidence import Witness
+from regweave.run.start import require_start, start_pair, used_start
 from regweave.spatial.deformation import determinant
 from regweave.spatial.intensity import inside
 from regweave.spatial.invert import invert
 from regweave.spatial.warp import turn_in_place, turned, warp_image, warp_labels
 from regweave.threads import kernel_threads
-from regweave.types import Ends, Field, Transform
+from regweave.types import Ends, Field, ImagePair, Transform
 
 
-def register(
-    fixed: Any,
-    moving: Any,
-    *,
-    moving_labels: Any = None,
-    fixed_labels: Any = None,
-    fixed_mask: Any = None,
-    moving_mask: Any = None,
-    preset: str | None = None,
-    config: str | Path | Settings | None = None,
-    model: str | Path | Model | None = None,
-    metrics: Metrics | None = None,
-    init: Any = None,
-    engine: str | None = None,
-    predict_classes: bool = False,
-    threads: int | None = None,
-    device: str | None = None,
-    reading: Reading | None = None,
-    on_progress: OnProgress | None = None,
-    keep_view: bool = False,
-) -> Result:
+@called(Job)
+def register(job: Job) -> Result:
     """Register a moving image to a fixed one.
-
-    Parameters
-    ----------
-    fixed, moving
-        Paths of files or folders, images of SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, (array, RAS affine) tuples
-        or Volumes.
-    moving_labels, fixed_labels : optional
-        Segmentations, given as images are. The moving one chooses the weights of a model; both together give Dice.
-        Without it a model's class predictor, if it has one, tells the classes; what it tells is not in the result.
-    fixed_mask, moving_mask : optional
-        Regions that count, given as labels are, on the grids of their images; 0 is outside. A lesion, a couch or what
-        lies beyond the field of view then has no say.
-    preset : str, optional
-        Name of the settings, by default ``default``; see ``regweave presets``.
-    config : path or Settings, optional
-        Settings instead of a preset.
-    model : path or Model, optional
-        Weights per structure; brings its own settings unless ``preset`` or ``config`` is given.
-    metrics : mapping or sequence, optional
-        Members (or metrics) to use instead of the bank of the settings: weights by name, names, or "name=weight".
-    init : "none", "moments", "rigid", "affine", path or object, optional
-        Start; by default what the settings say. A transform takes fixed to moving points: a file, a (4, 4) matrix
-        between LPS millimetres, a SimpleITK transform or a Transform.
-    engine : str, optional
-        Inference engine instead of that of the settings.
-    predict_classes : bool
-        Let the class predictor choose the weights even where moving labels are given; these are warped and scored.
-    threads : int, optional
-        Threads of the kernels; the result does not depend on it.
-    device : str, optional
-        What computes the levels and the refinement: ``cpu``, the default, ``cuda``, ``cuda:N`` or ``auto``.
-    reading : Reading, optional
-        How files are read: NIfTI frame, NaN, file with the names of the labels, modalities.
-    on_progress : callable, optional
-        Called with a `Progress` after every step.
-    keep_view : bool
-        Keep what a page shows beyond the result: which metric decided where, and how clearly.
 
     Returns
     -------
@@ -120,41 +55,41 @@ def register(
 
     Examples
     --------
+    >>> import regweave as rw
     >>> from regweave.study.phantoms import make_phantom
     >>> pair = make_phantom(shape=(24, 24, 24), spacing_mm=(8.0, 8.0, 8.0)).pair
-    >>> result = register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
+    >>> result = rw.register(pair.fixed, pair.moving, fixed_labels=pair.fixed_labels, moving_labels=pair.moving_labels)
     >>> result.regularity["folding_fraction"]
     0.0
     """
-    n_threads = allowed_threads(threads)
-    tell = RegistrationTeller(on_progress)
-    watch = Stopwatch(on_stage=tell.stage)
-    with kernel_threads(n_threads), notices.collected() as caught:
-        loaded = Model.load(model) if isinstance(model, str | Path) else model
-        given = metric_weights(metrics)
-        settings = _settings(preset, config, loaded, engine, given)
-        request = Request(
-            settings, fixed, moving, fixed_labels, moving_labels, loaded, given, init, predict_classes,
-            reading or Reading(), device, fixed_mask, moving_mask,
-        )  # fmt: skip
-        run = prepare(request, no_cache, watch)
-        grids = run.pair.fixed.geometry, run.pair.moving.geometry
-        tell.weigh(forecast(*grids, settings, run.recipe.bank, probe=False))
-        record = _provenance(run, request, model, n_threads)
-        tell.begin(record.headline())
-        recipe = run.recipe
-        levels = recipe.schedule.for_levels(recipe.weights, recipe.coarse)
-        witness = Witness(recipe.weights, levels, then=tell.level)
-        with watch.stage("levels"):
-            aligned = align_levels(run, no_cache, witness if keep_view else tell.level)
-        with watch.stage("refine"):
-            refined, steps = refine_field(run, aligned, tell.refine), aligned.steps
+    with RegistrationBar(shown=job.progress and job.on_progress is None) as bar:
+        return run(job, job.on_progress or bar)
+
+
+def run(job: Job, on_progress: OnProgress | None = None, *, keep_view: bool = True) -> Result:
+    """Run a job; ``keep_view`` keeps what a page shows beyond the result: deciding metric and confidence of nodes."""
+    rules = read_rules(job.rules) if isinstance(job.rules, str | Path) else job.rules or default_rules()
+    landmarks = None
+    if job.fixed_points is not None or job.moving_points is not None:
+        landmarks = LandmarkPairs.read(job.fixed_points, job.moving_points)
+    report, threads = ProgressReporter(on_progress), allowed_threads(job.threads)
+    with kernel_threads(threads), notices.collected() as warned:
+        ready = prepare(job, no_cache, report)
+        recipe, kernels = ready.recipe, ready.device.fields
+        grids = ready.pair.fixed.geometry, ready.pair.moving.geometry
+        report.forecast(forecast(*grids, ready.settings, recipe.bank, probe=False))
+        provenance = provenance_of(ready, job.model, threads)
+        report.report(provenance.headline(), "begin")
+        nodes = NodeRecorder(recipe.weights, recipe.schedule.for_levels(recipe.weights, recipe.coarse), report.level)
+        with report.stage("levels"):
+            aligned = align_levels(ready, no_cache, nodes if keep_view else report.level)
+        with report.stage("refine"):
+            refined, steps = refine_field(ready, aligned, report.refine), aligned.steps
             del aligned  # large fields fit into memory a few times only
-        with watch.stage("outputs"):
-            pair = as_stored(run.pair, run.data)
-            transform, descent = transform_of(run, refined), refined.steps
-            kernels = run.device.fields
-            del refined, run
+        with report.stage("outputs"):
+            pair = as_stored(ready.pair, ready.data)
+            transform, descent = transform_of(ready, refined), refined.steps
+            del refined, ready
             warped = warp_image(pair.moving, transform, fill=fill_value(pair.moving), kernels=kernels)
             labels = pair.moving_labels
             warped_labels = None if labels is None else warp_labels(labels, transform, kernels=kernels)
@@ -162,90 +97,171 @@ def register(
             numbers = regularity(jacobian, inside(pair.fixed))
             del jacobian  # beside the inverse there is no room
             inversion = invert(transform, pair.moving.geometry, kernels=kernels)
-        with watch.stage("measure"):
+        with report.stage("measure"):
             inverse, left_over = inversion.transform, residual_inside(pair, inversion)
             del inversion
             inverse_error, consistency_mm = inverse_measures(pair, transform, inverse, left_over, kernels)
             score = score_of(pair, warped_labels)
-            look_out(pair, numbers, inverse_error, warped_labels)
-    return Result(
-        images=OutputImages(transform, inverse, warped, warped_labels, pair, witness.nodes), structures=score,
+            warn_of_doubts(pair, numbers, inverse_error, warped_labels)
+    result = Result(
+        images=OutputImages(transform, inverse, warped, warped_labels, pair, nodes.evidence), structures=score,
         steps=tuple(steps), refinement=tuple(descent), regularity=numbers,
         inverse_consistency_mm=consistency_mm, inverse_error=inverse_error,
-        seconds=dict(watch.seconds), peak_memory_mb=peak_memory_mb(), warnings=tuple(caught),
-        weights=recipe.weights, provenance=record,
+        seconds=dict(report.seconds), peak_memory_mb=peak_memory_mb(), warnings=tuple(warned),
+        weights=recipe.weights, rules=rules, provenance=provenance,
     )  # fmt: skip
+    return result if landmarks is None else result.with_landmarks(landmarks)
 
 
-def check_call(
-    *, preset: str | None = None, config: str | Path | Settings | None = None,
-    model: str | Path | Model | None = None, engine: str | None = None, metrics: Metrics | None = None,
-    init: Any = None, device: str | None = None,
-) -> None:  # fmt: skip
-    """Check the words of `register` that need no image, before any file is read and any folder is made."""
-    loaded = Model.load(model) if isinstance(model, str | Path) else model
-    settings = _settings(preset, config, loaded, engine, metric_weights(metrics))
-    require_start(settings.initial if init is None else init, loaded)
-    devices.get(device)
-
-
-def score_trial(request: Request, cache: Cache) -> PairScore:
-    """Register a pair and measure the overlap of its structures, nothing else.
+@dataclass(frozen=True)
+class Prepared:
+    """A registration that is ready to run.
 
     Parameters
     ----------
-    request : Request
-        Both label maps are given.
-    cache : Cache
-        Holds what other runs on this pair have computed.
+    job : Job
+        The job with the modalities that its settings state.
+    settings : Settings
+        Settings as they were chosen; the recipe has those that run.
+    recipe : Recipe
+        What runs.
+    data : Inputs
+        Images and labels as they were read.
+    pair : ImagePair
+        The same at their start, with the labels that were given.
+    seen : ImagePair
+        The same with the classes that choose columns, and with structure maps.
+    classes_from
+        Source of these classes.
+    start, used, reason
+        Initial alignment that was asked for, the method that was used, and why it is another one.
+    device : Device
+        What computes the levels and the refinement.
+    key : hashable
+        Names images, labels and start, for caches.
     """
-    run = prepare(request, cache, Stopwatch())
-    run = replace(run, recipe=replace(run.recipe, schedule=run.recipe.schedule.without_proof()))  # nobody reads bounds
-    refined = refine_field(run, align_levels(run, cache))
-    pair = as_stored(run.pair, run.data)
-    assert pair.moving_labels is not None
-    return score_of(pair, warp_labels(pair.moving_labels, transform_of(run, refined)))
+
+    job: Job
+    settings: Settings
+    recipe: Recipe
+    data: Inputs
+    pair: ImagePair
+    seen: ImagePair
+    classes_from: ClassesFrom
+    start: Any
+    used: str
+    reason: str
+    device: Device
+    key: Hashable
 
 
-def transform_of(run: Prepared, refined: Refinement) -> Transform:
+def prepare(job: Job, cache: Cache, report: ProgressReporter, content: Hashable = None) -> Prepared:
+    """Read and check everything that a registration needs, and bring the pair to its start.
+
+    What depends on the images alone is cached for runs on the same ``content``, which names that of all sources.
+    """
+    model, device = loaded(job.model), devices.get(job.device)
+    settings = settings_of(job, model)
+    start = settings.initial if job.init is None else job.init
+    require_start(start, model)
+    job = with_stated(job, settings, model)
+    with report.stage("read"):
+        key: Hashable = (content, json.dumps(job.to_json(), sort_keys=True))
+        data = cache(("read", key), lambda: read_inputs(
+            job.fixed, job.moving, job.fixed_labels, job.moving_labels, job,
+            fixed_mask=job.fixed_mask, moving_mask=job.moving_mask,
+        ))  # fmt: skip
+        recipe = Recipe.resolve(settings, data, model, metric_weights(job.metrics))
+        data = recipe.name_structures(data)
+    with report.stage("initial"), notices.collected() as warned:
+        named = str(start) if isinstance(start, str | Path) else object()  # an object in memory is cached for nobody
+        key = (key, named, tuple(model.class_names.items()) if model is not None and recipe.match is not None else None)
+        pair = cache(("start", key), lambda: start_pair(data, start, follow_links=job.follow_links))
+    with report.stage("classes"):
+        identity = None if recipe.predictor is None else recipe.predictor.save().identity()
+        key = (key, job.predict_classes, recipe.weights.classes, identity, recipe.compares_maps)
+
+        def seen_by_model() -> tuple[ImagePair, ClassesFrom]:
+            seen, classes_from = recipe.attach_labels(pair, predict=job.predict_classes)
+            return recipe.attach_structure_maps(seen), classes_from
+
+        seen, classes_from = cache(("seen", key), seen_by_model)
+        if not job.predict_classes:
+            doubt_volumes(seen, recipe)
+        by_images = pair
+        with notices.collected() as warned_later:
+            if isinstance(start, str) and start == STRUCTURES:
+                maps = recipe.attach_structure_maps
+                found = cache(("structures", key), lambda: started_from_structures(maps(seen, always=True)))
+                pair = replace(pair, initial=found.initial, initial_field=found.initial_field)
+                seen = replace(seen, initial=found.initial, initial_field=found.initial_field)
+        used, reason = used_start(start, by_images, warned, warned_later)
+    if job.device == "auto":  # the images decide too
+        device = devices.best_for(pair, recipe.schedule)
+    recipe = recipe.drop_label_members(classes_from)
+    warn_if_left_out(recipe.schedule, recipe.weights, recipe.settings.refine)
+    return Prepared(job, settings, recipe, data, pair, seen, classes_from, start, used, reason, device, key)
+
+
+def align_levels(ready: Prepared, cache: Cache, on_step: Callable[[Step], None] | None = None) -> Alignment:
+    """Run the discrete levels; weights of the refinement do not change the result."""
+    recipe, schedule = ready.recipe, ready.recipe.schedule
+    names = tuple(m.name for m in schedule.discrete)
+    tables = [recipe.weights.select(names), None if recipe.coarse is None else recipe.coarse.select(names)]
+    weights = tuple(None if w is None else (w.matrix.tobytes(), w.classes, w.pairwise) for w in tables)
+    return cache(
+        ("levels", ready.key, ready.device.name, schedule.levels_key(), weights),
+        lambda: align(ready.seen, recipe.weights, schedule, coarse=recipe.coarse, on_step=on_step, device=ready.device),
+    )
+
+
+def refine_field(
+    ready: Prepared, aligned: Alignment, on_step: Callable[[RefineStep], None] | None = None
+) -> Refinement:
+    """Run the continuous stage from the result of the levels."""
+    recipe, start = ready.recipe, aligned.displacement
+    settings = recipe.settings.refine
+    return refine(ready.seen, start, recipe.weights, recipe.schedule, settings, on_step=on_step, device=ready.device)
+
+
+def transform_of(ready: Prepared, refined: Refinement) -> Transform:
     """Return the transform of a refined displacement, on the grid of the fixed image as it is stored."""
-    fixed, moving = run.data.stored["fixed"], run.data.stored["moving"]
+    fixed, moving = ready.data.stored["fixed"], ready.data.stored["moving"]
     voxels = fixed.to_stored(refined.displacement)
     turn = turned if np.may_share_memory(voxels, refined.displacement) else turn_in_place
-    field = Field(turn(voxels, run.pair.fixed.geometry.affine[:3, :3]), fixed.stored)
-    return Transform(field, run.pair.initial, Ends("fixed_to_moving", fixed.stored, moving.stored), refined.knots)
+    field = Field(turn(voxels, ready.pair.fixed.geometry.affine[:3, :3]), fixed.stored)
+    return Transform(field, ready.pair.initial, Ends("fixed_to_moving", fixed.stored, moving.stored), refined.knots)
 
 
-def _provenance(run: Prepared, request: Request, model: str | Path | Model | None, threads: int) -> Provenance:
-    fixed, moving = run.data.modalities
+def score_trial(job: Job, cache: Cache, content: Hashable = None) -> PairScore:
+    """Register a pair with both label maps, and measure the overlap of its structures only.
+
+    ``cache`` has what other trials on the same ``content`` have computed.
+    """
+    ready = prepare(job, cache, ProgressReporter(), content)
+    schedule = ready.recipe.schedule.without_proof()  # nobody reads the bounds
+    ready = replace(ready, recipe=replace(ready.recipe, schedule=schedule))
+    refined = refine_field(ready, align_levels(ready, cache))
+    pair = as_stored(ready.pair, ready.data)
+    assert pair.moving_labels is not None
+    return score_of(pair, warp_labels(pair.moving_labels, transform_of(ready, refined)))
+
+
+def provenance_of(ready: Prepared, model: Any, threads: int) -> Provenance:
+    """Return all that is needed to run the registration again; ``model`` is as it was given, a path or an object."""
+    job, recipe, data = ready.job, ready.recipe, ready.data
+    fixed, moving = data.modalities
     return Provenance(
         **this_program(),
         threads=threads,
-        inputs=input_record(run.data),
-        start=start_record(run.start, run.pair, run.reading, run.used, run.reason),
-        model=model_record(model, run.recipe.model, run.recipe.model_use(run.classes_from, run.used)),
-        modality=Modalities(fixed=str(fixed), moving=str(moving), bank=run.recipe.bank),
-        structures=structures_record(run.recipe.match, run.data.moving_labels),
-        call=Call(
-            metrics=None if request.metrics is None else dict(request.metrics),
-            predict_classes=request.predict_classes, reading=run.reading,
-        ),
-        device=run.device.name,
-        classes_from=run.classes_from,
-        settings=request.settings,
-        plugins=request.settings.plugins(),
-    )  # fmt: skip
-
-
-def _settings(
-    preset: str | None,
-    config: str | Path | Settings | None,
-    model: Model | None,
-    engine: str | None,
-    metrics: Mapping[str, float] | None,
-) -> Settings:
-    if model is not None and metrics:
-        raise UsageError("E189", "weights by hand (--metric) and a model are both given", "give one of them")
-    if model is not None and config is None and preset is None:
-        config = model.settings
-    return choose_settings(preset or "default", config, engine, metrics)
+        inputs={name: InputFile(path=data.sources.get(name), sha256=sha256) for name, sha256 in data.hashes.items()},
+        start=start_record(ready.start, ready.pair, job, ready.used, ready.reason),
+        model=model_record(model, recipe.model, recipe.model_use(ready.classes_from, ready.used)),
+        modality=Modalities(fixed=str(fixed), moving=str(moving), bank=recipe.bank),
+        structures=structures_record(recipe.match, data.moving_labels),
+        call=Call(metrics=metric_weights(job.metrics), predict_classes=job.predict_classes, reading=job.reading),
+        device=ready.device.name,
+        classes_from=ready.classes_from,
+        settings=ready.settings,
+        plugins=ready.settings.plugins(),
+    )

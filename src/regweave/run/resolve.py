@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from regweave.run.memory import check_memory
 from regweave.run.read import Inputs, Reading
 from regweave.types import Geometry, Image, ImagePair, LabelMap, WeightTable
 
+R = TypeVar("R", bound=Reading)
 FINER = 2.0
 """Times that the voxels of an image may be finer than those of a predictor's training images: beyond, maps are off."""
 
@@ -225,8 +226,8 @@ def with_structure_maps(pair: ImagePair, predictor: Predictor) -> ImagePair:
     return pair.with_fixed(maps=fixed).with_moving(maps=moving, label_maps=outline)
 
 
-def with_stated(reading: Reading, settings: Settings, model: Model | None) -> Reading:
-    """Take the modality that settings name for what a user says of both images, where no model brings them."""
+def with_stated(reading: R, settings: Settings, model: Model | None) -> R:
+    """Return a reading with the modality of the settings, for images of no stated one, unless a model brings them."""
     stated: Stated = "auto" if settings.modality == "multi" else settings.modality
     if stated == "auto" or model is not None:
         return reading

@@ -247,8 +247,8 @@ def keep_registration(found: Evaluation, row: PairResult, reading: Reading, fold
     with notices.muted():
         result = register(
             **pair.files, config=None if method.model is not None else method.settings,
-            model=None if method.model is None else method.model[0], predict_classes=method.predicted, reading=reading,
-            keep_view=True,
+            model=None if method.model is None else method.model[0], predict_classes=method.predicted,
+            **vars(reading), progress=False,
         )  # fmt: skip
     target = folder / PAGES / pair.id
     with prepare_output(target, overwrite=True) as part:

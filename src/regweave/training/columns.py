@@ -25,9 +25,9 @@ from regweave.model.record import Candidate, Gain, GateRecord
 from regweave.registration.initial import STRUCTURES
 from regweave.registration.structure_start import started_from_structures
 from regweave.run.memory import forecast
-from regweave.run.prepare import start_pair
 from regweave.run.read import read_inputs
 from regweave.run.resolve import with_structure_maps
+from regweave.run.start import start_pair
 from regweave.threads import in_this_call, kernel_threads
 from regweave.training.candidates import (
     CHOSEN_ERRORS,

@@ -119,7 +119,7 @@ class MetricLearner(TrainSetup):
         model, reading = self._fitted(), Reading(classes=self.classes)
         with self._runner(reading, pairs) as (_, listed):
             given = ({k: v for k, v in p.files.items() if k != "fixed_labels"} for p in listed)
-            return [register(**files, model=model, reading=reading).transform for files in given]
+            return [register(**files, **vars(reading), model=model, progress=False).transform for files in given]
 
     def score(self, pairs: Pairs, y: None = None) -> float:
         """Mean Dice of the warped moving labels, over the structures of each pair first; ``y`` as in `fit`."""

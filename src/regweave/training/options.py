@@ -6,7 +6,6 @@ settings file and the record of a model are made from these fields.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -26,14 +25,13 @@ from pydantic import (
 
 from regweave import extras, predictors
 from regweave.config.member import describe_problems
-from regweave.config.presets import Metrics
+from regweave.config.presets import Metrics, read_table
 from regweave.config.settings import Settings
 from regweave.errors import UsageError
-from regweave.io.disk.text import parse_toml, read_text
 from regweave.jobs.methods import next_values
 from regweave.learning.lssvm import ALPHAS, LssvmOptions
 from regweave.model.record import Levels
-from regweave.options import option
+from regweave.options import option, table_text
 
 Method = Literal["lssvm-joint", "lssvm", "global"]
 LabelValues = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -185,7 +183,7 @@ def train_table(config: Path | None, others: Container[str] = ()) -> dict[str, A
 
     The command reads it; in Python all options are arguments.
     """
-    content = {} if config is None else dict(parse_toml(read_text(config)).get(TABLE, {}))
+    content = read_table(config, TABLE)
     rest = {name: content.pop(name) for name in [*content] if name in others}
     found = validated(content)
     return {**rest, **{name: getattr(found, name) for name in content}}
@@ -193,8 +191,4 @@ def train_table(config: Path | None, others: Container[str] = ()) -> dict[str, A
 
 def default_table() -> str:
     """Return the table ``[train]`` with all options at their defaults, as TOML; those without one are comments."""
-    lines = [f"[{TABLE}]  # options of `regweave train`"]
-    for f in fields(TrainOptions):
-        value = f"{f.name} = {json.dumps(f.default)}" if f.default is not None else f"# {f.name} ="
-        lines.append(f"{value}  # {f.metadata['help']}")
-    return "\n".join(lines) + "\n"
+    return table_text(list(fields(TrainOptions)), TABLE)

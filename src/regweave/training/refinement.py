@@ -23,9 +23,11 @@ from regweave.jobs.methods import REFINE, best_of
 from regweave.jobs.store import content_hash
 from regweave.jobs.table import PairFiles
 from regweave.model.record import BackgroundTrial, OwnWeights, RefinementColumns, StartTrial, WithoutMask
+from regweave.progress import ProgressReporter
 from regweave.registration.initial import METHODS, STRUCTURES
+from regweave.run.job import Job
 from regweave.run.memory import no_cache
-from regweave.run.prepare import Request, Stopwatch, align_levels, prepare
+from regweave.run.register import align_levels, prepare
 from regweave.spatial.warp import to_field
 from regweave.threads import kernel_threads
 from regweave.training.candidates import (
@@ -377,11 +379,11 @@ class RefinementSvm:
     def _load(self, pair: PairFiles) -> ImagePair:
         """Return a pair whose initial field is the displacement of the levels."""
         candidates = self.learner.state.candidates
-        request = Request(
-            candidates.settings, **pair.files, model=candidates.model(self.common, pair),
-            predict_classes=self.predicted, reading=candidates.run.reading,
+        job = Job(
+            **pair.files, **vars(candidates.run.reading), config=candidates.settings,
+            model=candidates.model(self.common, pair), predict_classes=self.predicted,
         )  # fmt: skip
-        run = prepare(request, no_cache, Stopwatch())
+        run = prepare(job, no_cache, ProgressReporter())
         aligned = align_levels(run, no_cache)
         return replace(run.seen, initial_field=to_field(aligned.displacement, run.pair.fixed.geometry))
 

@@ -61,7 +61,7 @@ def plan(
     """Forecast peak memory and time of a registration, and print its grids and labels."""
     settings = choose_settings(preset, config, None, None)
     reading = Reading(
-        nifti_frame, nonfinite, fixed_modality=fixed_modality, moving_modality=moving_modality,
+        nifti_frame=nifti_frame, nonfinite=nonfinite, fixed_modality=fixed_modality, moving_modality=moving_modality,
         follow_links=follow_links,
     )  # fmt: skip
     masks = {"fixed_mask": fixed_mask, "moving_mask": moving_mask}

@@ -1,21 +1,23 @@
-"""Measurements of one registration: overlap of structures, error of the inverse, what a user should look at."""
+"""Measurements of one registration: overlap of structures, error of the inverse, evidence of the last discrete step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regweave import notices
+from regweave.config.settings import Settings
 from regweave.measures.body import body_mask
 from regweave.measures.deformation import InverseError
 from regweave.measures.scores import PairScore, score_labels
+from regweave.registration.align import Step
 from regweave.spatial.intensity import inside
 from regweave.spatial.invert import Inversion, inverse_errors_mm, summary_mm
 from regweave.spatial.warp import warp_labels
-from regweave.types import Field, Image, ImagePair, LabelMap, Transform
+from regweave.types import Field, Geometry, Image, ImagePair, LabelMap, NodeEvidence, Transform, WeightTable
 
 VOLUME_CHANGE_LIMIT = 0.5
 
@@ -50,17 +52,17 @@ def _body(image: Image) -> NDArray[np.bool_]:
     return body if mask is None else (body & mask if (body & mask).any() else mask)
 
 
-def look_out(
+def warn_of_doubts(
     pair: ImagePair, numbers: Mapping[str, float], inverse_error: InverseError, warped: LabelMap | None
 ) -> None:
-    """Warn of what a user should look at."""
+    """Warn of folds, of an inexact inverse, and of structures that vanish, change or lie outside a mask."""
     if numbers["folding_fraction"] > 0:
         share = f"{100 * numbers['folding_fraction']:.2g}%"  # one voxel of a large image is no 0.00%
         notices.warn(f"W201: the field folds in {share} of the voxels; do not use it there")
     if inverse_error.notable:
         mind = "contours and images are not affected; mind it if you use inverse.h5 there"
         notices.warn(f"W202: {inverse_error.words()}; {mind}")
-    _look_outside(pair)
+    _warn_outside_masks(pair)
     if warped is None or pair.moving_labels is None:
         return
     voxel = [abs(np.linalg.det(v.geometry.affine[:3, :3])) for v in (pair.moving_labels, warped)]
@@ -77,7 +79,7 @@ def look_out(
             notices.warn(f"W203: label {name} changed its volume by {after / before - 1:+.0%}; look at it")
 
 
-def _look_outside(pair: ImagePair) -> None:
+def _warn_outside_masks(pair: ImagePair) -> None:
     """Warn of structures that lie outside a mask in part: they are scored whole, though nothing guides them there."""
     for name, image in (("fixed", pair.fixed), ("moving", pair.moving)):
         mask, labels = inside(image), image.labels
@@ -90,3 +92,50 @@ def _look_outside(pair: ImagePair) -> None:
                 f"W214: structures lie outside the {name} mask in part ({', '.join(outside)}); they are scored whole, "
                 "and outside the field only follows its surroundings"
             )
+
+
+class NodeRecorder:
+    """Callback of `align` that measures the deciding metric and the confidence of each node in the last step.
+
+    Parameters
+    ----------
+    weights : WeightTable
+        Weights of the run, all members.
+    schedule : Settings
+        Settings of the levels: their members, and which step is the last.
+    then : callable
+        Called with every step.
+    """
+
+    def __init__(self, weights: WeightTable, schedule: Settings, then: Callable[[Step], None]) -> None:
+        self._weights, self._then = weights, then
+        self._members = tuple(member.name for member in schedule.bank)
+        self._last = (len(schedule.levels) - 1, schedule.levels[-1].steps - 1) if schedule.levels else None
+        self.evidence: NodeEvidence | None = None
+
+    def __call__(self, step: Step) -> None:
+        """Take a step."""
+        if (step.level, step.step) == self._last:
+            self.evidence = node_evidence(step, self._weights, self._members)
+        self._then(step)
+
+
+def node_evidence(step: Step, weights: WeightTable, members: tuple[str, ...]) -> NodeEvidence:
+    """Measure a step of the finest level; ``members`` are those that it used, in the order of its costs."""
+    shares, matrix = step.terms.shares.astype(np.float64), weights.select(members).matrix
+    w = shares @ matrix.T  # (N, M) or (N, L, M)
+    per_label = w[:, None, :] if w.ndim == 2 else w
+    costs = (
+        np.moveaxis(per_label, -1, 0) * step.terms.costs
+    )  # share of each member in the unaries of eq. (1), (M, N, L)
+    unary = np.partition(costs.sum(axis=0), 1, axis=1) if costs.shape[2] > 1 else None
+    confidence = np.zeros(costs.shape[1]) if unary is None else unary[:, 1] - unary[:, 0]
+    nodes, place = step.grid.nodes, np.eye(4)
+    place[:3, :3] = np.diag(step.grid.spacing)
+    place[:3, 3] = step.grid.origin
+    return NodeEvidence(
+        geometry=Geometry(nodes, step.geometry.affine @ place),
+        members=members,
+        influence=costs.std(axis=2).reshape(-1, *nodes).astype(np.float32),
+        confidence=confidence.reshape(nodes).astype(np.float32),
+    )

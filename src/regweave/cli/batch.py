@@ -1,0 +1,82 @@
+"""``regweave batch``: every pair of a list registered, each into its own folder."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from regweave.cli.app import command_line, examples
+from regweave.cli.options import (
+    JsonOption,
+    QuietOption,
+    SchedulerOption,
+    StrictOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WaitOption,
+    cluster_of,
+    from_fields,
+    job_table,
+)
+from regweave.errors import EXIT_SOME_FAILED, EXIT_VERDICT, Cancelled
+from regweave.jobs.batch import RESULTS, BatchJob
+from regweave.jobs.batch import batch as run
+from regweave.jobs.cluster import WAIT_S
+from regweave.progress import BatchBar
+from regweave.run.images import parse_outputs
+
+app = command_line()
+
+
+@app.command(
+    epilog=examples(
+        "regweave batch pairs.csv -o results --workers 8",
+        "regweave batch pairs.csv -o results --workers 8 --resume",
+        "regweave batch pairs.csv -o results --model head-neck-ct --write warped,labels",
+    )
+)
+@from_fields
+def batch(
+    job: BatchJob,
+    *,
+    strict: StrictOption = False,
+    scheduler: SchedulerOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    wait_for_workers: WaitOption = WAIT_S,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Register every pair of a list; write a folder for each, results.csv, results.json and an index page.
+
+    The columns of the list are id, fixed, moving and, each optional and each
+    empty where a row has none, fixed_labels, moving_labels, fixed_mask,
+    moving_mask, model, preset and init. Everything is checked before the
+    first registration. Exit status 1 if some pairs ended with errors: the
+    others are there, and the failures are named. With --strict the status is
+    6 if a verdict is fail.
+    """
+    cluster, output = cluster_of(scheduler, tls_ca, tls_cert, tls_key, wait_for_workers), Path(job.output)
+    write = parse_outputs(str(job.write)) if job.write else None
+    try:
+        with BatchBar(lines=True, shown=not quiet) as bar:
+            job = replace(job, **job_table(job.config), write=write, scheduler=cluster, on_progress=bar)
+            found = run(**vars(job))
+    except KeyboardInterrupt as error:
+        raise Cancelled("E190", "cancelled", "finished pairs are kept; continue with --resume") from error
+    for name, text in found.failures.items():
+        print(f"failed {name}: {text}", file=sys.stderr)
+    if as_json:
+        print((output / RESULTS[1]).read_text(encoding="utf-8"), end="")
+    elif not quiet:
+        print(f"{found.tally()}\ntable  {output / RESULTS[0]}\npage   {output / RESULTS[2]}")
+    failed = [row for row in found.rows if row.verdict == "fail"]
+    for row in failed:
+        print(f"verdict fail {row.id}: {'; '.join(one.text for one in row.reasons)}", file=sys.stderr)
+    if found.failures or (failed and strict):
+        raise typer.Exit(EXIT_SOME_FAILED if found.failures else EXIT_VERDICT)

@@ -1,0 +1,134 @@
+"""``regweave register``: two files in, a deformation with its evidence out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from regweave.cli.app import command_line, examples, words
+from regweave.cli.options import JsonOption, QuietOption, StrictOption, from_fields, input_option, job_table
+from regweave.cli.tables import end_by_verdict, overlap_table, verdict_lines
+from regweave.errors import UsageError
+from regweave.io import prepare_output
+from regweave.io.dicom.series import series_by_place
+from regweave.notices import terminal_safe
+from regweave.progress import BEFORE_FILES, RegistrationBar
+from regweave.run import images
+from regweave.run.images import parse_outputs
+from regweave.run.job import FILES, Job, check_method, recorded_call
+from regweave.run.register import run
+from regweave.run.result import Result, load
+
+PAGE = images.FILES["report"]
+
+app = command_line()
+
+
+@app.command(
+    options_metavar="-o FOLDER [OPTIONS]",
+    epilog=examples(
+        "regweave register later.nii.gz planning.nii.gz -o result --init affine",
+        "regweave register f.nii.gz m.nii.gz -o out --model head-neck-ct",
+        "regweave register --from result/result.json -o same",
+    ),
+)
+@from_fields
+def register(
+    job: Job,
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the result.", metavar="FOLDER")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result.")] = False,
+    again: Annotated[
+        Path | None,
+        input_option("--from", help="Record to run again, with the same bits.", metavar="RESULT"),
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        input_option(help="DICOM series of FIXED, then MOVING, by hash.", metavar="HASH"),
+    ] = None,
+    strict: StrictOption = False,
+    write: Annotated[
+        str | None,
+        typer.Option(help="Files beside result.json, with commas.", metavar="NAMES"),
+    ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Register MOVING to FIXED; write images, transforms, numbers and a page."""
+    named = None if write is None else parse_outputs(write)
+    first, second = series_by_place(series or (), job.fixed)
+    job = replace(job, fixed_series=first, moving_series=second, **job_table(job.config))
+    if again is not None:
+        _refuse_beside_from(job)
+        rules = job.rules or load(again).rules
+        job = replace(job, **recorded_call(again, **{name: getattr(job, name) for name in FILES}), rules=rules)
+    elif job.fixed is None or job.moving is None:
+        raise UsageError("E192", "FIXED and MOVING are needed", "name both images, or a record with --from")
+    else:
+        check_method(job)
+    shown = RegistrationBar(lines=True, shown=not quiet, writes=True)
+    with prepare_output(output, overwrite=overwrite) as folder, shown as bar:
+        result = run(job, bar).with_command(("regweave", *words.get()))
+        chosen = result.images.usual_outputs() if named is None else named
+        page = "report" in chosen
+        bar.stage("write", "files and page" if page else "files", BEFORE_FILES)
+        result = result.write_files(folder, chosen).release_images(folder)  # a page of large images needs their memory
+        if page:
+            result = result.write_page(folder)
+    result = result.release_images(output)
+    if as_json:
+        print_json(output, page=page)
+    elif not quiet:
+        print_result(result, output, page=page)
+    end_by_verdict(result.verdict, printed=not (as_json or quiet), strict=strict)
+
+
+def _refuse_beside_from(job: Job) -> None:
+    """Refuse settings beside a record: with them it would be another run."""
+    free = (*FILES, "fixed_points", "moving_points", "rules", "threads")
+    given = [f.name for f in fields(Job) if f.name not in free and getattr(job, f.name) != f.default]
+    if given:
+        named = dict.fromkeys("series" if name.endswith("_series") else name.replace("_", "-") for name in given)
+        message = f"--from and {', '.join(f'--{name}' for name in named)} are both given"
+        raise UsageError("E192", message, "the record has all of that")
+
+
+def print_result(result: Result, output: Path, *, page: bool) -> None:
+    """Print the numbers of a result and where its files are."""
+    console = Console(markup=False)  # names of folders may hold brackets
+    if result.score.structures:
+        console.print(overlap_table(result.score, plain=not console.is_terminal))
+    run = result.provenance
+    if run.classes_from == "predicted":
+        console.print("classes     predicted from the moving image")
+    console.print(verdict_lines(result.verdict))
+    console.print(f"start       {terminal_safe(run.start.words())}", soft_wrap=True)
+    if run.model is not None:
+        reason = f": {run.model.reason}" if run.model.reason else ""
+        console.print(f"model       {terminal_safe(run.model.words())}{reason}", soft_wrap=True)
+    if run.structures is not None:
+        console.print(f"structures  {terminal_safe(run.structures.words())}", soft_wrap=True)
+    if result.landmarks is not None:
+        console.print(f"landmarks   {result.landmarks.words()}")
+    console.print(f"folding     {result.regularity['folding_fraction']:.3%} of voxels")
+    after = sum(result.seconds.get(name, 0.0) for name in ("files", "page"))
+    files = "files and page" if page else "files"
+    console.print(f"time        {sum(result.seconds.values()):.1f} s, of these {files} {after:.1f} s")
+    console.print(f"result      {output}", soft_wrap=True)
+    if page:
+        console.print(f"page        {output / PAGE}", soft_wrap=True)
+    gap = max((s.gap for s in result.steps), default=0.0)
+    text = f"solver      within {gap:.3%} of its own optimum (says nothing about anatomy)"
+    console.print(text, style="dim")
+
+
+def print_json(output: Path, *, page: bool) -> None:
+    """Print what result.json says, and where the result and its page are."""
+    record = json.loads((output / "result.json").read_text(encoding="utf-8"))
+    where = {"output": str(output), "page": str(output / PAGE) if page else None}
+    print(json.dumps({**where, **record}, indent=1, ensure_ascii=False))

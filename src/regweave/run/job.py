@@ -1,0 +1,217 @@
+"""Options of a registration, each declared once; and the same options from the record of an earlier run.
+
+The arguments and the documentation of `regweave.register`, the options of commands, the rows of a batch and the tasks
+of workers are made from these fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regweave import __version__, notices
+from regweave.config.presets import Metrics, choose_settings, metric_weights, validate
+from regweave.config.settings import Settings
+from regweave.errors import RegweaveError, UsageError
+from regweave.io import image_sha256
+from regweave.io.disk.files import is_file
+from regweave.measures.verdict import Rules
+from regweave.model import shipped_models
+from regweave.model.model import Model
+from regweave.options import described, option
+from regweave.progress import OnProgress
+from regweave.registration import devices
+from regweave.run.read import ImageLike, Reading
+from regweave.run.record import MEMORY, ModelUse, StartRecord
+from regweave.run.result import load
+from regweave.run.start import require_start
+from regweave.types import Image, Transform
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+FILES = ("fixed", "moving", "fixed_labels", "moving_labels", "fixed_mask", "moving_mask")
+"""Fields of a job that name images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Reading):
+    """What the registrations of a list have in common: how files are read, and how they are registered."""
+
+    preset: str | None = option(
+        None, "Settings by name. By default `default`; `regweave presets list` names all.",
+        panel="Method", metavar="NAME", complete="preset",
+    )  # fmt: skip
+    config: str | Path | Settings | None = option(
+        None, "Settings from a TOML file. In Python also `Settings`.", panel="Method", typed=Path | None, metavar="FILE"
+    )
+    model: str | Path | Model | None = option(
+        None, "Weights by structure: a file or a shipped name. A model brings its own settings unless ``preset`` or "
+        "``config`` is given.", panel="Method", typed=Path | None, metavar="MODEL", complete="model",
+    )  # fmt: skip
+    metrics: Metrics | None = option(
+        None, 'Members or metrics in place of the bank of the settings: names, "name=weight", or weights by name.',
+        table=True,
+    )  # fmt: skip
+    init: str | Path | Transform | ArrayLike | None = option(
+        None, "none, moments, rigid, affine, structures, or a file. By default what the settings state. A transform, a "
+        "transform of SimpleITK or a (4, 4) matrix takes fixed points to moving points in LPS millimetres.",
+        panel="Method", typed=str | None, metavar="START",
+    )  # fmt: skip
+    engine: str | None = option(
+        None, "Inference engine in place of that of the settings: trws, fastpd or icm.", typed=None
+    )
+    predict_classes: bool = option(
+        False, "Choose the weights by the model's class predictor even where moving labels are given; these are then "
+        "warped and scored only.", table=True,
+    )  # fmt: skip
+    rules: str | Path | Rules | None = option(
+        None, "Rules for pass, look and fail, TOML. By default the shipped ones; `regweave rules` prints them.",
+        panel="Method", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    device: str | None = option(
+        None, "Compute device: cpu, cuda, cuda:N or auto. By default cpu; auto takes a GPU where there is one.",
+        panel="Method", metavar="NAME",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Method):
+    """One registration as it is asked for."""
+
+    fixed: ImageLike = field(kw_only=False, metadata=described(
+        "Image that stays; its grid is that of the result. A path, a `Volume`, an (array, RAS affine) tuple, an image "
+        "of SimpleITK, nibabel, ANTsPy, TorchIO or MONAI, or an `Image` with its labels and mask.",
+        typed=Path | None, absent=None,
+    ))  # fmt: skip
+    moving: ImageLike = field(
+        kw_only=False,
+        metadata=described("Image that is warped. Given in the same way.", typed=Path | None, absent=None),
+    )
+    moving_labels: ImageLike | None = option(
+        None, "Segmentation of the moving image. It chooses the weights of a model; without it the model's class "
+        "predictor segments the image, if it has one.", panel="Input", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    fixed_labels: ImageLike | None = option(
+        None, "Segmentation of the fixed image, for Dice.", panel="Input", typed=Path | None, metavar="FILE"
+    )
+    fixed_mask: ImageLike | None = option(
+        None, "Region of the fixed image that counts. A label map on the grid of its image; 0 is outside, such as a "
+        "lesion, a couch, or what lies beyond the field of view.", panel="Input", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    moving_mask: ImageLike | None = option(
+        None, "Region of the moving image that counts.", panel="Input", typed=Path | None, metavar="FILE"
+    )
+    fixed_points: str | Path | ArrayLike | None = option(
+        None, "Landmarks of the fixed image, for errors. A .mrk.json, .fcsv or .csv file, or LPS millimetres of shape "
+        "(P, 3); they do not guide the registration.", panel="Input", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    moving_points: str | Path | ArrayLike | None = option(
+        None, "The same places in the moving image. They have the same labels or the same order.",
+        panel="Input", typed=Path | None, metavar="FILE",
+    )  # fmt: skip
+    threads: int | None = option(None, "Threads; the result is the same for any number.", panel="Method", metavar="N")
+    progress: bool = option(True, "Show a bar on a terminal and in a notebook.", typed=None)
+    on_progress: OnProgress | None = option(
+        None, "Function that gets a `Progress` after every step, in place of the bar.", typed=None
+    )
+
+    def __post_init__(self) -> None:
+        """Take labels and masks that images bring, where none are given."""
+        super().__post_init__()
+        for name in ("fixed", "moving"):
+            image = getattr(self, name)
+            if isinstance(image, Image):
+                for part in ("labels", "mask"):
+                    if getattr(self, f"{name}_{part}") is None:
+                        object.__setattr__(self, f"{name}_{part}", getattr(image, part))
+
+
+def settings_of(job: Method, model: Model | None) -> Settings:
+    """Return the settings of a job: those that it names, else those of its model, else the default preset."""
+    given = metric_weights(job.metrics)
+    if job.preset is not None and job.config is not None:
+        raise UsageError("E189", "a preset and settings (config) are both given", "give one of them")
+    if model is not None and given:
+        raise UsageError("E189", "metrics and a model are both given", "give one of them")
+    config = model.settings if model is not None and job.config is None and job.preset is None else job.config
+    return choose_settings(job.preset or "default", config, job.engine, given)
+
+
+def loaded(model: str | Path | Model | None) -> Model | None:
+    """Return a model, read if it is named."""
+    return Model.load(model) if isinstance(model, str | Path) else model
+
+
+def check_method(job: Method) -> None:
+    """Check what needs no image, before any file is read and any folder is made."""
+    model = loaded(job.model)
+    settings = settings_of(job, model)
+    require_start(settings.initial if job.init is None else job.init, model)
+    devices.get(job.device)
+
+
+def recorded_call(record: str | Path, **files: Any) -> dict[str, Any]:
+    """Return the fields of the job that a record holds, after comparing every file with its hash.
+
+    Parameters
+    ----------
+    record : path
+        ``result.json``, or its folder.
+    **files : paths, optional
+        New places of images, labels and masks.
+
+    Raises
+    ------
+    RegweaveError
+        E178 where the record is damaged; E174 where the run cannot be repeated: a file is not the one that was used.
+
+    Warns
+    -----
+    RegweaveWarning
+        W213, where another version of the program made the record.
+    """
+    path = Path(record)
+    run = load(path).provenance
+    reading, settings = run.call.reading, run.settings
+    if not isinstance(settings, Settings):  # a plug-in is missing: the error names it
+        settings = validate(settings.content(), f"'{path}'")
+    missing = [name for name in ("fixed", "moving") if name not in run.inputs]
+    if missing:
+        raise RegweaveError("E174", f"'{path}' names no {missing[0]} image", "give a record that is whole")
+    if run.regweave != __version__:
+        notices.warn(f"W213: '{path}' was made by regweave {run.regweave}, this is {__version__}; bits may differ")
+
+    def same(file: str | Path | None, expected: str | None, name: str, read: Reading = reading) -> Path:
+        what = f"the {name.replace('_', ' ')}"
+        if file is None:
+            message = f"{what} of '{path}' was an object in memory"
+            hint = "name the file, where it is an image or labels; save the model or start"
+            raise RegweaveError("E174", message, hint)
+        found = image_sha256(file, follow_links=read.follow_links, series=read.series(name))
+        if found != expected:
+            message = f"{what}, '{file}', is not the file that was used: SHA-256 {found}, recorded {expected}"
+            raise RegweaveError("E174", message, "restore the file, or register anew without --from")
+        return Path(file)
+
+    def start(used: StartRecord) -> Any:
+        if used.file is not None or used.requested == MEMORY:
+            return same(used.file, used.sha256, "start")
+        return [list(row) for row in used.matrix] if used.requested == "matrix" else used.requested
+
+    def model(used: ModelUse) -> Path:
+        there = used.path is None or is_file(used.path)
+        place = used.path if there else str(shipped_models().get(used.name, used.path))
+        return same(place, used.sha256, f"model {used.name}", Reading())
+
+    return {
+        **{f.name: getattr(reading, f.name) for f in fields(Reading)},
+        **{n: same(files.get(n) or one.path, one.sha256, n) for n, one in run.inputs.items() if n in FILES},
+        "config": settings,
+        "model": None if run.model is None else model(run.model),
+        "metrics": run.call.metrics,
+        "init": start(run.start),
+        "predict_classes": run.call.predict_classes,
+        "device": run.device,
+    }

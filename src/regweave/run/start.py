@@ -1,0 +1,78 @@
+"""Initial alignment of a pair: the headers, a method, or a transform of any source."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regweave import io
+from regweave.errors import UsageError
+from regweave.io.disk.files import exists
+from regweave.io.transforms.ends import require_direction
+from regweave.model.model import Model
+from regweave.registration.initial import METHODS, STRUCTURES, initial_affine
+from regweave.run.read import Inputs
+from regweave.run.resolve import predictor_of
+from regweave.types import Field, ImagePair
+
+REJECTED = ("W210", "W216")
+"""Warnings that a start was rejected."""
+
+
+def require_start(init: Any, model: Model | None) -> None:
+    """Refuse a start that is neither a method nor a file, or that needs a model: E187, before anything is read."""
+    if not isinstance(init, str | Path):
+        return
+    if str(init) == STRUCTURES and predictor_of(model) is None:
+        message = f"the start '{STRUCTURES}' needs a model whose predictor segments images"
+        raise UsageError("E187", message, "give --model with a predictor, or --init affine")
+    _require_known(init)
+
+
+def _require_known(init: str | Path) -> None:
+    if str(init) not in METHODS and not exists(init):
+        near = difflib.get_close_matches(str(init)[:100], METHODS, n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise UsageError("E187", f"unknown start '{init}'", f"{guess}use {', '.join(METHODS)}, or a transform file")
+
+
+def start_pair(inputs: Inputs, init: Any, *, follow_links: bool = False) -> ImagePair:
+    """Bring the pair to its start: the headers, moments, a rigid or affine fit, or a transform of any source."""
+    affine, field, fixed = np.eye(4), None, inputs.fixed.geometry
+    named = isinstance(init, str | Path)
+    if named:
+        _require_known(init)
+    if named and str(init) in METHODS:
+        affine = initial_affine(inputs.fixed, inputs.moving, str(init))
+    else:
+        transform = io.read_transform(init, fixed, follow_links=follow_links)
+        subject = str(init) if named else "the start"
+        if transform.ends is not None:
+            require_direction(transform.ends, "fixed_to_moving", subject)
+        io.check_same_grid(fixed, transform.field.geometry, subject)
+        affine, field = transform.affine, Field(transform.field.data, fixed)
+    io.check_overlap(fixed, inputs.moving.geometry, affine)
+    return ImagePair(inputs.fixed, inputs.moving, affine, None if field is None or not field.data.any() else field)
+
+
+def used_start(init: Any, pair: ImagePair, warned: Sequence[str], warned_later: Sequence[str]) -> tuple[str, str]:
+    """Return the method that aligned a pair, empty for a transform, and why it is not the one that was asked for.
+
+    ``pair`` is as the images alone were aligned; ``warned`` are the warnings of that, ``warned_later`` those of the
+    alignment of structures.
+    """
+    if not isinstance(init, str) or init not in METHODS:
+        return "", ""
+    rejected, later = (
+        [text.partition(": ")[2] for text in texts if text.startswith(REJECTED)] for texts in (warned, warned_later)
+    )
+    if init == "rigid" and np.array_equal(pair.initial, np.eye(4)):
+        return "none", rejected[0] if rejected else "the headers already align the images as well as the rigid fit"
+    if init == STRUCTURES and not later:
+        return STRUCTURES, ""
+    used = "moments" if rejected else "affine" if init == STRUCTURES else init
+    return used, "; ".join([*rejected[:1], *later])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from collections.abc import Iterable
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pydantic import BaseModel, TypeAdapter
 from regweave import engines, losses, metrics
 from regweave.config.member import Member
 from regweave.config.settings import Level, Refine, Settings
+from regweave.options import in_table, type_of
+from regweave.run.job import Method
 from regweave.training.options import TrainOptions
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -21,11 +24,16 @@ Made from the program itself by `docs/_make_settings.py`. A settings file is TOM
 one to start from, `--config FILE` uses it. A key that is not listed here, or a number outside its range, is refused
 ([E185](errors.md)). A model stores the settings that its weights belong to.
 """
+REGISTER = """## `[register]`: rarer options of `regweave register`
+
+Read by the commands `register` and `batch`, and the same as the arguments of `rw.register`. A file may have this table
+alone: the settings are then those of the default preset.
+"""
 TRAINING = """## `[train]`: options of `regweave train`
 
 Read by the command `train` alone, and the same as the arguments of `rw.train` and `rw.MetricLearner`. Options of the
 command come first. Further keys of this table: `metrics` and `loss` in place of those of the settings, `nifti_frame`,
-`nonfinite` and `follow_links` as in [`register`](cli.md), and `tls_ca`, `tls_cert`, `tls_key` and `wait_for_workers`
+`nonfinite` and `follow_links` as in `[register]`, and `tls_ca`, `tls_cert`, `tls_key` and `wait_for_workers`
 for a [cluster](howto/cluster.md).
 """
 TABLES = (
@@ -100,7 +108,7 @@ LIMITS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {
 def page() -> str:
     """Return the page: a table for each part of a file, then the options of each metric, engine and loss."""
     sections = [_section(f"## {title}", model) for title, model in TABLES]
-    sections.append(_training())
+    sections += [_options(REGISTER, Method, in_table(Method)), _options(TRAINING, TrainOptions, fields(TrainOptions))]
     for key, plugins in OPTIONS.items():
         for name in plugins.available():
             options = plugins.get(name).Options
@@ -125,15 +133,15 @@ def _section(title: str, model: type[BaseModel]) -> str:
     return "\n".join([title, "", *(f"| {' | '.join(row)} |" for row in table), ""])
 
 
-def _training() -> str:
-    """Return the table of the options of a training."""
-    schema = TypeAdapter(TrainOptions).json_schema()["properties"]
+def _options(head: str, kind: type[Any], listed: Iterable[Field[Any]]) -> str:
+    """Return the table of the options of a command."""
     rows = []
-    for f in fields(TrainOptions):
-        allowed = "; ".join(dict.fromkeys(_allowed(schema[f.name])))
-        rows.append([f"`{f.name}`", f.metadata["help"].replace("|", r"\|"), allowed, _default(schema[f.name], False)])
+    for f in listed:
+        schema = TypeAdapter(type_of(kind, f)).json_schema() | {"default": f.default}
+        allowed = "; ".join(dict.fromkeys(_allowed(schema)))
+        rows.append([f"`{f.name}`", _plain(f.metadata["help"]), allowed, _default(schema, False)])
     table = [["key", "meaning", "allowed", "default"], ["---"] * 4, *rows]
-    return "\n".join([TRAINING, *(f"| {' | '.join(row)} |" for row in table), ""])
+    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in table), ""])
 
 
 def _meanings(text: str) -> dict[str, str]:
@@ -160,6 +168,8 @@ def _allowed(entry: dict[str, Any]) -> list[str]:
         return ["label values, 1 or more"]
     if entry.get("type") == "array":
         inside = _allowed(entry["prefixItems"][0])[0] if "prefixItems" in entry else ""
+        if "minItems" not in entry:
+            return ["a list"]
         return [f"two numbers {inside}" if inside else f"{entry['minItems']} to {entry['maxItems']} tables"]
     text = f"text of at most {entry['maxLength']} characters" if "maxLength" in entry else "a name"
     kinds = {

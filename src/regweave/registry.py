@@ -38,7 +38,7 @@ REGISTRIES: dict[str, Registry] = {}
 class Options(BaseModel):
     """Base of every plug-in's options: unknown keys and infinite numbers are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 @dataclass(frozen=True)

@@ -103,10 +103,10 @@ def test_hints_name_options_that_exist(case, capsys):
     nib.save(image, case / "bad.nii")
     words = ("warp", "image", "bad.nii", "-t", "identity", "-r", "fixed.nii.gz", "-o", "out.nii")
     assert run(case, *words) == 3
-    assert "--nifti-frame sform or qform" in capsys.readouterr().err
+    assert "nifti_frame sform or qform" in capsys.readouterr().err
     words += ("--nifti-frame", "sform")
     assert run(case, *words) == 3
-    assert "--nonfinite mask" in capsys.readouterr().err
+    assert "nonfinite mask" in capsys.readouterr().err
     assert not (case / "out.nii").exists()
     assert run(case, *words, "--nonfinite", "mask") == 0
     assert "warning W205" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_a_file_is_checked(tmp_path, capsys):
 
 
 def test_a_structure_without_a_fixed_contour_does_not_fail_the_pair(inputs, tmp_path, capsys):
-    assert register(inputs, "-o", tmp_path / "out", "--no-report") == 0
+    assert register(inputs, "-o", tmp_path / "out", "--write", "transform") == 0
     out = capsys.readouterr().out
     assert "no fixed contour" in out
     assert "verdict     pass" in out
@@ -87,7 +87,7 @@ def test_rules_of_a_department_decide_terminal_record_and_page(inputs, tmp_path,
     path.write_text("[least_structure_dice]\nlook = 0.99\n[surface_distance_mm]\nfail = 0.01\n")
     assert register(inputs, "-o", tmp_path / "out", "--rules", path) == 0
     out = capsys.readouterr().out
-    words = ("--rules", path, "--no-report", "--overwrite", "--strict")
+    words = ("--rules", path, "--write", "transform", "--overwrite", "--strict")
     for more, status in ((("--quiet",), EXIT_VERDICT), (("--json",), EXIT_VERDICT)):
         assert register(inputs, "-o", tmp_path / "strict", *words, *more) == status
         assert "verdict     fail: largest HD95 of a structure: " in capsys.readouterr().err
@@ -106,10 +106,10 @@ def test_rules_of_a_department_decide_terminal_record_and_page(inputs, tmp_path,
 def test_a_record_that_is_run_again_is_judged_by_its_rules(inputs, tmp_path, capsys):
     path = tmp_path / "dept.toml"
     path.write_text("[least_structure_dice]\nlook = 0.99\n")
-    assert register(inputs, "-o", tmp_path / "one", "--rules", path, "--no-report", "--quiet") == 0
+    assert register(inputs, "-o", tmp_path / "one", "--rules", path, "--write", "transform", "--quiet") == 0
     path.unlink()
     words = ["register", "--from", str(tmp_path / "one"), "-o"]
-    assert main([*words, str(tmp_path / "two"), "--no-report", "--quiet"]) == 0
+    assert main([*words, str(tmp_path / "two"), "--write", "transform", "--quiet"]) == 0
     one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
     assert one["verdict"] == two["verdict"]
     assert two["rules"] == {"name": "dept", "limits": {"least_structure_dice": {"look": 0.99}}, "sources": {}}

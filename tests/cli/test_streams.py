@@ -38,7 +38,7 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 )
 def test_a_registration_is_done_whatever_the_streams(images, tmp_path, streams, status):
     out = tmp_path / "out"
-    done = shell(f"{REGWEAVE} register f.nii m.nii -o {out} --preset paper --no-report {streams}", images)
+    done = shell(f"{REGWEAVE} register f.nii m.nii -o {out} --preset paper --write transform {streams}", images)
     assert done.returncode == status, done.stderr
     assert (out / "result.json").is_file()
     assert ("E153: cannot write to standard output" in done.stderr) == (status == 3)

@@ -70,7 +70,7 @@ def test_two_series_of_one_folder_are_told_apart(two):
 def test_register_chooses_and_its_record_runs_again(two, tmp_path, capsys):
     folder, hashes = two
     chosen = ["--series", hashes["1"][:6], "--series", hashes["2"][:6]]
-    quick = ["--quiet", "--write", "transform", "--metric", "sad"]
+    quick = ["--quiet", "--write", "transform"]
     assert main(["register", str(folder), str(folder), "-o", str(tmp_path / "out"), *chosen, *quick]) == 0
     record = tmp_path / "out" / "result.json"
     again = ["register", "--from", str(record), "-o", str(tmp_path / "again"), "--quiet", "--write", "transform"]

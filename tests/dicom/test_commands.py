@@ -153,7 +153,17 @@ def test_the_ways_out_of_several_series_are_those_that_the_message_names(capsys,
         "E161" in err,
         "with --series (or --planning-series), or name a folder of one" in " ".join(err.split()),
     ) == (2, True, True)
-    words = ("register", both / "a", study / "plan" / "ct", "-o", tmp_path / "out", "--no-report", "--init", "none")
+    words = (
+        "register",
+        both / "a",
+        study / "plan" / "ct",
+        "-o",
+        tmp_path / "out",
+        "--write",
+        "transform",
+        "--init",
+        "none",
+    )
     assert run(capsys, *words)[0] == 0
     words = ("warp", "dose", study / "plan" / "dose.dcm", "-t", study / "shift.tfm", "-r", both)
     assert run(capsys, *words, "-o", tmp_path / "new.dcm", "--series", list_series(both)[0].hash)[0] == 0
@@ -182,7 +192,7 @@ def test_check_lists_a_folder(capsys, study):
 
 def test_register_takes_folders(capsys, study, tmp_path):
     words = ("register", study / "today", study / "plan" / "ct", "-o", tmp_path / "out")
-    status, _, err = run(capsys, *words, "--no-report", "--init", "none")
+    status, _, err = run(capsys, *words, "--write", "transform", "--init", "none")
     assert status == 0, err
     assert (tmp_path / "out" / "transform.h5").exists()
     record = (tmp_path / "out" / "result.json").read_text()

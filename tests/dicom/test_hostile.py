@@ -150,7 +150,7 @@ def test_what_cannot_be_is_told_before_anything_is_computed(study, capsys, more,
 
 def test_a_model_of_another_modality_names_only_options_that_there_are(study, capsys):
     status, said, _ = contours(study, capsys, "--model", "hippocampus-t1")
-    assert (status, "E172" in said, "--fixed-modality" in said) == (3, True, False)
+    assert (status, "E172" in said, "fixed_modality" in said) == (3, True, False)
 
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)", "Li\nver\x1b[31m\t=cmd()", "\u202egnissim")

@@ -116,7 +116,7 @@ def test_nifti_headers_of_ordinary_programs(tmp_path):
 
 def test_a_matrix_that_was_scaled_to_a_template_can_be_chosen(tmp_path):
     path = save(tmp_path / "x.nii", header(sform_code=4, srow_x=[2, 0, 0, 0]))
-    with pytest.raises(RegweaveError, match=r"E113.*--nifti-frame sform"):
+    with pytest.raises(RegweaveError, match=r"E113.*nifti_frame sform"):
         read_image(path)
     assert read_image(path, nifti_frame="sform").geometry.spacing_mm.tolist() == [2, 1, 1]
 

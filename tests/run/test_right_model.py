@@ -70,7 +70,7 @@ def test_a_model_of_another_modality_is_refused(pair):
     assert caught.value.code == "E172"
     assert "trained on CT" in caught.value.message
     assert "hippocampus-t1" in caught.value.hint  # a shipped model that would fit
-    assert "--fixed-modality" in caught.value.hint
+    assert "fixed_modality" in caught.value.hint
     register(pair.fixed, pair.moving, model=model_for("mr"))
 
 

@@ -17,6 +17,7 @@ from regweave.run.register import register
 from regweave.run.result import load
 from regweave.spatial.warp import warp_image, warp_points
 from regweave.study.phantoms import make_phantom
+from regweave.types import Volume
 
 SMALL = preset("default").model_copy(update={"levels": preset("default").levels[:1]})
 SMALL = SMALL.model_copy(update={"refine": SMALL.refine.model_copy(update={"steps": 3})})
@@ -72,7 +73,8 @@ def test_a_loaded_result_is_saved_again_file_by_file(folder, tmp_path):
 
 
 def test_a_result_without_labels_opens_too(pair, tmp_path):
-    register(pair.fixed, pair.moving, config=SMALL).save(tmp_path / "out")
+    fixed, moving = (Volume(v.data, v.geometry) for v in (pair.fixed, pair.moving))
+    register(fixed, moving, config=SMALL).save(tmp_path / "out")
     back = load(tmp_path / "out")
     assert back.warped_labels is None
     assert back.mean_dice == {}

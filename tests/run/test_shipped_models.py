@@ -16,6 +16,7 @@ from regweave.model.model import Model
 from regweave.run.read import Reading
 from regweave.run.register import register
 from regweave.study.phantoms import make_phantom
+from regweave.types import Volume
 
 
 @pytest.mark.parametrize("name", shipped_models())
@@ -48,7 +49,8 @@ def test_used_by_name():
     settings["levels"], settings["refine"]["steps"] = settings["levels"][:1], 1
     small = registration_settings.validate(settings, "the test")
     stated = Reading(fixed_modality="ct", moving_modality="ct")
-    result = register(pair.fixed, pair.moving, model="head-neck-ct", config=small, **vars(stated))
+    fixed, moving = (Volume(v.data, v.geometry) for v in (pair.fixed, pair.moving))
+    result = register(fixed, moving, model="head-neck-ct", config=small, **vars(stated))
     assert result.provenance.modality.bank == "ct"
     assert result.provenance.classes_from == "predicted"
     assert result.weights.classes == model.weights.classes

@@ -290,7 +290,7 @@ def test_a_model_that_weighs_anatomy_needs_its_predictor(model, training_list, m
 
 def test_without_a_model_such_members_are_refused_by_name(settings, training_list, tmp_path):
     files = training_list.files(0)
-    with pytest.raises(UsageError, match=r"E188.*--metric anatomy .*give --model"):
+    with pytest.raises(UsageError, match=r"E188.*metric anatomy .*give --model"):
         register(files["fixed"], files["moving"], config=settings, metrics={"anatomy": 1.0})
     content = settings.model_dump(mode="json")
     content["banks"]["mr"][-1]["weight"] = 0.5

@@ -65,9 +65,10 @@ def _text(path: Path) -> str:
 
 
 def parse(text: str, source: str) -> Settings:
-    """Read settings from TOML text; tables of commands are left out."""
+    """Read settings from TOML text without its tables of commands; those of the default preset if nothing is left."""
     content = _content(text, source)
-    return validate({name: value for name, value in content.items() if name not in COMMANDS}, source)
+    own = {name: value for name, value in content.items() if name not in COMMANDS}
+    return validate(own, source) if own or not content else preset("default")
 
 
 def _content(text: str, source: str) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _member(name: str, bank: tuple[Member, ...]) -> Member:
     """Return the member of that name in the bank, or the metric of that name with its default options."""
     for member in bank:
         if member.name == name and member.source != "image":
-            message = f"--metric {name} compares what a model makes out in the images, and there is none"
+            message = f"the metric {name} compares what a model makes out in the images, and there is none"
             raise UsageError("E188", message, "give --model instead, or another metric")
         if member.name == name:
             return member.model_copy(update={"weight": 1.0})

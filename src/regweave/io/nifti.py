@@ -173,7 +173,7 @@ def nifti_affine(header: Any, shape: tuple[int, int, int], subject: str, frame: 
         chosen = {"sform": frames.sform, "qform": frames.qform}[frame]
         if chosen is None and frames.qform_code + frames.sform_code > 0:
             message = f"{subject} has no {frame}: its code is 0"
-            raise RegweaveError("E110", message, "drop --nifti-frame, or name the other matrix")
+            raise RegweaveError("E110", message, "leave nifti_frame out, or name the other matrix")
     if chosen is not None:
         return ras_to_lps(chosen)
     unit = _unit_mm(header, subject)
@@ -196,7 +196,7 @@ def require_voxel_size(header: Any, geometry: Geometry, subject: str, frame: Nif
     # Zero is not stated at all, as some programs leave it.
     if ((stated > 0) & (np.abs(found - stated) > SAME_SIZE * stated)).any():
         error = contradiction(subject, f"voxel sizes {stated.tolist()} in pixdim, {found.tolist()} in its matrix")
-        raise RegweaveError(error.code, error.message, "pass --nifti-frame sform if the matrix holds")
+        raise RegweaveError(error.code, error.message, "state nifti_frame sform if the matrix holds")
 
 
 SUFFIXES = (".nii", ".nii.gz")

@@ -71,7 +71,7 @@ def nonfinite_error(data: NDArray[Any], subject: str) -> RegweaveError | None:
     message = (
         f"{subject} holds {count} non-finite voxels ({100 * count / data.size:.3g} %), all within the indices {box}"
     )
-    return RegweaveError("E104", message, "repair the image, or pass --nonfinite mask to treat them as background")
+    return RegweaveError("E104", message, "repair the image, or state nonfinite mask to treat them as background")
 
 
 def constant_error(

@@ -156,7 +156,7 @@ def data_file(header: Path, name: str, *, follow_links: bool) -> Path:
     inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(header.parent))
     if not inside and not follow_links:
         message = f"{subject} takes its voxels from {shown(name)}, outside of its folder"
-        raise RegweaveError("E109", message, "move the file beside the header, or pass --follow-links")
+        raise RegweaveError("E109", message, "move the file beside the header, or allow it with follow_links")
     try:
         with open_file(path):
             return path

@@ -44,7 +44,11 @@ class Method(Reading):
         panel="Method", metavar="NAME", complete="preset",
     )  # fmt: skip
     config: str | Path | Settings | None = option(
-        None, "Settings from a TOML file. In Python also `Settings`.", panel="Method", typed=Path | None, metavar="FILE"
+        None,
+        "Settings and rarer options, TOML. In Python also `Settings`; options are read by commands alone.",
+        panel="Method",
+        typed=Path | None,
+        metavar="FILE",
     )
     model: str | Path | Model | None = option(
         None, "Weights by structure: a file or a shipped name. A model brings its own settings unless ``preset`` or "

@@ -254,7 +254,7 @@ def bank_for(inputs: Inputs, model: Model | None) -> BankName:
         "E172",
         f"the model was trained on {BANKS[model.modality]}; the fixed image is "
         f"{fixed.upper()}, the moving image {moving.upper()}",
-        f"leave the model out, {others} state what the images are with --fixed-modality and --moving-modality",
+        f"leave the model out, {others} state what the images are with fixed_modality and moving_modality",
     )
 
 
@@ -270,7 +270,7 @@ def _weights(
         return start
     given = np.array([[members[n]] for n in start.members], dtype=np.float64)
     if not (np.isfinite(given).all() and given.min() >= 0 and given.sum() > 0):
-        raise UsageError("E188", f"weights of --metric are {given.ravel().tolist()}", "give numbers ≥ 0, not all zero")
+        raise UsageError("E188", f"weights of metrics are {given.ravel().tolist()}", "give numbers ≥ 0, not all zero")
     return replace(start, matrix=given / given.sum())
 
 

@@ -89,7 +89,7 @@ def choose_bank(found: DatasetScan) -> BankName:
         raise RegweaveError(
             "E172",
             f"the pairs of the list are not of one kind ({listed})",
-            "train a model for each kind, or state what the images are with --fixed-modality and --moving-modality",
+            "train a model for each kind, or state what the images are with fixed_modality and moving_modality",
         )
     return next(iter(kinds))
 

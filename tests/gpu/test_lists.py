@@ -17,7 +17,7 @@ from regweave.jobs.workers import Placement, Team, on_processes, place
 from regweave.learning import samples
 from regweave.registration import devices
 from regweave.registration.cuda import device, opening
-from regweave.run import prepare
+from regweave.run import register as road
 from regweave.run.read import Reading
 
 TWO = ((opening.Gpu("one", 1 << 30, (9, 0)), opening.Gpu("two", 1 << 30, (9, 0))), "")
@@ -39,8 +39,8 @@ def two_gpus(monkeypatch):
 @pytest.fixture
 def ran(monkeypatch):
     """Names of the devices that levels ran on."""
-    names, align = [], prepare.align
-    monkeypatch.setattr(prepare, "align", lambda *a, **k: names.append(k["device"].name) or align(*a, **k))
+    names, align = [], road.align
+    monkeypatch.setattr(road, "align", lambda *a, **k: names.append(k["device"].name) or align(*a, **k))
     return names
 
 

@@ -1,7 +1,5 @@
 """Types of the compiled kernels, generated from the built module: ``make stub`` writes them again."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checks of the sources that no tool makes; layers are contracts of import-linter, in pyproject.toml."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The builds of the kernels: one is chosen at run time, all give the same numbers but for rounding."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

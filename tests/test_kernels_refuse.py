@@ -1,7 +1,5 @@
 """Every compiled kernel refuses a call that it cannot do: shapes that do not fit, empty axes, numbers without sense."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

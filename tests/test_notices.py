@@ -1,7 +1,5 @@
 """Warnings: each in the record of its own call, shown by the user's own rules."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor

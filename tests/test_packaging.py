@@ -1,7 +1,5 @@
 """What is published: one version, extras, links that work away from the sources, systems without POSIX."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

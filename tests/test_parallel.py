@@ -1,7 +1,5 @@
 """The threads of the kernels: the same bits from many callers at once, after a fork, and after a failure."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Plug-ins: from the package, a folder, an installed package or the program; one name is one plug-in."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

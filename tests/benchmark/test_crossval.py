@@ -1,7 +1,5 @@
 """Cross-validation by person: folds, pairs of a fold, the choice of each fold, and stored maps."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

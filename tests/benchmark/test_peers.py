@@ -1,7 +1,5 @@
 """The comparison with peers: the split, the judge, and the frame of each peer's field."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The small commands: what they write, what they print, how they end."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The demo from outside: what it writes, what it prints, how it ends."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """Transforms know their direction: what goes the wrong way is refused, whatever the file is called."""
 
-from __future__ import annotations
-
 import shutil
 
 import nibabel as nib

@@ -1,7 +1,5 @@
 """The catalogue in docs/errors.md names each code that the program can print, and no other."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``regweave evaluate`` and ``regweave models`` as a user sees them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """How the program behaves in a terminal and in a pipe: help, widths, colours, JSON, completion."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

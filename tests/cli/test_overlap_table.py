@@ -1,7 +1,5 @@
 """The table of many structures: the mean, then the worst."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 from regweave.cli.tables import overlap_table

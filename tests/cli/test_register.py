@@ -1,7 +1,5 @@
 """``regweave register``, ``plan`` and ``presets`` from outside: files, messages, exit statuses, nothing half done."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

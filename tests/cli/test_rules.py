@@ -1,7 +1,5 @@
 """Rules on the command line: printed, edited, checked, and obeyed by `register`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """Before the program begins: what is loaded, and what a small address space means."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

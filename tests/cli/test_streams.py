@@ -1,7 +1,5 @@
 """Standard streams that are closed or full: the work is done, and the status says what was lost."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Two registrations joined: their error against maps whose product is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

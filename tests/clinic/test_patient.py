@@ -1,7 +1,5 @@
 """Patient outline, plausible values and working copies of a CT."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

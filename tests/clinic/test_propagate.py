@@ -1,7 +1,5 @@
 """Contours of a phantom with a known map, from series to folder."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

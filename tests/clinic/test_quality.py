@@ -1,7 +1,5 @@
 """Numbers of propagated structures where today's scan ends, and where a deformation moves a structure out of it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

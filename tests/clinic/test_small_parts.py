@@ -1,7 +1,5 @@
 """Choice of structures, rules, sign-offs, name maps and settings of the clinic."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What of a fitted start is kept: all of it, its part in the slices, or nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every number of the settings has a range on both sides, and what lies outside is refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings of a run: members chosen by hand take part in every stage that they can."""
 
-from __future__ import annotations
-
 import pytest
 
 from regweave.config.presets import _by_hand, choose_settings, metric_weights, preset

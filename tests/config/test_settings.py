@@ -1,7 +1,5 @@
 """Settings: presets that load and are what they claim, TOML there and back, mistakes named."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

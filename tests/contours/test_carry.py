@@ -1,7 +1,5 @@
 """Structures as shapes: what is drawn comes back, through the identity and through a known map."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

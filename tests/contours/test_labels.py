@@ -1,7 +1,5 @@
 """Labels of drawn structures on the grid of their series, against asking each voxel."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Signed distance of a plane's samples against distance transforms and edges one by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

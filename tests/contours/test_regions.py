@@ -1,7 +1,5 @@
 """Regions of many rings and of rings of many points."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import shapely

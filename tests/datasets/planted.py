@@ -11,8 +11,6 @@
     is too faint for the bins of mutual information.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave.study.phantoms import EDGE_MM, _coil, _grid, _move, _Textures

@@ -1,7 +1,5 @@
 """The phantom patients are what they say: individual, moving, and each organ changes its look in its own way."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

@@ -1,7 +1,5 @@
 """The planted phantoms do what they say: each organ is right for one metric by construction."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from planted import PLANTED, PLANTED_RIGHT, planted_pair

@@ -1,7 +1,5 @@
 """A small patient in DICOM, planned and scanned again a few millimetres away, for tests of `regweave contours`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small DICOM series, structure sets and doses with planted geometry, for tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bad DICOM ends in a code, with nothing written and nobody's name shown."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Choice of files and series: lists in text files, and one series of several in a folder."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The commands on DICOM files: warp rtstruct and dose, convert, check, register."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Compressed pixels: the plug-ins of the extra give the stored numbers, and a missing one is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A cone beam of the treatment day: values that are no Hounsfield units, a field of view that cuts the patient."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

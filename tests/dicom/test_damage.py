@@ -1,7 +1,5 @@
 """Damaged bytes: a code or a result, never another error, and no words of the library."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Encodings of pixels: whatever the bits, the byte order and the compression, the same numbers come out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pydicom
 import pytest

@@ -1,7 +1,5 @@
 """Plausible mistakes with two scans and a structure set are refused or named; hostile names stay text."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What open readers ask of a structure set: the importer of SlicerRT by its rules, plastimatch by its program."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

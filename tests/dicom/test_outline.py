@@ -1,7 +1,5 @@
 """The patient's outline, found anew or carried, and what is moved rigidly; a plan on its own scan comes back."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

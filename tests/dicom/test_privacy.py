@@ -1,7 +1,5 @@
 """Nothing that names a person, place, date or object leaves the DICOM objects, in good runs and in bad ones."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

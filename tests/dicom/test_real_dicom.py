@@ -1,7 +1,5 @@
 """Series, structure sets and registrations of vendors, where they are at hand."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Registrations and doses: directions, places and what a round trip may change."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """RT structure sets: what is read, what is left out and said so, what is written."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from dataclasses import replace

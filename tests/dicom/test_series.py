@@ -1,7 +1,5 @@
 """DICOM series: every slice lies where it says, whatever its name, number or neighbours."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import warnings

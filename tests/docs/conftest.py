@@ -1,7 +1,5 @@
 """A folder with small phantoms under the names that the pages use."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Callable

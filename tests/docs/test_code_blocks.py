@@ -8,8 +8,6 @@ Fast, the presets have one level of one step, training has the effort ``smoke``,
 ``regweave demo``, which takes minutes, does not run. The slow tests change nothing and run in a shell.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

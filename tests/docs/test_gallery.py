@@ -1,7 +1,5 @@
 """The notebooks of the gallery are those of their pages, small, and say nothing about a machine."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Links lead somewhere, each page is in the navigation, and the page of commands is current."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The package of the how-to: installed as far as an interpreter can tell, it registers a pair."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The search of the site answers in pages that were opened from disk, where browsers start no worker."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each function that the theory page names exists, and each equation of the paper has a row."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Unaries of an energy: the kernel against the sum as it is written, with and without loss."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Cost volumes of a bank: each member on its own support, all on one scale."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The identities behind the method, against brute force over all labellings of a tiny grid."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

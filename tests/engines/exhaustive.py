@@ -1,7 +1,5 @@
 """Exhaustive search over all labellings: the oracle that engines and learning are tested against."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave.engines import Options, Solver

@@ -1,7 +1,5 @@
 """One suite for every engine that ``available()`` finds."""
 
-from __future__ import annotations
-
 from math import prod
 
 import exhaustive

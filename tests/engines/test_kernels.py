@@ -1,7 +1,5 @@
 """The compiled kernels against a slow, obvious reference."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One command in a forked child: what became of it, and what it left behind."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import re

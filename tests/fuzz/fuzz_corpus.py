@@ -1,7 +1,5 @@
 """Good files of every kind that users hand in, and the quick command that reads each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Damage to files: bytes as disks and networks lose them, text as hands and programs spoil it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -8,8 +8,6 @@ changes the reading. ``FUZZ_SEED`` and ``FUZZ_SECONDS`` stand for the options; w
 failed cases are kept in ``build/fuzz``; seed and case number give the same file again.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import os

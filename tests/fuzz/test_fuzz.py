@@ -1,7 +1,5 @@
 """The fuzzer sees each fault that it is there for, and runs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

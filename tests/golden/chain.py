@@ -1,7 +1,5 @@
 """Every kind of record and page, made by the command line from tiny phantoms."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

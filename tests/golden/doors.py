@@ -1,7 +1,5 @@
 """Inside doors of the package that the frozen results need: the one file here that follows a move of modules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -3,8 +3,6 @@
 ``python tests/golden/make.py`` writes ``numbers.json`` and ``pages`` again and says what changed; the tests compare.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -1,7 +1,5 @@
 """Presets and shipped models give what they gave: a change of numbers is seen, and meant."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import json

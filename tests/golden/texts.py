@@ -1,7 +1,5 @@
 """Records and pages as lines of text, without what differs from run to run."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

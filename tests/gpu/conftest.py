@@ -1,7 +1,5 @@
 """The kernels of the GPU on the host: the twin, which is built from the same sources."""
 
-from __future__ import annotations
-
 import importlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arrays of a GPU: what is copied there comes back, memory is counted, wrong calls are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Cost volumes with a block for each node: the bits of the plain kernels, at the border and wherever labels reach."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Dense displacements: the twin of each GPU kernel against the compiled core and SciPy."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import ndimage
 

@@ -1,7 +1,5 @@
 """Steps of the refinement: the twin of the GPU against `regweave.registration.forces`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

@@ -1,7 +1,5 @@
 """The device itself: how it is chosen, what it keeps, what it refuses; a whole registration beside the host's."""
 
-from __future__ import annotations
-
 import gc
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Warps and fields: the twin of each GPU kernel against the compiled core."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave import _core

@@ -1,7 +1,5 @@
 """The discrete levels on the twin: every term, every labelling and the displacement are those of the host."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

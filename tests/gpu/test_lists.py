@@ -1,7 +1,5 @@
 """Lists of pairs on a GPU: how devices are named, who takes which GPU, and that all of it registers there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

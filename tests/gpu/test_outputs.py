@@ -1,7 +1,5 @@
 """Outputs of a registration: the twin of the GPU against the compiled core."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

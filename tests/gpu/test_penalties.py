@@ -1,7 +1,5 @@
 """Costs and forces of the refinement: the twin of each GPU kernel against the compiled core."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

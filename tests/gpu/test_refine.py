@@ -1,7 +1,5 @@
 """The refinement on the twin of the GPU against the host, from the same start."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from dataclasses import replace

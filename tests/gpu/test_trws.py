@@ -1,7 +1,5 @@
 """Message passing on the twin: on equal unaries the labels, the bound and the iterations of the compiled core."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A scene whose features the host computes and uploads: the refinement's own kernels are then tested by themselves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from regweave.energy.cost_volume import Comparison

@@ -1,7 +1,5 @@
 """Files that are not whole, not images, or not what their name says."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Where things are: every orientation, through every format, against two independent libraries."""
 
-from __future__ import annotations
-
 import itertools
 
 import nibabel as nib

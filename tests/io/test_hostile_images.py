@@ -1,7 +1,5 @@
 """Image files that nobody means well: headers that contradict themselves, streams without end, names of other files."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

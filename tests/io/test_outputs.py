@@ -1,7 +1,5 @@
 """Outputs and other people's files: only what this program wrote, and what stood there at the start, is replaced."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

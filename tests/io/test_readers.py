@@ -1,7 +1,5 @@
 """An image is a file, a folder or an object, and a new reader is one new file."""
 
-from __future__ import annotations
-
 import hashlib
 
 import nibabel as nib

@@ -1,7 +1,5 @@
 """Real files, read by us and by nibabel."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Voxels as files hold them: any order in memory, type and scaling give the same intensities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

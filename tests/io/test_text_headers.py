@@ -1,7 +1,5 @@
 """NRRD and MetaImage: valid files are read as SimpleITK reads them, and what has two readings is refused."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 

@@ -1,7 +1,5 @@
 """Text files: one reader for all of them, which refuses what has two readings or no end."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

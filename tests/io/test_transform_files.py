@@ -1,7 +1,5 @@
 """Files of transforms that are damaged, hostile or foreign: a code, never a crash, a guess or another file."""
 
-from __future__ import annotations
-
 import os
 import resource
 import struct

@@ -1,7 +1,5 @@
 """Transforms: ours in ITK's hands, and ITK's in ours."""
 
-from __future__ import annotations
-
 import itertools
 
 import h5py

@@ -1,7 +1,5 @@
 """Outputs are whole or absent."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import zlib

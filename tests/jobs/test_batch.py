@@ -1,7 +1,5 @@
 """A table of pairs: every row into its own folder, failures named, killed and resumed to the same result."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

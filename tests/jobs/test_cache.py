@@ -1,7 +1,5 @@
 """What workers keep between registrations of a pair: bounded, and without a trace in the numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

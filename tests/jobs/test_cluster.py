@@ -1,7 +1,5 @@
 """A cluster that cannot be used: refused within seconds, with a code, and without a trace."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Pairs that cover patients evenly, and parts that keep pairs together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Pairs from memory: the files that workers read hold what was given, each image once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

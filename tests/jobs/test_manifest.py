@@ -1,7 +1,5 @@
 """Lists of pairs: what is understood, what is refused and how, patients, folds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches in true processes: failures, a killed parent, the same bits wherever the tasks run."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

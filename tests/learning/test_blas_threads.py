@@ -1,7 +1,5 @@
 """The class predictor and joint features have the same bits whatever number of threads the BLAS has."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

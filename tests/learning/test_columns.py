@@ -1,7 +1,5 @@
 """Columns learned from tiny phantoms, against the same fit put together by hand."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 

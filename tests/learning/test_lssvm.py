@@ -1,7 +1,5 @@
 """The latent structured SVM, against brute force over all labellings of tiny samples."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from concurrent.futures import ThreadPoolExecutor

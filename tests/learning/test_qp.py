@@ -1,7 +1,5 @@
 """The quadratic programme: against another solver, its optimality conditions, and its indifference to order."""
 
-from __future__ import annotations
-
 import clarabel
 import numpy as np
 import pytest

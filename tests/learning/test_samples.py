@@ -1,7 +1,5 @@
 """Samples: their scale, their restriction to one class, their certificates, and those taken from images."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

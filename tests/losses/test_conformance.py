@@ -1,7 +1,5 @@
 """Every loss: zero on equal masks, in [0, 1], a cost volume of its readable definition, a sum over nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

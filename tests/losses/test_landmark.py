@@ -1,7 +1,5 @@
 """The landmark loss: against loops, planted shifts, and its edges."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The surface loss: against loops, and that it ranks as surface distances do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

@@ -1,7 +1,5 @@
 """When the error of an inverse deserves a word, and what counts as the body."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """One score: which structures count, what their mean is."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The bootstrap by patient against one written with loops and dictionaries, and against what theory says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

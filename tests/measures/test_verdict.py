@@ -1,7 +1,5 @@
 """Acceptance criteria: the shipped ones, files of a department, and what each rule looks at."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Every metric keeps the same promises; a new file in regweave.metrics is tested by being there."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

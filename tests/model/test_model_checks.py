@@ -1,7 +1,5 @@
 """Models from strangers: every number of the file is checked when it is read, and named by its key."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Model files: JSON and archive hold the same, the same bytes each time, and nothing of a stranger runs."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zipfile

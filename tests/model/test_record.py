@@ -1,7 +1,5 @@
 """The training record: JSON as it was read, typed parts, nothing of another kind."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The paper's experiments: splits, simulated scans, and the whole command on generated patients."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Cross-entropy of a perceptron against plain NumPy, the same bits for any number of threads, and its fit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

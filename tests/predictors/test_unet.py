@@ -1,7 +1,5 @@
 """Network as a predictor: its grid over an image, what it tells, and what a file keeps of it."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Input channels of a network: fixed windows for CT, percentiles of what is above the minimum for MR."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

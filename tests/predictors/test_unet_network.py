@@ -1,7 +1,5 @@
 """Layers of a network against slow ones of NumPy, and the whole of it against the same layers of torch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

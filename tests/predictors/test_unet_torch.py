@@ -1,7 +1,5 @@
 """Training of the network: it learns, goes on where it stopped, and its weights mean the same to both evaluators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

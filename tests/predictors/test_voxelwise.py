@@ -1,7 +1,5 @@
 """The class predictor: its parts against loops, planted classes found, and that it is nothing but its numbers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Its arrays are opaque, so a loop that looks into one fails. It has kernels for t
 all others go through the host, as those of any device may.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 

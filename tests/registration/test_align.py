@@ -1,7 +1,5 @@
 """The coarse-to-fine loop: planted truth, its evidence, and the same bits always."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

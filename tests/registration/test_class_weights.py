@@ -1,7 +1,5 @@
 """Columns of W in the refinement: of voxels, of structure maps, of the smoothness; and maps in the levels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

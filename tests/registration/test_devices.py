@@ -1,7 +1,5 @@
 """The seam of the devices: both loops run on another implementation and give the same answer."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,7 +1,5 @@
 """Exact forces: the pulled image against scipy's splines, forces against numerical derivatives of their costs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

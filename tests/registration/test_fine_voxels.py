@@ -1,7 +1,5 @@
 """Control spacings of many voxels: the supports of the published settings on images of 0.3 mm."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import ndimage
 

@@ -1,7 +1,5 @@
 """Costs and forces of the refinement against plain numpy in float64 and numerical derivatives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

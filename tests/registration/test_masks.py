@@ -1,7 +1,5 @@
 """Masks: what lies outside has no say, in the start, in the levels and in the refinement."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The continuous stage: it lowers its cost, keeps what is right, never folds."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

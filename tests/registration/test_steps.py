@@ -1,7 +1,5 @@
 """The steps of the refinement against slow, obvious ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

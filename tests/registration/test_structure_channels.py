@@ -1,7 +1,5 @@
 """Channels that structures share: nothing changes but the number of warps."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 import numpy as np

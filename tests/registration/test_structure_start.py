@@ -1,7 +1,5 @@
 """The start from structure maps lays structures on each other, without folds, and against a slow reference."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A small registration with its page, whose names try to break out of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

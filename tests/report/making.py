@@ -1,7 +1,5 @@
 """Evaluations of made-up scores, without a registration."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from regweave.jobs.runner import PairNumbers

@@ -1,7 +1,5 @@
 """Pages as they are read, and records with something strange in one place; for the tests of this folder."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from html.parser import HTMLParser

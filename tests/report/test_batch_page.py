@@ -1,7 +1,5 @@
 """The index of a batch: one row a pair, failures named, pictures inside the page; all from results.json."""
 
-from __future__ import annotations
-
 import json
 import re
 import zlib

@@ -1,7 +1,5 @@
 """The text for a methods section says what the record says."""
 
-from __future__ import annotations
-
 import json
 
 from regweave.cli import main

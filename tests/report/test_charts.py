@@ -1,7 +1,5 @@
 """Charts: positions follow the numbers, names cannot break out, nothing is drawn where nothing is known."""
 
-from __future__ import annotations
-
 import math
 from xml.etree import ElementTree
 

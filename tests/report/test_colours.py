@@ -1,7 +1,5 @@
 """Colours of the contours: told apart by readers with a colour vision deficiency, and the same wherever they stand."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

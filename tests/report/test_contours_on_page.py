@@ -1,7 +1,5 @@
 """Contours of a structure set in voxels of the page: placed in millimetres, cut in three planes, overlaps kept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pages of an evaluation: the ladder, the list with its marks, the links; all from results.json."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Records of demos from strangers: a page, or a code; and nothing written anywhere else."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page in a real browser: what a reader does changes what is seen, and nothing leaves the page."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import re
@@ -51,7 +49,7 @@ class Reader:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(path.as_uri())
 
-    def ready(self) -> Reader:
+    def ready(self):
         self.page.wait_for_selector("html[data-viewer]")
         assert self.page.evaluate("document.documentElement.dataset.viewer") == "ready"
         return self

@@ -1,7 +1,5 @@
 """Pictures: PNG, close-ups square in millimetres with tiles of both images, outlines in the structure's colour."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Records of strangers and of earlier versions: a page, or a code with the place; never a fault of the program."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sign-offs: bound to what was looked at, read as the page writes them, refused in plain words otherwise."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The page of a training: from the model file alone, hostile names escaped, whatever parts it lacks."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data of the viewer: every voxel in its place, windows and boxes of known images, maps against loops."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import zlib

@@ -1,7 +1,5 @@
 """Archives of arrays: as numpy writes them, and never more than they may hold."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 

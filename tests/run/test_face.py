@@ -1,7 +1,5 @@
 """The public names: what they are, and that they do in memory what the command does."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import io

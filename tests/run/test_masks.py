@@ -1,7 +1,5 @@
 """Masks from files to the record: read, checked, used again, and listed."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The share of the machine that a run takes, and the forecast of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What is written: small files that hold the whole map, and those that were asked for."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A model that tells the classes itself: weights from predicted labels, which never reach the result."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One registration through the Python interface: every kind of input, start, weighting, and what comes out."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """The record of a registration: what ran, and the same bits from it."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The right model for the right image, and structures by name."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A saved registration opens again with the same numbers, and a result shows itself."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

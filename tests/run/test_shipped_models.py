@@ -1,7 +1,5 @@
 """Models that come with the package: they read, fit their settings, and are found by name."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

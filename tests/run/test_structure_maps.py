@@ -1,7 +1,5 @@
 """Members that compare what a predictor makes out: from training to registration, and never on its own patients."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import pairwise

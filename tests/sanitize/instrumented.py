@@ -1,7 +1,5 @@
 """Pytest plugin: import the package whose kernels carry sanitizers, not the installed one."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ with the sanitizers of GCC. ``portable`` compiles what compilers without vector 
 folder takes the place of the installed one, see `instrumented`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

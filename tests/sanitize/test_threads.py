@@ -1,7 +1,5 @@
 """Kernels, engines and whole registrations from many threads at once; the thread sanitizer ends at a race."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

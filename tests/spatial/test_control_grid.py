@@ -1,7 +1,5 @@
 """Where the nodes are and which voxels they see, against loops over nodes."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compiled filters against those of SciPy and NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

@@ -1,7 +1,5 @@
 """Windows, tables, means of blocks, regular samples and forces against NumPy's and SciPy's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import ndimage

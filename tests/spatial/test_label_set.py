@@ -1,7 +1,5 @@
 """The label set in its order, and shifts against scipy."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Class rules on shares small enough to check by eye."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Coarser grids keep their place in millimetres; intensities land in [0, 1]."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

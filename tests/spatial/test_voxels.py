@@ -1,7 +1,5 @@
 """Kernels that take NumPy's place on large images, against NumPy."""
 
-from __future__ import annotations
-
 from itertools import permutations, product
 
 import numpy as np

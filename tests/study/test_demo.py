@@ -1,7 +1,5 @@
 """Where the scans of a demo come from, and the summary of its numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Evaluation of tiny phantoms: rows and columns, tuning, failures, leaks, resuming."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

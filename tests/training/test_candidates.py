@@ -1,7 +1,5 @@
 """Gates and choices, recomputed from their words."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

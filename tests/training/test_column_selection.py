@@ -1,7 +1,5 @@
 """What left-out patients decide, on scores made up for the purpose."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The estimator: parameter rules of scikit-learn, and the same model as the command."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """On phantoms where another metric is right in each organ, what is learned beats every tuned baseline by a margin."""
 
-from __future__ import annotations
-
 import pytest
 from planted import PLANTED, PLANTED_RIGHT, planted_pair
 

@@ -1,7 +1,5 @@
 """Choice of a predictor: by left-out patients, never by those that it was fitted to."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fits of predictors: computed once, kept, and never of the patients that they judge."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

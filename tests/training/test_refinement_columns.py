@@ -1,7 +1,5 @@
 """Columns of the refinement: a structure trusts what left-out patients gain by, and noise is shrunk away."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

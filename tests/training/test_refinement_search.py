@@ -1,7 +1,5 @@
 """Search over the refinement: which members are tried, in which stage, with the mask and without it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace

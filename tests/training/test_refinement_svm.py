@@ -1,7 +1,5 @@
 """Latent SVM on the refinement's costs: a structure trusts the member that shows it, and the rest of W stays."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights of the refinement's members: used where left-out patients gain, and nowhere else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

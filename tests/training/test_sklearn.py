@@ -1,7 +1,5 @@
 """The estimator in scikit-learn's own tools: clone, grid search, cross-validation, pipelines."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Training on tiny phantoms: what is written, what may not change it, what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A training whose predictor is a network: cross-fitted, judged, and kept in an archive."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Images, label maps and transforms go out to other libraries and come back the same."""
 
-from __future__ import annotations
-
 import nibabel as nib
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Algebra of weight tables, recomputed from its words."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from regweave.types import WeightTable

@@ -3,8 +3,6 @@
 Runs with the interpreter of an environment that has the wheel and nothing else of the project.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

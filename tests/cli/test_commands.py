@@ -101,7 +101,7 @@ def test_hints_name_options_that_exist(case, capsys):
     nib.save(image, case / "bad.nii")
     words = ("warp", "image", "bad.nii", "-t", "identity", "-r", "fixed.nii.gz", "-o", "out.nii")
     assert run(case, *words) == 3
-    assert "nifti_frame sform or qform" in capsys.readouterr().err
+    assert "--nifti-frame sform or qform" in capsys.readouterr().err
     words += ("--nifti-frame", "sform")
     assert run(case, *words) == 3
     assert "nonfinite mask" in capsys.readouterr().err

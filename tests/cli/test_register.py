@@ -184,7 +184,7 @@ def test_without_a_page_and_without_steps(call, tmp_path):
     assert status == 0
     assert "report.html" not in out
     assert "energy" not in err
-    assert re.search(r"^files +\d+\.\d s$", err, re.MULTILINE)
+    assert "page" not in err
     assert all(len(line) <= 80 for line in err.splitlines())
     assert {p.name for p in (tmp_path / "out").iterdir()} == FILES - {"warped_labels.nii.gz", "report.html", "view"}
 

@@ -24,7 +24,7 @@ from regweave.io.disk.text import (
 from regweave.jobs.table import read_pairs
 from regweave.model import find_model
 from regweave.model.model import Model
-from regweave.run.start import start_pair
+from regweave.run.start import require_start
 
 READERS = {
     "m.json": (Model.load, "E170"),
@@ -97,7 +97,7 @@ def test_names_that_no_file_can_bear(tmp_path, bad):
 
 def test_long_names_where_a_word_is_allowed_too():
     with pytest.raises(UsageError, match="E187"):
-        start_pair(None, "n" * 300)
+        require_start("n" * 300, None)
     with pytest.raises(UsageError, match="E171"):
         find_model("n" * 300)
 
